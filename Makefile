@@ -1,0 +1,93 @@
+# Every target sets up what it needs and is quick when that is there already.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+UV_VERSION := 0.13.7
+WORKERS ?= 2
+# A whole run that takes longer than this has hung: it is interrupted and reports what it was doing.
+TEST_LIMIT ?= 1200
+SOAK_LIMIT ?= 86400
+PYTEST_ARGS ?=
+PYTEST := $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal
+LIMIT = timeout --foreground --signal=INT --kill-after=60
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: $(VENV)/ready servers ## All tests on the three databases, and the coverage of the scheduler
+	@rm -rf .coverage
+	MYRMIDON_COVERAGE=1 $(LIMIT) $(TEST_LIMIT) $(PYTEST) $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory coverage-report
+
+.PHONY: soak
+soak: $(VENV)/ready servers ## The long versions of the tests
+	$(LIMIT) $(SOAK_LIMIT) $(PYTEST) --soak -m soak $(PYTEST_ARGS)
+
+.PHONY: check
+check: $(VENV)/ready ## Lint, types and the story tests, in seconds
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy src tests $(wildcard bench)
+	$(PYTHON) -m pytest -q tests/story
+	@$(PYTHON) -m tests.story.sizes
+
+.PHONY: coverage
+coverage: $(VENV)/ready servers ## Only the branch coverage of the scheduler (part of `make test`)
+	@rm -rf .coverage
+	MYRMIDON_COVERAGE=1 $(LIMIT) $(TEST_LIMIT) $(PYTEST) -q -m "not untraced" $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory coverage-report
+
+.PHONY: coverage-report
+coverage-report:
+	@if ! compgen -G 'src/myrmidon/scheduler/[a-z]*.py' > /dev/null; then \
+	    echo "coverage: there is no scheduler yet"; exit 0; fi; \
+	$(PYTHON) -m coverage combine --quiet; \
+	$(PYTHON) -m coverage report --fail-under=95
+
+.PHONY: bench-core
+bench-core: $(VENV)/ready servers ## The speed of the core on the three databases, fully durable
+	$(PYTHON) -m bench.core
+
+.PHONY: run
+run: ## Start a server (comes with the next step)
+	@echo "There is no server to run yet: this is the core only. The server comes with the next step."
+
+.PHONY: fix
+fix: $(VENV)/ready ## Format, and repair what the linter can repair
+	$(VENV)/bin/ruff check --fix-only --quiet .
+	$(VENV)/bin/ruff format .
+
+.PHONY: clean
+clean: ## Remove everything that the other targets made
+	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2> /dev/null || true
+
+# --- What the targets stand on ---
+
+.PHONY: setup
+setup: $(VENV)/ready servers ## Only set up: the virtual environment and the database servers
+
+# Installed from uv.lock. Where uv cannot fetch (a machine whose packages come through pip's own settings), pip
+# installs the same versions with the same hashes: see docs/decisions/0001-locked-dependencies.md.
+$(VENV)/ready: pyproject.toml uv.lock | $(VENV)/bin/uv
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(VENV)/bin/uv sync --quiet --locked --inexact --python $(VENV)/bin/python || { \
+	    echo "uv could not install from uv.lock; pip does it, with the same hashes"; \
+	    $(VENV)/bin/uv export --quiet --frozen --no-emit-project --output-file $(VENV)/requirements.txt; \
+	    $(PYTHON) -m pip install --quiet --require-hashes -r $(VENV)/requirements.txt; \
+	    $(PYTHON) -m pip install --quiet --no-deps --editable .; }
+	@touch $@
+
+$(VENV)/bin/uv:
+	@tools/make-venv $(VENV)
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+.PHONY: servers
+servers: $(VENV)/servers
+$(VENV)/servers: | $(VENV)/bin/uv
+	@tools/install-servers && touch $@ || [ $$? = 3 ]

@@ -1,0 +1,50 @@
+"""Bots: processes that obey orders on one machine."""
+
+from msgspec import Struct
+
+from myrmidon.model.ids import Micros
+
+
+class Bot(Struct):
+    """What the server knows of a bot. ``heartbeat`` is the last sign of life that was written down."""
+
+    id: str
+    session: int
+    nonce: int
+    address: str
+    boot_id: str
+    version: str
+    authenticated: str
+    dimensions: str
+    state: str
+    alive: int
+    serving: int
+    draining: int
+    quarantined: str | None
+    maintenance: str | None
+    first_seen_at: Micros
+    heartbeat: Micros
+    matched_at: Micros
+    num_quick_failures: int
+    quick_failure_at: Micros | None
+    alarm_at: Micros | None
+
+
+class Hello(Struct, frozen=True, kw_only=True):
+    """What a bot says of itself at a handshake.
+
+    ``session`` grows with every start of the bot; ``holds`` are the runs (task id,
+    run number) that it still works on or has journalled: all others end.
+    """
+
+    bot_id: str
+    session: int
+    dimensions: dict[str, list[str]]
+    state: str = "{}"
+    address: str = ""
+    boot_id: str = ""
+    version: str = ""
+    authenticated: str = ""
+    quarantined: str | None = None
+    maintenance: str | None = None
+    holds: list[tuple[int, int]] = []

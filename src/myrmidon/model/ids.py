@@ -1,0 +1,112 @@
+"""Ids: 63-bit integers that order by time of creation.
+
+    62                                   20 19      14 13         4 3     0
+    +--------------------------------------+----------+------------+-------+
+    | milliseconds since 2010-01-01        | slot     | counter    | 1     |
+    +--------------------------------------+----------+------------+-------+
+      43 bits, good until 2288               6 bits     10 bits      version
+
+The slot is leased by one server, so two servers never make the same id. An id is shown as hex with one more
+*byte*: 00 for the task, 01..ff for its runs. Run numbers divisible by 16 are skipped: only task ids end in 0.
+This file reads no clock: the time comes in as a parameter.
+"""
+
+from __future__ import annotations
+
+import re
+from threading import Lock
+from typing import TypeAlias
+
+from myrmidon.model.errors import BrokenPromise, InvalidRequest, Problem
+
+Micros: TypeAlias = int
+"""Microseconds UTC since 1970."""
+
+EPOCH_MS = 1_262_304_000_000
+SLOTS = 64
+RUN_CAP = 255
+VERSION = 1
+
+_COUNTER_BITS = 10
+_LAST_TICK = (1 << (43 + _COUNTER_BITS)) - 1
+_SHOWN = re.compile(r"[0-9a-f]{0,15}1[0-9a-f]{2}")
+
+
+class IdSource:
+    """Makes ids for one slot, strictly increasing, from any thread.
+
+    A clock that steps back, or a burst beyond 1,024 ids in a millisecond, keeps counting from the last
+    id: ``next = max(last + 1, now)``. After a restart, pass the last id the slot ever gave out.
+    """
+
+    def __init__(self, slot: int, last: int = 0) -> None:
+        if not 0 <= slot < SLOTS:
+            raise ValueError(f"slot {slot} is not in 0..{SLOTS - 1}")
+        self.slot = slot
+        self._low = slot << 14 | VERSION
+        self._tick = _tick_of(last)
+        self._lock = Lock()
+
+    def next(self, now: Micros) -> int:
+        """One new id, greater than every id this source gave before."""
+        return self.block(1, now)[0]
+
+    def block(self, n: int, now: Micros) -> list[int]:
+        """n new ids in ascending order; a graph takes all its ids in one call."""
+        low = self._low
+        with self._lock:
+            first = max(self._tick + 1, (now // 1000 - EPOCH_MS) << _COUNTER_BITS)
+            last = first + n - 1
+            if last > _LAST_TICK:
+                raise BrokenPromise("Ids end in the year 2288.")
+            self._tick = max(self._tick, last)
+        return [(t >> _COUNTER_BITS) << 20 | (t & 0x3FF) << 4 | low for t in range(first, first + n)]
+
+
+def _tick_of(made: int) -> int:
+    return (made >> 20) << _COUNTER_BITS | (made >> 4) & 0x3FF
+
+
+def show_task(task_id: int) -> str:
+    """The id of a task as users see it."""
+    return f"{task_id:x}00"
+
+
+def show_run(task_id: int, number: int) -> str:
+    """The id of a task's run as users see it; number 0 is the task itself."""
+    return f"{task_id:x}{number:02x}"
+
+
+def parse_id(text: str, path: str = "id") -> tuple[int, int]:
+    """(task id, run number) of a shown id; the run number is 0 for a task. Raises InvalidRequest."""
+    parsed = try_parse_id(text)
+    if parsed is None:
+        allowed = "an id as the server shows it, e.g. 5cee4880088100"
+        raise InvalidRequest([Problem(path, repr(text)[:100], allowed)])
+    return parsed
+
+
+def try_parse_id(text: object) -> tuple[int, int] | None:
+    """Like parse_id, with None for whatever is not an id."""
+    if not isinstance(text, str) or not _SHOWN.fullmatch(text):
+        return None
+    task_id, number = int(text[:-2], 16), int(text[-2:], 16)
+    if task_id >> 63 or (number and number % 16 == 0) or text[0] == "0":
+        return None
+    return task_id, number
+
+
+def next_run_number(n: int) -> int | None:
+    """The run number after n (0 before the first run); None at the cap of 255."""
+    following = n + 1 if (n + 1) % 16 else n + 2
+    return following if following <= RUN_CAP else None
+
+
+def created_ms(task_id: int) -> int:
+    """Unix milliseconds at which the id was made; off by the burst or step of the clock, if there was one."""
+    return (task_id >> 20) + EPOCH_MS
+
+
+def first_id_at(now: Micros) -> int:
+    """The lower bound of all ids made in this millisecond or later: what ``created >= now`` compares with."""
+    return max(0, now // 1000 - EPOCH_MS) << 20 | VERSION

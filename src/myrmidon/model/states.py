@@ -1,0 +1,107 @@
+"""The states of tasks, runs and jobs, and the one table of legal moves.
+
+                 hold, re-wait                 retry, rerun, given back
+               +---------------+             +-------------------------+
+               v               |             v                         |
+    WAITING ---+------------> READY ------------------> RUNNING -------+--> SUCCEEDED FAILED TIMED_OUT
+       |                       |                                            BOT_DIED CANCELED KILLED
+       |                       |                                            CLIENT_ERROR
+       |                       +--> EXPIRED CANCELED NO_RESOURCE BOT_DIED (a retry that expires)
+       +--> SUCCEEDED (deduped) NO_RESOURCE CANCELED EXPIRED
+
+A final state is left only by a rerun or a job retry, and those start a new *generation*. Held and killing are
+flags, not states. Which verb makes which move is told in scheduler/; this file only says what is possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Final
+
+from myrmidon.model.errors import IllegalMove
+
+
+class TaskState(StrEnum):
+    """Where a task is. WAITING waits for parents, READY waits for a bot."""
+
+    WAITING = "WAITING"
+    READY = "READY"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    TIMED_OUT = "TIMED_OUT"
+    BOT_DIED = "BOT_DIED"
+    EXPIRED = "EXPIRED"
+    CANCELED = "CANCELED"
+    KILLED = "KILLED"
+    NO_RESOURCE = "NO_RESOURCE"
+    CLIENT_ERROR = "CLIENT_ERROR"
+
+
+class RunState(StrEnum):
+    """Where one run is: alive, or ended in one of the ways a task may end."""
+
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    TIMED_OUT = "TIMED_OUT"
+    BOT_DIED = "BOT_DIED"
+    EXPIRED = "EXPIRED"
+    CANCELED = "CANCELED"
+    KILLED = "KILLED"
+    NO_RESOURCE = "NO_RESOURCE"
+    CLIENT_ERROR = "CLIENT_ERROR"
+
+
+class JobState(StrEnum):
+    """Where a job is. PENDING_RETRY: failed with budget left, waiting for someone to reset it."""
+
+    RUNNING = "RUNNING"
+    PENDING_RETRY = "PENDING_RETRY"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+_T = TaskState
+_AGAIN = frozenset({_T.READY, _T.WAITING})
+
+FINAL: Final = frozenset(set(_T) - {_T.WAITING, _T.READY, _T.RUNNING})
+RUN_FINAL: Final = frozenset(set(RunState) - {RunState.RUNNING})
+JOB_FINAL: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+MOVES: Final[Mapping[TaskState, frozenset[TaskState]]] = {
+    _T.WAITING: frozenset({_T.READY, _T.SUCCEEDED, _T.NO_RESOURCE, _T.CANCELED, _T.EXPIRED}),
+    _T.READY: frozenset({_T.READY, _T.RUNNING, _T.WAITING, _T.EXPIRED, _T.CANCELED, _T.NO_RESOURCE, _T.BOT_DIED}),
+    _T.RUNNING: frozenset(
+        {_T.RUNNING, _T.READY, _T.SUCCEEDED, _T.FAILED, _T.TIMED_OUT, _T.BOT_DIED, _T.CANCELED, _T.KILLED}
+        | {_T.CLIENT_ERROR}
+    ),
+    **dict.fromkeys(sorted(FINAL), _AGAIN),
+}
+
+JOB_MOVES: Final[Mapping[JobState, frozenset[JobState]]] = {
+    JobState.RUNNING: frozenset(JobState),
+    JobState.PENDING_RETRY: frozenset({JobState.RUNNING, JobState.CANCELLED}),
+    JobState.SUCCEEDED: frozenset({JobState.RUNNING}),
+    JobState.FAILED: frozenset({JobState.RUNNING}),
+    JobState.CANCELLED: frozenset(),
+}
+
+
+def check_move(old: TaskState, new: TaskState, *, new_generation: bool, story: Callable[[], str]) -> None:
+    """Raise IllegalMove, with the task's story, unless the table allows old -> new.
+
+    The story is a function because it costs reads that only a failure should pay for.
+    """
+    if new in MOVES[old] and (new_generation or old not in FINAL):
+        return
+    why = "only a new generation leaves a final state" if new in MOVES[old] else "not in the table of moves"
+    raise IllegalMove(f"A task cannot go from {old} to {new}: {why}. {story()}")
+
+
+def check_job_move(old: JobState, new: JobState, *, story: Callable[[], str]) -> None:
+    """Raise IllegalMove, with the job's story, unless the table allows old -> new."""
+    if new not in JOB_MOVES[old]:
+        raise IllegalMove(f"A job cannot go from {old} to {new}: not in the table of moves. {story()}")

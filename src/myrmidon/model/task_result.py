@@ -1,0 +1,181 @@
+"""What became of a task: its current state, its runs, and what bots report of them.
+
+``TaskResult`` is the mutable half of a task, ``TaskRun`` one execution of it on
+one bot. The four reports at the end are all that a bot can say about a run; each
+names the run and carries the run's token, so that nobody speaks for another.
+"""
+
+from typing import TypeAlias
+
+from msgspec import Struct, field
+
+from myrmidon.model.ids import Micros
+from myrmidon.model.states import FINAL, RunState, TaskState
+from myrmidon.model.task_request import FilesRef
+from myrmidon.model.value import OutputValue
+
+
+class TaskResult(Struct):
+    """The current state of a task.
+
+    ``num_retries`` and ``num_reruns`` count what was used in this generation;
+    ``instance_id`` is the number of the run that won; ``forced`` lets a task run
+    although its parents did not succeed.
+    """
+
+    id: int
+    job_id: int | None
+    resource_group_id: int
+    state: TaskState
+    seq: int
+    generation: int
+    held: int
+    killing: int
+    forced: int
+    resolves_all: int
+    num_parents: int
+    num_succeeded_parents: int
+    num_children: int
+    num_retries: int
+    num_reruns: int
+    run_number: int
+    instance_id: int | None
+    current_task_slice: int
+    bot_id: str | None
+    reason: str
+    deduped_from: int | None
+    deduped_run: int | None
+    cost_saved_usd: float | None
+    ready_at: Micros | None
+    started_at: Micros | None
+    completed_at: Micros | None
+    abandoned_at: Micros | None
+    modified_at: Micros
+    alarm_at: Micros | None
+
+    @property
+    def final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def satisfied(self) -> bool:
+        """Nothing of the graph holds this task back any more."""
+        return bool(self.forced) or self.num_succeeded_parents >= self.num_parents
+
+
+class TaskRun(Struct):
+    """One execution of a task on one bot; live while ``ended_at`` is empty."""
+
+    task_id: int
+    run: int
+    instance: int
+    generation: int
+    slice: int
+    bot_id: str
+    session: int
+    nonce: int
+    token_hash: str
+    state: RunState
+    reason: str
+    evidence: str | None
+    resource_group_id: int
+    claimed_at: Micros
+    started_at: Micros | None
+    modified_at: Micros
+    ended_at: Micros | None
+    lease: Micros
+    soft_at: Micros | None
+    alarm_at: Micros | None
+    exit_code: int | None
+    duration: float | None
+    cost_usd: float
+    stdout_size: int | None
+    stderr_size: int | None
+    outputs_ref: str | None
+    bot_version: str
+    bot_dimensions: str
+
+    @property
+    def live(self) -> bool:
+        return self.ended_at is None
+
+
+class PerformanceStats(Struct, frozen=True, kw_only=True):
+    """Where the time of a run went besides the command itself; seconds."""
+
+    bot_overhead: float | None = None
+    cache_trim: float | None = None
+    package_installation: float | None = None
+    named_caches_install: float | None = None
+    named_caches_uninstall: float | None = None
+    cleanup: float | None = None
+    isolated_download: str | None = None
+    isolated_upload: str | None = None
+
+
+class Start(Struct, frozen=True, tag="start"):
+    """The bot has begun the run: from now on its heartbeats keep it alive."""
+
+    task_id: int
+    run: int
+    token: str
+
+
+class Finish(Struct, frozen=True, kw_only=True, tag="finish"):
+    """The command or function has ended, well or not.
+
+    ``killed`` says that the bot stopped it because it was told to. Log bytes go
+    up before this; the sizes say how many there were.
+    """
+
+    task_id: int
+    run: int
+    token: str
+    exit_code: int | None = None
+    duration: float = 0.0
+    hard_timeout: bool = False
+    io_timeout: bool = False
+    killed: bool = False
+    outputs: list[OutputValue] = field(default_factory=list)
+    outputs_ref: FilesRef | None = None
+    stdout_size: int | None = None
+    stderr_size: int | None = None
+    cost_usd: float = 0.0
+    stats: PerformanceStats | None = None
+    message: str = ""
+
+
+class Fault(Struct, frozen=True, kw_only=True, tag="fault"):
+    """The infrastructure failed, not the task. ``kind`` is one of ``FAULTS``."""
+
+    task_id: int
+    run: int
+    token: str
+    kind: str = "bot_error"
+    message: str = ""
+    signal: int | None = None
+    oom: bool = False
+    cost_usd: float = 0.0
+
+
+class GiveBack(Struct, frozen=True, tag="give_back"):
+    """The bot will not start this run; it goes back to the queue free of charge."""
+
+    task_id: int
+    run: int
+    token: str
+
+
+FAULTS = frozenset({"bot_error", "shutdown", "reboot", "upload_failed", "disk_full", "client_error"})
+
+Report: TypeAlias = Start | Finish | Fault | GiveBack
+
+
+class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a run is thought lost: the first thing its owner asks."""
+
+    last_heartbeat: Micros | None = None
+    message: str = ""
+    signal: int | None = None
+    oom: bool = False
+    boot_id: str = ""

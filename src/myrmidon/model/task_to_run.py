@@ -1,0 +1,56 @@
+"""The right to start one run: the tiny row that bots compete for."""
+
+from msgspec import Struct
+
+from myrmidon.model.ids import Micros
+
+PRIORITY_SHIFT = 54
+_LAST = (1 << PRIORITY_SHIFT) - 1
+_EPOCH = 1_262_304_000_000_000
+FIFO = "fifo"
+LIFO = "lifo"
+
+
+class Order(Struct, frozen=True):
+    """How a pool orders tasks. ``ageing`` is the waiting time worth one step of priority; 0 is none."""
+
+    task_order: str = FIFO
+    ageing: Micros = 0
+
+
+class TaskToRun(Struct, frozen=True):
+    """One row of the hot table; see the schema for why it is so small."""
+
+    task_id: int
+    instance: int
+    queue: int
+    task_rank: int
+    priority: int
+    expires_at: Micros
+    slice: int
+    wait_for_capacity: int
+    shared: int
+    avoid_bot: str | None
+
+
+class Head(Struct, frozen=True):
+    """The best row of one queue, as the policy sees it."""
+
+    queue: int
+    resource_group_id: int
+    priority: int
+    task_rank: int
+
+
+def rank(priority: int, created_at: Micros, order: Order) -> int:
+    """Where a task stands in its queue; smaller runs first.
+
+    Absolute time, so no new year turns the order around. With ageing a task that
+    has waited ``ageing`` stands level with one of the next better priority.
+    """
+    since = created_at - _EPOCH
+    if order.ageing:
+        return priority * order.ageing + since
+    if order.task_order == LIFO:
+        return (priority << PRIORITY_SHIFT) + _LAST - since
+    return (priority << PRIORITY_SHIFT) + since

@@ -1,0 +1,145 @@
+"""Cancelling: tasks, whole jobs, and everything with certain tags.
+
+What has not started ends at once. What runs is asked to stop: its bot learns of
+it with its next word and reports the end, or is given up when it stays silent.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, json
+
+from myrmidon.model.errors import InvalidRequest, NotFound, Problem
+from myrmidon.model.ids import IdSource, Micros, first_id_at, show_task
+from myrmidon.model.states import JobState, TaskState
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.settle import CallOff, settle, stop
+from myrmidon.scheduler.turn import Turn
+from myrmidon.store import drain as drains
+from myrmidon.store import task_request
+from myrmidon.store.db import Tx
+from myrmidon.store.drain import CHUNK, Drain
+from myrmidon.store.job import Job
+
+
+class Canceled(Struct, frozen=True):
+    """The answer for one task; not ``ok`` when it had ended, or runs and was not to be killed."""
+
+    task_id: int
+    ok: bool
+    was_running: bool
+    found: bool = True
+
+
+def cancel(
+    tx: Tx,
+    task_ids: Sequence[int],
+    *,
+    now: Micros,
+    ids: IdSource,
+    kill_running: bool = True,
+    reason: str = "canceled",
+    rules: Rules = DEFAULT_RULES,
+) -> list[Canceled]:
+    """Cancel tasks, in order of the ids given; cancelling twice is the same as once."""
+    turn = Turn(tx, now, ids, rules)
+    answers = _cancel(turn, task_ids, kill_running=kill_running, reason=reason)
+    settle(turn)
+    return answers
+
+
+def _cancel(turn: Turn, task_ids: Sequence[int], *, kill_running: bool, reason: str) -> list[Canceled]:
+    tasks = turn.lock(task_ids)
+    answers = []
+    for task_id in task_ids:
+        task = tasks.get(task_id)
+        if task is None:
+            answers.append(Canceled(task_id, ok=False, was_running=False, found=False))
+            continue
+        running = task.state == TaskState.RUNNING
+        ok = not task.final and (kill_running or not running)
+        if ok:
+            stop(turn, task, reason)
+        answers.append(Canceled(task_id, ok=ok, was_running=running))
+    return answers
+
+
+def cancel_job(
+    tx: Tx,
+    job_id: int,
+    *,
+    now: Micros,
+    ids: IdSource,
+    group_id: int | None = None,
+    rules: Rules = DEFAULT_RULES,
+) -> Job:
+    """Cancel a job with everything in it; a job that has ended stays as it is."""
+    turn = Turn(tx, now, ids, rules)
+    turn.lock_jobs([job_id])
+    job = turn.jobs.get(job_id)
+    if job is None or job.staged or (group_id is not None and job.resource_group_id != group_id):
+        raise NotFound("job", show_task(job_id))
+    if job.state in (JobState.RUNNING, JobState.PENDING_RETRY):
+        turn.move_job(job, JobState.CANCELLED, "cancelled")
+        turn.drain(drains.CANCEL, job.id, job=job, args=json.encode(CallOff("job_canceled")).decode())
+        settle(turn)
+    return job
+
+
+class Tagged(Struct, frozen=True, kw_only=True):
+    """Which tasks a mass cancel means: all that carry the tags and were created in the time given."""
+
+    tags: list[str]
+    until: int
+    group_id: int
+    kill_running: bool = False
+
+
+def cancel_tagged(
+    tx: Tx,
+    tags: Sequence[str],
+    *,
+    group_id: int,
+    now: Micros,
+    ids: IdSource,
+    start: Micros | None = None,
+    end: Micros | None = None,
+    kill_running: bool = False,
+    rules: Rules = DEFAULT_RULES,
+) -> Drain:
+    """Cancel all tasks that carry all these tags; those created later than now are not meant."""
+    if not tags:
+        raise InvalidRequest([Problem("tags", "[]", "at least one tag, so that nobody cancels everything", "required")])
+    turn = Turn(tx, now, ids, rules)
+    until = first_id_at(min(end, now) if end is not None else now) + (1 << 20)
+    meant = Tagged(tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running)
+    drain = turn.drain(drains.TAGGED, 0, args=json.encode(meant).decode())
+    if start is not None:
+        drain.position = first_id_at(start) - 1
+        drains.advance(tx, drain)
+    return drain
+
+
+def cancel_tagged_on(turn: Turn, drain: Drain) -> None:
+    """The next chunk of a mass cancel. A task that has started meanwhile is killed only if that was asked for."""
+    meant = json.decode(drain.args, type=Tagged)
+    found, cursor = task_request.tagged(turn.tx, meant.tags, after=drain.position, until=meant.until, n=CHUNK)
+    requests = task_request.read(turn.tx, found) if found else {}
+    mine = [i for i in found if requests[i].resource_group_id == meant.group_id]
+    _cancel(turn, mine, kill_running=meant.kill_running, reason="canceled")
+    _advance(turn, drain, cursor)
+
+
+def cancel_children_on(turn: Turn, drain: Drain) -> None:
+    """The next chunk of the tasks that an ended task had triggered; detached ones go on."""
+    found = task_request.children(turn.tx, drain.subject, after=drain.position, n=CHUNK)
+    requests = task_request.read(turn.tx, found) if found else {}
+    _cancel(turn, [i for i in found if not requests[i].detached], kill_running=True, reason="parent_ended")
+    _advance(turn, drain, found[-1] if len(found) == CHUNK else None)
+
+
+def _advance(turn: Turn, drain: Drain, cursor: int | None) -> None:
+    if cursor is None:
+        turn.drained(drain)
+        return
+    drain.position = cursor
+    drains.advance(turn.tx, drain)

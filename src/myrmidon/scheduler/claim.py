@@ -1,0 +1,232 @@
+"""Claiming: a bot takes tasks from its queues, and a run of each begins.
+
+The heads of the bot's queues are read without locks and the policy chooses among
+them; then each chosen queue is taken from with rows that nobody else holds. A
+claim waits for nobody: whatever another transaction is busy with, it leaves.
+
+A claim carries a nonce that grows with each claim of a bot's session. The same
+nonce again gets the same runs, so a lost reply costs nothing; an older one is a
+straggler of the network and gets none.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from hmac import digest as hmac_digest
+
+from msgspec import Struct
+
+from myrmidon.model import dimensions
+from myrmidon.model.bot import Bot
+from myrmidon.model.errors import NotFound, WrongState
+from myrmidon.model.ids import IdSource, Micros, next_run_number
+from myrmidon.model.states import RunState, TaskState
+from myrmidon.model.task_result import TaskResult, TaskRun
+from myrmidon.model.task_to_run import Head, TaskToRun
+from myrmidon.model.value import Value
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, prefer_local, share_out
+from myrmidon.scheduler.turn import Turn
+from myrmidon.store import bot as bots
+from myrmidon.store import task_queues, task_request, task_result, task_to_run
+from myrmidon.store import value as values
+from myrmidon.store.db import Tx
+from myrmidon.store.task_request import RequestRow, SliceRow
+
+_MOST_QUEUES = 32
+
+
+class Poll(Struct, frozen=True, kw_only=True):
+    """A bot asks for up to n tasks. ``token_key`` is the servers' secret from which run tokens are made."""
+
+    bot_id: str
+    session: int
+    nonce: int
+    n: int = 1
+    token_key: bytes = b""
+
+
+class Claimed(Struct, frozen=True, kw_only=True):
+    """All that a bot needs to run one task; the only place where a secret leaves the store."""
+
+    task_id: int
+    run: int
+    token: str
+    request: RequestRow
+    slice: SliceRow
+    inputs: list[Value]
+    secret_bytes: bytes | None
+    deadline_at: Micros
+
+    def __repr__(self) -> str:
+        """Never shows the token or the secret."""
+        return f"Claimed(task_id={self.task_id}, run={self.run})"
+
+
+def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> list[Claimed]:
+    """Start up to n runs on a bot; fewer, or none, when there is nothing for it."""
+    turn = Turn(tx, now, ids, rules)
+    bot = bots.lock(tx, poll.bot_id)
+    if bot is None:
+        raise NotFound("bot", poll.bot_id)
+    if bot.session != poll.session or not bot.alive:
+        raise WrongState("this bot's session has ended; it must shake hands again before it gets work")
+    if poll.nonce < bot.nonce:
+        return []
+    if poll.nonce == bot.nonce:
+        return _again(turn, poll)
+    bots.claimed(tx, bot, poll.nonce, now)
+    if not bot.serving or poll.n < 1:
+        return []
+    taken = _take(turn, bot, min(poll.n, rules.claim_limit))
+    return _start(turn, bot, poll, taken) if taken else []
+
+
+def _again(turn: Turn, poll: Poll) -> list[Claimed]:
+    """The runs that this very claim started, as far as they are still the bot's."""
+    mine = [run for run in task_result.live_runs_of_bot(turn.tx, poll.bot_id) if run.nonce == poll.nonce]
+    return _hand_out(turn, poll, mine)
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def _take(turn: Turn, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult]]:
+    """Lock rows of the hot table, best first, with their tasks."""
+    heads = _servable(turn, bot, task_to_run.heads(turn.tx, bot.id))
+    if not heads:
+        return []
+    groups = {head.queue: head.resource_group_id for head in heads}
+    running = task_result.running_by_group(turn.tx) if len(set(groups.values())) > 1 else {}
+    looked = best_queues(heads, running, min(max(n, 4), _MOST_QUEUES))
+    candidates = {
+        head.queue: task_to_run.first(turn.tx, head.queue, max(n, turn.rules.look_ahead), bot_id=bot.id, now=turn.now)
+        for head in looked
+    }
+    counts = share_out(candidates, groups, running, n)
+    taken: list[tuple[TaskToRun, TaskResult]] = []
+    for queue, count in counts.items():
+        taken += _take_from(turn, bot, candidates[queue], count)
+    return taken
+
+
+def _servable(turn: Turn, bot: Bot, heads: Sequence[Head]) -> list[Head]:
+    """Queues whose full set of dimensions the bot has: the match made earlier is only an index."""
+    has = dimensions.bot_sets(bot.dimensions)
+    known = task_queues.read(turn.tx, [head.queue for head in heads]) if heads else {}
+    turn.keep_queues(known.values())
+    return [h for h in heads if h.queue in known and dimensions.matches(known[h.queue].dimensions, has)]
+
+
+def _take_from(turn: Turn, bot: Bot, seen: Sequence[TaskToRun], n: int) -> list[tuple[TaskToRun, TaskResult]]:
+    """Take n of one queue, those whose shared values lie at the bot before their equals."""
+    queue = seen[0].queue
+    rows: list[TaskToRun] = []
+    near = [row.task_id for row in seen[: turn.rules.look_ahead] if row.shared]
+    if near and bot.address:
+        local = values.local_tasks(turn.tx, near, bot.address)
+        chosen = prefer_local(seen[: turn.rules.look_ahead], local, n)
+        if chosen:
+            rows = task_to_run.take_these(turn.tx, queue, chosen, now=turn.now)
+    if len(rows) < n:
+        rest = task_to_run.take(turn.tx, queue, n, bot_id=bot.id, now=turn.now)
+        known = {row.task_id for row in rows}
+        rows += [row for row in rest if row.task_id not in known][: n - len(rows)]
+    rows = list({row.task_id: row for row in rows}.values())
+    tasks = task_result.lock_free(turn.tx, sorted(row.task_id for row in rows))
+    return [(row, tasks[row.task_id]) for row in rows if _may_run(row, tasks.get(row.task_id))]
+
+
+def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
+    """The task is ours to start: nobody is changing it, and it still wants this run."""
+    if task is None or task.killing:
+        return False
+    if next_run_number(task.run_number) is None:
+        return False
+    return task.state == TaskState.READY or (task.state == TaskState.RUNNING and row.instance > 0)
+
+
+# ---------------------------------------------------------------- starting
+
+
+def _start(turn: Turn, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult]]) -> list[Claimed]:
+    turn.know(task.id for _, task in taken)
+    task_to_run.remove_taken(turn.tx, [row for row, _ in taken])
+    runs = []
+    for row, task in taken:
+        number = next_run_number(task.run_number) or 0
+        task.run_number = number
+        task.bot_id = bot.id
+        task.started_at = turn.now
+        turn.begin(task)
+        runs.append(_new_run(turn, bot, poll, row, task))
+    task_result.insert_runs(turn.tx, runs)
+    turn.flush()
+    return _hand_out(turn, poll, runs)
+
+
+def _new_run(turn: Turn, bot: Bot, poll: Poll, row: TaskToRun, task: TaskResult) -> TaskRun:
+    request = turn.requests[task.id]
+    token = run_token(poll, task.id, task.run_number)
+    return TaskRun(
+        task_id=task.id,
+        run=task.run_number,
+        instance=row.instance,
+        generation=task.generation,
+        slice=row.slice,
+        bot_id=bot.id,
+        session=bot.session,
+        nonce=poll.nonce,
+        token_hash=token_hash(token),
+        state=RunState.RUNNING,
+        reason="",
+        evidence=None,
+        resource_group_id=task.resource_group_id,
+        claimed_at=turn.now,
+        started_at=None,
+        modified_at=turn.now,
+        ended_at=None,
+        lease=request.lease,
+        soft_at=None,
+        alarm_at=turn.now + turn.rules.start_within,
+        exit_code=None,
+        duration=None,
+        cost_usd=0.0,
+        stdout_size=None,
+        stderr_size=None,
+        outputs_ref=None,
+        bot_version=bot.version,
+        bot_dimensions=bot.dimensions,
+    )
+
+
+def run_token(poll: Poll, task_id: int, run: int) -> str:
+    """The run's secret: made again from the same claim, so that its reply can be repeated."""
+    text = f"{poll.bot_id}\n{poll.session}\n{poll.nonce}\n{task_id}\n{run}"
+    return hmac_digest(poll.token_key, text.encode(), "sha256").hex()
+
+
+def token_hash(token: str) -> str:
+    """What is stored of a token: enough to check it, useless to act with it."""
+    return sha256(token.encode()).hexdigest()
+
+
+def _hand_out(turn: Turn, poll: Poll, runs: Sequence[TaskRun]) -> list[Claimed]:
+    if not runs:
+        return []
+    task_ids = sorted({run.task_id for run in runs})
+    turn.know(task_ids)
+    functions = [i for i in task_ids if turn.requests[i].func_name is not None]
+    inputs = values.inputs(turn.tx, functions) if functions else {}
+    secrets = task_request.secrets(turn.tx, task_ids)
+    return [
+        Claimed(
+            task_id=run.task_id,
+            run=run.run,
+            token=run_token(poll, run.task_id, run.run),
+            request=turn.requests[run.task_id],
+            slice=turn.slices[run.task_id][run.slice],
+            inputs=inputs.get(run.task_id, []),
+            secret_bytes=secrets.get(run.task_id),
+            deadline_at=turn.requests[run.task_id].deadline_at,
+        )
+        for run in runs
+    ]

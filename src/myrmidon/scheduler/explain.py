@@ -1,0 +1,138 @@
+"""Explaining: why is this task not running?
+
+Reads without locks and changes nothing. The answer names the thing that holds the
+task back now: its parents, a hold, the dimension that no bot has, or the queue.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from myrmidon.model import dimensions
+from myrmidon.model.errors import NotFound
+from myrmidon.model.ids import show_task
+from myrmidon.model.states import TaskState
+from myrmidon.model.task_result import TaskResult
+from myrmidon.store import bot as bots
+from myrmidon.store import job as jobs
+from myrmidon.store import task_queues, task_request, task_result, task_to_run
+from myrmidon.store.db import Tx
+
+_SHOWN_PARENTS = 20
+
+
+class Removed(Struct, frozen=True):
+    """A wanted dimension, and how many of the bots that fit all the earlier ones lack it."""
+
+    dimension: str
+    removes: int
+    left: int
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a task is not running. ``unreachable``: a parent has failed for good, so it never will be."""
+
+    task_id: int
+    state: TaskState
+    summary: str
+    waiting_on: list[int] = []
+    unreachable: bool = False
+    held: bool = False
+    dimensions: list[Removed] = []
+    num_bots: int = 0
+    num_serving: int = 0
+    position: int | None = None
+
+
+def explain(tx: Tx, task_id: int) -> Explanation:
+    """The reason why a task does not run now, in one sentence, with its evidence."""
+    task = task_result.read(tx, [task_id]).get(task_id)
+    if task is None:
+        raise NotFound("task", show_task(task_id))
+    if task.state == TaskState.WAITING:
+        return _explain_waiting(tx, task)
+    if task.state == TaskState.READY:
+        return _explain_ready(tx, task)
+    if task.state == TaskState.RUNNING:
+        what = "is being stopped" if task.killing else "is running"
+        return Explanation(task_id=task_id, state=task.state, summary=f"The task {what} on bot {task.bot_id}.")
+    why = f" ({task.reason})" if task.reason else ""
+    return Explanation(task_id=task_id, state=task.state, summary=f"The task has ended: {task.state}{why}.")
+
+
+def _explain_waiting(tx: Tx, task: TaskResult) -> Explanation:
+    waiting_on = jobs.waiting_on(tx, task.id, _SHOWN_PARENTS)
+    if task.held and not waiting_on:
+        return Explanation(
+            task_id=task.id,
+            state=task.state,
+            held=True,
+            summary="The task is held; release it to let it run.",
+        )
+    unreachable = _unreachable(tx, task)
+    shown = ", ".join(show_task(parent) for parent in waiting_on[:5])
+    summary = f"The task waits for {shown}."
+    if unreachable:
+        summary = f"The task cannot run: {show_task(unreachable)} has failed. Rerun that one, or rerun this with force."
+    return Explanation(
+        task_id=task.id,
+        state=task.state,
+        held=bool(task.held),
+        waiting_on=waiting_on,
+        unreachable=unreachable is not None,
+        summary=summary,
+    )
+
+
+def _unreachable(tx: Tx, task: TaskResult) -> int | None:
+    """A parent, near or far, that has ended without success and holds this task back for good."""
+    seen: set[int] = set()
+    look = [(task.id, bool(task.resolves_all))]
+    while look:
+        child, resolves_all = look.pop()
+        for parent in task_result.read(tx, jobs.waiting_on(tx, child, _SHOWN_PARENTS)).values():
+            if parent.final and not resolves_all:
+                return parent.id
+            if parent.state == TaskState.WAITING and parent.id not in seen and not resolves_all:
+                seen.add(parent.id)
+                look.append((parent.id, bool(parent.resolves_all)))
+    return None
+
+
+def _explain_ready(tx: Tx, task: TaskResult) -> Explanation:
+    rows = task_to_run.of_tasks(tx, [task.id])
+    piece = task_request.slices(tx, [task.id])[task.id][task.current_task_slice]
+    queue = task_queues.read(tx, [piece.queue])[piece.queue]
+    removed, fitting = _funnel(tx, queue.dimensions, queue.pool)
+    serving = len(task_queues.serving_bots(tx, queue.id, 1000))
+    position = task_to_run.position(tx, rows[0]) if rows else None
+    return Explanation(
+        task_id=task.id,
+        state=task.state,
+        summary=_ready_summary(removed, fitting, serving, position or 0),
+        dimensions=removed,
+        num_bots=fitting,
+        num_serving=serving,
+        position=position,
+    )
+
+
+def _ready_summary(removed: Sequence[Removed], fitting: int, serving: int, position: int) -> str:
+    if not fitting:
+        culprit = next((step for step in removed if step.left == 0), None)
+        missing = f": none of the remaining bots has {culprit.dimension}" if culprit else ""
+        return f"No bot fits{missing}. Start such a bot, or change the dimensions."
+    if not serving:
+        return f"{fitting} bots fit, but none of them is alive and healthy. Look at them first."
+    return f"{serving} bots can run it; {position} tasks stand before it in its queue."
+
+
+def _funnel(tx: Tx, wanted: str, pool: str) -> tuple[list[Removed], int]:
+    """Apply the wanted dimensions one by one to the bots of the pool; who falls out where."""
+    left = [dimensions.bot_sets(text) for text in bots.dimensions_in_pool(tx, pool)]
+    steps = []
+    for single in dimensions.parts(wanted):
+        before = len(left)
+        left = [has for has in left if dimensions.matches(single, has)]
+        steps.append(Removed(dimensions.shown(single), before - len(left), len(left)))
+    return steps, len(left)

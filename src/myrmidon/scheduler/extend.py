@@ -1,0 +1,211 @@
+"""Extending: tasks join a job while it runs.
+
+The job's lock makes this safe against everything that may happen to it at the
+same time: a parent that ends before is seen as done here, one that ends after
+finds its new children. A job that has ended or was sealed takes no more tasks.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from myrmidon.model.checks import DEFAULT_LIMITS, Limits
+from myrmidon.model.errors import Conflict, MyrmidonError, NotFound, WrongState
+from myrmidon.model.ids import IdSource, Micros, show_task
+from myrmidon.model.job import Graph, KnownTask, Node, RequiresPolicy, Wiring, labels_of, parse_graph, wire
+from myrmidon.model.states import JobState, TaskState
+from myrmidon.model.task_result import TaskResult
+from myrmidon.scheduler.plan import Plan, check_parents, check_shared, open_group, store_plans
+from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
+from myrmidon.scheduler.ready import make_ready
+from myrmidon.scheduler.settle import settle
+from myrmidon.scheduler.submit import definitions_of, outputs_by_label, taken_names
+from myrmidon.scheduler.turn import Turn
+from myrmidon.store import job as jobs
+from myrmidon.store import task_result
+from myrmidon.store import value as values
+from myrmidon.store.db import Tx
+from myrmidon.store.job import Job
+
+
+class Extended(Struct, frozen=True, kw_only=True):
+    """The answer to an extension: the ids of all labels it named, and how many of them are new."""
+
+    job_id: int
+    state: JobState
+    task_ids: dict[str, int]
+    num_new: int
+    woken: list[int] = []
+
+
+def extend(
+    tx: Tx,
+    job_id: int,
+    raw: object,
+    *,
+    group_id: int,
+    now: Micros,
+    ids: IdSource,
+    authenticated: str = "",
+    limits: Limits = DEFAULT_LIMITS,
+    rules: Rules = DEFAULT_RULES,
+) -> Extended:
+    """Add the tasks of a graph document to a job.
+
+    Labels that the job has already are compared by their definition: the same
+    again changes nothing, so the call can be repeated; another one is refused.
+    """
+    turn = Turn(tx, now, ids, rules)
+    open_group(turn, group_id)
+    job = _open_job(turn, job_id, group_id)
+    known = jobs.labels(tx, job_id)
+    definitions = definitions_of(raw, rules)
+    fresh = [label for label in labels_of(raw) if label not in known]
+    _compare(known, definitions)
+    if not fresh and definitions:
+        return Extended(job_id=job_id, state=job.state, task_ids=_ids(known, definitions), num_new=0)
+    task_ids = dict(zip(fresh, ids.block(len(fresh), now), strict=True))
+    every = {**{label: task_id for label, (task_id, _) in known.items()}, **task_ids}
+    graph, wiring = _read(turn, raw, known, every, limits)
+    _check_open(job)
+    plans = _plans(turn, job, _Extension(graph, wiring, every, definitions, authenticated))
+    _check(turn, group_id, plans)
+    tasks = _store(turn, job, plans, graph, known)
+    make_ready(turn, [t for t in tasks if t.satisfied and not t.held])
+    jobs.announce(tx, job, "extended", now)
+    settle(turn)
+    chosen = {label: every[label] for label in definitions}
+    return Extended(job_id=job_id, state=job.state, task_ids=chosen, num_new=len(plans), woken=sorted(turn.woken))
+
+
+def _open_job(turn: Turn, job_id: int, group_id: int) -> Job:
+    turn.lock_jobs([job_id])
+    job = turn.jobs.get(job_id)
+    if job is None or job.resource_group_id != group_id or job.staged:
+        raise NotFound("job", show_task(job_id))
+    return job
+
+
+def _check_open(job: Job) -> None:
+    if job.state != JobState.RUNNING:
+        raise WrongState(f"the job has ended ({job.state}) and takes no more tasks; submit a new job")
+    if job.sealed_at is not None:
+        raise WrongState("the job is sealed and takes no more tasks; submit a new job")
+
+
+def _compare(known: Mapping[str, tuple[int, str]], definitions: Mapping[str, str]) -> None:
+    changed = sorted(label for label in definitions if label in known and known[label][1] != definitions[label])
+    if changed:
+        raise Conflict(f"the job already has other tasks with these labels: {', '.join(changed[:10])}; rename them")
+
+
+def _ids(known: Mapping[str, tuple[int, str]], labels: Mapping[str, str]) -> dict[str, int]:
+    return {label: known[label][0] for label in labels}
+
+
+class _Extension:
+    """What an extension consists of."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        wiring: Wiring,
+        ids: dict[str, int],
+        definitions: dict[str, str],
+        authenticated: str,
+    ) -> None:
+        self.graph = graph
+        self.wiring = wiring
+        self.ids = ids
+        self.definitions = definitions
+        self.authenticated = authenticated
+
+
+def _read(
+    turn: Turn, raw: object, known: Mapping[str, tuple[int, str]], every: Mapping[str, int], limits: Limits
+) -> tuple[Graph, Wiring]:
+    """The new nodes, checked together with what the job has."""
+    shown = {label: show_task(task_id) for label, task_id in every.items()}
+    outputs = values.outputs(turn.tx, sorted(task_id for task_id, _ in known.values()))
+    tasks = {
+        label: KnownTask([kind for _, _, _, kind in outputs.get(task_id, [])]) for label, (task_id, _) in known.items()
+    }
+    graph = parse_graph(only_new(raw, known), limits, shown, tasks)
+    return graph, wire(graph, tasks)
+
+
+def only_new(raw: object, known: Mapping[str, object]) -> object:
+    """The document without the nodes that the job has already."""
+    if not isinstance(raw, dict):
+        return raw
+    tasks = raw.get("tasks")
+    if isinstance(tasks, dict):
+        return {**raw, "tasks": {label: node for label, node in tasks.items() if label not in known}}
+    if isinstance(tasks, list):
+        return {**raw, "tasks": [n for n in tasks if not isinstance(n, dict) or n.get("label") not in known]}
+    return raw
+
+
+def _plans(turn: Turn, job: Job, extension: _Extension) -> list[Plan]:
+    e = extension
+    old = sorted({e.ids[label] for labels in e.wiring.known_parents for label in labels})
+    parents = task_result.lock(turn.tx, old) if old else {}
+    return [_plan(turn, job, e, index=index, node=e.graph.nodes[index], parents=parents) for index in e.wiring.order]
+
+
+def _plan(turn: Turn, job: Job, e: _Extension, *, index: int, node: Node, parents: Mapping[int, TaskResult]) -> Plan:
+    new = [e.ids[e.graph.nodes[i].label] for i in e.wiring.parents[index]]
+    old = [e.ids[label] for label in e.wiring.known_parents[index]]
+    done = [(i, parents[i].instance_id) for i in sorted(old) if _satisfies(parents[i], node.policy)]
+    allowed = node.request.deadline_s
+    return Plan(
+        task_id=e.ids[node.label],
+        request=node.request,
+        authenticated=e.authenticated,
+        deadline_at=job.deadline_at if allowed is None else min(job.deadline_at, turn.now + allowed * SECOND),
+        job_id=job.id,
+        insertion=job.num_tasks + index,
+        label=node.label,
+        definition_hash=e.definitions[node.label],
+        parents=sorted({*new, *old}),
+        satisfied=done,
+        policy=node.policy,
+        hold=node.hold,
+    )
+
+
+def _satisfies(parent: TaskResult, policy: RequiresPolicy) -> bool:
+    if policy == RequiresPolicy.ALL_RESOLVED:
+        return parent.final
+    return parent.state == TaskState.SUCCEEDED
+
+
+def _check(turn: Turn, group_id: int, plans: Sequence[Plan]) -> None:
+    refused: dict[int, MyrmidonError] = {**check_parents(turn, plans), **check_shared(turn, group_id, plans)}
+    refused.update(taken_names(turn, group_id, plans))
+    for error in refused.values():
+        raise error
+
+
+def _store(
+    turn: Turn, job: Job, plans: Sequence[Plan], graph: Graph, known: Mapping[str, tuple[int, str]]
+) -> list[TaskResult]:
+    produced = outputs_by_label(turn, {label: task_id for label, (task_id, _) in known.items()})
+    tasks = store_plans(turn, job.resource_group_id, plans, produced=produced)
+    has_children = {parent for plan in plans for parent in plan.parents}
+    begins = [plan.task_id for plan in plans if not plan.parents]
+    ends = [plan.task_id for plan in plans if plan.task_id not in has_children]
+    jobs.drop_outputs(turn.tx, job.id, sorted(has_children))
+    jobs.insert_ends(turn.tx, job.id, begins, ends)
+    return tasks
+
+
+def seal(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Job:
+    """Let nobody extend the job any more; sealing twice is the same as once."""
+    turn = Turn(tx, now, ids, rules)
+    job = _open_job(turn, job_id, group_id)
+    if job.sealed_at is None:
+        job.sealed_at = now
+        jobs.announce(tx, job, "sealed", now)
+        jobs.save(tx, [job])
+    return job

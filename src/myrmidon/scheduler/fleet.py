@@ -1,0 +1,274 @@
+"""The fleet: bots come, change, are put aside, and go.
+
+Losing the last bot of a queue is told to the queue: tasks there that would not
+wait for a bot move on to their next slice, or end.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, json
+
+from myrmidon.model import dimensions
+from myrmidon.model.bot import Bot, Hello
+from myrmidon.model.checks import DEFAULT_LIMITS, Checker, Limits
+from myrmidon.model.errors import NotFound, WrongState
+from myrmidon.model.ids import IdSource, Micros
+from myrmidon.model.states import RunState, TaskState
+from myrmidon.model.task_result import Evidence, TaskRun
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, judge_lost, judge_unstarted
+from myrmidon.scheduler.ready import make_ready
+from myrmidon.scheduler.report import conclude
+from myrmidon.scheduler.settle import settle
+from myrmidon.scheduler.turn import Turn, live
+from myrmidon.store import bot as bots
+from myrmidon.store import drain as drains
+from myrmidon.store import task_queues, task_result, task_to_run
+from myrmidon.store.db import Tx
+from myrmidon.store.drain import CHUNK, Drain
+
+
+class Welcome(Struct, frozen=True):
+    """The answer to a handshake: which of the runs that the bot holds are still its own."""
+
+    bot_id: str
+    session: int
+    keep: list[tuple[int, int]]
+    quarantined: str | None
+
+
+def handshake(
+    tx: Tx,
+    hello: Hello,
+    *,
+    now: Micros,
+    ids: IdSource,
+    rules: Rules = DEFAULT_RULES,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Welcome:
+    """A bot has started, or says that it has changed.
+
+    Runs that it does not hold any more end here, at once instead of a lease
+    later. Dimensions that make no sense put it into quarantine: it must stay able
+    to speak, or it could never be repaired.
+    """
+    turn = Turn(tx, now, ids, rules)
+    known = bots.read(tx, hello.bot_id)
+    if known is not None and hello.session < known.session:
+        raise WrongState("a newer process of this bot has shaken hands; this one must end")
+    keep = _end_unheld(turn, hello)
+    has, problem = _dimensions(hello, limits)
+    pools = has.get("pool", [])
+    task_queues.lock_pools(tx, pools)
+    bot = _meet(turn, hello, has, problem)
+    bots.set_dimensions(tx, bot.id, dimensions.flat(has))
+    if bot.alive and bot.quarantined is None:
+        task_queues.match_bot(tx, bot.id, bot.dimensions, pools)
+        gone: list[int] = []
+    else:
+        gone = task_queues.unmatch_bot(tx, bot.id)
+    bots.insert_event(tx, bot, turn.new_id(), at=now, kind="bot_connected", message=bot.quarantined or "")
+    look_at_queues(turn, gone)
+    return Welcome(bot.id, bot.session, keep, bot.quarantined)
+
+
+def _dimensions(hello: Hello, limits: Limits) -> tuple[dict[str, list[str]], str | None]:
+    check = Checker(limits)
+    has = dimensions.bot_dimensions(check, hello.dimensions, ("dimensions",))
+    if check.problems:
+        return {}, "; ".join(f"{p.path}: {p.allowed}" for p in check.problems[:5])
+    if has.get("id") != [hello.bot_id]:
+        return {}, f"the dimension id must be exactly the bot's id, {hello.bot_id}"
+    return has, None
+
+
+def _meet(turn: Turn, hello: Hello, has: dict[str, list[str]], problem: str | None) -> Bot:
+    """Write down what the bot says of itself, behind every other lock."""
+    bot = bots.lock(turn.tx, hello.bot_id)
+    fresh = bot is None
+    if bot is None:
+        bot = _new_bot(turn, hello)
+    if hello.session > bot.session:
+        bot.nonce = 0
+    bot.session = hello.session
+    bot.address = hello.address
+    bot.boot_id = hello.boot_id
+    bot.version = hello.version
+    bot.authenticated = hello.authenticated
+    bot.dimensions = json.encode(has, order="sorted").decode()
+    bot.state = hello.state
+    bot.alive = 1
+    bot.quarantined = problem or hello.quarantined or bots.quarantine_setting(turn.tx, hello.bot_id)
+    bot.maintenance = hello.maintenance
+    bot.heartbeat = max(bot.heartbeat, turn.now)
+    bot.matched_at = turn.now
+    bot.alarm_at = turn.now + turn.rules.dead_after
+    if fresh and not bots.insert(turn.tx, bot):
+        bots.lock(turn.tx, bot.id)
+    bots.save(turn.tx, bot)
+    return bot
+
+
+def _new_bot(turn: Turn, hello: Hello) -> Bot:
+    return Bot(
+        id=hello.bot_id,
+        session=hello.session,
+        nonce=0,
+        address="",
+        boot_id="",
+        version="",
+        authenticated="",
+        dimensions="{}",
+        state="{}",
+        alive=1,
+        serving=0,
+        draining=0,
+        quarantined=None,
+        maintenance=None,
+        first_seen_at=turn.now,
+        heartbeat=turn.now,
+        matched_at=turn.now,
+        num_quick_failures=0,
+        quick_failure_at=None,
+        alarm_at=None,
+    )
+
+
+def _end_unheld(turn: Turn, hello: Hello) -> list[tuple[int, int]]:
+    """End the runs that a restarted bot has lost; those that it holds go on under its new session."""
+    mine = task_result.live_runs_of_bot(turn.tx, hello.bot_id)
+    held = set(hello.holds)
+    tasks = turn.lock(run.task_id for run in mine)
+    runs = [r for r in task_result.runs_of(turn.tx, sorted(tasks)) if r.live] if tasks else []
+    mine = [run for run in runs if run.bot_id == hello.bot_id]
+    kept = [run for run in mine if (run.task_id, run.run) in held]
+    for run in kept:
+        run.session = hello.session
+        turn.touch_run(run)
+    evidence = Evidence(message="the bot shook hands without this run", boot_id=hello.boot_id)
+    lose_runs(turn, [run for run in mine if run not in kept], runs, why="bot_restarted", evidence=evidence)
+    settle(turn)
+    return [(run.task_id, run.run) for run in kept]
+
+
+def lose_runs(turn: Turn, lost: Sequence[TaskRun], runs: Sequence[TaskRun], *, why: str, evidence: Evidence) -> None:
+    """Give up live runs of locked tasks; a run that had not begun goes back free of charge."""
+    if not lost:
+        return
+    tasks = task_result.read(turn.tx, sorted({run.task_id for run in lost}))
+    turn.know(tasks)
+    again, avoid = [], {}
+    for run in lost:
+        task = tasks[run.task_id]
+        run.evidence = json.encode(evidence).decode()
+        begun = run.started_at is not None
+        verdict = judge_lost(task, why, retries=turn.requests[task.id].retries) if begun else judge_unstarted(task)
+        turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, why if begun else "not_started")
+        others = [other for other in live(runs, task) if other is not run]
+        if conclude(turn, task, run, verdict, others):
+            again.append(task)
+            if begun:
+                avoid[task.id] = run.bot_id
+    make_ready(turn, again, avoid=avoid)
+
+
+# ---------------------------------------------------------------- putting aside
+
+
+def quarantine(
+    tx: Tx, bot_id: str, why: str | None, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
+) -> Bot:
+    """Keep a bot from getting work, until it is called with None; what it runs goes on."""
+    turn = Turn(tx, now, ids, rules)
+    bot = _bot(turn, bot_id)
+    bots.set_quarantine(tx, bot_id, why)
+    bot.quarantined = why
+    if why is None:
+        bot.num_quick_failures = 0
+    kind = "bot_quarantined" if why is not None else "bot_released"
+    return _changed(turn, bot, kind, why or "")
+
+
+def drain_bot(tx: Tx, bot_id: str, draining: bool, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Bot:
+    """Let a bot finish what it has and give it nothing more."""
+    turn = Turn(tx, now, ids, rules)
+    bot = _bot(turn, bot_id)
+    bot.draining = int(draining)
+    return _changed(turn, bot, "bot_draining" if draining else "bot_released", "")
+
+
+def _bot(turn: Turn, bot_id: str) -> Bot:
+    known = bots.read(turn.tx, bot_id)
+    if known is None:
+        raise NotFound("bot", bot_id)
+    task_queues.lock_pools(turn.tx, json.decode(known.dimensions, type=dict[str, list[str]]).get("pool", []))
+    bot = bots.lock(turn.tx, bot_id)
+    if bot is None:
+        raise NotFound("bot", bot_id)
+    return bot
+
+
+def _changed(turn: Turn, bot: Bot, kind: str, message: str) -> Bot:
+    bots.save(turn.tx, bot)
+    pools = json.decode(bot.dimensions, type=dict[str, list[str]]).get("pool", [])
+    if bot.serving:
+        task_queues.match_bot(turn.tx, bot.id, bot.dimensions, pools)
+    bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind=kind, message=message)
+    if not bot.serving:
+        look_at_queues(turn, task_queues.queues_of_bot(turn.tx, bot.id))
+    return bot
+
+
+def delete_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
+    """Forget a bot; it may come back any time. Its runs are given up by their leases."""
+    turn = Turn(tx, now, ids, rules)
+    bot = _bot(turn, bot_id)
+    queues = task_queues.unmatch_bot(tx, bot_id)
+    bots.insert_event(tx, bot, turn.new_id(), at=now, kind="bot_deleted")
+    bots.delete(tx, bot_id)
+    look_at_queues(turn, queues)
+
+
+def bury_bot(turn: Turn, bot_id: str) -> bool:
+    """Declare a silent bot dead, if it really is; its queues hear of it."""
+    bot = _bot(turn, bot_id)
+    silent_until = bot.heartbeat + turn.rules.dead_after
+    if not bot.alive or silent_until > turn.now:
+        bot.alarm_at = silent_until if bot.alive else None
+        bots.save(turn.tx, bot)
+        return False
+    bot.alive = 0
+    bot.alarm_at = None
+    bots.save(turn.tx, bot)
+    bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_missing")
+    look_at_queues(turn, task_queues.unmatch_bot(turn.tx, bot_id))
+    return True
+
+
+# ---------------------------------------------------------------- capacity
+
+
+def look_at_queues(turn: Turn, queues: Sequence[int]) -> None:
+    """Queues that have lost a bot: have those looked at that may have lost their last."""
+    for queue in queues:
+        left = task_queues.serving_bots(turn.tx, queue, 2)
+        if len(left) == 1:
+            task_to_run.forgive(turn.tx, queue)
+        if not left and not drains.exists(turn.tx, drains.CAPACITY, queue):
+            turn.drain(drains.CAPACITY, queue)
+
+
+def capacity_on(turn: Turn, drain: Drain) -> None:
+    """The next chunk of a queue without bots: tasks that would not wait go to their next slice, or end."""
+    if task_queues.served(turn.tx, [drain.subject]):
+        turn.drained(drain)
+        return
+    found = task_to_run.unserved(turn.tx, drain.subject, after=drain.position, n=CHUNK)
+    tasks = turn.lock(found)
+    queued = {row.task_id for row in task_to_run.of_tasks(turn.tx, found)} if found else set()
+    moving = [t for t in tasks.values() if t.state == TaskState.READY and t.id in queued]
+    make_ready(turn, moving)
+    if len(found) < CHUNK:
+        turn.drained(drain)
+        return
+    drain.position = found[-1]
+    drains.advance(turn.tx, drain)

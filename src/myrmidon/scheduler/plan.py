@@ -1,0 +1,384 @@
+"""Plans: tasks on their way into the store.
+
+Whatever brings tasks into being, alone, in a job or by extending one, makes
+plans and lets ``store_plans`` write them: request, slices, tags, secret, values,
+edges and the first state, each table in one go.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from hmac import digest as hmac_digest
+
+from msgspec import Struct, json, structs
+
+from myrmidon.model import dimensions
+from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, Problem, WrongState
+from myrmidon.model.ids import Micros, show_task
+from myrmidon.model.job import RequiresPolicy
+from myrmidon.model.states import TaskState
+from myrmidon.model.task_request import (
+    Constant,
+    OutputOf,
+    Shared,
+    TaskRequest,
+    automatic_tags,
+    properties_hash,
+    properties_json,
+)
+from myrmidon.model.task_result import TaskResult
+from myrmidon.scheduler.policy import SECOND
+from myrmidon.scheduler.turn import Turn
+from myrmidon.store import job as jobs
+from myrmidon.store import task_queues, task_request, task_result
+from myrmidon.store import value as values
+from myrmidon.store.job import ResourceGroup
+from myrmidon.store.task_queues import Queue
+from myrmidon.store.task_request import RequestRow, SliceRow
+
+_TOUCH_AFTER: Micros = 3600 * SECOND
+_encode = json.Encoder().encode
+
+
+class Plan(Struct, kw_only=True):
+    """One task to be stored. ``parents`` are its distinct parents, ``satisfied`` those already done."""
+
+    task_id: int
+    request: TaskRequest
+    authenticated: str
+    deadline_at: Micros
+    job_id: int | None = None
+    insertion: int | None = None
+    label: str | None = None
+    definition_hash: str = ""
+    parents: list[int] = []
+    satisfied: list[tuple[int, int | None]] = []
+    policy: RequiresPolicy = RequiresPolicy.ALL_SUCCEEDED
+    hold: bool = False
+    user: str = ""
+    root: int | None = None
+
+
+class Produced(Struct, frozen=True):
+    """One output position of a task: the value it writes, whether that is shared, and as what once it is."""
+
+    value_id: int
+    shared: bool
+    shared_value_id: int | None = None
+
+
+def open_group(turn: Turn, group_id: int) -> ResourceGroup:
+    """The resource group that new things enter; it must exist and stay."""
+    group = jobs.group_by_id(turn.tx, group_id)
+    if group is None:
+        raise NotFound("resource group", str(group_id))
+    if group.deleting:
+        raise WrongState(f"the resource group {group.external_id} is being deleted; use another one")
+    return group
+
+
+def check_parents(turn: Turn, plans: Iterable[Plan]) -> dict[int, NotFound | WrongState]:
+    """Tie tasks to the running tasks that triggered them; which of them cannot be, and why."""
+    triggered = [plan for plan in plans if plan.request.parent is not None]
+    if not triggered:
+        return {}
+    wanted = sorted({plan.request.parent[0] for plan in triggered if plan.request.parent})
+    parents = task_result.lock(turn.tx, wanted)
+    requests = task_request.read(turn.tx, wanted)
+    refused: dict[int, NotFound | WrongState] = {}
+    born: dict[int, int] = {}
+    for plan in triggered:
+        task_id, run = plan.request.parent or (0, 0)
+        parent = parents.get(task_id)
+        if parent is None:
+            refused[plan.task_id] = NotFound("parent task", show_task(task_id))
+        elif parent.state != TaskState.RUNNING or not 0 < run <= parent.run_number:
+            refused[plan.task_id] = WrongState(
+                f"the parent task {show_task(task_id)} is not running (it is {parent.state}); only a running task "
+                "can trigger others"
+            )
+        else:
+            plan.user = requests[task_id].user_name
+            plan.root = requests[task_id].root_task_id or task_id
+            born[task_id] = born.get(task_id, 0) + 1
+    for task_id, n in sorted(born.items()):
+        task_result.count_children(turn.tx, task_id, n)
+    return refused
+
+
+def check_shared(turn: Turn, group_id: int, plans: Iterable[Plan]) -> dict[int, Forbidden | InvalidRequest]:
+    """See that shared inputs may be read by this group and have the types the tasks expect."""
+    wanted = [(plan, given) for plan in plans for given in plan.request.inputs if isinstance(given, Shared)]
+    if not wanted:
+        return {}
+    ids = sorted({given.shared_value_id for _, given in wanted})
+    found = values.lock_shared(turn.tx, ids)
+    allowed = values.held_by_group(turn.tx, ids, group_id) | values.held_in_group(turn.tx, ids, group_id)
+    refused: dict[int, Forbidden | InvalidRequest] = {}
+    for plan, given in wanted:
+        value = found.get(given.shared_value_id)
+        if value is None or value.id not in allowed:
+            refused[plan.task_id] = Forbidden(
+                f"this resource group holds no reference to the shared value {given.shared_value_id}; reference it first"
+            )
+        elif value.type != given.type:
+            problem = Problem("inputs", given.type, f"{value.type}, the type of the shared value", "type")
+            refused[plan.task_id] = InvalidRequest([problem])
+    return refused
+
+
+# ---------------------------------------------------------------- queues
+
+
+def find_queues(turn: Turn, group_id: int, wanted: Iterable[str]) -> dict[str, int]:
+    """The queue of each set of dimensions; a new set gets one, matched to the living bots at once."""
+    sets = sorted(set(wanted))
+    hashes = {text: dimensions.digest(text) for text in sets}
+    found = _equal(task_queues.find(turn.tx, group_id, sorted(set(hashes.values()))), hashes)
+    stale = [q.id for q in found.values() if q.used_at < turn.now - _TOUCH_AFTER]
+    if stale and task_queues.touch(turn.tx, stale, turn.now) != len(stale):
+        found = _equal(task_queues.find(turn.tx, group_id, sorted(set(hashes.values()))), hashes)
+    missing = [text for text in sets if text not in found]
+    if missing:
+        found.update(_make_queues(turn, group_id, {text: hashes[text] for text in missing}))
+    turn.keep_queues(found.values())
+    return {text: queue.id for text, queue in found.items()}
+
+
+def _equal(queues: Sequence[Queue], wanted: Mapping[str, str]) -> dict[str, Queue]:
+    """Queues whose full set is wanted: a hash proves nothing."""
+    return {queue.dimensions: queue for queue in queues if queue.dimensions in wanted}
+
+
+def _make_queues(turn: Turn, group_id: int, missing: Mapping[str, str]) -> dict[str, Queue]:
+    """Make queues under their pools' locks, so that a bot on its way in sees them or is seen by them."""
+    pools = {text: dimensions.pool_of(text) for text in missing}
+    task_queues.lock_pools(turn.tx, pools.values())
+    known = task_queues.find(turn.tx, group_id, sorted(set(missing.values())))
+    made = _equal(known, missing)
+    for text, hashed in missing.items():
+        if text in made:
+            continue
+        probe = 1 + max((q.probe for q in known if q.hash == hashed), default=-1)
+        queue = Queue(turn.new_id(), hashed, probe, group_id, pools[text], text, turn.now)
+        task_queues.insert(turn.tx, queue)
+        task_queues.match_queue(turn.tx, queue)
+        known.append(queue)
+        made[text] = queue
+    return made
+
+
+# ---------------------------------------------------------------- storing
+
+
+def store_plans(
+    turn: Turn,
+    group_id: int,
+    plans: Sequence[Plan],
+    *,
+    produced: Mapping[str, Sequence[Produced]] | None = None,
+    staged: bool = False,
+) -> list[TaskResult]:
+    """Write everything about new tasks but their fate: they are WAITING, and the caller lets them go on.
+
+    ``produced`` are the outputs of tasks that the job already has, by label.
+    """
+    wants = {
+        plan.task_id: [dimensions.canonical(piece.properties.dimensions) for piece in plan.request.slices]
+        for plan in plans
+    }
+    queues = find_queues(turn, group_id, (text for texts in wants.values() for text in texts))
+    for plan in plans:
+        _remember(turn, group_id, plan, [queues[text] for text in wants[plan.task_id]])
+    _store_requests(turn, plans)
+    _store_values(turn, plans, dict(produced or {}))
+    _store_edges(turn, plans)
+    tasks = [_new_task(turn, group_id, plan) for plan in plans]
+    if staged:
+        task_result.insert_staged(turn.tx, tasks)
+        return tasks
+    for task in tasks:
+        turn.add(task)
+    return tasks
+
+
+def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int]) -> None:
+    """Make the rows of a request, and keep them for the rest of the turn."""
+    r = plan.request
+    function = r.function
+    turn.requests[plan.task_id] = RequestRow(
+        id=plan.task_id,
+        resource_group_id=group_id,
+        external_id=r.external_id,
+        job_id=plan.job_id,
+        task_graph_insertion_id=plan.insertion,
+        package_name=function.package_name if function else None,
+        func_name=function.func_name if function else None,
+        language=function.language if function else None,
+        name=r.name,
+        created_at=turn.now,
+        authenticated=plan.authenticated,
+        user_name=plan.user or r.user,
+        priority=r.priority,
+        service_account=r.service_account,
+        parent_task_id=r.parent[0] if r.parent else None,
+        parent_run=r.parent[1] if r.parent else None,
+        root_task_id=plan.root,
+        detached=int(r.detached),
+        retries=r.retries,
+        max_num_retries=r.reruns,
+        max_num_instances=r.max_instances,
+        timeout=r.soft_timeout_s * SECOND if r.soft_timeout_s is not None else None,
+        lease=r.lease_s * SECOND,
+        deadline_at=plan.deadline_at,
+        requires_policy=plan.policy,
+        routing=r.routing,
+        tags=_encode(automatic_tags(structs.replace(r, user=plan.user) if plan.user else r)).decode(),
+        metadata=_encode(r.metadata).decode(),
+    )
+    secret = hmac_digest(turn.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
+    turn.slices[plan.task_id] = [
+        SliceRow(
+            task_id=plan.task_id,
+            slice=number,
+            queue=queue,
+            expiration=piece.expiration_s * SECOND,
+            wait_for_capacity=int(piece.wait_for_capacity),
+            idempotent=int(piece.properties.idempotent),
+            properties_hash=properties_hash(piece.properties, secret_hmac=secret, function=function, input_digests=[]),
+            properties=properties_json(piece.properties),
+        )
+        for number, (piece, queue) in enumerate(zip(r.slices, queues, strict=True))
+    ]
+
+
+def _store_requests(turn: Turn, plans: Sequence[Plan]) -> None:
+    rows = [turn.requests[plan.task_id] for plan in plans]
+    task_request.insert(turn.tx, [structs.astuple(row) for row in rows])
+    pieces = [structs.astuple(piece) for plan in plans for piece in turn.slices[plan.task_id]]
+    task_request.insert_slices(turn.tx, pieces)
+    tags = [(tag, row.id) for row in rows for tag in json.decode(row.tags, type=list[str])]
+    task_request.insert_tags(turn.tx, tags)
+    secrets = [(p.task_id, p.request.secret_bytes) for p in plans if p.request.secret_bytes is not None]
+    if secrets:
+        task_request.insert_secrets(turn.tx, secrets)
+
+
+def _store_edges(turn: Turn, plans: Sequence[Plan]) -> None:
+    edges = [(parent, plan.task_id) for plan in plans for parent in plan.parents]
+    if edges:
+        jobs.insert_edges(turn.tx, edges)
+    met = [(parent, plan.task_id, run) for plan in plans for parent, run in plan.satisfied]
+    if met:
+        jobs.complete_edges(turn.tx, met)
+    labels = [(p.job_id, p.label, p.task_id, p.definition_hash) for p in plans if p.job_id and p.label is not None]
+    if labels:
+        jobs.insert_labels(turn.tx, labels)
+
+
+def _new_task(turn: Turn, group_id: int, plan: Plan) -> TaskResult:
+    return TaskResult(
+        id=plan.task_id,
+        job_id=plan.job_id,
+        resource_group_id=group_id,
+        state=TaskState.WAITING,
+        seq=0,
+        generation=1,
+        held=int(plan.hold),
+        killing=0,
+        forced=0,
+        resolves_all=int(plan.policy == RequiresPolicy.ALL_RESOLVED),
+        num_parents=len(plan.parents),
+        num_succeeded_parents=len(plan.satisfied),
+        num_children=0,
+        num_retries=0,
+        num_reruns=0,
+        run_number=0,
+        instance_id=None,
+        current_task_slice=0,
+        bot_id=None,
+        reason="",
+        deduped_from=None,
+        deduped_run=None,
+        cost_saved_usd=None,
+        ready_at=None,
+        started_at=None,
+        completed_at=None,
+        abandoned_at=None,
+        modified_at=turn.now,
+        alarm_at=plan.deadline_at,
+    )
+
+
+# ---------------------------------------------------------------- values
+
+
+def _store_values(turn: Turn, plans: Sequence[Plan], produced: dict[str, Sequence[Produced]]) -> None:
+    """Allocate a value for every output and constant, and point inputs to the values they read."""
+    functions = [plan for plan in plans if plan.request.function is not None and plan.job_id is not None]
+    if not functions:
+        return
+    job_id = functions[0].job_id or 0
+    writer = _ValueWriter(turn, job_id)
+    for plan in functions:
+        made = writer.outputs(plan)
+        if plan.label is not None:
+            produced[plan.label] = made
+    for plan in functions:
+        writer.inputs(plan, produced)
+    writer.store()
+
+
+class _ValueWriter:
+    """Gathers the rows of many tasks' values."""
+
+    def __init__(self, turn: Turn, job_id: int) -> None:
+        self.turn = turn
+        self.job_id = job_id
+        self.next_data_id = values.last_data_id(turn.tx, job_id) + 1
+        self.rows: list[tuple[int, int, int, str, bytes | None, str | None, int | None]] = []
+        self.given: list[tuple[int, int, str, int | None, int | None]] = []
+        self.made: list[tuple[int, int, str, int | None, int | None]] = []
+        self.refs: set[int] = set()
+
+    def outputs(self, plan: Plan) -> list[Produced]:
+        produced = []
+        for position, output in enumerate(plan.request.outputs):
+            value_id = self._value(output.type, None, None, None)
+            kind = values.SHARED if output.shared else values.VALUE
+            self.made.append((plan.task_id, position, kind, value_id, None))
+            produced.append(Produced(value_id, output.shared))
+        return produced
+
+    def inputs(self, plan: Plan, produced: Mapping[str, Sequence[Produced]]) -> None:
+        for position, given in enumerate(plan.request.inputs):
+            match given:
+                case Constant(type=kind, payload=payload):
+                    value_id = self._value(kind, payload.inline, payload.digest, payload.size)
+                    self.given.append((plan.task_id, position, values.VALUE, value_id, None))
+                case Shared(shared_value_id=shared):
+                    self.given.append((plan.task_id, position, values.SHARED, None, shared))
+                    self.refs.add(shared)
+                case OutputOf(label=label, position=at):
+                    source = produced[label][at]
+                    kind = values.SHARED if source.shared else values.VALUE
+                    self.given.append((plan.task_id, position, kind, source.value_id, source.shared_value_id))
+
+    def _value(self, kind: str, payload: bytes | None, digest: str | None, size: int | None) -> int:
+        value_id = self.turn.new_id()
+        self.rows.append((value_id, self.next_data_id, self.job_id, kind, payload, digest, size))
+        self.next_data_id += 1
+        return value_id
+
+    def store(self) -> None:
+        values.insert(self.turn.tx, self.rows)
+        values.insert_inputs(self.turn.tx, self.given)
+        values.insert_outputs(self.turn.tx, self.made)
+        if self.refs:
+            values.ref_by_job(self.turn.tx, sorted(self.refs), self.job_id)
+
+
+def digest_of(raw: object, key: bytes) -> str:
+    """A keyed digest of a document, so that equal requests can be told from different ones.
+
+    Keyed because the document may carry a secret that nobody shall guess from it.
+    """
+    return hmac_digest(key, json.encode(raw, order="sorted"), "sha256").hex()

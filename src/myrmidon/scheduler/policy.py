@@ -1,0 +1,195 @@
+"""Decisions, as pure functions of facts and the time: no database, no clock.
+
+Who runs what, what a lost bot or a bad exit code means for a task, when a lease
+has run out. The other files of this package gather the facts and carry the
+verdicts out in guarded writes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from myrmidon.model.ids import Micros, next_run_number
+from myrmidon.model.states import TaskState
+from myrmidon.model.task_result import Finish, TaskResult, TaskRun
+from myrmidon.model.task_to_run import Head, TaskToRun
+
+SECOND: Micros = 1_000_000
+DAY: Micros = 86_400 * SECOND
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """The numbers that an installation may change; the defaults are the documented ones."""
+
+    default_deadline: Micros = 7 * DAY
+    start_within: Micros = 30 * SECOND
+    dead_after: Micros = 600 * SECOND
+    dedupe_window: Micros = 7 * DAY
+    retention: Micros = 30 * DAY
+    keep_keys: Micros = 7 * DAY
+    staging_limit: Micros = 3600 * SECOND
+    queue_idle: Micros = 60 * DAY
+    outage: Micros = 60 * SECOND
+    max_skew: Micros = 2 * SECOND
+    claim_limit: int = 256
+    look_ahead: int = 16
+    quick_failures: int = 5
+    quick_failure_window: Micros = 600 * SECOND
+    secret_key: bytes = b""
+    log_head: int = 64 << 20
+    log_tail: int = 36 << 20
+
+
+DEFAULT_RULES = Rules()
+
+
+class Verdict(Struct, frozen=True):
+    """What becomes of a task: its next state, and why."""
+
+    state: TaskState
+    reason: str
+    retried: bool = False
+    rerun: bool = False
+
+
+# ---------------------------------------------------------------- ends of runs
+
+
+def judge_finish(task: TaskResult, report: Finish, *, reruns: int) -> Verdict:
+    """A run ended by itself. Being killed beats everything: somebody asked for it."""
+    if task.killing:
+        return Verdict(TaskState.KILLED, task.reason)
+    if report.hard_timeout or report.io_timeout:
+        failed = Verdict(TaskState.TIMED_OUT, "hard_timeout" if report.hard_timeout else "io_timeout")
+    elif report.killed:
+        failed = Verdict(TaskState.KILLED, "killed_on_bot")
+    elif report.exit_code == 0:
+        return Verdict(TaskState.SUCCEEDED, "")
+    else:
+        failed = Verdict(TaskState.FAILED, "exit_code")
+    if task.num_reruns >= reruns or failed.state == TaskState.KILLED:
+        return failed
+    return _again(task, Verdict(TaskState.READY, "rerun", rerun=True), failed.state)
+
+
+def judge_lost(task: TaskResult, why: str, *, retries: int) -> Verdict:
+    """The infrastructure failed in mid-run: blame the machine, not the task."""
+    if task.killing:
+        return Verdict(TaskState.KILLED, task.reason)
+    if task.num_retries >= retries:
+        return Verdict(TaskState.BOT_DIED, why)
+    return _again(task, Verdict(TaskState.READY, "retry", retried=True), TaskState.BOT_DIED)
+
+
+def judge_unstarted(task: TaskResult) -> Verdict:
+    """A claimed run never began, so nothing happened that would have to be counted."""
+    if task.killing:
+        return Verdict(TaskState.CANCELED, task.reason)
+    return _again(task, Verdict(TaskState.READY, "given_back"), TaskState.BOT_DIED)
+
+
+def _again(task: TaskResult, verdict: Verdict, otherwise: TaskState) -> Verdict:
+    """Run numbers never start over; at the cap the task ends."""
+    if next_run_number(task.run_number) is None:
+        return Verdict(otherwise, "run_cap")
+    return verdict
+
+
+# ---------------------------------------------------------------- slices
+
+
+class SliceFacts(Protocol):
+    """What choosing a slice needs to know of it."""
+
+    @property
+    def queue(self) -> int: ...
+    @property
+    def wait_for_capacity(self) -> int: ...
+
+
+def choose_slice(slices: Sequence[SliceFacts], first: int, served: set[int]) -> int | None:
+    """The first slice from ``first`` on that some bot can run, or that wants to wait for one."""
+    for number in range(first, len(slices)):
+        if slices[number].wait_for_capacity or slices[number].queue in served:
+            return number
+    return None
+
+
+# ---------------------------------------------------------------- dispatch
+
+
+def best_queues(heads: Iterable[Head], running: Mapping[int, int], n: int) -> list[Head]:
+    """The queues to look into, best first: by priority, then by the group's share, then by rank."""
+    ordered = sorted(heads, key=lambda h: (h.priority, running.get(h.resource_group_id, 0), h.task_rank, h.queue))
+    return ordered[:n]
+
+
+def share_out(
+    candidates: Mapping[int, Sequence[TaskToRun]],
+    groups: Mapping[int, int],
+    running: Mapping[int, int],
+    n: int,
+) -> dict[int, int]:
+    """How many to take from each queue so that n tasks start in the right order.
+
+    Every start counts as running work of its group at once, so that groups with
+    tasks of equal priority take turns.
+    """
+    shares = dict(running)
+    taken = dict.fromkeys(candidates, 0)
+    for _ in range(n):
+        best = min(
+            (
+                (
+                    rows[taken[queue]].priority,
+                    shares.get(groups[queue], 0),
+                    rows[taken[queue]].task_rank,
+                    queue,
+                )
+                for queue, rows in candidates.items()
+                if taken[queue] < len(rows)
+            ),
+            default=None,
+        )
+        if best is None:
+            break
+        taken[best[3]] += 1
+        shares[groups[best[3]]] = shares.get(groups[best[3]], 0) + 1
+    return {queue: count for queue, count in taken.items() if count}
+
+
+def prefer_local(rows: Sequence[TaskToRun], local: set[int], n: int) -> list[int]:
+    """Tasks whose shared values lie at the bot and that stand level with the first; at most n."""
+    if not rows:
+        return []
+    return [r.task_id for r in rows if r.task_id in local and r.priority == rows[0].priority][:n]
+
+
+# ---------------------------------------------------------------- time
+
+
+def lease_end(run: TaskRun, heartbeat: Micros, resumed_at: Micros) -> Micros:
+    """When a started run counts as lost.
+
+    ``resumed_at`` is when the service came back from an outage or a clock jump:
+    bots could not be heard before, so every lease begins anew there.
+    """
+    return max(run.started_at or run.claimed_at, heartbeat, resumed_at) + run.lease
+
+
+def start_end(run: TaskRun, resumed_at: Micros, start_within: Micros) -> Micros:
+    """When a claimed run that was never started goes back to the queue."""
+    return max(run.claimed_at, resumed_at) + start_within
+
+
+def resumed(now: Micros, last_alive: Micros, rules: Rules) -> bool:
+    """The service was away, or its clock jumped: silence of bots proves nothing now."""
+    if not last_alive:
+        return False
+    return now - last_alive > rules.outage or last_alive - now > rules.max_skew
+
+
+def may_sweep(now: Micros, database_now: Micros, rules: Rules) -> bool:
+    """A server whose clock disagrees with the database's must not expire anything."""
+    return abs(now - database_now) <= rules.max_skew

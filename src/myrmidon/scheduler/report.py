@@ -1,0 +1,346 @@
+"""Reporting: what bots say of their runs, and what that means.
+
+Every report names a run and carries its token. One that was accepted before is
+accepted again and changes nothing; one that contradicts what was accepted is
+refused; one about a run that is no longer the bot's is answered with "stop".
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from hmac import compare_digest
+
+from msgspec import Struct, json
+
+from myrmidon.model.errors import NotFound, WrongState
+from myrmidon.model.ids import IdSource, Micros
+from myrmidon.model.states import RunState, TaskState
+from myrmidon.model.task_request import Payload
+from myrmidon.model.task_result import (
+    Evidence,
+    Fault,
+    Finish,
+    GiveBack,
+    PerformanceStats,
+    Report,
+    Start,
+    TaskResult,
+    TaskRun,
+)
+from myrmidon.model.value import OutputValue
+from myrmidon.scheduler.claim import token_hash
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, Verdict, judge_finish, judge_lost, judge_unstarted
+from myrmidon.scheduler.ready import make_ready, share_output
+from myrmidon.scheduler.settle import settle
+from myrmidon.scheduler.turn import Turn, live
+from myrmidon.store import bot as bots
+from myrmidon.store import log as logs
+from myrmidon.store import task_result
+from myrmidon.store import value as values
+from myrmidon.store.db import Tx
+
+
+class Outcome(StrEnum):
+    """How a report was taken."""
+
+    ACCEPTED = "accepted"
+    REPEATED = "repeated"
+    STALE = "stale"
+    CONFLICT = "conflict"
+    UNKNOWN = "unknown"
+
+
+class Reply(Struct, frozen=True):
+    """The answer to one report; ``stop`` tells the bot to stop the run and forget it."""
+
+    outcome: Outcome
+    stop: bool = False
+
+
+_STALE = Reply(Outcome.STALE, stop=True)
+_UNKNOWN = Reply(Outcome.UNKNOWN, stop=True)
+_CONFLICT = Reply(Outcome.CONFLICT, stop=True)
+_REPEATED = Reply(Outcome.REPEATED)
+
+
+def report(
+    tx: Tx,
+    bot_id: str,
+    reports: Sequence[Report],
+    *,
+    session: int,
+    now: Micros,
+    ids: IdSource,
+    rules: Rules = DEFAULT_RULES,
+) -> list[Reply]:
+    """Take a bot's reports, in order; one reply each."""
+    turn = Turn(tx, now, ids, rules)
+    tasks = turn.lock(item.task_id for item in reports)
+    runs = {(run.task_id, run.run): run for run in task_result.runs_of(tx, sorted(tasks))} if tasks else {}
+    turn.know(tasks)
+    desk = _Desk(turn, bot_id, tasks, runs)
+    replies = [desk.take(item) for item in reports]
+    make_ready(turn, desk.again, avoid=desk.avoid)
+    settle(turn)
+    if desk.stats:
+        task_result.insert_stats(tx, desk.stats)
+    if desk.quick_faults:
+        _watch_bot(turn, bot_id, desk.quick_faults)
+    bots.beat(tx, bot_id, session, now)
+    return replies
+
+
+class _Desk:
+    """The reports of one call, with the locked tasks and runs they speak of."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        bot_id: str,
+        tasks: Mapping[int, TaskResult],
+        runs: Mapping[tuple[int, int], TaskRun],
+    ) -> None:
+        self.turn = turn
+        self.bot_id = bot_id
+        self.tasks = tasks
+        self.runs = runs
+        self.again: list[TaskResult] = []
+        self.avoid: dict[int, str] = {}
+        self.stats: list[tuple[int, int, PerformanceStats]] = []
+        self.quick_faults = 0
+
+    def take(self, item: Report) -> Reply:
+        run = self.runs.get((item.task_id, item.run))
+        if run is None or run.bot_id != self.bot_id or not compare_digest(run.token_hash, token_hash(item.token)):
+            return _UNKNOWN
+        task = self.tasks[item.task_id]
+        if not run.live:
+            return _late(run, item)
+        match item:
+            case Start():
+                return self._start(task, run)
+            case Finish():
+                return self._finish(task, run, item)
+            case Fault():
+                return self._fault(task, run, item)
+            case GiveBack():
+                return self._give_back(task, run)
+
+    def _start(self, task: TaskResult, run: TaskRun) -> Reply:
+        if run.started_at is not None:
+            return Reply(Outcome.REPEATED, stop=bool(task.killing))
+        if task.killing:
+            self.turn.end_run(run, RunState.CANCELED, task.reason)
+            self._conclude(task, run, Verdict(TaskState.CANCELED, task.reason))
+            return _STALE
+        now = self.turn.now
+        request = self.turn.requests[task.id]
+        run.started_at = now
+        run.soft_at = now + request.timeout if request.timeout is not None and request.max_num_instances > 1 else None
+        run.alarm_at = min(now + run.lease, run.soft_at) if run.soft_at is not None else now + run.lease
+        self.turn.touch_run(run)
+        return Reply(Outcome.ACCEPTED)
+
+    def _finish(self, task: TaskResult, run: TaskRun, item: Finish) -> Reply:
+        run.started_at = run.started_at if run.started_at is not None else run.claimed_at
+        run.exit_code = item.exit_code
+        run.duration = item.duration
+        run.cost_usd = max(run.cost_usd, item.cost_usd)
+        run.stdout_size = item.stdout_size
+        run.stderr_size = item.stderr_size
+        run.outputs_ref = json.encode(item.outputs_ref).decode() if item.outputs_ref else None
+        verdict = judge_finish(task, item, reruns=self.turn.requests[task.id].max_num_retries)
+        if verdict.state == TaskState.SUCCEEDED and not _write_outputs(self.turn, task, item.outputs):
+            verdict = Verdict(TaskState.FAILED, "bad_outputs")
+        self.turn.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
+        if item.message:
+            run.evidence = json.encode(Evidence(message=item.message[:4096])).decode()
+        if item.stats is not None:
+            self.stats.append((run.task_id, run.run, item.stats))
+        self._conclude(task, run, verdict)
+        return Reply(Outcome.ACCEPTED)
+
+    def _fault(self, task: TaskResult, run: TaskRun, item: Fault) -> Reply:
+        """The infrastructure failed. Inputs that are missing are the client's fault and are not tried again."""
+        proof = Evidence(message=item.message[:4096], signal=item.signal, oom=item.oom)
+        run.evidence = json.encode(proof).decode()
+        run.cost_usd = max(run.cost_usd, item.cost_usd)
+        if item.kind == "client_error":
+            self.turn.end_run(run, RunState.CLIENT_ERROR, item.kind)
+            self._conclude(task, run, Verdict(TaskState.KILLED if task.killing else TaskState.CLIENT_ERROR, item.kind))
+            return Reply(Outcome.ACCEPTED)
+        if item.kind == "bot_error" and self.turn.now - run.claimed_at < self.turn.rules.quick_failure_window:
+            self.quick_faults += 1
+        self.turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, item.kind)
+        verdict = judge_lost(task, item.kind, retries=self.turn.requests[task.id].retries)
+        self._conclude(task, run, verdict)
+        return Reply(Outcome.ACCEPTED)
+
+    def _give_back(self, task: TaskResult, run: TaskRun) -> Reply:
+        if run.started_at is not None:
+            return _CONFLICT
+        self.turn.end_run(run, RunState.CANCELED, "given_back")
+        self._conclude(task, run, judge_unstarted(task))
+        return Reply(Outcome.ACCEPTED)
+
+    def _conclude(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
+        others = [other for other in live(list(self.runs.values()), task) if other is not run]
+        if conclude(self.turn, task, run, verdict, others):
+            self.again.append(task)
+            if verdict.retried:
+                self.avoid[task.id] = run.bot_id
+
+
+def conclude(turn: Turn, task: TaskResult, run: TaskRun, verdict: Verdict, others: Sequence[TaskRun]) -> bool:
+    """Apply the verdict on an ended run to its task; True when the task shall run again.
+
+    While another instance of the task is at work, only a success ends the task:
+    the first finisher wins and the others are stopped.
+    """
+    if others and verdict.state != TaskState.SUCCEEDED and not task.killing:
+        return False
+    if others and task.killing:
+        return False
+    for other in others:
+        turn.end_run(other, RunState.CANCELED, "superseded")
+    if verdict.state == TaskState.READY:
+        task.num_retries += int(verdict.retried)
+        task.num_reruns += int(verdict.rerun)
+        task.reason = verdict.reason
+        turn.unqueue(task)
+        return True
+    if verdict.state == TaskState.SUCCEEDED:
+        task.instance_id = run.run
+    turn.move(task, verdict.state, verdict.reason)
+    return False
+
+
+def _run_state(item: Finish, verdict: Verdict) -> RunState:
+    """How the run itself ended, also when the task goes on."""
+    if not verdict.rerun:
+        return RunState(verdict.state)
+    return RunState.TIMED_OUT if item.hard_timeout or item.io_timeout else RunState.FAILED
+
+
+def _cause(item: Finish) -> str:
+    if item.hard_timeout:
+        return "hard_timeout"
+    return "io_timeout" if item.io_timeout else "exit_code"
+
+
+def _late(run: TaskRun, item: Report) -> Reply:
+    """A report on an ended run: the same as before, the opposite, or too late."""
+    if isinstance(item, Start):
+        return _STALE
+    if isinstance(item, GiveBack):
+        return _REPEATED if run.reason == "given_back" else _STALE
+    if isinstance(item, Fault):
+        return _REPEATED if run.reason == item.kind else _STALE
+    if run.exit_code is None and run.duration is None:
+        return _STALE
+    same = run.exit_code == item.exit_code and run.duration == item.duration
+    return _REPEATED if same else _CONFLICT
+
+
+def _write_outputs(turn: Turn, task: TaskResult, given: Sequence[OutputValue]) -> bool:
+    """Store what a function returned, once; False when it is not what the function promised."""
+    if turn.requests[task.id].func_name is None:
+        return not given
+    wanted = values.outputs(turn.tx, [task.id]).get(task.id, [])
+    if [kind for _, _, _, kind in wanted] != [output.type for output in given]:
+        return False
+    if any(not _sound(output.payload) for output in given):
+        return False
+    for position, (kind, value_id, shared_id, type_string) in enumerate(wanted):
+        payload = given[position].payload
+        if kind == values.SHARED:
+            if shared_id is None:
+                made = turn.new_id()
+                values.insert_shared(turn.tx, [(made, position, type_string, payload, turn.now)])
+                share_output(turn, task, position, value_id=value_id, shared_value_id=made)
+        else:
+            values.write(turn.tx, value_id, payload)
+    return True
+
+
+def _sound(payload: Payload) -> bool:
+    """Small payloads come inline, larger ones by digest; never both, never neither."""
+    if payload.inline is not None:
+        return payload.digest is None and payload.size == len(payload.inline) and payload.size <= 1024
+    return payload.digest is not None and 0 <= payload.size <= 64 << 20
+
+
+def _watch_bot(turn: Turn, bot_id: str, faults: int) -> None:
+    """A bot that fails everything at once would eat the queue: it is put aside."""
+    bot = bots.lock(turn.tx, bot_id)
+    if bot is None:
+        return
+    recent = bot.quick_failure_at is not None and turn.now - bot.quick_failure_at < turn.rules.quick_failure_window
+    bot.num_quick_failures = (bot.num_quick_failures if recent else 0) + faults
+    bot.quick_failure_at = turn.now
+    if bot.num_quick_failures >= turn.rules.quick_failures and bot.quarantined is None:
+        bot.quarantined = f"{bot.num_quick_failures} runs failed on this bot in a short time"
+        bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_quarantined", message=bot.quarantined)
+    bots.save(turn.tx, bot)
+
+
+# ---------------------------------------------------------------- signs of life
+
+
+def heartbeat(
+    tx: Tx, bot_id: str, holds: Sequence[tuple[int, int, str]], *, session: int, now: Micros
+) -> list[tuple[int, int]]:
+    """Keep a bot and all its runs alive with one write; which of the held runs (task, run, token) must stop."""
+    bot = bots.read(tx, bot_id)
+    if bot is None:
+        raise NotFound("bot", bot_id)
+    if bot.session != session or not bot.alive:
+        raise WrongState("this bot's session has ended; it must shake hands again")
+    bots.beat(tx, bot_id, session, now)
+    if not holds:
+        return []
+    mine = sorted({task_id for task_id, _, _ in holds})
+    killing = {task.id for task in task_result.read(tx, mine).values() if task.killing}
+    alive = {
+        (run.task_id, run.run): run.token_hash
+        for run in task_result.runs_of(tx, mine)
+        if run.live and run.bot_id == bot_id
+    }
+    return [
+        (task_id, run)
+        for task_id, run, token in holds
+        if task_id in killing or not compare_digest(alive.get((task_id, run), ""), token_hash(token))
+    ]
+
+
+class LogBytes(Struct, frozen=True, kw_only=True):
+    """A stretch of a run's output."""
+
+    task_id: int
+    run: int
+    token: str
+    stream: int
+    offset: int
+    content: bytes
+
+
+def check_log(tx: Tx, bot_id: str, item: LogBytes) -> bool:
+    """May this bot add to this log? Also after the run has ended: late bytes of an ended run are still its log."""
+    for run in task_result.runs_of(tx, [item.task_id]):
+        if run.run == item.run:
+            return run.bot_id == bot_id and compare_digest(run.token_hash, token_hash(item.token))
+    return False
+
+
+def append_log(tx: Tx, item: LogBytes, rules: Rules = DEFAULT_RULES) -> logs.LogInfo:
+    """Store checked output, in the database of the logs; how long the log is now, and what was cut of it."""
+    if item.offset < 0 or item.stream not in (logs.STDOUT, logs.STDERR):
+        raise WrongState("a log has the streams 0 and 1 and begins at offset 0")
+    return logs.append(
+        tx,
+        item.task_id,
+        item.run,
+        stream=item.stream,
+        offset=item.offset,
+        content=item.content,
+        limits=(rules.log_head, rules.log_tail),
+    )

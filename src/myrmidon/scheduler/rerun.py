@@ -1,0 +1,307 @@
+"""Running again: a task by hand, or what failed of a job by its retries.
+
+Each time is a new generation of the task: its runs go on counting, its result
+counts anew. Holding and releasing a node are here too, being the other way to
+say when a task may run.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, json
+
+from myrmidon.model.errors import NotFound, WrongState
+from myrmidon.model.ids import IdSource, Micros, next_run_number, show_task
+from myrmidon.model.states import JobState, TaskState
+from myrmidon.model.task_result import TaskResult
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.ready import make_ready
+from myrmidon.scheduler.settle import settle, stop
+from myrmidon.scheduler.turn import Turn
+from myrmidon.store import drain as drains
+from myrmidon.store import job as jobs
+from myrmidon.store import task_result
+from myrmidon.store import value as values
+from myrmidon.store.db import Tx
+from myrmidon.store.drain import CHUNK, Drain
+from myrmidon.store.job import Job
+
+
+class Rerun(Struct, frozen=True):
+    """The answer to a rerun: the task's state now, and whether this call has changed it."""
+
+    task_id: int
+    state: TaskState
+    changed: bool
+
+
+def rerun(
+    tx: Tx,
+    task_id: int,
+    *,
+    now: Micros,
+    ids: IdSource,
+    force: bool = False,
+    cascade: bool = False,
+    kill: bool = False,
+    rules: Rules = DEFAULT_RULES,
+) -> Rerun:
+    """Run an ended task again.
+
+    ``force`` is needed for one that succeeded, or whose parents did not. With
+    ``cascade`` everything behind it waits again for the new result; what is
+    running there goes on, unless ``kill`` stops it.
+    """
+    turn = Turn(tx, now, ids, rules)
+    task = turn.lock([task_id]).get(task_id)
+    if task is None:
+        raise NotFound("task", show_task(task_id))
+    if task.state in (TaskState.READY, TaskState.RUNNING):
+        return Rerun(task_id, task.state, changed=False)
+    _check(turn, task, force=force)
+    reopen(turn, turn.job_of(task))
+    if cascade:
+        _rewait(turn, task, kill=kill)
+    _renew(turn, task, "rerun")
+    task.forced = int(not task.satisfied)
+    unblock(turn, turn.job_of(task))
+    make_ready(turn, [task])
+    settle(turn)
+    return Rerun(task_id, task.state, changed=True)
+
+
+def _check(turn: Turn, task: TaskResult, *, force: bool) -> None:
+    turn.know([task.id])
+    job = turn.job_of(task)
+    if job and job.state in (JobState.CANCELLED, JobState.PENDING_RETRY):
+        raise WrongState(f"the job is {job.state}; its tasks cannot be run again by hand")
+    if job and job.num_draining:
+        raise WrongState("the job is still dealing with an earlier decision; try again in a moment")
+    if turn.requests[task.id].deadline_at <= turn.now:
+        raise WrongState("the deadline of the task has passed; submit it anew")
+    if next_run_number(task.run_number) is None:
+        raise WrongState("the task has used up its run numbers; submit it anew")
+    if not force and task.state == TaskState.SUCCEEDED:
+        raise WrongState("the task has succeeded; say force to run it again all the same")
+    if not force and not task.satisfied:
+        raise WrongState("the task's parents have not succeeded; say force to run it without them")
+
+
+def _renew(turn: Turn, task: TaskResult, reason: str) -> None:
+    """Begin a new generation: what the last one came to no longer counts."""
+    if task.final:
+        turn.move(task, TaskState.WAITING, reason, new_generation=True)
+    elif task.state == TaskState.READY:
+        turn.move(task, TaskState.WAITING, reason)
+    turn.hold(task, False)
+    task.num_retries = 0
+    task.killing = 0
+    task.instance_id = None
+    task.current_task_slice = 0
+    task.bot_id = None
+    task.deduped_from = task.deduped_run = task.cost_saved_usd = None
+    task.started_at = task.completed_at = task.abandoned_at = None
+    task.alarm_at = turn.requests[task.id].deadline_at
+
+
+def reopen(turn: Turn, job: Job | None) -> None:
+    """Let a job that has ended go on."""
+    if job is None:
+        return
+    if job.state != JobState.RUNNING:
+        turn.move_job(job, JobState.RUNNING, "running")
+
+
+def unblock(turn: Turn, job: Job | None) -> None:
+    """When nothing that failed is left, nothing blocks the job any more."""
+    if job is not None and job.blocked_by is not None and job.num_failed == 0:
+        job.blocked_by = None
+        job.error = None
+        jobs.announce(turn.tx, job, "running", turn.now)
+
+
+# ---------------------------------------------------------------- cascade
+
+
+def _rewait(turn: Turn, task: TaskResult, *, kill: bool) -> None:
+    """Put everything behind a task back to waiting for it, with exact counters."""
+    behind = _descendants(turn, task.id)
+    tasks = task_result.lock(turn.tx, behind) if behind else {}
+    turn.know(tasks)
+    waiting = []
+    for other in tasks.values():
+        if other.state == TaskState.RUNNING:
+            other.forced = 1
+            turn.touch(other)
+            if kill:
+                stop(turn, other, "rerun_of_parent")
+        elif other.state != TaskState.WAITING:
+            _renew(turn, other, "parent_rerun")
+            waiting.append(other)
+    again = [task.id, *(other.id for other in waiting)]
+    turn.flush()
+    _reopen_edges(turn, again)
+    _erase_outputs(turn, again)
+    for fresh in task_result.read(turn.tx, [other.id for other in waiting]).values():
+        tasks[fresh.id].num_succeeded_parents = fresh.num_succeeded_parents
+
+
+def _descendants(turn: Turn, task_id: int) -> list[int]:
+    found: set[int] = set()
+    edge_of_search = [task_id]
+    while edge_of_search:
+        step = {child for _, child in jobs.children(turn.tx, edge_of_search)} - found
+        found |= step
+        edge_of_search = sorted(step)
+    return sorted(found)
+
+
+def _reopen_edges(turn: Turn, parents: Sequence[int]) -> None:
+    """These parents run again, so what they satisfied is open, and counted out of their children."""
+    lost: dict[int, int] = {}
+    for _, child in jobs.completed_by(turn.tx, parents):
+        lost[child] = lost.get(child, 0) + 1
+    if not lost:
+        return
+    jobs.reopen_edges(turn.tx, parents)
+    by_count: dict[int, list[int]] = {}
+    for child, n in lost.items():
+        by_count.setdefault(n, []).append(child)
+    for n, children in sorted(by_count.items()):
+        task_result.feed(turn.tx, sorted(children), -n)
+
+
+def _erase_outputs(turn: Turn, task_ids: Sequence[int]) -> None:
+    """Take back what tasks have produced; shared values lose this job's reference."""
+    found = values.outputs(turn.tx, task_ids)
+    plain = [value_id for outputs in found.values() for kind, value_id, _, _ in outputs if kind == values.VALUE]
+    if plain:
+        values.erase(turn.tx, plain)
+    for task_id, outputs in found.items():
+        for position, (_, value_id, shared_id, _) in enumerate(outputs):
+            if shared_id is not None:
+                _unlink(turn, task_id, position, value_id=value_id, shared_id=shared_id)
+
+
+def _unlink(turn: Turn, task_id: int, position: int, *, value_id: int, shared_id: int) -> None:
+    job_id = task_result.jobs_of(turn.tx, [task_id]).get(task_id)
+    values.lock_shared(turn.tx, [shared_id])
+    values.link_output(turn.tx, task_id, position, None)
+    values.link_consumers(turn.tx, task_id, value_id, None)
+    if job_id is not None and not values.linked(turn.tx, job_id, shared_id):
+        values.unref_by_job(turn.tx, [shared_id], job_id)
+        values.delete_unreferenced(turn.tx, [shared_id])
+
+
+# ---------------------------------------------------------------- jobs
+
+
+class Reset(Struct, frozen=True):
+    """How a job starts again: only what failed, or everything (``full``)."""
+
+    full: bool = False
+    automatic: bool = False
+
+
+def rerun_job(
+    tx: Tx,
+    job_id: int,
+    *,
+    now: Micros,
+    ids: IdSource,
+    full: bool = False,
+    rules: Rules = DEFAULT_RULES,
+) -> Job:
+    """Run again what failed of an ended job, or with ``full`` all of it; a running job is left as it is."""
+    turn = Turn(tx, now, ids, rules)
+    turn.lock_jobs([job_id])
+    job = turn.jobs.get(job_id)
+    if job is None or job.staged:
+        raise NotFound("job", show_task(job_id))
+    if job.state == JobState.CANCELLED:
+        raise WrongState("the job was cancelled; submit it anew")
+    if job.state == JobState.SUCCEEDED and not full:
+        raise WrongState("the job has succeeded; say full to run all of it again")
+    if job.deadline_at <= now:
+        raise WrongState("the deadline of the job has passed; submit it anew")
+    if job.state != JobState.RUNNING:
+        _begin(turn, job, Reset(full=full))
+        settle(turn)
+    return job
+
+
+def retry_job(turn: Turn, job: Job) -> None:
+    """Start again what failed of a locked job that waits for its retry."""
+    job.num_retries += 1
+    _begin(turn, job, Reset(automatic=True))
+
+
+def _begin(turn: Turn, job: Job, reset: Reset) -> None:
+    turn.move_job(job, JobState.RUNNING, "running")
+    job.blocked_by = None
+    job.error = None
+    drain = turn.drain(drains.RESET, job.id, job=job, args=json.encode(reset).decode())
+    turn.begun.remove(drain)
+    reset_on(turn, drain)
+
+
+def reset_on(turn: Turn, drain: Drain) -> None:
+    """Reset the next chunk of a job; when all are reset, those that nothing holds back are let go."""
+    reset = json.decode(drain.args, type=Reset)
+    page = task_result.lock_of_job(turn.tx, drain.subject, after=drain.position, n=CHUNK)
+    turn.know(task.id for task in page)
+    again = [task for task in page if task.final and (reset.full or task.state != TaskState.SUCCEEDED)]
+    late = [task for task in again if turn.requests[task.id].deadline_at <= turn.now]
+    again = [task for task in again if task not in late]
+    for task in again:
+        _renew(turn, task, "job_retry")
+        task.num_reruns = 0
+        task.forced = 0
+    turn.flush()
+    _reopen_edges(turn, [task.id for task in again])
+    if reset.full:
+        _erase_outputs(turn, [task.id for task in again])
+    if len(page) == CHUNK:
+        drain.position = page[-1].id
+        drains.advance(turn.tx, drain)
+        return
+    turn.drained(drain)
+    job = turn.jobs[drain.subject]
+    turn.drain(drains.START, job.id, job=job)
+
+
+# ---------------------------------------------------------------- holding
+
+
+def hold(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> TaskResult:
+    """Keep a task that has not started from starting."""
+    turn = Turn(tx, now, ids, rules)
+    task = _held_task(turn, task_id)
+    if task.held:
+        return task
+    if task.state not in (TaskState.WAITING, TaskState.READY):
+        raise WrongState(f"only a task that has not started can be held; this one is {task.state}")
+    if task.state == TaskState.READY:
+        turn.move(task, TaskState.WAITING, "held")
+    turn.hold(task, True)
+    settle(turn)
+    return task
+
+
+def release(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> TaskResult:
+    """Let a held task go; it starts when nothing else holds it back."""
+    turn = Turn(tx, now, ids, rules)
+    task = _held_task(turn, task_id)
+    if not task.held:
+        return task
+    turn.hold(task, False)
+    if task.satisfied:
+        make_ready(turn, [task])
+    settle(turn)
+    return task
+
+
+def _held_task(turn: Turn, task_id: int) -> TaskResult:
+    task = turn.lock([task_id]).get(task_id)
+    if task is None:
+        raise NotFound("task", show_task(task_id))
+    return task

@@ -1,0 +1,294 @@
+"""Sweeping: what time alone brings about.
+
+Each pass looks at the rows that an index of deadlines says are due, never at all
+rows, and each is guarded by what it finds when it holds the locks: two servers
+sweeping at once are harmless, and a heartbeat that came first wins.
+
+A service that was away must not blame its bots. Every pass leaves a mark of life;
+when the last one is too old, or lies in the future, every lease begins anew.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from msgspec import Struct
+
+from myrmidon.model.ids import IdSource, Micros
+from myrmidon.model.states import JobState, RunState, TaskState
+from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
+from myrmidon.scheduler import carry
+from myrmidon.scheduler.fleet import bury_bot, lose_runs
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, lease_end, may_sweep, resumed, start_end
+from myrmidon.scheduler.ready import make_ready, to_run
+from myrmidon.scheduler.remove import begin_removal, remove_tasks
+from myrmidon.scheduler.rerun import retry_job
+from myrmidon.scheduler.settle import settle
+from myrmidon.scheduler.turn import Turn, live
+from myrmidon.store import bot as bots
+from myrmidon.store import job as jobs
+from myrmidon.store import log as logs
+from myrmidon.store import marks, outbox, task_queues, task_result, task_to_run
+from myrmidon.store import value as values
+from myrmidon.store.db import Db, Tx
+
+T = TypeVar("T")
+_LAST_ALIVE = "last_alive"
+_RESUMED = "resumed_at"
+BATCH = 100
+
+
+class Swept(Struct):
+    """How much each pass has done."""
+
+    slices: int = 0
+    runs: int = 0
+    bots: int = 0
+    tasks: int = 0
+    jobs: int = 0
+    drains: int = 0
+    events: int = 0
+    forgotten: int = 0
+    woken: set[int] = set()
+
+
+def sweep(
+    db: Db, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, log_db: Db | None = None
+) -> Swept | None:
+    """All passes, each in transactions of its own; None when this server's clock cannot be trusted."""
+    if not may_sweep(now, db.clock(), rules):
+        return None
+    db.write(lambda tx: mark_alive(tx, now, rules))
+    done = Swept()
+    done.runs = _all(db, lambda tx: sweep_runs(tx, now=now, ids=ids, rules=rules))
+    done.bots = _all(db, lambda tx: sweep_bots(tx, now=now, ids=ids, rules=rules))
+    done.slices = _all(db, lambda tx: sweep_slices(tx, now=now, ids=ids, rules=rules))
+    gone: list[int] = []
+    done.tasks = _all(db, lambda tx: sweep_tasks(tx, now=now, ids=ids, rules=rules, gone=gone))
+    done.jobs = _all(db, lambda tx: sweep_jobs(tx, now=now, ids=ids, rules=rules))
+    done.drains = carry_all(db, now=now, ids=ids, rules=rules, gone=gone, woken=done.woken)
+    done.events = _all(db, lambda tx: outbox.number(tx, 1000))
+    done.forgotten = _all(db, lambda tx: forget(tx, now=now, rules=rules))
+    if gone:
+        (log_db or db).write(lambda tx: logs.delete(tx, gone))
+    return done
+
+
+def _all(db: Db, step: Callable[[Tx], int]) -> int:
+    """Repeat a pass until it finds nothing more to do."""
+    total = 0
+    while n := db.write(step):
+        total += n
+    return total
+
+
+def carry_all(
+    db: Db, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, gone: list[int], woken: set[int]
+) -> int:
+    """Carry every drain to its end."""
+    steps = 0
+    while waiting := db.read(lambda tx: carry.pending(tx)):
+        for drain in waiting:
+            queues, removed = db.write(partial(carry.carry_on, drain=drain, now=now, ids=ids, rules=rules))
+            woken |= queues
+            gone += removed
+            steps += 1
+    return steps
+
+
+# ---------------------------------------------------------------- life of the service
+
+
+def mark_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
+    """Leave a sign of life; True when the service was away, so that leases begin anew."""
+    last = marks.lock(tx, _LAST_ALIVE)
+    was_away = resumed(now, last, rules)
+    if was_away:
+        marks.lock(tx, _RESUMED)
+        marks.put(tx, _RESUMED, now)
+    if was_away or now > last:
+        marks.put(tx, _LAST_ALIVE, now)
+    return was_away
+
+
+# ---------------------------------------------------------------- runs
+
+
+def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
+    """Runs that were never started, have outlasted their soft timeout, or whose bot is silent."""
+    due = task_result.run_alarms(tx, now, BATCH)
+    if not due:
+        return 0
+    turn = Turn(tx, now, ids, rules)
+    tasks = turn.lock(task_id for task_id, _ in due)
+    turn.know(tasks)
+    runs = [run for run in task_result.runs_of(tx, sorted(tasks)) if run.live]
+    looked = [run for run in runs if (run.task_id, run.run) in set(due) and (run.alarm_at or now + 1) <= now]
+    heard = bots.lock_many(tx, sorted({run.bot_id for run in looked}))
+    back = marks.read(tx, _RESUMED) or 0
+    lost: dict[str, list[TaskRun]] = {}
+    for run in looked:
+        heartbeat = heard[run.bot_id].heartbeat if run.bot_id in heard else 0
+        if not _still_good(turn, tasks[run.task_id], run, heartbeat=heartbeat, back=back, runs=runs):
+            lost.setdefault(run.bot_id, []).append(run)
+    for bot_id, its_runs in sorted(lost.items()):
+        bot = heard.get(bot_id)
+        proof = Evidence(last_heartbeat=bot.heartbeat if bot else None, boot_id=bot.boot_id if bot else "")
+        lose_runs(turn, its_runs, runs, why="bot_lost", evidence=proof)
+    settle(turn)
+    return len(looked)
+
+
+def _still_good(
+    turn: Turn, task: TaskResult, run: TaskRun, *, heartbeat: Micros, back: Micros, runs: list[TaskRun]
+) -> bool:
+    """Set the run's next alarm, unless its time has come."""
+    if run.started_at is None:
+        end = start_end(run, back, turn.rules.start_within)
+        run.alarm_at = end
+    else:
+        end = lease_end(run, heartbeat, back)
+        if end > turn.now and run.soft_at is not None and run.soft_at <= turn.now:
+            run.soft_at = None
+            _grant_instance(turn, task, run, runs)
+        run.alarm_at = min(end, run.soft_at) if run.soft_at is not None else end
+    if end <= turn.now:
+        return False
+    turn.touch_run(run)
+    return True
+
+
+def _grant_instance(turn: Turn, task: TaskResult, run: TaskRun, runs: list[TaskRun]) -> None:
+    """A straggler: let another bot try the same task beside it."""
+    request = turn.requests[task.id]
+    granted = task_to_run.of_tasks(turn.tx, [task.id])
+    if task.killing or task.state != TaskState.RUNNING or granted:
+        return
+    if len(live(runs, task)) >= request.max_num_instances:
+        return
+    instance = 1 + max(r.instance for r in live(runs, task))
+    shared = task.id in values.reads_shared(turn.tx, [task.id])
+    turn.enqueue(to_run(turn, task, instance, shared=shared, avoid_bot=run.bot_id))
+    turn.touch(task)
+
+
+# ---------------------------------------------------------------- bots
+
+
+def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
+    """Bots that have not been heard of for too long; not for the time in which nobody listened."""
+    back = marks.read(tx, _RESUMED) or 0
+    if back + rules.dead_after > now:
+        return 0
+    due = bots.alarms(tx, now, 1)
+    for bot_id in due:
+        bury_bot(Turn(tx, now, ids, rules), bot_id)
+    return len(due)
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def sweep_slices(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
+    """Slices that have waited long enough: on to the next one, or the end of the task."""
+    due = task_to_run.expired(tx, now, BATCH)
+    if not due:
+        return 0
+    turn = Turn(tx, now, ids, rules)
+    tasks = turn.lock(due)
+    turn.know(tasks)
+    rows = [row for row in task_to_run.of_tasks(tx, sorted(tasks)) if row.expires_at <= now]
+    moving = []
+    for row in rows:
+        task = tasks[row.task_id]
+        if row.instance > 0:
+            turn.unqueue(task)
+        elif row.slice + 1 < len(turn.slices[task.id]) and not task.num_retries:
+            task.current_task_slice = row.slice + 1
+            moving.append(task)
+        else:
+            turn.move(task, TaskState.BOT_DIED if task.num_retries else TaskState.EXPIRED, "expired")
+    expired = _expire_or_move(turn, moving)
+    settle(turn)
+    return len(rows) + expired - len(moving)
+
+
+def _expire_or_move(turn: Turn, moving: list[TaskResult]) -> int:
+    """Fall back to the next slice that can run; none left means that the wait is over."""
+    waits = {s.queue for t in moving for s in turn.slices[t.id][t.current_task_slice :] if not s.wait_for_capacity}
+    served = task_queues.served(turn.tx, waits)
+    able = []
+    for task in moving:
+        rest = turn.slices[task.id][task.current_task_slice :]
+        if any(piece.wait_for_capacity or piece.queue in served for piece in rest):
+            able.append(task)
+        else:
+            turn.move(task, TaskState.EXPIRED, "expired")
+    make_ready(turn, able)
+    return len(moving)
+
+
+# ---------------------------------------------------------------- tasks and jobs
+
+
+def sweep_tasks(
+    tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, gone: list[int] | None = None
+) -> int:
+    """Tasks past their deadline end; lone tasks past their retention go."""
+    due = task_result.alarms(tx, now, BATCH)
+    if not due:
+        return 0
+    turn = Turn(tx, now, ids, rules)
+    tasks = {i: t for i, t in turn.lock(due).items() if t.alarm_at is not None and t.alarm_at <= now}
+    old = [task.id for task in tasks.values() if task.final]
+    for task in tasks.values():
+        if not task.final:
+            _end_at_deadline(turn, task)
+    settle(turn)
+    remove_tasks(turn, old)
+    if gone is not None:
+        gone += old
+    return len(tasks)
+
+
+def _end_at_deadline(turn: Turn, task: TaskResult) -> None:
+    """Nothing outlives its deadline. What waited has expired; what ran is out of time, and its bot is told so."""
+    job = turn.job_of(task)
+    if job is not None and job.staged:
+        task.alarm_at = turn.now + turn.rules.staging_limit
+        turn.touch(task)
+        return
+    if task.state != TaskState.RUNNING:
+        turn.move(task, TaskState.BOT_DIED if task.num_retries else TaskState.EXPIRED, "deadline")
+        return
+    state = TaskState.KILLED if task.killing else TaskState.TIMED_OUT
+    for run in task_result.runs_of(turn.tx, [task.id]):
+        if run.live:
+            turn.end_run(run, RunState(state), "deadline")
+    turn.move(task, state, "deadline")
+
+
+def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
+    """Jobs to retry, jobs whose retention is over, and staged jobs that never came."""
+    due = jobs.alarms(tx, now, 10)
+    if not due:
+        return 0
+    turn = Turn(tx, now, ids, rules)
+    turn.lock_jobs(due)
+    for job in list(turn.jobs.values()):
+        if job.alarm_at is None or job.alarm_at > now:
+            continue
+        if job.staged or job.state not in (JobState.RUNNING, JobState.PENDING_RETRY):
+            begin_removal(turn, job)
+        elif job.state == JobState.PENDING_RETRY:
+            retry_job(turn, job)
+        else:
+            job.alarm_at = None
+    settle(turn)
+    return len(due)
+
+
+def forget(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> int:
+    """Old events of bots and queues that nobody uses any more."""
+    old = bots.delete_old_events(tx, before=now - rules.retention, n=BATCH)
+    return old + task_queues.forget_idle(tx, before=now - rules.queue_idle, n=BATCH)

@@ -1,0 +1,1 @@
+"""The only package with SQL: every statement is constant text beside the small function that runs it."""

@@ -1,0 +1,156 @@
+"""Bots and what happened to them."""
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from myrmidon.model.bot import Bot
+from myrmidon.model.ids import Micros
+from myrmidon.store.db import Tx
+from myrmidon.store.sql import Insert, RowUpdate
+
+_COLUMNS = ", ".join(Bot.__struct_fields__)
+_BOTS = Insert("bots", _COLUMNS)
+READ = f"SELECT {_COLUMNS} FROM bots WHERE id = :id"
+LOCK = f"SELECT {_COLUMNS} FROM bots WHERE id = :id {{for_update}}"
+LOCK_MANY = f"SELECT {_COLUMNS} FROM bots WHERE id {{in_text:ids}} ORDER BY id {{for_update}}"
+
+
+def read(tx: Tx, bot_id: str) -> Bot | None:
+    row = tx.one(READ, id=bot_id)
+    return Bot(*row) if row else None
+
+
+def lock(tx: Tx, bot_id: str) -> Bot | None:
+    """A bot, locked; after jobs and tasks, and nothing is waited for behind it."""
+    row = tx.one(LOCK, id=bot_id)
+    return Bot(*row) if row else None
+
+
+def lock_many(tx: Tx, ids: Sequence[str]) -> dict[str, Bot]:
+    return {row[0]: Bot(*row) for row in tx.all(LOCK_MANY, ids=ids)}
+
+
+def insert(tx: Tx, bot: Bot) -> bool:
+    """A bot never seen before; False when another server has just met it."""
+    return tx.insert_new(_BOTS, [structs.astuple(bot)]) == 1
+
+
+_SAVE = RowUpdate(
+    "bots",
+    key="id",
+    sets=", ".join(name for name in Bot.__struct_fields__ if name != "id"),
+    types="""text, bigint, bigint, text, text, text, text, text, text, int, int, int, text, text, bigint, bigint,
+        bigint, int, bigint, bigint""",
+)
+
+
+def save(tx: Tx, bot: Bot) -> None:
+    """Write a locked bot."""
+    bot.serving = int(
+        bool(bot.alive) and not bot.draining and bot.quarantined is None and bot.maintenance is None
+    )
+    tx.update_rows(_SAVE, [structs.astuple(bot)])
+
+
+BEAT = "UPDATE bots SET heartbeat = :now WHERE id = :id AND session = :session AND heartbeat < :now"
+CLAIMED = "UPDATE bots SET heartbeat = :now, nonce = :nonce WHERE id = :id"
+
+
+def beat(tx: Tx, bot_id: str, session: int, now: Micros) -> None:
+    """A sign of life; it keeps every run of this session alive with one write."""
+    tx.run(BEAT, id=bot_id, session=session, now=now)
+
+
+def claimed(tx: Tx, bot: Bot, nonce: int, now: Micros) -> None:
+    """Remember the last claim of a locked bot."""
+    tx.run(CLAIMED, id=bot.id, nonce=nonce, now=max(now, bot.heartbeat))
+
+
+_BEATS = RowUpdate("bots", key="id, session", sets="heartbeat", types="text, bigint, bigint")
+
+
+def beat_many(tx: Tx, beats: Sequence[tuple[str, int, Micros]]) -> None:
+    """Signs of life of idle bots (id, session, when), flushed together."""
+    tx.update_rows(_BEATS, sorted(beats))
+
+
+ALARMS = "SELECT id FROM bots WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def alarms(tx: Tx, now: Micros, n: int) -> list[str]:
+    """Bots that should have been heard of by now; look before you believe it."""
+    return [row[0] for row in tx.all(ALARMS, now=now, n=n)]
+
+
+_DIMENSIONS = Insert("bot_dimensions", "dimension, bot_id")
+DROP_DIMENSIONS = "DELETE FROM bot_dimensions WHERE bot_id = :id"
+DELETE = "DELETE FROM bots WHERE id = :id"
+DELETE_SETTINGS = "DELETE FROM bot_settings WHERE bot_id = :id"
+
+
+def set_dimensions(tx: Tx, bot_id: str, flat: Sequence[str]) -> None:
+    """Replace what the bot is found by."""
+    tx.run(DROP_DIMENSIONS, id=bot_id)
+    tx.insert(_DIMENSIONS, [(dimension, bot_id) for dimension in sorted(set(flat))])
+
+
+def delete(tx: Tx, bot_id: str) -> None:
+    """Forget a bot; its events stay until their retention ends."""
+    for text in (DROP_DIMENSIONS, DELETE_SETTINGS, DELETE):
+        tx.run(text, id=bot_id)
+
+
+_SETTINGS = Insert("bot_settings", "bot_id, quarantined")
+SETTINGS = "SELECT quarantined FROM bot_settings WHERE bot_id = :id"
+SET_QUARANTINE = "UPDATE bot_settings SET quarantined = :why WHERE bot_id = :id"
+
+
+def quarantine_setting(tx: Tx, bot_id: str) -> str | None:
+    """Why an administrator keeps this bot from working."""
+    row = tx.one(SETTINGS, id=bot_id)
+    return row[0] if row else None
+
+
+def set_quarantine(tx: Tx, bot_id: str, why: str | None) -> None:
+    tx.insert_new(_SETTINGS, [(bot_id, None)])
+    tx.run(SET_QUARANTINE, id=bot_id, why=why)
+
+
+_EVENTS = Insert("bot_events", "bot_id, id, at, kind, message, task_id, run, dimensions, state, version")
+
+
+def insert_event(tx: Tx, bot: Bot, event_id: int, *, at: Micros, kind: str, message: str = "") -> None:
+    """Note what happened to a bot, with what it said of itself then."""
+    row = (bot.id, event_id, at, kind, message, None, None, bot.dimensions, bot.state, bot.version)
+    tx.insert(_EVENTS, [row])
+
+
+EVENTS = """
+    SELECT id, at, kind, message FROM bot_events WHERE bot_id = :id AND id < :before ORDER BY id DESC LIMIT :n
+"""
+OLD_EVENTS = "SELECT bot_id, id FROM bot_events WHERE at < :before ORDER BY at LIMIT :n"
+DELETE_EVENT = "DELETE FROM bot_events WHERE bot_id = :bot AND id = :id"
+
+
+def events(tx: Tx, bot_id: str, *, before: int, n: int) -> list[tuple[int, Micros, str, str]]:
+    """What happened to a bot, newest first."""
+    return [(row[0], row[1], row[2], row[3]) for row in tx.all(EVENTS, id=bot_id, before=before, n=n)]
+
+
+def delete_old_events(tx: Tx, *, before: Micros, n: int) -> int:
+    old = tx.all(OLD_EVENTS, before=before, n=n)
+    for bot_id, event_id in old:
+        tx.run(DELETE_EVENT, bot=bot_id, id=event_id)
+    return len(old)
+
+
+IN_POOL = """
+    SELECT b.dimensions FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id
+     WHERE d.dimension = :dimension ORDER BY b.id
+"""
+
+
+def dimensions_in_pool(tx: Tx, pool: str) -> list[str]:
+    """What the bots of a pool have, dead ones too."""
+    return [row[0] for row in tx.all(IN_POOL, dimension=f"pool:{pool}")]

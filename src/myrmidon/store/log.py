@@ -1,0 +1,155 @@
+"""Logs: what runs wrote to stdout and stderr, by offset.
+
+On SQLite these tables live in a second file with a writer of its own, so that a
+flood of output never holds up scheduling. Bytes are accepted in any order and
+any number of times; a run's log over the limit keeps its head and its tail, and
+says how much of the middle is gone.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from myrmidon.store.db import Tx
+from myrmidon.store.sql import Insert
+
+STDOUT = 0
+STDERR = 1
+HEAD_LIMIT = 64 << 20
+TAIL_LIMIT = 36 << 20
+
+
+class LogInfo(Struct, frozen=True):
+    """How long a log is by now, and which bytes of it were cut."""
+
+    length: int = 0
+    cut_from: int | None = None
+    cut_to: int | None = None
+
+
+class LogPart(Struct, frozen=True):
+    """A stretch of a log; ``missing`` bytes before it were cut or have not arrived."""
+
+    start: int
+    content: bytes
+    missing: int
+
+
+_LOGS = Insert("task_logs", "task_id, run, stream, length, cut_from, cut_to")
+_CHUNKS = Insert("log_chunks", "task_id, run, stream, start_at, content")
+INFO = "SELECT length, cut_from, cut_to FROM task_logs WHERE task_id = :task_id AND run = :run AND stream = :stream"
+LOCK_INFO = INFO + " {for_update}"
+OVERLAPPING = """
+    SELECT start_at, content FROM log_chunks
+     WHERE task_id = :task_id AND run = :run AND stream = :stream AND start_at >= :low AND start_at < :high
+     ORDER BY start_at
+"""
+BEFORE = """
+    SELECT start_at, content FROM log_chunks
+     WHERE task_id = :task_id AND run = :run AND stream = :stream AND start_at < :low
+     ORDER BY start_at DESC LIMIT 1
+"""
+SAVE_INFO = """
+    UPDATE task_logs SET length = :length, cut_from = :cut_from, cut_to = :cut_to
+     WHERE task_id = :task_id AND run = :run AND stream = :stream
+"""
+DROP_CHUNKS = """
+    DELETE FROM log_chunks
+     WHERE task_id = :task_id AND run = :run AND stream = :stream AND start_at >= :low AND start_at < :high
+"""
+
+
+def info(tx: Tx, task_id: int, run: int, stream: int) -> LogInfo:
+    row = tx.one(INFO, task_id=task_id, run=run, stream=stream)
+    return LogInfo(*row) if row else LogInfo()
+
+
+def _lock_info(tx: Tx, task_id: int, run: int, stream: int) -> LogInfo:
+    row = tx.one(LOCK_INFO, task_id=task_id, run=run, stream=stream)
+    if row is None:
+        tx.insert_new(_LOGS, [(task_id, run, stream, 0, None, None)])
+        row = tx.one(LOCK_INFO, task_id=task_id, run=run, stream=stream)
+    return LogInfo(*row) if row else LogInfo()
+
+
+def append(
+    tx: Tx, task_id: int, run: int, *, stream: int, offset: int, content: bytes, limits: tuple[int, int]
+) -> LogInfo:
+    """Store bytes at their offset; the same bytes again change nothing.
+
+    Bytes that are already there win over later ones for the same place: a repeat
+    after a lost reply carries the same bytes, anything else is not the run's log.
+    """
+    known = _lock_info(tx, task_id, run, stream)
+    where = {"task_id": task_id, "run": run, "stream": stream}
+    for start, piece in _missing(tx, where, offset, content):
+        if known.cut_to is not None and start < known.cut_to:
+            piece = piece[known.cut_to - start :]
+            start = known.cut_to
+        if piece:
+            tx.insert(_CHUNKS, [(task_id, run, stream, start, piece)])
+    length = max(known.length, offset + len(content))
+    changed = _cut(tx, where, LogInfo(length, known.cut_from, known.cut_to), limits)
+    if changed != known:
+        tx.run(SAVE_INFO, **where, length=changed.length, cut_from=changed.cut_from, cut_to=changed.cut_to)
+    return changed
+
+
+def _missing(tx: Tx, where: dict[str, int], offset: int, content: bytes) -> list[tuple[int, bytes]]:
+    """The stretches of these bytes that are not stored yet."""
+    end = offset + len(content)
+    there = tx.all(BEFORE, **where, low=offset) + tx.all(OVERLAPPING, **where, low=offset, high=end)
+    pieces = []
+    at = offset
+    for start, stored in there:
+        if start > at:
+            pieces.append((at, content[at - offset : start - offset]))
+        at = max(at, start + len(stored))
+    if at < end:
+        pieces.append((at, content[at - offset :]))
+    return pieces
+
+
+def _cut(tx: Tx, where: dict[str, int], known: LogInfo, limits: tuple[int, int]) -> LogInfo:
+    """Drop whole chunks between head and tail once the log is over its limit."""
+    head, tail = limits
+    if known.length <= head + tail:
+        return known
+    low = known.cut_from if known.cut_from is not None else _end_of_head(tx, where, head)
+    high = known.length - tail
+    kept = tx.all(BEFORE, **where, low=high + 1)
+    high = min(high, kept[0][0]) if kept else high
+    if high <= low:
+        return known
+    tx.run(DROP_CHUNKS, **where, low=low, high=high)
+    return LogInfo(known.length, low, max(high, known.cut_to or 0))
+
+
+def _end_of_head(tx: Tx, where: dict[str, int], head: int) -> int:
+    """The head ends with the last chunk that begins inside it."""
+    last = tx.all(BEFORE, **where, low=head)
+    return int(last[0][0]) + len(last[0][1]) if last else head
+
+
+def read(tx: Tx, task_id: int, run: int, *, stream: int, start: int, length: int) -> list[LogPart]:
+    """The stored bytes of a range, in order, each part with how much is missing before it."""
+    where = {"task_id": task_id, "run": run, "stream": stream}
+    end = start + length
+    parts = []
+    at = start
+    for begin, stored in tx.all(BEFORE, **where, low=start) + tx.all(
+        OVERLAPPING, **where, low=start, high=end
+    ):
+        low, high = max(begin, at), min(begin + len(stored), end)
+        if high > low:
+            parts.append(LogPart(low, bytes(stored[low - begin : high - begin]), low - at))
+            at = high
+    return parts
+
+
+DELETES = ("DELETE FROM log_chunks WHERE task_id {in:ids}", "DELETE FROM task_logs WHERE task_id {in:ids}")
+
+
+def delete(tx: Tx, task_ids: Sequence[int]) -> None:
+    for text in DELETES:
+        tx.run(text, ids=task_ids)

@@ -1,0 +1,296 @@
+"""One SQL text for three databases: parameters, a closed set of fragments, many-row inserts and updates.
+
+This file only turns text into text; it connects to nothing. A statement is written once, as a constant, with
+``:name`` parameters and these fragments:
+
+    {for_update} {skip_locked}   row locks; nothing on SQLite, which has one writer anyway
+    {in:name} {in_text:name}     membership in a list of integers or strings: ``WHERE id {in:ids}``
+    {each:name} {each_text:name} the list as a table with one column ``value``; it may be given an alias
+    {blob} {longtext} {text_key} {id} {table} {clustered}     for CREATE TABLE only
+
+Texts are compiled once and cached, so on the hot path a statement costs one dictionary lookup.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import Struct, json
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Dialect(StrEnum):
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+    MARIADB = "mariadb"
+
+
+class Bind(NamedTuple):
+    """One parameter in the text's order: a plain ``value``, or the fragment that wants a list."""
+
+    name: str
+    kind: str
+
+
+class Statement(NamedTuple):
+    """A text ready for one database, and what has to be bound to it."""
+
+    text: str
+    binds: tuple[Bind, ...]
+
+
+MARIADB_TABLE = " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin"
+MARIADB_TEXT = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
+
+FIXED: dict[str, tuple[str, str, str]] = {
+    # name: SQLite, PostgreSQL, MariaDB
+    "for_update": ("", "FOR UPDATE", "FOR UPDATE"),
+    "skip_locked": ("", "FOR UPDATE SKIP LOCKED", "FOR UPDATE SKIP LOCKED"),
+    "blob": ("BLOB", "BYTEA", "LONGBLOB"),
+    "longtext": ("TEXT", "TEXT", "LONGTEXT"),
+    # Short enough that two of them fit into one index of InnoDB (3,072 bytes).
+    "text_key": ("TEXT", 'TEXT COLLATE "C"', "VARCHAR(350)"),
+    # SQLite: spelled exactly so, the key *is* the rowid and costs no second index.
+    "id": ("INTEGER NOT NULL PRIMARY KEY", "BIGINT NOT NULL PRIMARY KEY", "BIGINT NOT NULL PRIMARY KEY"),
+    "table": ("", "", MARIADB_TABLE),
+    "clustered": (" WITHOUT ROWID", "", MARIADB_TABLE),
+}
+
+# {place} is the parameter, {alias} the name the table goes by. MariaDB's lists are rendered into the text for
+# every call: its one-table UPDATE and DELETE use no index through IN (SELECT ... JSON_TABLE).
+LISTS: dict[str, tuple[str, str, str]] = {
+    "in": ("IN (SELECT value FROM json_each({place}))", "= ANY({place}::bigint[])", "IN ({place})"),
+    "in_text": ("IN (SELECT value FROM json_each({place}))", "= ANY({place}::text[])", "IN ({place})"),
+    "each": (
+        "(SELECT value FROM json_each({place})) AS {alias}",
+        "unnest({place}::bigint[]) AS {alias}(value)",
+        "JSON_TABLE({place}, '$[*]' COLUMNS (value BIGINT PATH '$')) AS {alias}",
+    ),
+    "each_text": (
+        "(SELECT value FROM json_each({place})) AS {alias}",
+        "unnest({place}::text[]) AS {alias}(value)",
+        f"JSON_TABLE({{place}}, '$[*]' COLUMNS (value {MARIADB_TEXT} PATH '$')) AS {{alias}}",
+    ),
+}
+
+_COLUMN_OF = {Dialect.SQLITE: 0, Dialect.POSTGRESQL: 1, Dialect.MARIADB: 2}
+_NOT_AN_ALIAS = "AS|CROSS|FOR|GROUP|HAVING|INNER|JOIN|LEFT|LIMIT|NATURAL|ON|ORDER|RIGHT|UNION|WHERE"
+_TOKEN = re.compile(
+    rf"""
+      (?P<literal> '(?:[^']|'')*' )
+    | (?P<quoted> "(?:[^"]|"")*" )
+    | (?P<comment> --[^\n]* | /\*.*?\*/ )
+    | (?P<cast> :: )
+    | :(?P<name> [A-Za-z_]\w* )
+    | \{{ (?P<fragment> [a-z_]+ ) (?: :(?P<of> [A-Za-z_]\w* ) )? \}}
+      (?: \s+ (?:AS\s+)? (?!(?:{_NOT_AN_ALIAS})\b) (?P<alias> (?<=\s) [A-Za-z_]\w* ) )?
+    | (?P<each> \beach(?=\.value\b) )
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=4096)
+def compiled(dialect: Dialect, text: str) -> Statement:
+    """The text as one database wants it. An unknown fragment is a ValueError: the set is closed."""
+    return _Compiler(dialect).compile(text)
+
+
+class _Compiler:
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.column = _COLUMN_OF[dialect]
+        self.binds: list[Bind] = []
+
+    def compile(self, text: str) -> Statement:
+        parts: list[str] = []
+        end = 0
+        for token in _TOKEN.finditer(text):
+            parts += self._plain(text[end : token.start()]), self._token(token)
+            end = token.end()
+        parts.append(self._plain(text[end:]))
+        return Statement("".join(parts).strip(), tuple(self.binds))
+
+    def _plain(self, text: str) -> str:
+        """MariaDB's texts are filled in by ``%``, so their own percent signs are doubled."""
+        return text.replace("%", "%%") if self.dialect is Dialect.MARIADB else text
+
+    def _token(self, token: re.Match[str]) -> str:
+        match token.lastgroup:
+            case "literal" if self.dialect is Dialect.MARIADB:
+                # There a backslash in a literal escapes; in our texts it is a backslash, as elsewhere.
+                return self._plain(token[0].replace("\\", "\\\\"))
+            case "literal" | "quoted" | "cast":
+                return self._plain(token[0])
+            case "comment":
+                return " "
+            case "name":
+                return self._place(token["name"], "value")
+            case "each":
+                return self._alias("each")
+            case _:
+                return self._fragment(token)
+
+    def _fragment(self, token: re.Match[str]) -> str:
+        fragment, of, alias = token["fragment"], token["of"], token["alias"]
+        if of is None and fragment in FIXED:
+            rest = token[0].partition("}")[2]
+            return FIXED[fragment][self.column] + rest
+        if of is None or fragment not in LISTS:
+            raise ValueError(f"no such fragment: {token[0]}")
+        place = self._place(of, fragment)
+        if not fragment.startswith("each"):
+            return LISTS[fragment][self.column].format(place=place) + token[0].partition("}")[2]
+        return LISTS[fragment][self.column].format(place=place, alias=self._alias(alias or "each"))
+
+    def _alias(self, alias: str) -> str:
+        """EACH is a reserved word of MariaDB alone."""
+        return f'"{alias}"' if self.dialect is Dialect.MARIADB and alias.lower() == "each" else alias
+
+    def _place(self, name: str, kind: str) -> str:
+        """On PostgreSQL every use of a name is a parameter of its own, with the type its place asks for."""
+        self.binds.append(Bind(name, kind))
+        match self.dialect:
+            case Dialect.SQLITE:
+                return f":{name}"
+            case Dialect.POSTGRESQL:
+                return f"${len(self.binds)}"
+            case Dialect.MARIADB:
+                return "%s"
+
+
+def json_text(values: Iterable[Any]) -> str:
+    """A list as JSON text (never bytes: SQLite would take a blob for its own binary JSON)."""
+    return json.encode(list(values)).decode()
+
+
+# --- Many rows in one statement ---
+
+
+class Insert(Struct, frozen=True):
+    """An INSERT without its rows: a module-level constant beside the function that uses it."""
+
+    table: str
+    columns: str
+
+    @property
+    def width(self) -> int:
+        return len(names(self.columns))
+
+
+class RowUpdate(Struct, frozen=True):
+    """An UPDATE with values of its own for every row: ``UPDATE table SET sets WHERE key AND (where)``.
+
+    A row is the key columns, then the set columns. An item of ``sets`` with an equals sign, such as
+    ``seq = seq + 1``, is copied as it stands and takes no value. ``types`` names the type of each key and set
+    column in order (bigint, int, text, double; all bigint when left out). No blobs: JSON cannot carry them.
+    The keys of one call must differ. Rows are locked in no promised order: where that matters, lock first.
+    """
+
+    table: str
+    key: str
+    sets: str
+    where: str = ""
+    types: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = set(self.type_names) - TYPES.keys()
+        if unknown or len(self.type_names) != len(self.keys) + len(self.columns):
+            raise ValueError(f"{self.table}: types must name {', '.join(TYPES)} for each key and set column")
+
+    @property
+    def keys(self) -> list[str]:
+        return names(self.key)
+
+    @property
+    def columns(self) -> list[str]:
+        return [item for item in names(self.sets) if "=" not in item]
+
+    @property
+    def type_names(self) -> list[str]:
+        return names(self.types) or ["bigint"] * (len(self.keys) + len(self.columns))
+
+
+TYPES: dict[str, tuple[str, str]] = {
+    # name: PostgreSQL, MariaDB
+    "bigint": ("bigint", "BIGINT"),
+    "int": ("int", "INT"),
+    "text": ("text", MARIADB_TEXT),
+    "double": ("double precision", "DOUBLE"),
+}
+
+
+def names(listed: str) -> list[str]:
+    """The items of a comma-separated list; a comma inside parentheses does not separate."""
+    return [item.strip() for item in re.split(r",(?![^()]*\))", listed) if item.strip()]
+
+
+@lru_cache(maxsize=4096)
+def insert_head(statement: Insert) -> str:
+    return f"INSERT INTO {statement.table} ({statement.columns}) VALUES "
+
+
+@lru_cache(maxsize=4096)
+def insert_text(dialect: Dialect, statement: Insert, rows: int, *, only_new: bool) -> str:
+    """Multi-row VALUES with placeholders, for SQLite and PostgreSQL."""
+    if dialect is Dialect.SQLITE:
+        one = "(" + ", ".join("?" * statement.width) + ")"
+        values = ", ".join([one] * rows)
+    else:
+        width = statement.width
+        values = ", ".join(
+            "(" + ", ".join(f"${row * width + column}" for column in range(1, width + 1)) + ")"
+            for row in range(rows)
+        )
+    return insert_head(statement) + values + (" ON CONFLICT DO NOTHING" if only_new else "")
+
+
+@lru_cache(maxsize=1024)
+def row_update_text(dialect: Dialect, update: RowUpdate) -> str:
+    match dialect:
+        case Dialect.SQLITE:
+            # Numbered, because the values stand in the row in another order than in the text.
+            value = "?{}".format
+            head, source = f"UPDATE {update.table} SET ", " WHERE "
+        case Dialect.POSTGRESQL:
+            value = "v.c{}".format
+            head, source = f"UPDATE {update.table} SET ", f" FROM {_unnest(update)} WHERE "
+        case Dialect.MARIADB:
+            # STRAIGHT_JOIN: the other order would read, and lock, the whole table.
+            value = "v.c{}".format
+            head = f"UPDATE {_json_table(update)} STRAIGHT_JOIN {update.table} SET "
+            source = " WHERE "
+    return head + _sets(dialect, update, value) + source + _matches(update, value)
+
+
+def _sets(dialect: Dialect, update: RowUpdate, value: Any) -> str:
+    prefix = f"{update.table}." if dialect is Dialect.MARIADB else ""
+    number = len(update.keys)
+    sets = []
+    for item in names(update.sets):
+        if "=" in item:
+            sets.append(item)
+            continue
+        number += 1
+        sets.append(f"{prefix}{item} = {value(number)}")
+    return ", ".join(sets)
+
+
+def _matches(update: RowUpdate, value: Any) -> str:
+    keys = [f"{update.table}.{key} = {value(number)}" for number, key in enumerate(update.keys, 1)]
+    return " AND ".join([*keys, f"({update.where})"] if update.where else keys)
+
+
+def _unnest(update: RowUpdate) -> str:
+    arrays = [f"${n}::{TYPES[name][0]}[]" for n, name in enumerate(update.type_names, 1)]
+    return f"unnest({', '.join(arrays)}) AS v({', '.join(f'c{n}' for n in range(1, len(arrays) + 1))})"
+
+
+def _json_table(update: RowUpdate) -> str:
+    columns = [f"c{n} {TYPES[name][1]} PATH '$[{n - 1}]'" for n, name in enumerate(update.type_names, 1)]
+    return f"JSON_TABLE(%s, '$[*]' COLUMNS ({', '.join(columns)})) AS v"

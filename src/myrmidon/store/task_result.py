@@ -1,0 +1,308 @@
+"""Tasks' current states and their runs.
+
+``save`` is the only way a task changes: it bumps the task's seq and writes the
+event of the change in the same transaction, so neither can be forgotten.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import structs
+
+from myrmidon.model.errors import BrokenPromise
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
+from myrmidon.store import outbox
+from myrmidon.store.db import Tx
+from myrmidon.store.sql import Insert, RowUpdate
+
+_COLUMNS = """id, job_id, resource_group_id, state, seq, generation, held, killing, forced, resolves_all,
+    num_parents, num_succeeded_parents, num_children, num_retries, num_reruns, run_number, instance_id,
+    current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at, started_at,
+    completed_at, abandoned_at, modified_at, alarm_at"""
+_ROWS = Insert("task_results", _COLUMNS)
+
+READ = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id"
+LOCK = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id {{for_update}}"
+LOCK_FREE = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id {{skip_locked}}"
+
+
+def read(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
+    return {row[0]: TaskResult(*row) for row in tx.all(READ, ids=ids)}
+
+
+def lock(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
+    """Tasks locked by ascending id; lock their jobs first."""
+    return {row[0]: TaskResult(*row) for row in tx.all(LOCK, ids=ids)}
+
+
+def lock_free(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
+    """Those of the tasks that nobody else is changing right now.
+
+    A claim holds rows of the hot table and must wait for nothing: a cancel holds
+    the task and waits for exactly those rows.
+    """
+    return {row[0]: TaskResult(*row) for row in tx.all(LOCK_FREE, ids=ids)}
+
+
+JOBS_OF = "SELECT id, job_id FROM task_results WHERE id {in:ids}"
+
+
+def jobs_of(tx: Tx, ids: Sequence[int]) -> dict[int, int | None]:
+    """Which job each task belongs to; this never changes, so it is safe to read before locking."""
+    return dict(tx.all(JOBS_OF, ids=ids))
+
+
+def insert(tx: Tx, tasks: Sequence[TaskResult]) -> None:
+    """Bring new tasks into being, with their first event."""
+    for task in tasks:
+        task.seq = 1
+    tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
+    outbox.write(tx, [_event(task) for task in tasks])
+
+
+def insert_staged(tx: Tx, tasks: Sequence[TaskResult]) -> None:
+    """Tasks of a job that is not there yet: nobody hears of them before it is flipped in."""
+    tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
+
+
+def _event(t: TaskResult) -> tuple[int, int, Micros, str, str, str]:
+    body = outbox.TaskBody(
+        t.generation, t.reason, t.job_id, t.run_number, t.bot_id, t.current_task_slice, t.held, t.killing
+    )
+    return (t.id, t.seq, t.modified_at, outbox.TASK, t.state, outbox.body_of(body))
+
+
+_SAVE = RowUpdate(
+    "task_results",
+    key="id, seq",
+    sets="""state, generation, held, killing, forced, num_succeeded_parents, num_children, num_retries,
+        num_reruns, run_number, instance_id, current_task_slice, bot_id, reason, deduped_from, deduped_run,
+        cost_saved_usd, ready_at, started_at, completed_at, abandoned_at, modified_at, alarm_at, seq = seq + 1""",
+    types="""bigint, int, text, int, int, int, int, int, int, int, int, int, int, int, text, text, bigint, int,
+        double, bigint, bigint, bigint, bigint, bigint, bigint""",
+)
+
+
+def save(tx: Tx, tasks: Iterable[TaskResult], now: Micros) -> None:
+    """Write changed tasks, one event each.
+
+    The caller has them locked; that a row is not as it was read means the lock
+    did not hold, and nothing of the transaction may stand.
+    """
+    rows = []
+    events = []
+    for t in tasks:
+        t.modified_at = now
+        rows.append(
+            (t.id, t.seq, t.state, t.generation, t.held, t.killing, t.forced, t.num_succeeded_parents,
+             t.num_children, t.num_retries, t.num_reruns, t.run_number, t.instance_id, t.current_task_slice,
+             t.bot_id, t.reason, t.deduped_from, t.deduped_run, t.cost_saved_usd, t.ready_at, t.started_at,
+             t.completed_at, t.abandoned_at, t.modified_at, t.alarm_at)
+        )  # fmt: skip
+        t.seq += 1
+        events.append(_event(t))
+    if not rows:
+        return
+    if tx.update_rows(_SAVE, rows) != len(rows):
+        raise BrokenPromise(f"a locked task changed under its writer: {[row[:2] for row in rows][:10]}")
+    outbox.write(tx, events)
+
+
+FEED = """
+    UPDATE task_results SET num_succeeded_parents = num_succeeded_parents + :n WHERE id {in:ids}
+"""
+
+
+def feed(tx: Tx, ids: Sequence[int], n: int) -> None:
+    """Count n more satisfied edges into each of these locked children; not a state change."""
+    tx.run(FEED, ids=ids, n=n)
+
+
+COUNT_CHILD = "UPDATE task_results SET num_children = num_children + :n WHERE id = :id"
+
+
+def count_children(tx: Tx, task_id: int, n: int) -> None:
+    """Note that a locked running task has triggered n more tasks."""
+    tx.run(COUNT_CHILD, id=task_id, n=n)
+
+
+NOW_READY = f"""
+    SELECT {_COLUMNS} FROM task_results
+     WHERE id {{in:ids}} AND state = 'WAITING' AND held = 0
+       AND (forced = 1 OR num_succeeded_parents >= num_parents)
+     ORDER BY id
+"""
+
+
+def now_ready(tx: Tx, ids: Sequence[int]) -> list[TaskResult]:
+    """Those of the fed children that nothing holds back any more."""
+    return [TaskResult(*row) for row in tx.all(NOW_READY, ids=ids)]
+
+
+OF_JOB = f"""
+    SELECT {_COLUMNS} FROM task_results WHERE job_id = :job AND id > :after ORDER BY id LIMIT :n {{for_update}}
+"""
+
+
+def lock_of_job(tx: Tx, job_id: int, *, after: int, n: int) -> list[TaskResult]:
+    """The next n tasks of a locked job."""
+    return [TaskResult(*row) for row in tx.all(OF_JOB, job=job_id, after=after, n=n)]
+
+
+ALARMS = "SELECT id FROM task_results WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def alarms(tx: Tx, now: Micros, n: int) -> list[int]:
+    """Tasks past their deadline, or past their retention when they have ended."""
+    return [row[0] for row in tx.all(ALARMS, now=now, n=n)]
+
+
+CANCELED_BY_USER = """
+    SELECT COUNT(*) FROM task_results WHERE job_id = :job AND state IN ('CANCELED', 'KILLED') AND reason = 'canceled'
+"""
+
+
+def canceled_by_user(tx: Tx, job_id: int) -> bool:
+    """Somebody took a task out of this job, so running the rest again cannot complete it."""
+    row = tx.one(CANCELED_BY_USER, job=job_id)
+    return bool(row and row[0])
+
+
+UNFINISHED_OF_GROUP = """
+    SELECT r.id FROM task_requests q JOIN task_results r ON r.id = q.id
+     WHERE q.resource_group_id = :resource_group AND r.state IN ('WAITING', 'READY', 'RUNNING') LIMIT 1
+"""
+
+
+def unfinished_of_group(tx: Tx, resource_group_id: int) -> int | None:
+    """Some task of the group that has not ended."""
+    row = tx.one(UNFINISHED_OF_GROUP, resource_group=resource_group_id)
+    return row[0] if row else None
+
+
+# ---------------------------------------------------------------- runs
+
+_RUN_COLUMNS = """task_id, run, instance, generation, slice, bot_id, session, nonce, token_hash, state, reason,
+    evidence, resource_group_id, claimed_at, started_at, modified_at, ended_at, lease, soft_at, alarm_at, exit_code,
+    duration, cost_usd, stdout_size, stderr_size, outputs_ref, bot_version, bot_dimensions"""
+_RUNS = Insert("task_runs", _RUN_COLUMNS)
+
+
+def insert_runs(tx: Tx, runs: Sequence[TaskRun]) -> None:
+    tx.insert(_RUNS, [structs.astuple(run) for run in runs])
+
+
+RUNS = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
+
+
+def runs_of(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
+    """Every run of these tasks, oldest first."""
+    return [TaskRun(*row) for row in tx.all(RUNS, task_ids=task_ids)]
+
+
+RUNS_OF_BOT = (
+    f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"
+)
+
+
+def live_runs_of_bot(tx: Tx, bot_id: str) -> list[TaskRun]:
+    """What the bot should be working on."""
+    return [TaskRun(*row) for row in tx.all(RUNS_OF_BOT, bot=bot_id)]
+
+
+RUN_ALARMS = "SELECT task_id, run FROM task_runs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def run_alarms(tx: Tx, now: Micros, n: int) -> list[tuple[int, int]]:
+    """Runs whose start, soft timeout or lease is due for a look."""
+    return [(row[0], row[1]) for row in tx.all(RUN_ALARMS, now=now, n=n)]
+
+
+_SAVE_RUNS = RowUpdate(
+    "task_runs",
+    key="task_id, run",
+    sets="""state, reason, evidence, started_at, modified_at, ended_at, soft_at, alarm_at, exit_code, duration,
+        cost_usd, stdout_size, stderr_size, outputs_ref, session""",
+    where="ended_at IS NULL",
+    types="""bigint, int, text, text, text, bigint, bigint, bigint, bigint, bigint, int, double, double, bigint, bigint,
+        text, bigint""",
+)
+
+
+def save_runs(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
+    """Write changed live runs; an ended run never changes again."""
+    rows = []
+    for r in runs:
+        r.modified_at = now
+        if r.ended_at is not None:
+            r.alarm_at = None
+        rows.append(
+            (r.task_id, r.run, r.state, r.reason, r.evidence, r.started_at, r.modified_at, r.ended_at, r.soft_at,
+             r.alarm_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session)
+        )  # fmt: skip
+    if rows and tx.update_rows(_SAVE_RUNS, rows) != len(rows):
+        raise BrokenPromise(f"a live run had already ended: {[row[:2] for row in rows][:10]}")
+
+
+RUNNING_BY_GROUP = """
+    SELECT resource_group_id, COUNT(*) FROM task_runs WHERE alarm_at IS NOT NULL GROUP BY resource_group_id
+"""
+
+
+def running_by_group(tx: Tx) -> dict[int, int]:
+    """How much each resource group is running now."""
+    return dict(tx.all(RUNNING_BY_GROUP))
+
+
+_STATS = Insert(
+    "performance_stats",
+    """task_id, run, bot_overhead, cache_trim, package_installation, named_caches_install, named_caches_uninstall,
+    cleanup, isolated_download, isolated_upload""",
+)
+
+
+def insert_stats(tx: Tx, stats: Sequence[tuple[int, int, PerformanceStats]]) -> None:
+    tx.insert_new(
+        _STATS,
+        [(task_id, run, *structs.astuple(given)) for task_id, run, given in stats],
+    )
+
+
+# ---------------------------------------------------------------- donors
+
+_DONORS = Insert("task_donors", "dedupe_key, task_id, run, created_at")
+
+
+def add_donors(tx: Tx, rows: Sequence[tuple[str, int, int, Micros]]) -> None:
+    """Let succeeded idempotent tasks answer equal ones to come."""
+    tx.insert_new(_DONORS, rows)
+
+
+DONORS = """
+    SELECT d.dedupe_key, d.task_id, d.run, r.cost_usd
+      FROM task_donors d JOIN task_runs r ON r.task_id = d.task_id AND r.run = d.run
+     WHERE d.dedupe_key {in_text:keys} AND d.created_at > :since
+     ORDER BY d.task_id
+"""
+
+
+def donors(tx: Tx, keys: Sequence[str], since: Micros) -> dict[str, tuple[int, int, float]]:
+    """The newest donor of each key: task, run and what it cost."""
+    return {row[0]: (row[1], row[2], row[3]) for row in tx.all(DONORS, keys=keys, since=since)}
+
+
+DELETES = tuple(
+    f"DELETE FROM {table} WHERE {column} {{in:ids}}"
+    for table, column in (
+        ("task_to_run", "task_id"),
+        ("task_donors", "task_id"),
+        ("performance_stats", "task_id"),
+        ("task_runs", "task_id"),
+        ("task_results", "id"),
+    )
+)
+
+
+def delete(tx: Tx, ids: Sequence[int]) -> None:
+    for text in DELETES:
+        tx.run(text, ids=ids)

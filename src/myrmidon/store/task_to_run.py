@@ -1,0 +1,151 @@
+"""The hot table: which tasks may start a run, in which order.
+
+This file does not decide anything and changes no task: it hands out rows of
+``task_to_run`` and takes them back.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_to_run import Head, TaskToRun
+from myrmidon.store.db import Tx
+from myrmidon.store.sql import Insert
+
+_COLUMNS = (
+    "task_id, instance, queue, task_rank, priority, expires_at, slice, wait_for_capacity, shared, avoid_bot"
+)
+_ROWS = Insert("task_to_run", _COLUMNS)
+
+
+def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
+    tx.insert(_ROWS, [structs.astuple(row) for row in rows])
+
+
+# The correlated LIMIT 1 reads one index entry per queue, however deep the queues are.
+HEADS = """
+    SELECT h.queue, d.resource_group_id, r.priority, r.task_rank
+      FROM (SELECT b.queue AS queue,
+                   (SELECT t.task_id FROM task_to_run t WHERE t.queue = b.queue
+                     ORDER BY t.task_rank, t.task_id LIMIT 1) AS task_id
+              FROM bot_task_dimensions b WHERE b.bot_id = :bot) h
+      JOIN task_dimensions d ON d.id = h.queue
+      JOIN task_to_run r ON r.task_id = h.task_id AND r.queue = h.queue
+"""
+
+
+def heads(tx: Tx, bot_id: str) -> list[Head]:
+    """The best row of each queue that the bot serves; read without locks, so only a hint."""
+    best: dict[int, Head] = {}
+    for row in tx.all(HEADS, bot=bot_id):
+        head = Head(*row)
+        known = best.get(head.queue)
+        if known is None or head.task_rank < known.task_rank:
+            best[head.queue] = head
+    return list(best.values())
+
+
+FIRST = f"""
+    SELECT {_COLUMNS} FROM task_to_run
+     WHERE queue = :queue AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot)
+     ORDER BY task_rank, task_id LIMIT :n
+"""
+
+
+def first(tx: Tx, queue: int, n: int, *, bot_id: str, now: Micros) -> list[TaskToRun]:
+    """The best n of one queue that this bot may take; read without locks, so only a hint."""
+    return [TaskToRun(*row) for row in tx.all(FIRST, queue=queue, n=n, bot=bot_id, now=now)]
+
+
+TAKE = f"""
+    SELECT {_COLUMNS} FROM task_to_run
+     WHERE queue = :queue AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot)
+     ORDER BY task_rank, task_id LIMIT :n {{skip_locked}}
+"""
+
+
+def take(tx: Tx, queue: int, n: int, *, bot_id: str, now: Micros) -> list[TaskToRun]:
+    """Lock the best n of one queue; fewer, or none, if others were faster.
+
+    One queue per call on purpose: with ``queue IN (...)`` InnoDB locks every row
+    it sorts, and the other bots see an empty queue while one bot commits.
+    """
+    return [TaskToRun(*row) for row in tx.all(TAKE, queue=queue, n=n, bot=bot_id, now=now)]
+
+
+TAKE_THESE = f"""
+    SELECT {_COLUMNS} FROM task_to_run
+     WHERE task_id {{in:task_ids}} AND queue = :queue AND expires_at > :now
+     ORDER BY task_rank, task_id {{skip_locked}}
+"""
+
+
+def take_these(tx: Tx, queue: int, task_ids: Sequence[int], *, now: Micros) -> list[TaskToRun]:
+    """Lock chosen rows of one queue, for a bot that holds their values; those still free."""
+    return [TaskToRun(*row) for row in tx.all(TAKE_THESE, queue=queue, task_ids=task_ids, now=now)]
+
+
+OF_TASKS = f"SELECT {_COLUMNS} FROM task_to_run WHERE task_id {{in:task_ids}} ORDER BY task_id, instance"
+
+
+def of_tasks(tx: Tx, task_ids: Sequence[int]) -> list[TaskToRun]:
+    return [TaskToRun(*row) for row in tx.all(OF_TASKS, task_ids=task_ids)]
+
+
+REMOVE = "DELETE FROM task_to_run WHERE task_id {in:task_ids}"
+REMOVE_INSTANCE = "DELETE FROM task_to_run WHERE task_id {in:task_ids} AND instance = :instance"
+
+
+def remove(tx: Tx, task_ids: Sequence[int]) -> int:
+    """Take back every right to run these tasks; the caller holds their tasks' locks."""
+    return tx.run(REMOVE, task_ids=task_ids) if task_ids else 0
+
+
+def remove_taken(tx: Tx, taken: Sequence[TaskToRun]) -> int:
+    """Use up rows that ``take`` locked."""
+    by_instance: dict[int, list[int]] = {}
+    for row in taken:
+        by_instance.setdefault(row.instance, []).append(row.task_id)
+    return sum(tx.run(REMOVE_INSTANCE, task_ids=ids, instance=i) for i, ids in sorted(by_instance.items()))
+
+
+EXPIRED = """
+    SELECT task_id FROM task_to_run WHERE expires_at <= :now ORDER BY expires_at LIMIT :n
+"""
+
+
+def expired(tx: Tx, now: Micros, n: int) -> list[int]:
+    """Tasks whose slice has waited long enough."""
+    return [row[0] for row in tx.all(EXPIRED, now=now, n=n)]
+
+
+UNSERVED = """
+    SELECT task_id FROM task_to_run
+     WHERE queue = :queue AND wait_for_capacity = 0 AND task_id > :after ORDER BY task_id LIMIT :n
+"""
+
+
+def unserved(tx: Tx, queue: int, *, after: int, n: int) -> list[int]:
+    """Tasks of a queue without bots that do not want to wait for one."""
+    return [row[0] for row in tx.all(UNSERVED, queue=queue, after=after, n=n)]
+
+
+FORGIVE = "UPDATE task_to_run SET avoid_bot = NULL WHERE queue = :queue AND avoid_bot IS NOT NULL"
+
+
+def forgive(tx: Tx, queue: int) -> None:
+    """Let a bot try again what it lost: nobody else is left to do it."""
+    tx.run(FORGIVE, queue=queue)
+
+
+POSITION = """
+    SELECT COUNT(*) FROM task_to_run
+     WHERE queue = :queue AND (task_rank < :task_rank OR (task_rank = :task_rank AND task_id < :task_id))
+"""
+
+
+def position(tx: Tx, row: TaskToRun) -> int:
+    """How many rows of its queue stand before this one."""
+    found = tx.one(POSITION, queue=row.queue, task_rank=row.task_rank, task_id=row.task_id)
+    return found[0] if found else 0

@@ -1,0 +1,246 @@
+"""What every test may ask for.
+
+    db           a migrated, empty Db; the test runs once per database (ids sqlite, postgresql, mariadb)
+    db_url       the same as a URL, for tests that open it themselves or several times
+    new_db_url   a database without any table, once per database
+    sqlite_db    a migrated, empty Db on SQLite only
+    open_test_db the way to open any of these URLs, closed when the test ends
+    clock, ids   virtual time and an IdSource
+
+`--soak` lets the tests marked `soak` run; `--databases sqlite,mariadb` leaves servers out. Only one migrated
+database per worker and server exists: a test that changes its tables takes `new_db_url` instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import databases, servers
+
+START = 1_767_225_600_000_000  # 2026-01-01, in Micros
+
+
+class Clock:
+    """Time that passes only when a test says so."""
+
+    def __init__(self, now: int = START) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: float) -> int:
+        """Let time pass (negative: the clock steps back); the new now."""
+        self.now += round(seconds * 1_000_000)
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ids() -> Any:
+    from myrmidon.model.ids import IdSource
+
+    return IdSource(slot=1)
+
+
+@pytest.fixture(params=databases.DIALECTS)
+def dialect(request: pytest.FixtureRequest) -> str:
+    """The database a parametrised test runs on; skips, with the reason, where there is none."""
+    kind: str = request.param
+    if kind != "sqlite":
+        _ensure_started(request.config, kind)
+        try:
+            databases.server_url(kind)
+        except databases.Unavailable as why:
+            pytest.skip(str(why))
+    elif kind not in _wanted(request.config):
+        pytest.skip("sqlite was left out of this run")
+    return kind
+
+
+@pytest.fixture
+def db_url(dialect: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    if dialect == "sqlite":
+        files: databases.SqliteFiles = request.getfixturevalue("sqlite_files")
+        url = files.migrated()
+        yield url
+        files.remove(url)
+    else:
+        yield request.getfixturevalue("server_databases")(dialect).emptied()
+
+
+@pytest.fixture
+def new_db_url(dialect: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    if dialect == "sqlite":
+        files: databases.SqliteFiles = request.getfixturevalue("sqlite_files")
+        url = files.new()
+        yield url
+        files.remove(url)
+    else:
+        yield servers.new_database(databases.server_url(dialect))
+
+
+@pytest.fixture
+def open_test_db() -> Iterator[Callable[..., Any]]:
+    """open_db with the options a test server needs; everything opened is closed when the test ends."""
+    opened: list[Any] = []
+
+    def open_one(url: str, **options: Any) -> Any:
+        opened.append(databases.open_for_test(url, **options))
+        return opened[-1]
+
+    yield open_one
+    for db in opened:
+        db.close()
+
+
+@pytest.fixture
+def db(db_url: str, open_test_db: Callable[..., Any]) -> Any:
+    return open_test_db(db_url)
+
+
+@pytest.fixture
+def sqlite_url(sqlite_files: databases.SqliteFiles) -> Iterator[str]:
+    url = sqlite_files.migrated()
+    yield url
+    sqlite_files.remove(url)
+
+
+@pytest.fixture
+def sqlite_db(sqlite_url: str, open_test_db: Callable[..., Any]) -> Any:
+    return open_test_db(sqlite_url)
+
+
+@pytest.fixture(scope="session")
+def sqlite_files() -> Iterator[databases.SqliteFiles]:
+    folder = databases.scratch_folder()
+    yield databases.SqliteFiles(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def server_databases() -> Iterator[Callable[[str], databases.ServerDatabase]]:
+    kept: dict[str, databases.ServerDatabase] = {}
+
+    def of(kind: str) -> databases.ServerDatabase:
+        if kind not in kept:
+            kept[kind] = databases.ServerDatabase(databases.server_url(kind))
+        return kept[kind]
+
+    yield of
+    for database in kept.values():
+        database.close()
+
+
+# --- The run as a whole: options, servers, coverage ---
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run the tests marked soak as well")
+    parser.addoption(
+        "--databases", default=",".join(databases.DIALECTS), help="comma-separated; the others are skipped"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SERVERS] = []
+    config.stash[TRACER] = _start_coverage(config)
+    if _is_worker(config):
+        return
+    for kind in servers.KINDS:
+        databases.forget(kind)
+    if _has_workers(config):
+        _start(config, [kind for kind in servers.KINDS if kind in _wanted(config)])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    for server in config.stash.get(SERVERS, []):
+        server.stop()
+    tracer = config.stash.get(TRACER, None)
+    if tracer is not None:
+        tracer.stop()
+        tracer.save()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--soak"):
+        return
+    soak = [item for item in items if item.get_closest_marker("soak")]
+    if soak:
+        config.hook.pytest_deselected(items=soak)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Tests marked `untraced` run at full speed: what they repeat a thousand times, others cover once."""
+    tracer = item.config.stash.get(TRACER, None)
+    if tracer is None or not item.get_closest_marker("untraced"):
+        return (yield)
+    tracer.stop()
+    try:
+        return (yield)
+    finally:
+        tracer.start()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """A database that was not tested is said aloud, not only counted among the skipped."""
+    for kind in servers.KINDS:
+        if why := os.environ.get(f"MYRMIDON_TEST_NO_{kind.upper()}"):
+            terminalreporter.write_line(f"NOT TESTED on {kind}: {why}", red=True, bold=True)
+
+
+SERVERS = pytest.StashKey[list[servers.Server]]()
+TRACER = pytest.StashKey[Any]()
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _has_workers(config: pytest.Config) -> bool:
+    return bool(getattr(config.option, "numprocesses", None)) and not config.option.collectonly
+
+
+def _wanted(config: pytest.Config) -> list[str]:
+    return [name.strip() for name in str(config.getoption("--databases")).split(",")]
+
+
+def _ensure_started(config: pytest.Config, kind: str) -> None:
+    """Without workers a server is started by the first test that asks for it."""
+    if not _is_worker(config) and kind in _wanted(config) and not databases.announced(kind):
+        _start(config, [kind])
+
+
+def _start(config: pytest.Config, kinds: list[str]) -> None:
+    reasons = servers.available()
+    for kind in kinds:
+        if why := reasons[kind]:
+            databases.announce(kind, servers.CannotStart(why))
+    for kind, server in servers.start_all([kind for kind in kinds if not reasons[kind]]).items():
+        databases.announce(kind, server)
+        if isinstance(server, servers.Server):
+            config.stash[SERVERS].append(server)
+
+
+def _start_coverage(config: pytest.Config) -> Any:
+    """Measured inside each worker, only when asked for by MYRMIDON_COVERAGE=1 (see the Makefile)."""
+    if os.environ.get("MYRMIDON_COVERAGE") != "1" or _has_workers(config):
+        return None
+    import coverage
+
+    Path(".coverage").mkdir(exist_ok=True)
+    tracer = coverage.Coverage(config_file="pyproject.toml")
+    tracer.start()
+    return tracer

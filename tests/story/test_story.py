@@ -1,0 +1,96 @@
+"""Tests that guard the reader: the reading order, the walls between the parts, and the documents."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.story import source
+
+SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE)\s")
+CHANCE = re.compile(
+    r"(datetime\.)?(datetime|date)\.(now|utcnow|today)|time\.(time|time_ns|monotonic|monotonic_ns)"
+    r"|os\.(urandom|getrandom)|(random|uuid|secrets)(\..*)?"
+)
+CONSTANT = re.compile(r"(\w+\.)?_?[A-Z][A-Z0-9_]*(\.\w+)?")
+MAY_WRITE_SQL = {
+    f"store/{name}.py"
+    for name in ("sql", "link", "sqlite", "postgresql", "mariadb", "db", "migrate", "filters")
+}
+MAY_READ_A_CLOCK = {"store/db.py", "store/group_commit.py", "store/migrate.py"}
+
+
+def test_every_file_is_listed_exactly_once():
+    order = source.reading_order()
+    assert len(order) == len(set(order)), "STORY.md lists a file twice"
+    assert set(source.files()) - set(order) == set(), "STORY.md does not list these files"
+
+
+def test_every_listed_file_exists():
+    assert set(source.reading_order()) - set(source.files()) == set(), (
+        "STORY.md lists files that do not exist"
+    )
+
+
+def test_a_file_imports_only_what_the_reader_has_read():
+    order = source.reading_order()
+    ahead = [
+        f"{file} imports {imported}, which comes later"
+        for position, file in enumerate(order)
+        if file in source.files()
+        for imported in source.imported_files(file)
+        if imported not in order[:position]
+    ]
+    assert ahead == []
+
+
+def test_sql_lives_in_the_store_only():
+    outside = [file for file in source.files() if not file.startswith("store/")]
+    found = [(file, text) for file in outside for text in source.strings(file) if SQL.match(text)]
+    assert found == []
+
+
+def test_statements_are_put_together_from_constants_only():
+    """What varies is a parameter; only the files that know the drivers, and the filters, write SQL."""
+    found = [
+        (file, hole)
+        for file in source.files("store")
+        if file not in MAY_WRITE_SQL
+        for start, holes in source.filled_in(file)
+        if SQL.match(start)
+        for hole in holes
+        if not CONSTANT.fullmatch(hole)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("part", ["model", "store", "scheduler"])
+def test_the_core_reads_no_clock_and_no_chance(part):
+    files = [file for file in source.files(part) if file not in MAY_READ_A_CLOCK]
+    found = [
+        (file, name)
+        for file in files
+        for name in [*source.imported_names(file), *source.used_names(file)]
+        if CHANCE.fullmatch(name)
+    ]
+    assert found == []
+
+
+def test_every_public_verb_has_a_test_bearing_its_name():
+    tests = "\n".join(path.read_text() for path in (source.ROOT / "tests").rglob("*.py"))
+    words = set(re.findall(r"\w+", tests))
+    untested = [
+        f"{file}: {name}"
+        for file in source.files("scheduler")
+        for name in source.public_functions(file)
+        if name not in words
+    ]
+    assert untested == []
+
+
+def test_every_error_code_is_documented():
+    documented = set(re.findall(r"`([a-z_.]+)`", (source.ROOT / "docs" / "errors.md").read_text()))
+    codes = source.error_codes()
+    assert codes, "model/errors.py has no codes"
+    assert set(codes) - documented == set()

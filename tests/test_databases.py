@@ -1,0 +1,63 @@
+"""The ground the other tests stand on: servers that come back, databases that are empty."""
+
+from __future__ import annotations
+
+import psycopg
+import pymysql
+import pytest
+
+from tests import databases, servers
+
+on_servers = pytest.mark.parametrize("dialect", servers.KINDS, indirect=True)
+
+
+@pytest.fixture
+def link(dialect):
+    """A database with two tables, one of them filled by its migration, and a name that needs quotes."""
+    link = databases.connect(servers.new_database(databases.server_url(dialect)))
+    for statement in (
+        'CREATE TABLE "values" (id INT PRIMARY KEY)',
+        "CREATE TABLE marks (id INT PRIMARY KEY)",
+    ):
+        link.run(statement)
+    link.run("INSERT INTO marks VALUES (7)")
+    yield link
+    link.close()
+
+
+@on_servers
+def test_emptying_leaves_exactly_what_the_migration_left(link):
+    rows = databases.Rows(link)
+    link.run('INSERT INTO "values" VALUES (1), (2)')
+    link.run("UPDATE marks SET id = 8")
+    rows.empty()
+    assert link.rows('SELECT * FROM "values"') == []
+    assert link.rows("SELECT * FROM marks") == [(7,)]
+
+
+@on_servers
+def test_a_database_with_a_lock_left_behind_is_abandoned(dialect, monkeypatch):
+    database = databases.ServerDatabase(databases.server_url(dialect), lambda url: None)
+    first = database.emptied()
+    error = psycopg.Error if dialect == "postgresql" else pymysql.err.OperationalError
+
+    def locked(self: databases.Rows) -> None:
+        raise error("lock timeout")
+
+    monkeypatch.setattr(databases.Rows, "empty", locked)
+    assert database.emptied() != first
+    database.close()
+
+
+@pytest.mark.parametrize("kind", servers.KINDS)
+def test_a_killed_server_comes_back_with_what_it_held(kind):
+    if why := servers.available()[kind]:
+        pytest.skip(why)
+    server = servers.postgresql() if kind == "postgresql" else servers.mariadb()
+    url = server.new_database()
+    servers.execute(url, "CREATE TABLE a (id INT PRIMARY KEY)")
+    server.kill()
+    server.start()
+    servers.execute(url, "INSERT INTO a VALUES (1)")
+    server.stop()
+    assert not server.folder.exists()

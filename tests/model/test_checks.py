@@ -74,9 +74,7 @@ def test_a_long_text_is_cut_visibly():
     assert kind_of("x" * 5000) == "text of 5000 characters"
 
 
-@pytest.mark.parametrize(
-    "path", ["a", "a/b", "a.b/..c", "...", "a/...", "..a", ".hidden/x", ".", "a b", "ä/ö", "ab:c"]
-)
+@pytest.mark.parametrize("path", ["a", "a/b", "a.b/..c", "...", "a/...", "..a", ".hidden/x", ".", "a b", "ä/ö", "ab:c"])
 def test_paths_that_stay_below_are_relative(path):
     assert is_relative(path)
 

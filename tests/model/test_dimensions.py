@@ -99,9 +99,7 @@ def test_a_bot_matches_when_it_has_every_value_or_an_alternative_of_it(dims, fit
 
 def test_expand_gives_each_combination_of_alternatives():
     text = canonical({"os": ["b|a", "Linux"], "pool": ["ci"], "gpu": ["1|2"]})
-    assert expand(text) == [
-        [f"gpu:{gpu}", "os:Linux", f"os:{os}", "pool:ci"] for gpu, os in product("12", "ab")
-    ]
+    assert expand(text) == [[f"gpu:{gpu}", "os:Linux", f"os:{os}", "pool:ci"] for gpu, os in product("12", "ab")]
 
 
 def test_flat_lists_what_a_bot_has():
@@ -184,9 +182,7 @@ def test_dimensions_past_their_limits_are_refused(path, raw):
 
 
 def test_a_dimension_bomb_is_refused_fast():
-    bomb = wanted(
-        **{f"k{i}": ["|".join(f"{i}.{j}.{a}" for a in range(8)) for j in range(16)] for i in range(31)}
-    )
+    bomb = wanted(**{f"k{i}": ["|".join(f"{i}.{j}.{a}" for a in range(8)) for j in range(16)] for i in range(31)})
     started = time.perf_counter()
     _, (problem,) = read(bomb)
     assert time.perf_counter() - started < 1
@@ -232,9 +228,7 @@ def test_a_bot_with_wrong_dimensions_is_refused(raw, path):
 rough = st.text("ab |~{\0é\t", max_size=3)
 
 
-@given(
-    st.dictionaries(st.one_of(st.just("pool"), st.just("id"), rough), st.lists(rough, max_size=2), max_size=3)
-)
+@given(st.dictionaries(st.one_of(st.just("pool"), st.just("id"), rough), st.lists(rough, max_size=2), max_size=3))
 def test_the_quick_look_accepts_nothing_that_the_close_look_refuses(raw):
     check = Checker()
     closely = dimensions._checked(check, raw, ())

@@ -32,9 +32,7 @@ FIELDS = [
 # fmt: on
 texts = st.one_of(
     st.text(st.characters(), max_size=8),
-    st.sampled_from(
-        ["", "\0", "\ud800", "a:b", "a|b", "..", "a/b", "int", "List<int8>", "constant", "taskId:a"]
-    ),
+    st.sampled_from(["", "\0", "\ud800", "a:b", "a|b", "..", "a/b", "int", "List<int8>", "constant", "taskId:a"]),
     st.sampled_from([DIGEST, "AQ==", "none", "a", "b", "CONTINUE", "all-resolved", "x" * 300]),
 )
 scalars = st.one_of(

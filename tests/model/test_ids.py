@@ -66,10 +66,7 @@ def test_a_million_ids_of_two_slots_are_unique():
 
 def test_threads_share_a_source_without_doubles():
     source, made = IdSource(3), []
-    threads = [
-        threading.Thread(target=lambda: made.extend([source.next(NOW) for _ in range(2000)]))
-        for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: made.extend([source.next(NOW) for _ in range(2000)])) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

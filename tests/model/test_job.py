@@ -88,9 +88,7 @@ def test_tasks_may_come_as_a_list():
 
 
 def test_a_graph_survives_encoding():
-    graph = parse_graph(
-        a_graph({"a": a_node(), "b": feeding("c"), "c": feeding()}, routing="r", deadline_s=5)
-    )
+    graph = parse_graph(a_graph({"a": a_node(), "b": feeding("c"), "c": feeding()}, routing="r", deadline_s=5))
     again = parse_graph(json.loads(json.dumps(encode_graph(graph))))
     assert again == graph
 
@@ -409,9 +407,7 @@ def test_an_order_exists_exactly_when_there_is_no_cycle(edges):
 def chain(n):
     parsed = parse_graph(a_graph({"first": a_node()})).nodes[0]
     request = parsed.request
-    nodes = [
-        type(parsed)(label=f"t{i}", request=request, requires=[f"t{i - 1}"] if i else []) for i in range(n)
-    ]
+    nodes = [type(parsed)(label=f"t{i}", request=request, requires=[f"t{i - 1}"] if i else []) for i in range(n)]
     return Graph(name="chain", nodes=nodes[::-1])
 
 

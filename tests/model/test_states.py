@@ -90,9 +90,7 @@ def test_a_job_moves_as_its_table_says():
         "FAILED": "RUNNING",
         "CANCELLED": "",
     }
-    assert {o.value: {n.value for n in JOB_MOVES[o]} for o in JobState} == {
-        o: set(n.split()) for o, n in legal.items()
-    }
+    assert {o.value: {n.value for n in JOB_MOVES[o]} for o in JobState} == {o: set(n.split()) for o, n in legal.items()}
     assert {"SUCCEEDED", "FAILED", "CANCELLED"} == JOB_FINAL
 
 

@@ -374,15 +374,26 @@ LIMITS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("path", "good", "bad"), LIMITS, ids=[f"{i}-{row[0]}" for i, row in enumerate(LIMITS)]
-)
+@pytest.mark.parametrize(("path", "good", "bad"), LIMITS, ids=[f"{i}-{row[0]}" for i, row in enumerate(LIMITS)])
 def test_a_limit_is_accepted_and_one_past_it_is_refused(path, good, bad):
     parse_task(good)
     (problem,) = problems_of(bad)
     assert problem.path == path
     assert problem.allowed
     assert len(problem.value) <= 100
+
+
+def test_a_key_of_metadata_has_1_to_255_characters():
+    parse_task(a_task(metadata={sized(255): "v"}))
+    for key in ("", sized(256)):
+        (problem,) = problems_of(a_task(metadata={key: "v"}))
+        assert problem.path.startswith("metadata['")
+
+
+def test_a_secret_given_as_text_has_the_same_limit():
+    parse_task(a_task(secret_bytes=base64.b64encode(b"s" * 20_480).decode()))
+    (problem,) = problems_of(a_task(secret_bytes=base64.b64encode(b"s" * 20_481).decode()))
+    assert problem.path == "secret_bytes"
 
 
 def test_limits_can_be_set():
@@ -508,11 +519,7 @@ def at(tree, path):
 
 @pytest.mark.parametrize(
     "field",
-    [
-        ".".join(map(str, p))
-        for p in every_place(FULL_COMMAND)
-        if p and isinstance(p[-1], str) and "metadata" not in p
-    ],
+    [".".join(map(str, p)) for p in every_place(FULL_COMMAND) if p and isinstance(p[-1], str) and "metadata" not in p],
 )
 def test_nul_bytes_and_lone_surrogates_are_refused_in_every_text(field):
     path = tuple(int(s) if s.isdigit() else s for s in field.split("."))
@@ -685,9 +692,7 @@ def hash_of(**given):
 
 def test_equal_work_has_one_hash_whatever_its_order():
     one = hash_of(env={"A": "1", "B": "2"}, dimensions={"pool": ["ci"], "os": ["a", "b|c"]}, caches=caches(2))
-    other = hash_of(
-        env={"B": "2", "A": "1"}, dimensions={"os": ["c|b", "a"], "pool": ["ci"]}, caches=caches(2)[::-1]
-    )
+    other = hash_of(env={"B": "2", "A": "1"}, dimensions={"os": ["c|b", "a"], "pool": ["ci"]}, caches=caches(2)[::-1])
     assert one == other
     assert len(one) == 64
 
@@ -766,9 +771,7 @@ def test_automatic_tags_join_the_manual_ones_sorted():
 
 
 def test_nobody_and_no_account_are_tagged_none():
-    assert {"user:none", "service_account:none"} <= set(
-        automatic_tags(parse_task(a_task(service_account="")))
-    )
+    assert {"user:none", "service_account:none"} <= set(automatic_tags(parse_task(a_task(service_account=""))))
 
 
 def test_the_numbers_of_the_design_are_the_defaults():

@@ -54,9 +54,7 @@ def test_a_type_string_is_read_and_shown_canonically(text):
 
 @pytest.mark.parametrize("alias", ALIASES)
 def test_aliases_are_normalised_at_every_depth(alias):
-    assert normal(f"Map<{'int' if alias == 'float' else alias},List<{alias}>>").endswith(
-        f"List<{ALIASES[alias]}>>"
-    )
+    assert normal(f"Map<{'int' if alias == 'float' else alias},List<{alias}>>").endswith(f"List<{ALIASES[alias]}>>")
 
 
 def test_types_are_the_same_when_their_canonical_texts_are():

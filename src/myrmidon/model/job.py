@@ -52,7 +52,7 @@ class RequiresPolicy(StrEnum):
     ALL_RESOLVED = "all-resolved"
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class Node(Struct, frozen=True, kw_only=True, gc=False):
     """One task of a job. ``requires`` holds the explicit parents only; data edges come from the inputs."""
 
     label: str

@@ -8,7 +8,8 @@
     └── outputs[]
 
 This file parses and checks requests. It does not know jobs (job.py), bots, or what becomes of the request
-(task_result.py), and it makes no ids.
+(task_result.py), and it makes no ids. The big structs are left out of garbage collection (``gc=False``): they
+are frozen and built from their leaves up, so no cycle can run through them, and a graph has 100,000 of them.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Cache(Struct, frozen=True, kw_only=True):
     path: str
 
 
-class Properties(Struct, frozen=True, kw_only=True):
+class Properties(Struct, frozen=True, kw_only=True, gc=False):
     """What to run and on which bots. Everything in here, and nothing else, is part of the properties hash.
 
     An empty value in env means: delete that variable on the bot.
@@ -104,7 +105,7 @@ class Properties(Struct, frozen=True, kw_only=True):
     idempotent: bool = False
 
 
-class Slice(Struct, frozen=True, kw_only=True):
+class Slice(Struct, frozen=True, kw_only=True, gc=False):
     """One fallback: these properties, for so long. The expiry counts from the moment the task is READY."""
 
     properties: Properties
@@ -168,7 +169,7 @@ class Output(Struct, frozen=True, kw_only=True):
     shared: bool = False
 
 
-class TaskRequest(Struct, frozen=True, kw_only=True):
+class TaskRequest(Struct, frozen=True, kw_only=True, gc=False):
     """One task as it was asked for. ``tags`` are the manual ones only; see automatic_tags.
 
     ``deadline_s`` None means the deadline of the job, or the default for a lone task.

@@ -255,13 +255,17 @@ def _node(check: Checker, value: object, path: Path, *, label: str, subs: Mappin
     listed = len(path) == 2 and isinstance(path[1], int)
     check.unknown_keys(raw, _LISTED_NODE_KEYS if listed else _NODE_KEYS, path)
     request = _node_request(check, raw, path, label=label, subs=subs)
+    policy = check.choice(raw, "requires_policy", path, _REQUIRES, RequiresPolicy.ALL_SUCCEEDED)
+    if policy == RequiresPolicy.ALL_RESOLVED and any(isinstance(given, OutputOf) for given in request.inputs):
+        rule = "all-succeeded for a task that reads outputs: a parent that failed has none"
+        check.note_shown((*path, "requires_policy"), policy.value, rule, "contradiction")
     return Node(
         label=label,
         request=request,
         requires=check.texts(
             raw, "requires", path, check.limits.parents, chars=check.limits.label_chars, least_chars=1
         ),
-        policy=check.choice(raw, "requires_policy", path, _REQUIRES, RequiresPolicy.ALL_SUCCEEDED),
+        policy=policy,
         hold=check.boolean(raw, "hold", path),
     )
 

@@ -10,7 +10,7 @@ straggler of the network and gets none.
 """
 
 from collections.abc import Sequence
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from hmac import digest as hmac_digest
 
 from msgspec import Struct
@@ -150,22 +150,22 @@ def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
 def _start(turn: Turn, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult]]) -> list[Claimed]:
     turn.know(task.id for _, task in taken)
     task_to_run.remove_taken(turn.tx, [row for row, _ in taken])
-    runs = []
+    runs, key = [], claim_key(poll)
     for row, task in taken:
         number = next_run_number(task.run_number) or 0
         task.run_number = number
         task.bot_id = bot.id
         task.started_at = turn.now
         turn.begin(task)
-        runs.append(_new_run(turn, bot, poll, row, task))
+        runs.append(_new_run(turn, bot, poll, row, task, key))
     task_result.insert_runs(turn.tx, runs)
     turn.flush()
     return _hand_out(turn, poll, runs)
 
 
-def _new_run(turn: Turn, bot: Bot, poll: Poll, row: TaskToRun, task: TaskResult) -> TaskRun:
+def _new_run(turn: Turn, bot: Bot, poll: Poll, row: TaskToRun, task: TaskResult, key: bytes) -> TaskRun:
     request = turn.requests[task.id]
-    token = run_token(poll, task.id, task.run_number)
+    token = run_token(key, task.id, task.run_number)
     return TaskRun(
         task_id=task.id,
         run=task.run_number,
@@ -198,10 +198,14 @@ def _new_run(turn: Turn, bot: Bot, poll: Poll, row: TaskToRun, task: TaskResult)
     )
 
 
-def run_token(poll: Poll, task_id: int, run: int) -> str:
-    """The run's secret: made again from the same claim, so that its reply can be repeated."""
-    text = f"{poll.bot_id}\n{poll.session}\n{poll.nonce}\n{task_id}\n{run}"
-    return hmac_digest(poll.token_key, text.encode(), "sha256").hex()
+def claim_key(poll: Poll) -> bytes:
+    """The secret of one claim: the same claim makes the same one, so that its reply can be repeated."""
+    return hmac_digest(poll.token_key, f"{poll.bot_id}\n{poll.session}\n{poll.nonce}".encode(), "sha256")
+
+
+def run_token(key: bytes, task_id: int, run: int) -> str:
+    """The secret of one run of a claim."""
+    return blake2b(b"%d.%d" % (task_id, run), key=key, digest_size=32).hexdigest()
 
 
 def token_hash(token: str) -> str:
@@ -216,16 +220,17 @@ def _hand_out(turn: Turn, poll: Poll, runs: Sequence[TaskRun]) -> list[Claimed]:
     turn.know(task_ids)
     functions = [i for i in task_ids if turn.requests[i].func_name is not None]
     inputs = values.inputs(turn.tx, functions) if functions else {}
-    secrets = task_request.secrets(turn.tx, task_ids)
+    hidden = task_request.secrets(turn.tx, task_ids)
+    key = claim_key(poll)
     return [
         Claimed(
             task_id=run.task_id,
             run=run.run,
-            token=run_token(poll, run.task_id, run.run),
+            token=run_token(key, run.task_id, run.run),
             request=turn.requests[run.task_id],
             slice=turn.slices[run.task_id][run.slice],
             inputs=inputs.get(run.task_id, []),
-            secret_bytes=secrets.get(run.task_id),
+            secret_bytes=hidden.get(run.task_id),
             deadline_at=turn.requests[run.task_id].deadline_at,
         )
         for run in runs

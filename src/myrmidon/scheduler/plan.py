@@ -55,6 +55,7 @@ class Plan(Struct, kw_only=True):
     hold: bool = False
     user: str = ""
     root: int | None = None
+    tags: list[str] = []
 
 
 class Produced(Struct, frozen=True):
@@ -203,6 +204,7 @@ def store_plans(
 def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int]) -> None:
     """Make the rows of a request, and keep them for the rest of the turn."""
     r = plan.request
+    plan.tags = automatic_tags(structs.replace(r, user=plan.user) if plan.user else r)
     function = r.function
     turn.requests[plan.task_id] = RequestRow(
         id=plan.task_id,
@@ -231,7 +233,7 @@ def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int]) -> N
         deadline_at=plan.deadline_at,
         requires_policy=plan.policy,
         routing=r.routing,
-        tags=_encode(automatic_tags(structs.replace(r, user=plan.user) if plan.user else r)).decode(),
+        tags=_encode(plan.tags).decode(),
         metadata=_encode(r.metadata).decode(),
     )
     secret = hmac_digest(turn.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
@@ -255,8 +257,7 @@ def _store_requests(turn: Turn, plans: Sequence[Plan]) -> None:
     task_request.insert(turn.tx, [structs.astuple(row) for row in rows])
     pieces = [structs.astuple(piece) for plan in plans for piece in turn.slices[plan.task_id]]
     task_request.insert_slices(turn.tx, pieces)
-    tags = [(tag, row.id) for row in rows for tag in json.decode(row.tags, type=list[str])]
-    task_request.insert_tags(turn.tx, tags)
+    task_request.insert_tags(turn.tx, [(tag, plan.task_id) for plan in plans for tag in plan.tags])
     secrets = [(p.task_id, p.request.secret_bytes) for p in plans if p.request.secret_bytes is not None]
     if secrets:
         task_request.insert_secrets(turn.tx, secrets)

@@ -31,7 +31,7 @@ from myrmidon.scheduler.claim import token_hash
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, Verdict, judge_finish, judge_lost, judge_unstarted
 from myrmidon.scheduler.ready import make_ready, share_output
 from myrmidon.scheduler.settle import settle
-from myrmidon.scheduler.turn import Turn, live
+from myrmidon.scheduler.turn import Turn
 from myrmidon.store import bot as bots
 from myrmidon.store import log as logs
 from myrmidon.store import task_result
@@ -76,7 +76,7 @@ def report(
     turn = Turn(tx, now, ids, rules)
     tasks = turn.lock(item.task_id for item in reports)
     runs = {(run.task_id, run.run): run for run in task_result.runs_of(tx, sorted(tasks))} if tasks else {}
-    turn.know(tasks)
+    turn.know_briefly(tasks)
     desk = _Desk(turn, bot_id, tasks, runs)
     replies = [desk.take(item) for item in reports]
     make_ready(turn, desk.again, avoid=desk.avoid)
@@ -103,6 +103,9 @@ class _Desk:
         self.bot_id = bot_id
         self.tasks = tasks
         self.runs = runs
+        self.by_task: dict[int, list[TaskRun]] = {}
+        for run in runs.values():
+            self.by_task.setdefault(run.task_id, []).append(run)
         self.again: list[TaskResult] = []
         self.avoid: dict[int, str] = {}
         self.stats: list[tuple[int, int, PerformanceStats]] = []
@@ -133,7 +136,7 @@ class _Desk:
             self._conclude(task, run, Verdict(TaskState.CANCELED, task.reason))
             return _STALE
         now = self.turn.now
-        request = self.turn.requests[task.id]
+        request = self.turn.briefs[task.id]
         run.started_at = now
         run.soft_at = now + request.timeout if request.timeout is not None and request.max_num_instances > 1 else None
         run.alarm_at = min(now + run.lease, run.soft_at) if run.soft_at is not None else now + run.lease
@@ -148,7 +151,7 @@ class _Desk:
         run.stdout_size = item.stdout_size
         run.stderr_size = item.stderr_size
         run.outputs_ref = json.encode(item.outputs_ref).decode() if item.outputs_ref else None
-        verdict = judge_finish(task, item, reruns=self.turn.requests[task.id].max_num_retries)
+        verdict = judge_finish(task, item, reruns=self.turn.briefs[task.id].max_num_retries)
         if verdict.state == TaskState.SUCCEEDED and not _write_outputs(self.turn, task, item.outputs):
             verdict = Verdict(TaskState.FAILED, "bad_outputs")
         self.turn.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
@@ -171,7 +174,7 @@ class _Desk:
         if item.kind == "bot_error" and self.turn.now - run.claimed_at < self.turn.rules.quick_failure_window:
             self.quick_faults += 1
         self.turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, item.kind)
-        verdict = judge_lost(task, item.kind, retries=self.turn.requests[task.id].retries)
+        verdict = judge_lost(task, item.kind, retries=self.turn.briefs[task.id].retries)
         self._conclude(task, run, verdict)
         return Reply(Outcome.ACCEPTED)
 
@@ -183,7 +186,7 @@ class _Desk:
         return Reply(Outcome.ACCEPTED)
 
     def _conclude(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
-        others = [other for other in live(list(self.runs.values()), task) if other is not run]
+        others = [other for other in self.by_task[task.id] if other.live and other is not run]
         if conclude(self.turn, task, run, verdict, others):
             self.again.append(task)
             if verdict.retried:
@@ -243,7 +246,7 @@ def _late(run: TaskRun, item: Report) -> Reply:
 
 def _write_outputs(turn: Turn, task: TaskResult, given: Sequence[OutputValue]) -> bool:
     """Store what a function returned, once; False when it is not what the function promised."""
-    if turn.requests[task.id].func_name is None:
+    if turn.briefs[task.id].func_name is None:
         return not given
     wanted = values.outputs(turn.tx, [task.id]).get(task.id, [])
     if [kind for _, _, _, kind in wanted] != [output.type for output in given]:

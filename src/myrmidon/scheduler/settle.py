@@ -59,8 +59,10 @@ def _follow(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
 
 def _donate(turn: Turn, succeeded: Sequence[TaskResult]) -> None:
     """Remember idempotent results for equal tasks to come."""
-    turn.know(task.id for task in succeeded)
-    givers = [t for t in succeeded if turn.slices[t.id][t.current_task_slice].idempotent]
+    turn.know_briefly(task.id for task in succeeded)
+    givers = [task for task in succeeded if turn.briefs[task.id].idempotent]
+    turn.know(task.id for task in givers)
+    givers = [task for task in givers if turn.slices[task.id][task.current_task_slice].idempotent]
     if not givers:
         return
     keys = dedupe_keys(turn, [task.id for task in givers])

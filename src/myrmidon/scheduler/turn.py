@@ -19,7 +19,7 @@ from myrmidon.store.db import Tx
 from myrmidon.store.drain import Drain
 from myrmidon.store.job import Job
 from myrmidon.store.task_queues import Queue
-from myrmidon.store.task_request import RequestRow, SliceRow
+from myrmidon.store.task_request import Brief, RequestRow, SliceRow
 
 
 class Turn:
@@ -34,12 +34,15 @@ class Turn:
         self.ended: list[TaskResult] = []
         self.ready: list[TaskResult] = []
         self.woken: set[int] = set()
+        self.briefs: dict[int, Brief] = {}
         self.requests: dict[int, RequestRow] = {}
         self.slices: dict[int, list[SliceRow]] = {}
         self._queues: dict[int, Queue] = {}
         self._orders: dict[str, Order] = {}
         self._fresh: dict[int, TaskResult] = {}
         self._dirty: dict[int, TaskResult] = {}
+        self._begun: dict[int, TaskResult] = {}
+        self._closed: dict[int, TaskResult] = {}
         self._runs: dict[tuple[int, int], TaskRun] = {}
         self._to_run: list[TaskToRun] = []
         self._unqueued: set[int] = set()
@@ -65,6 +68,12 @@ class Turn:
         return self.jobs[task.job_id] if task.job_id is not None else None
 
     # -- facts, each read once
+
+    def know_briefly(self, task_ids: Iterable[int]) -> None:
+        """Have the numbers at hand that decide what the end of a run means."""
+        missing = sorted({i for i in task_ids if i not in self.briefs})
+        if missing:
+            self.briefs.update(task_request.brief(self.tx, missing))
 
     def know(self, task_ids: Iterable[int]) -> None:
         """Have requests and slices of these tasks at hand."""
@@ -100,7 +109,8 @@ class Turn:
         """Change a locked task's state, if the table of moves allows it."""
         check_move(task.state, state, new_generation=new_generation, story=lambda: self._story(task))
         self._discount(task)
-        if task.state == TaskState.READY or state in FINAL:
+        was = task.state
+        if was == TaskState.READY or (state in FINAL and self._may_be_queued(task)):
             self._unqueued.add(task.id)
         task.state = state
         task.reason = reason
@@ -108,12 +118,27 @@ class Turn:
             task.generation += 1
         if state in FINAL:
             self._close(task)
-        self._recount(task)
+        if was == TaskState.RUNNING and state in FINAL and task.id not in self._dirty:
+            self._closed[task.id] = task
+            self._count_in(task)
+        else:
+            self._recount(task)
+
+    def _may_be_queued(self, task: TaskResult) -> bool:
+        """A running task has a row in the hot table only when another instance was granted."""
+        brief = self.briefs.get(task.id)
+        return brief is None or brief.max_num_instances > 1
 
     def begin(self, task: TaskResult) -> None:
-        """A run of the task starts; its row of the hot table is already used up."""
-        self.move(task, TaskState.RUNNING, "")
-        self._unqueued.discard(task.id)
+        """A run of the task starts; its row of the hot table is already used up.
+
+        The job counts a task alike before and after, so a claim need not lock the job.
+        """
+        check_move(task.state, TaskState.RUNNING, new_generation=False, story=lambda: self._story(task))
+        written = self._begun if task.state == TaskState.READY else self._dirty
+        task.state = TaskState.RUNNING
+        task.reason = ""
+        written[task.id] = task
 
     def _close(self, task: TaskResult) -> None:
         task.completed_at = self.now
@@ -136,6 +161,7 @@ class Turn:
 
     def touch(self, task: TaskResult) -> None:
         """Write a locked task again, with an event, although its state stays."""
+        self._closed.pop(task.id, None)
         self._dirty[task.id] = task
 
     def end_run(self, run: TaskRun, state: RunState, reason: str) -> None:
@@ -187,12 +213,15 @@ class Turn:
         if job:
             self._count(job, task, -1)
 
-    def _recount(self, task: TaskResult) -> None:
+    def _count_in(self, task: TaskResult) -> None:
         job = self.job_of(task)
         if job:
             self._count(job, task, 1)
+
+    def _recount(self, task: TaskResult) -> None:
+        self._count_in(task)
         if task.id not in self._fresh:
-            self._dirty[task.id] = task
+            self.touch(task)
 
     def _count(self, job: Job, task: TaskResult, n: int) -> None:
         if task.state == TaskState.SUCCEEDED:
@@ -215,6 +244,12 @@ class Turn:
         if self._fresh:
             task_result.insert(self.tx, list(self._fresh.values()))
             self._fresh = {}
+        if self._begun:
+            task_result.begin(self.tx, list(self._begun.values()), self.now)
+            self._begun = {}
+        if self._closed:
+            task_result.close(self.tx, list(self._closed.values()), self.now)
+            self._closed = {}
         if self._dirty:
             task_result.save(self.tx, list(self._dirty.values()), self.now)
             self._dirty = {}

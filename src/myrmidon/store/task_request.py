@@ -88,6 +88,29 @@ def read(tx: Tx, ids: Sequence[int]) -> dict[int, RequestRow]:
     return {row[0]: RequestRow(*row) for row in tx.all(READ, ids=ids)}
 
 
+class Brief(Struct, frozen=True):
+    """The little that judging the end of a run needs to know of a request."""
+
+    id: int
+    func_name: str | None
+    retries: int
+    max_num_retries: int
+    max_num_instances: int
+    timeout: Micros | None
+    idempotent: int
+
+
+BRIEF = """
+    SELECT r.id, r.func_name, r.retries, r.max_num_retries, r.max_num_instances, r.timeout,
+           (SELECT MAX(s.idempotent) FROM task_slices s WHERE s.task_id = r.id)
+      FROM task_requests r WHERE r.id {in:ids}
+"""
+
+
+def brief(tx: Tx, ids: Sequence[int]) -> dict[int, Brief]:
+    return {row[0]: Brief(*row) for row in tx.all(BRIEF, ids=ids)}
+
+
 SLICES = f"SELECT {_SLICE_COLUMNS} FROM task_slices WHERE task_id {{in:ids}} ORDER BY task_id, slice"
 
 

@@ -108,6 +108,55 @@ def save(tx: Tx, tasks: Iterable[TaskResult], now: Micros) -> None:
     outbox.write(tx, events)
 
 
+# A claim and an end change many tasks in the same way: one statement for all of them, whatever else they carry.
+BEGIN = """
+    UPDATE task_results
+       SET state = 'RUNNING', seq = seq + 1, reason = '', run_number = :run, bot_id = :bot, started_at = :now,
+           modified_at = :now
+     WHERE id {in:ids} AND state = 'READY'
+"""
+
+
+def begin(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
+    """Write READY tasks of which a run has just been started on one bot."""
+    by_run: dict[tuple[int, str | None], list[TaskResult]] = {}
+    for task in tasks:
+        by_run.setdefault((task.run_number, task.bot_id), []).append(task)
+    for (run, bot), group in by_run.items():
+        _write_alike(tx, BEGIN, group, now, {"run": run, "bot": bot})
+
+
+CLOSE = """
+    UPDATE task_results
+       SET state = :state, seq = seq + 1, reason = :reason, held = 0, killing = 0, instance_id = :instance,
+           num_retries = :retries, num_reruns = :reruns, completed_at = :now, abandoned_at = :abandoned,
+           modified_at = :now, alarm_at = :alarm
+     WHERE id {in:ids} AND state = 'RUNNING'
+"""
+
+
+def close(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
+    """Write RUNNING tasks that have just ended and in which nothing else has changed."""
+    alike: dict[tuple[object, ...], list[TaskResult]] = {}
+    for t in tasks:
+        key = (t.state, t.reason, t.instance_id, t.num_retries, t.num_reruns, t.abandoned_at, t.alarm_at)
+        alike.setdefault(key, []).append(t)
+    names = ("state", "reason", "instance", "retries", "reruns", "abandoned", "alarm")
+    for values, group in alike.items():
+        _write_alike(tx, CLOSE, group, now, dict(zip(names, values, strict=True)))
+
+
+def _write_alike(tx: Tx, text: str, tasks: Sequence[TaskResult], now: Micros, params: dict[str, object]) -> None:
+    events = []
+    for task in tasks:
+        task.modified_at = now
+        task.seq += 1
+        events.append(_event(task))
+    if tx.run(text, ids=[task.id for task in tasks], now=now, **params) != len(tasks):
+        raise BrokenPromise(f"a locked task changed under its writer: {[task.id for task in tasks][:10]}")
+    outbox.write(tx, events)
+
+
 FEED = """
     UPDATE task_results SET num_succeeded_parents = num_succeeded_parents + :n WHERE id {in:ids}
 """

@@ -236,6 +236,7 @@ def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int]) -> N
         tags=_encode(plan.tags).decode(),
         metadata=_encode(r.metadata).decode(),
     )
+    promised = [f"{output.type} {int(output.shared)}" for output in r.outputs]
     secret = hmac_digest(turn.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
     turn.slices[plan.task_id] = [
         SliceRow(
@@ -245,7 +246,7 @@ def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int]) -> N
             expiration=piece.expiration_s * SECOND,
             wait_for_capacity=int(piece.wait_for_capacity),
             idempotent=int(piece.properties.idempotent),
-            properties_hash=properties_hash(piece.properties, secret_hmac=secret, function=function, input_digests=[]),
+            properties_hash=properties_hash(piece.properties, secret_hmac=secret, function=function, input_digests=promised),
             properties=properties_json(piece.properties),
         )
         for number, (piece, queue) in enumerate(zip(r.slices, queues, strict=True))

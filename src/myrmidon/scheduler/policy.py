@@ -30,6 +30,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     keep_keys: Micros = 7 * DAY
     staging_limit: Micros = 3600 * SECOND
     queue_idle: Micros = 60 * DAY
+    slot_lease: Micros = 120 * SECOND
     outage: Micros = 60 * SECOND
     max_skew: Micros = 2 * SECOND
     claim_limit: int = 256

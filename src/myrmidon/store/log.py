@@ -19,6 +19,12 @@ HEAD_LIMIT = 64 << 20
 TAIL_LIMIT = 36 << 20
 
 
+def log_url(url: str) -> str:
+    """Where the logs of a database lie: in a file beside it on SQLite, in the database itself elsewhere."""
+    beside = url.startswith("sqlite:") and not url.endswith(":memory:")
+    return f"{url}-logs" if beside else url
+
+
 class LogInfo(Struct, frozen=True):
     """How long a log is by now, and which bytes of it were cut."""
 

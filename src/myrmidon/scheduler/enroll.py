@@ -1,0 +1,66 @@
+"""Servers join and leave; pools are told how to order their tasks.
+
+A server needs nothing but a slot: the bits of its ids that no other living server
+has. It must stop making ids when its slot is gone.
+"""
+
+from myrmidon.model.errors import InvalidRequest, Problem, StoreRefused
+from myrmidon.model.ids import SLOTS, IdSource, Micros
+from myrmidon.model.task_to_run import FIFO, LIFO, Order
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.store import schedulers, task_queues
+from myrmidon.store.db import Tx
+from myrmidon.store.schedulers import Scheduler
+
+
+def enroll(tx: Tx, address: str, port: int, *, now: Micros, rules: Rules = DEFAULT_RULES) -> Scheduler:
+    """Give a starting server an id and a slot; that of a server long silent may be taken over.
+
+    Ids grow with time, so those that the silent one made are all smaller than any
+    that the new holder of its slot will make.
+    """
+    known = schedulers.every(tx)
+    silent = [one for one in known if one.heartbeat < now - rules.slot_lease]
+    taken = {one.slot for one in known} - {one.slot for one in silent if schedulers.delete(tx, one)}
+    for slot in range(SLOTS):
+        if slot in taken:
+            continue
+        mine = Scheduler(IdSource(slot).next(now), address, port, now, slot)
+        if schedulers.insert(tx, mine):
+            return mine
+    raise StoreRefused(f"{SLOTS} servers use this database already; stop one of them before starting another.")
+
+
+def stay_enrolled(tx: Tx, server: Scheduler, *, now: Micros) -> bool:
+    """Keep the slot; False means that it is lost and this server must make no more ids."""
+    return schedulers.beat(tx, server.id, now)
+
+
+def leave(tx: Tx, server: Scheduler) -> None:
+    """Give the slot back."""
+    for one in schedulers.every(tx):
+        if one.id == server.id:
+            schedulers.delete(tx, one)
+
+
+def list_servers(tx: Tx) -> list[Scheduler]:
+    """Who is alive, and who has been silent."""
+    return schedulers.every(tx)
+
+
+def set_pool(tx: Tx, pool: str, order: Order) -> None:
+    """Settle how a pool orders the tasks that become ready from now on.
+
+    Ageing lets the oldest rise; under LIFO the newest is served first, so the two
+    contradict each other.
+    """
+    problems = []
+    if order.task_order not in (FIFO, LIFO):
+        problems.append(Problem("task_order", order.task_order, f"{FIFO} or {LIFO}", "choice"))
+    if order.ageing < 0:
+        problems.append(Problem("ageing", str(order.ageing), "0 (none) or more", "range"))
+    if order.ageing and order.task_order == LIFO:
+        problems.append(Problem("ageing", str(order.ageing), "0 with lifo: ageing serves the oldest first", "contradiction"))
+    if problems:
+        raise InvalidRequest(problems)
+    task_queues.set_order(tx, pool, order)

@@ -27,6 +27,9 @@ from myrmidon.store.db import Tx
 from myrmidon.store.drain import CHUNK, Drain
 
 
+_OUTDATED = "a newer process of this bot has shaken hands; this one must end"
+
+
 class Welcome(Struct, frozen=True):
     """The answer to a handshake: which of the runs that the bot holds are still its own."""
 
@@ -54,7 +57,7 @@ def handshake(
     turn = Turn(tx, now, ids, rules)
     known = bots.read(tx, hello.bot_id)
     if known is not None and hello.session < known.session:
-        raise WrongState("a newer process of this bot has shaken hands; this one must end")
+        raise WrongState(_OUTDATED)
     keep = _end_unheld(turn, hello)
     has, problem = _dimensions(hello, limits)
     pools = has.get("pool", [])
@@ -84,9 +87,11 @@ def _dimensions(hello: Hello, limits: Limits) -> tuple[dict[str, list[str]], str
 def _meet(turn: Turn, hello: Hello, has: dict[str, list[str]], problem: str | None) -> Bot:
     """Write down what the bot says of itself, behind every other lock."""
     bot = bots.lock(turn.tx, hello.bot_id)
-    fresh = bot is None
     if bot is None:
-        bot = _new_bot(turn, hello)
+        bots.insert(turn.tx, _new_bot(turn, hello))
+        bot = bots.lock(turn.tx, hello.bot_id)  # ours, or that of a server that met it at the same time
+    if bot is None or hello.session < bot.session:
+        raise WrongState(_OUTDATED)
     if hello.session > bot.session:
         bot.nonce = 0
     bot.session = hello.session
@@ -102,8 +107,6 @@ def _meet(turn: Turn, hello: Hello, has: dict[str, list[str]], problem: str | No
     bot.heartbeat = max(bot.heartbeat, turn.now)
     bot.matched_at = turn.now
     bot.alarm_at = turn.now + turn.rules.dead_after
-    if fresh and not bots.insert(turn.tx, bot):
-        bots.lock(turn.tx, bot.id)
     bots.save(turn.tx, bot)
     return bot
 

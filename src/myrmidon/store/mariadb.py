@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pymysql
+from pymysql.connections import TEXT_TYPES
 from pymysql.constants import CLIENT, FIELD_TYPE
 from pymysql.converters import conversions
+from pymysql.protocol import FieldDescriptorPacket
 
 from myrmidon.model.errors import StoreRefused, StoreUnavailable
 from myrmidon.store.link import ConnectionLost, Trouble
@@ -34,7 +36,6 @@ PATIENCE_S = 120
 """How long an answer may take before the connection counts as lost; lock waits end far earlier."""
 CHARS_PER_INSERT = 256 * 1024
 """At most four bytes each, so that a packet stays within 1 MiB (unless one row alone is larger)."""
-ROWS_PER_UPDATE = 2000
 
 # in_predicate_conversion_threshold: a long IN list must stay a list; turned into a subquery, as it is by
 # default, it uses no index in UPDATE and DELETE.
@@ -67,7 +68,7 @@ class Mariadb:
 
     def connect(self, *, writer: bool) -> MariadbLink:
         try:
-            connection = pymysql.connect(
+            connection = _Connection(
                 **self._target,
                 charset="utf8mb4",
                 collation="utf8mb4_nopad_bin",
@@ -183,10 +184,11 @@ class MariadbLink:
         return inserted
 
     def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
+        """The rows are a derived table; JSON_TABLE takes twice as long."""
         template = row_update_text(Dialect.MARIADB, statement)
         matched = 0
-        for at in range(0, len(rows), ROWS_PER_UPDATE):
-            self.cursor.execute(template % _quoted(json_text(rows[at : at + ROWS_PER_UPDATE])))
+        for chunk in _chunks(rows):
+            self.cursor.execute(template % _table_of(chunk, len(rows[0])))
             matched += int(self.cursor.rowcount)
         return matched
 
@@ -232,6 +234,72 @@ def _target(url: str) -> dict[str, Any]:
     return target
 
 
+class _Connection(pymysql.connections.Connection):
+    """PyMySQL, but for its innermost loops, which spend a microsecond on every value and five on every column.
+
+    Hot statements read hundreds of rows with dozens of columns; read this way they take a third of the time.
+    """
+
+    def _read_query_result(self, unbuffered: bool = False) -> Any:  # noqa: ARG002, FBT001, FBT002 - as in PyMySQL
+        self._result = None
+        result = _Result(self)
+        result.read()
+        self._result = result
+        if result.server_status is not None:
+            self.server_status = result.server_status
+        return result.affected_rows
+
+
+class _Result(pymysql.connections.MySQLResult):
+    def _get_descriptions(self) -> None:
+        """What the columns are; the server says it in the same bytes every time, so it is understood once."""
+        link: Any = self.connection
+        self._plan = [_column(link._read_packet().get_all_data()) for _ in range(self.field_count or 0)]  # noqa: SLF001
+        link._read_packet()  # noqa: SLF001 - the end of the list
+        self.description = ()
+
+    def _read_row_from_packet(self, packet: Any) -> Row:
+        """Each value is a length and so many bytes; a length of 251 stands for NULL."""
+        data = packet.get_all_data()
+        at = 0
+        row: list[Any] = []
+        for read in self._plan:
+            length = data[at]
+            at += 1
+            if length == _NULL:
+                row.append(None)
+                continue
+            if length > _NULL:
+                wide = _WIDE[length]
+                length = int.from_bytes(data[at : at + wide], "little")
+                at += wide
+            end = at + length
+            row.append(read(data[at:end]))
+            at = end
+        return tuple(row)
+
+
+_NULL = 251
+_BINARY = 63
+
+
+@lru_cache(maxsize=4096)
+def _column(described: bytes) -> Callable[[bytes], Any]:
+    """How to read the values of a column: numbers come as ASCII digits, which int and float take as they are."""
+    field: Any = FieldDescriptorPacket(described, "utf8")
+    converter = _CONVERSIONS.get(field.type_code)
+    if converter in (int, float):
+        return cast("Callable[[bytes], Any]", converter)
+    if field.type_code in TEXT_TYPES:
+        return bytes if field.charsetnr == _BINARY else bytes.decode
+    if converter is None:
+        return bytes.decode
+    return lambda value: converter(value.decode())
+
+
+_WIDE = {252: 2, 253: 3, 254: 8}
+
+
 def _number(text: str) -> int | float:
     """Sums are DECIMAL here; callers get the int or float they get elsewhere."""
     value = Decimal(text)
@@ -267,6 +335,12 @@ def _chunks(rows: Sequence[Row]) -> Iterator[list[str]]:
         chunk.append(text)
     if chunk:
         yield chunk
+
+
+def _table_of(chunk: Sequence[str], width: int) -> str:
+    """Rendered rows as a table with the columns c1, c2, ...; the empty SELECT only gives the names."""
+    named = ", ".join([f"NULL AS c{n}" for n in range(1, width + 1)])
+    return f"SELECT {named} FROM DUAL WHERE 1 = 0 UNION ALL VALUES {','.join(chunk)}"
 
 
 def _quoted(text: str) -> str:

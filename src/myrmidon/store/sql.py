@@ -188,7 +188,7 @@ class RowUpdate(Struct, frozen=True):
 
     A row is the key columns, then the set columns. An item of ``sets`` with an equals sign, such as
     ``seq = seq + 1``, is copied as it stands and takes no value. ``types`` names the type of each key and set
-    column in order (bigint, int, text, double; all bigint when left out). No blobs: JSON cannot carry them.
+    column in order (bigint, int, text, double; all bigint when left out). No blobs.
     The keys of one call must differ. Rows are locked in no promised order: where that matters, lock first.
     """
 
@@ -216,13 +216,8 @@ class RowUpdate(Struct, frozen=True):
         return names(self.types) or ["bigint"] * (len(self.keys) + len(self.columns))
 
 
-TYPES: dict[str, tuple[str, str]] = {
-    # name: PostgreSQL, MariaDB
-    "bigint": ("bigint", "BIGINT"),
-    "int": ("int", "INT"),
-    "text": ("text", MARIADB_TEXT),
-    "double": ("double precision", "DOUBLE"),
-}
+# How PostgreSQL calls the types of the arrays that carry such an update; the others need no names.
+TYPES = {"bigint": "bigint", "int": "int", "text": "text", "double": "double precision"}
 
 
 def names(listed: str) -> list[str]:
@@ -263,7 +258,7 @@ def row_update_text(dialect: Dialect, update: RowUpdate) -> str:
         case Dialect.MARIADB:
             # STRAIGHT_JOIN: the other order would read, and lock, the whole table.
             value = "v.c{}".format
-            head = f"UPDATE {_json_table(update)} STRAIGHT_JOIN {update.table} SET "
+            head = f"UPDATE (%s) AS v STRAIGHT_JOIN {update.table} SET "
             source = " WHERE "
     return head + _sets(dialect, update, value) + source + _matches(update, value)
 
@@ -287,10 +282,6 @@ def _matches(update: RowUpdate, value: Any) -> str:
 
 
 def _unnest(update: RowUpdate) -> str:
-    arrays = [f"${n}::{TYPES[name][0]}[]" for n, name in enumerate(update.type_names, 1)]
+    arrays = [f"${n}::{TYPES[name]}[]" for n, name in enumerate(update.type_names, 1)]
     return f"unnest({', '.join(arrays)}) AS v({', '.join(f'c{n}' for n in range(1, len(arrays) + 1))})"
 
-
-def _json_table(update: RowUpdate) -> str:
-    columns = [f"c{n} {TYPES[name][1]} PATH '$[{n - 1}]'" for n, name in enumerate(update.type_names, 1)]
-    return f"JSON_TABLE(%s, '$[*]' COLUMNS ({', '.join(columns)})) AS v"

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from myrmidon.model.errors import StoreRefused, StoreUnavailable
+from myrmidon.model.job import FailurePolicy, RequiresPolicy
 from myrmidon.model.states import JobState, RunState, TaskState
+from myrmidon.model.task_request import Language
 from myrmidon.store.link import ConnectionLost, Trouble
 from myrmidon.store.sql import (
     Dialect,
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 # The driver tries to adapt whatever is not exactly a number or a string, and looks long for an adapter of None
 # and of our enumerations. Telling it one makes an insert of a wide row three times as fast.
 sqlite3.register_adapter(type(None), dict[None, None]().get)
-for _enumeration in (TaskState, RunState, JobState):
+for _enumeration in (TaskState, RunState, JobState, RequiresPolicy, FailurePolicy, Language):
     sqlite3.register_adapter(_enumeration, str.__str__)
 
 OLDEST = (3, 35, 0)

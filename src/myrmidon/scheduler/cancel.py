@@ -52,7 +52,7 @@ def _cancel(turn: Turn, task_ids: Sequence[int], *, kill_running: bool, reason: 
     answers = []
     for task_id in task_ids:
         task = tasks.get(task_id)
-        if task is None:
+        if task is None or turn.staged(task):
             answers.append(Canceled(task_id, ok=False, was_running=False, found=False))
             continue
         running = task.state == TaskState.RUNNING

@@ -16,7 +16,7 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskRun
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, judge_lost, judge_unstarted
-from myrmidon.scheduler.ready import make_ready
+from myrmidon.scheduler.ready import look_at_queues, make_ready
 from myrmidon.scheduler.report import conclude
 from myrmidon.scheduler.settle import settle
 from myrmidon.scheduler.turn import Turn, live
@@ -64,13 +64,14 @@ def handshake(
     task_queues.lock_pools(tx, pools)
     bot = _meet(turn, hello, has, problem)
     bots.set_dimensions(tx, bot.id, dimensions.flat(has))
-    if bot.alive and bot.quarantined is None:
+    served = set(task_queues.queues_of_bot(tx, bot.id))
+    if bot.quarantined is None:
         task_queues.match_bot(tx, bot.id, bot.dimensions, pools)
-        gone: list[int] = []
     else:
-        gone = task_queues.unmatch_bot(tx, bot.id)
+        task_queues.unmatch_bot(tx, bot.id)
     bots.insert_event(tx, bot, turn.new_id(), at=now, kind="bot_connected", message=bot.quarantined or "")
-    look_at_queues(turn, gone)
+    serves = task_queues.queues_of_bot(tx, bot.id) if bot.serving else []
+    look_at_queues(turn, sorted(served.difference(serves)))
     return Welcome(bot.id, bot.session, keep, bot.quarantined)
 
 
@@ -213,7 +214,7 @@ def _bot(turn: Turn, bot_id: str) -> Bot:
 def _changed(turn: Turn, bot: Bot, kind: str, message: str) -> Bot:
     bots.save(turn.tx, bot)
     pools = json.decode(bot.dimensions, type=dict[str, list[str]]).get("pool", [])
-    if bot.serving:
+    if bot.alive and bot.quarantined is None:
         task_queues.match_bot(turn.tx, bot.id, bot.dimensions, pools)
     bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind=kind, message=message)
     if not bot.serving:
@@ -223,6 +224,8 @@ def _changed(turn: Turn, bot: Bot, kind: str, message: str) -> Bot:
 
 def delete_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
     """Forget a bot; it may come back any time. Its runs are given up by their leases."""
+    if tx.attempt > 1 and bots.read(tx, bot_id) is None:
+        return
     turn = Turn(tx, now, ids, rules)
     bot = _bot(turn, bot_id)
     queues = task_queues.unmatch_bot(tx, bot_id)
@@ -248,16 +251,6 @@ def bury_bot(turn: Turn, bot_id: str) -> bool:
 
 
 # ---------------------------------------------------------------- capacity
-
-
-def look_at_queues(turn: Turn, queues: Sequence[int]) -> None:
-    """Queues that have lost a bot: have those looked at that may have lost their last."""
-    for queue in queues:
-        left = task_queues.serving_bots(turn.tx, queue, 2)
-        if len(left) == 1:
-            task_to_run.forgive(turn.tx, queue)
-        if not left and not drains.exists(turn.tx, drains.CAPACITY, queue):
-            turn.drain(drains.CAPACITY, queue)
 
 
 def capacity_on(turn: Turn, drain: Drain) -> None:

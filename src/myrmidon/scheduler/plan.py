@@ -85,7 +85,6 @@ def check_parents(turn: Turn, plans: Iterable[Plan]) -> dict[int, NotFound | Wro
     parents = task_result.lock(turn.tx, wanted)
     requests = task_request.read(turn.tx, wanted)
     refused: dict[int, NotFound | WrongState] = {}
-    born: dict[int, int] = {}
     for plan in triggered:
         task_id, run = plan.request.parent or (0, 0)
         parent = parents.get(task_id)
@@ -99,10 +98,17 @@ def check_parents(turn: Turn, plans: Iterable[Plan]) -> dict[int, NotFound | Wro
         else:
             plan.user = requests[task_id].user_name
             plan.root = requests[task_id].root_task_id or task_id
-            born[task_id] = born.get(task_id, 0) + 1
+    return refused
+
+
+def _count_children(turn: Turn, plans: Iterable[Plan]) -> None:
+    """Tell the tasks that triggered these how many they have; ``check_parents`` has locked them."""
+    born: dict[int, int] = {}
+    for plan in plans:
+        if plan.request.parent is not None:
+            born[plan.request.parent[0]] = born.get(plan.request.parent[0], 0) + 1
     for task_id, n in sorted(born.items()):
         task_result.count_children(turn.tx, task_id, n)
-    return refused
 
 
 def check_shared(turn: Turn, group_id: int, plans: Iterable[Plan]) -> dict[int, Forbidden | InvalidRequest]:
@@ -189,6 +195,7 @@ def store_plans(
     queues = find_queues(turn, group_id, (text for texts in wants.values() for text in texts))
     for plan in plans:
         _remember(turn, group_id, plan, [queues[text] for text in wants[plan.task_id]])
+    _count_children(turn, plans)
     _store_requests(turn, plans)
     _store_values(turn, plans, dict(produced or {}))
     _store_edges(turn, plans)

@@ -16,7 +16,8 @@ from myrmidon.model.task_to_run import TaskToRun, rank
 from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import choose_slice
 from myrmidon.scheduler.turn import Turn
-from myrmidon.store import task_queues, task_result
+from myrmidon.store import drain as drains
+from myrmidon.store import task_queues, task_result, task_to_run
 from myrmidon.store import value as values
 from myrmidon.store.task_request import RequestRow, SliceRow
 
@@ -48,8 +49,14 @@ def make_ready(turn: Turn, tasks: Sequence[TaskResult], *, avoid: Mapping[int, s
 def _past_deadline(turn: Turn, task: TaskResult) -> bool:
     if turn.requests[task.id].deadline_at > turn.now:
         return False
-    turn.move(task, TaskState.BOT_DIED if task.run_number and task.num_retries else TaskState.EXPIRED, "deadline")
+    late = TaskState.TIMED_OUT if task.state == TaskState.RUNNING else TaskState.EXPIRED
+    turn.move(task, TaskState.BOT_DIED if _is_retry(task) else late, "deadline")
     return True
+
+
+def _is_retry(task: TaskResult) -> bool:
+    """Whether the end of waiting is the end of a retry; one that somebody holds just waits."""
+    return bool(task.num_retries) and task.state != TaskState.WAITING
 
 
 def _impatient(turn: Turn, tasks: Iterable[TaskResult]) -> set[int]:
@@ -58,8 +65,8 @@ def _impatient(turn: Turn, tasks: Iterable[TaskResult]) -> set[int]:
 
 
 def _give_up(turn: Turn, task: TaskResult) -> None:
-    """No bot can run any slice that is left."""
-    if task.num_retries:
+    """No bot can run any slice that is left; for a task that was at work, they are gone."""
+    if _is_retry(task) or task.state == TaskState.RUNNING:
         turn.move(task, TaskState.BOT_DIED, "no_resource")
     else:
         turn.move(task, TaskState.NO_RESOURCE, "no_resource")
@@ -104,6 +111,19 @@ def _avoided(turn: Turn, task: TaskResult, lost_by: str | None) -> str | None:
     return lost_by if task_queues.served(turn.tx, [queue], but=lost_by) else None
 
 
+# ---------------------------------------------------------------- capacity
+
+
+def look_at_queues(turn: Turn, queues: Sequence[int]) -> None:
+    """Queues that have lost a bot: have those looked at that may have lost their last."""
+    for queue in queues:
+        left = task_queues.serving_bots(turn.tx, queue, 2)
+        if len(left) == 1:
+            task_to_run.forgive(turn.tx, queue)
+        if not left and not drains.exists(turn.tx, drains.CAPACITY, queue):
+            turn.drain(drains.CAPACITY, queue)
+
+
 # ---------------------------------------------------------------- dedupe
 
 
@@ -119,8 +139,12 @@ class Donor:
 
 
 def _donors(turn: Turn, tasks: Sequence[TaskResult]) -> dict[int, Donor]:
-    """Equal earlier results, by task. A task that somebody ran again wants a run, not an answer."""
-    asked = [t for t in tasks if t.run_number == 0 and t.generation == 1 and _idempotent(turn, t)]
+    """Equal earlier results, by task. A task that somebody ran again wants a run, not an answer.
+
+    One that is READY was not answered before, and only moves to another slice: it keeps its turn.
+    """
+    fresh = [t for t in tasks if t.run_number == 0 and t.generation == 1 and t.state == TaskState.WAITING]
+    asked = [task for task in fresh if _idempotent(turn, task)]
     if not asked:
         return {}
     keys = dedupe_keys(turn, [task.id for task in asked])

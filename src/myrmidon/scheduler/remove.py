@@ -29,6 +29,10 @@ def delete_job(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource
     job = turn.jobs.get(job_id)
     if job is None or job.resource_group_id != group_id or job.staged:
         raise NotFound("job", show_task(job_id))
+    if drains.exists(tx, drains.DELETE_JOB, job_id):
+        return
+    if drains.exists(tx, drains.DELETE_JOB, job_id):
+        return
     if job.state in (JobState.RUNNING, JobState.PENDING_RETRY) or job.num_active or job.num_draining:
         raise WrongState(f"the job is {job.state} and not all of its tasks have ended; cancel it and wait for that")
     begin_removal(turn, job)

@@ -16,6 +16,7 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import (
+    FAULTS,
     Evidence,
     Fault,
     Finish,
@@ -29,12 +30,12 @@ from myrmidon.model.task_result import (
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.claim import token_hash
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, Verdict, judge_finish, judge_lost, judge_unstarted
-from myrmidon.scheduler.ready import make_ready, share_output
+from myrmidon.scheduler.ready import look_at_queues, make_ready, share_output
 from myrmidon.scheduler.settle import settle
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import bot as bots
 from myrmidon.store import log as logs
-from myrmidon.store import task_result
+from myrmidon.store import task_queues, task_result
 from myrmidon.store import value as values
 from myrmidon.store.db import Tx
 
@@ -167,14 +168,15 @@ class _Desk:
         proof = Evidence(message=item.message[:4096], signal=item.signal, oom=item.oom)
         run.evidence = json.encode(proof).decode()
         run.cost_usd = max(run.cost_usd, item.cost_usd)
-        if item.kind == "client_error":
-            self.turn.end_run(run, RunState.CLIENT_ERROR, item.kind)
-            self._conclude(task, run, Verdict(TaskState.KILLED if task.killing else TaskState.CLIENT_ERROR, item.kind))
+        kind = _kind(item)
+        if kind == "client_error":
+            self.turn.end_run(run, RunState.CLIENT_ERROR, kind)
+            self._conclude(task, run, Verdict(TaskState.KILLED if task.killing else TaskState.CLIENT_ERROR, kind))
             return Reply(Outcome.ACCEPTED)
-        if item.kind == "bot_error" and self.turn.now - run.claimed_at < self.turn.rules.quick_failure_window:
+        if kind == "bot_error" and self.turn.now - run.claimed_at < self.turn.rules.quick_failure_window:
             self.quick_faults += 1
-        self.turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, item.kind)
-        verdict = judge_lost(task, item.kind, retries=self.turn.briefs[task.id].retries)
+        self.turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, kind)
+        verdict = judge_lost(task, kind, retries=self.turn.briefs[task.id].retries)
         self._conclude(task, run, verdict)
         return Reply(Outcome.ACCEPTED)
 
@@ -230,6 +232,11 @@ def _cause(item: Finish) -> str:
     return "io_timeout" if item.io_timeout else "exit_code"
 
 
+def _kind(item: Fault) -> str:
+    """What failed, in the words that everybody knows: a bot may be newer than its server."""
+    return item.kind if item.kind in FAULTS else "bot_error"
+
+
 def _late(run: TaskRun, item: Report) -> Reply:
     """A report on an ended run: the same as before, the opposite, or too late."""
     if isinstance(item, Start):
@@ -237,7 +244,7 @@ def _late(run: TaskRun, item: Report) -> Reply:
     if isinstance(item, GiveBack):
         return _REPEATED if run.reason == "given_back" else _STALE
     if isinstance(item, Fault):
-        return _REPEATED if run.reason == item.kind else _STALE
+        return _REPEATED if run.reason == _kind(item) else _STALE
     if run.exit_code is None and run.duration is None:
         return _STALE
     same = run.exit_code == item.exit_code and run.duration == item.duration
@@ -284,6 +291,8 @@ def _watch_bot(turn: Turn, bot_id: str, faults: int) -> None:
         bot.quarantined = f"{bot.num_quick_failures} runs failed on this bot in a short time"
         bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_quarantined", message=bot.quarantined)
     bots.save(turn.tx, bot)
+    if not bot.serving:
+        look_at_queues(turn, task_queues.queues_of_bot(turn.tx, bot_id))
 
 
 # ---------------------------------------------------------------- signs of life

@@ -53,7 +53,7 @@ def rerun(
     """
     turn = Turn(tx, now, ids, rules)
     task = turn.lock([task_id]).get(task_id)
-    if task is None:
+    if task is None or turn.staged(task):
         raise NotFound("task", show_task(task_id))
     if task.state in (TaskState.READY, TaskState.RUNNING):
         return Rerun(task_id, task.state, changed=False)
@@ -62,7 +62,7 @@ def rerun(
     if cascade:
         _rewait(turn, task, kill=kill)
     _renew(turn, task, "rerun")
-    task.forced = int(not task.satisfied)
+    task.forced = int(not _fed(task))
     unblock(turn, turn.job_of(task))
     make_ready(turn, [task])
     settle(turn)
@@ -82,8 +82,13 @@ def _check(turn: Turn, task: TaskResult, *, force: bool) -> None:
         raise WrongState("the task has used up its run numbers; submit it anew")
     if not force and task.state == TaskState.SUCCEEDED:
         raise WrongState("the task has succeeded; say force to run it again all the same")
-    if not force and not task.satisfied:
+    if not force and not _fed(task):
         raise WrongState("the task's parents have not succeeded; say force to run it without them")
+
+
+def _fed(task: TaskResult) -> bool:
+    """Whether its parents let it run, leaving aside that somebody had forced it before."""
+    return task.num_succeeded_parents >= task.num_parents
 
 
 def _renew(turn: Turn, task: TaskResult, reason: str) -> None:
@@ -93,6 +98,7 @@ def _renew(turn: Turn, task: TaskResult, reason: str) -> None:
     elif task.state == TaskState.READY:
         turn.move(task, TaskState.WAITING, reason)
     turn.hold(task, False)
+    task.forced = 0
     task.num_retries = 0
     task.killing = 0
     task.instance_id = None
@@ -221,6 +227,8 @@ def rerun_job(
         raise WrongState("the job was cancelled; submit it anew")
     if job.state == JobState.SUCCEEDED and not full:
         raise WrongState("the job has succeeded; say full to run all of it again")
+    if job.num_draining and job.state != JobState.RUNNING:
+        raise WrongState("the job is being deleted; submit it anew")
     if job.deadline_at <= now:
         raise WrongState("the deadline of the job has passed; submit it anew")
     if job.state != JobState.RUNNING:
@@ -255,7 +263,6 @@ def reset_on(turn: Turn, drain: Drain) -> None:
     for task in again:
         _renew(turn, task, "job_retry")
         task.num_reruns = 0
-        task.forced = 0
     turn.flush()
     _reopen_edges(turn, [task.id for task in again])
     if reset.full:
@@ -302,6 +309,6 @@ def release(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = 
 
 def _held_task(turn: Turn, task_id: int) -> TaskResult:
     task = turn.lock([task_id]).get(task_id)
-    if task is None:
+    if task is None or turn.staged(task):
         raise NotFound("task", show_task(task_id))
     return task

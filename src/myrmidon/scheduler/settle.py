@@ -27,6 +27,7 @@ def settle(turn: Turn) -> None:
     """Carry out everything that follows from this turn, then see which jobs have ended."""
     turn.flush()
     budget = CHUNK
+    _begin_calling_off(turn)
     while turn.ended or turn.ready:
         ended, turn.ended = turn.ended, []
         budget = _follow(turn, ended, budget)
@@ -34,9 +35,7 @@ def settle(turn: Turn) -> None:
             ready, turn.ready = turn.ready, []
             make_ready(turn, ready)
         turn.flush()
-        for drain in _called_off(turn):
-            call_off(turn, drain)
-            turn.flush()
+        _begin_calling_off(turn)
     for job in turn.jobs.values():
         _end_job(turn, job)
     jobs.save(turn.tx, turn.jobs.values())
@@ -142,11 +141,13 @@ class CallOff(Struct, frozen=True):
     reason: str
 
 
-def _called_off(turn: Turn) -> list[Drain]:
+def _begin_calling_off(turn: Turn) -> None:
     """Jobs that this turn has called off: their first chunk ends with it."""
     found = [drain for drain in turn.begun if drain.kind == drains.CANCEL]
     turn.begun = [drain for drain in turn.begun if drain.kind != drains.CANCEL]
-    return found
+    for drain in found:
+        call_off(turn, drain)
+        turn.flush()
 
 
 def call_off(turn: Turn, drain: Drain) -> None:

@@ -33,6 +33,9 @@ def create_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource) -> Res
         raise InvalidRequest([Problem("external_id", external_id[:100], allowed, "length")])
     group = ResourceGroup(ids.next(now), external_id, now, 0)
     if not jobs.insert_group(tx, group):
+        known = jobs.group(tx, external_id)
+        if tx.attempt > 1 and known is not None and known.created_at == now:
+            return known
         raise Conflict(f"there is a resource group named {external_id} already; choose another name")
     return group
 
@@ -66,13 +69,26 @@ def delete_group(tx: Tx, group_id: int, *, now: Micros, ids: IdSource, rules: Ru
 
 
 def create_value(
-    tx: Tx, owner: Owner, type_string: str, payload: Payload, *, now: Micros, ids: IdSource
+    tx: Tx,
+    owner: Owner,
+    type_string: str,
+    payload: Payload,
+    *,
+    now: Micros,
+    ids: IdSource,
+    value_id: int | None = None,
 ) -> SharedValue:
-    """A new shared value; its owner holds the first reference."""
+    """A new shared value; its owner holds the first reference.
+
+    ``value_id`` is made at the door: only so can a call whose commit is in doubt find what it made.
+    """
     kind = types.show(types.parse(type_string))
     _check_payload(payload)
     _check_owner(tx, owner)
-    value_id = ids.next(now)
+    if value_id is None:
+        value_id = ids.next(now)
+    elif tx.attempt > 1 and (made := values.read_shared(tx, [value_id]).get(value_id)):
+        return made
     values.insert_shared(tx, [(value_id, 0, kind, payload, now)])
     _ref(tx, owner, value_id)
     return SharedValue(value_id, kind, payload.inline, payload.digest, payload.size)
@@ -88,12 +104,12 @@ def _check_payload(payload: Payload) -> None:
         raise InvalidRequest([Problem("payload.size", str(payload.size), f"0 to {_STORED_LIMIT}", "range")])
 
 
-def _check_owner(tx: Tx, owner: Owner) -> None:
+def _check_owner(tx: Tx, owner: Owner, *, lock: bool = True) -> None:
     group = jobs.group_by_id(tx, owner.resource_group_id)
     if group is None or group.deleting:
         raise NotFound("resource group", str(owner.resource_group_id))
     if isinstance(owner, JobOwner):
-        job = jobs.lock(tx, [owner.job_id]).get(owner.job_id)
+        job = (jobs.lock if lock else jobs.read)(tx, [owner.job_id]).get(owner.job_id)
         if job is None or job.resource_group_id != owner.resource_group_id:
             raise NotFound("job", show_task(owner.job_id))
 
@@ -120,7 +136,7 @@ def get_value(tx: Tx, group_id: int, value_id: int) -> SharedValue:
 
 def list_values(tx: Tx, owner: Owner, *, after: int = 0, n: int = 200) -> list[SharedValue]:
     """The shared values that an owner references, by id."""
-    _check_owner(tx, owner)
+    _check_owner(tx, owner, lock=False)
     match owner:
         case GroupOwner(resource_group_id=group_id):
             found = values.of_group(tx, group_id, after=after, n=n)

@@ -9,10 +9,10 @@ repeated because nobody knows whether it was committed finds its own ids.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from msgspec import Struct, json
+from msgspec import Struct, json, structs
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Limits
-from myrmidon.model.errors import Conflict, MyrmidonError, WrongState
+from myrmidon.model.checks import DEFAULT_LIMITS, Limits, is_clean, show_value
+from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import FailurePolicy, Graph, Wiring, labels_of, parse_graph, wire
 from myrmidon.model.states import JobState, TaskState
@@ -40,6 +40,7 @@ from myrmidon.store.drain import CHUNK, Drain
 from myrmidon.store.job import Job
 
 T = TypeVar("T")
+_KEY_CHARS = 256
 Write: TypeAlias = Callable[[Callable[[Tx], T]], T]
 
 
@@ -78,6 +79,7 @@ def draft_task(
 ) -> Draft:
     """Check an untyped request and give it ids; InvalidRequest names everything that is wrong with it."""
     request = parse_task(raw, limits)
+    _check_key(request_key)
     task_id, job_id = ids.block(2, now)
     return Draft(
         task_id=task_id,
@@ -87,6 +89,12 @@ def draft_task(
         body_hash=digest_of(raw, rules.secret_key) if request_key is not None else "",
         authenticated=authenticated,
     )
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and not (0 < len(key) <= _KEY_CHARS and is_clean(key)):
+        allowed = f"1 to {_KEY_CHARS} characters"
+        raise InvalidRequest([Problem("request_key", show_value(key), allowed, "length")])
 
 
 def submit(
@@ -101,45 +109,61 @@ def submit(
     """Store tasks and let them run; one answer or error per draft, in order."""
     turn = Turn(tx, now, ids, rules)
     open_group(turn, group_id)
-    answers: dict[int, Submitted | MyrmidonError] = _repeated(turn, group_id, drafts)
+    twins: dict[int, int] = {}
+    answers: dict[int, Submitted | MyrmidonError] = _repeated(turn, group_id, drafts, twins)
     if tx.attempt > 1:
         answers.update(_already_stored(turn, drafts))
-    plans = {d.task_id: _plan(turn, d) for d in drafts if d.task_id not in answers}
+    plans = {d.task_id: _plan(turn, d) for d in drafts if d.task_id not in answers and d.task_id not in twins}
     answers.update(check_parents(turn, plans.values()))
     answers.update(check_shared(turn, group_id, plans.values()))
     answers.update(taken_names(turn, group_id, [p for p in plans.values() if p.task_id not in answers]))
     for draft in drafts:
-        if draft.request.evaluate_only and draft.task_id not in answers:
+        if draft.request.evaluate_only and draft.task_id in plans and draft.task_id not in answers:
             answers[draft.task_id] = Submitted(task_id=0, state=TaskState.WAITING)
-    new = [draft for draft in drafts if draft.task_id not in answers]
+    new = [draft for draft in drafts if draft.task_id in plans and draft.task_id not in answers]
     answers.update(_remember_keys(turn, group_id, new))
     new = [draft for draft in new if draft.task_id not in answers]
     answers.update(_store(turn, group_id, new, plans))
+    answers.update({task_id: _like(answers[first]) for task_id, first in twins.items()})
     return [answers[draft.task_id] for draft in drafts]
 
 
-def _repeated(turn: Turn, group_id: int, drafts: Sequence[Draft]) -> dict[int, Submitted | MyrmidonError]:
-    """Answers to drafts whose request key is known, also from earlier in the same call."""
+def _like(answer: Submitted | MyrmidonError) -> Submitted | MyrmidonError:
+    """The answer to the same request, made twice in one call."""
+    return structs.replace(answer, repeated=True) if isinstance(answer, Submitted) else answer
+
+
+def _repeated(
+    turn: Turn, group_id: int, drafts: Sequence[Draft], twins: dict[int, int]
+) -> dict[int, Submitted | MyrmidonError]:
+    """Answers to drafts whose request key is known; in ``twins``, those that repeat one of the same call."""
     keyed = [draft for draft in drafts if draft.request_key is not None]
     if not keyed:
         return {}
     known = task_request.keys(turn.tx, group_id, [d.request_key for d in keyed if d.request_key])
     answers: dict[int, Submitted | MyrmidonError] = {}
+    fresh: dict[str, Draft] = {}
     for draft in keyed:
-        found = known.get(draft.request_key or "")
-        if found is None:
-            known[draft.request_key or ""] = (draft.body_hash, draft.task_id)
-        elif found[1] != draft.task_id:
-            answers[draft.task_id] = _same(turn, draft, *found)
+        key = draft.request_key or ""
+        if key not in known:
+            first = fresh.setdefault(key, draft)
+            if first is not draft and first.body_hash == draft.body_hash:
+                twins[draft.task_id] = first.task_id
+            elif first is not draft:
+                answers[draft.task_id] = _other_body(key)
+        elif known[key][1] != draft.task_id:
+            answers[draft.task_id] = _same(turn, draft, *known[key])
     return answers
+
+
+def _other_body(key: str) -> Conflict:
+    return Conflict(f"the request key {key} was used for another request; use a new key for a new request")
 
 
 def _same(turn: Turn, draft: Draft, body_hash: str, subject: int) -> Submitted | MyrmidonError:
     """The answer of the task or job that has this request key."""
     if body_hash != draft.body_hash:
-        return Conflict(
-            f"the request key {draft.request_key} was used for another request; use a new key for a new request"
-        )
+        return _other_body(draft.request_key or "")
     return _answer(task_result.read(turn.tx, [subject]).get(subject), subject, repeated=True)
 
 
@@ -304,10 +328,11 @@ def draft_job(
     rules: Rules = DEFAULT_RULES,
 ) -> JobDraft:
     """Check an untyped graph, give ids to its tasks and put them where ``$subs`` asks for them."""
+    _check_key(request_key)
     labels = labels_of(raw)
     job_id, *task_ids = ids.block(1 + len(labels), now)
     by_label = dict(zip(labels, task_ids, strict=True))
-    graph = parse_graph(raw, limits, {label: show_task(task_id) for label, task_id in by_label.items()})
+    graph = parse_graph(raw, limits, {label: show_task(task_id) for label, task_id in by_label.items()}, {})
     return JobDraft(
         job_id=job_id,
         task_ids=by_label,
@@ -372,9 +397,7 @@ def _known_job(turn: Turn, group_id: int, draft: JobDraft) -> JobSubmitted | Non
         found = task_request.keys(turn.tx, group_id, [draft.request_key]).get(draft.request_key)
         if found is not None:
             if found[0] != draft.body_hash:
-                raise Conflict(
-                    f"the request key {draft.request_key} was used for another request; use a new key for a new request"
-                )
+                raise _other_body(draft.request_key)
             return _job_answer(turn, found[1])
     if turn.tx.attempt > 1 and (mine := jobs.read(turn.tx, [draft.job_id]).get(draft.job_id)) and not mine.staged:
         return _job_answer(turn, draft.job_id)
@@ -530,9 +553,11 @@ def start_on(turn: Turn, drain: Drain) -> None:
     """Let the next chunk of a job go: what nothing holds back becomes ready."""
     page = task_result.lock_of_job(turn.tx, drain.subject, after=drain.position, n=CHUNK)
     make_ready(turn, [task for task in page if _may_start(task)])
-    for task in page:
-        if task.seq == 0 and task.state == TaskState.WAITING:
-            turn.touch(task)
+    unheard = [task for task in page if task.seq == 0 and task.state == TaskState.WAITING]
+    turn.know(task.id for task in unheard)
+    for task in unheard:
+        task.alarm_at = turn.requests[task.id].deadline_at
+        turn.touch(task)
     if len(page) < CHUNK:
         turn.drained(drain)
         return

@@ -8,7 +8,7 @@ A service that was away must not blame its bots. Every pass leaves a mark of lif
 when the last one is too old, or lies in the future, every lease begins anew.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -28,13 +28,14 @@ from myrmidon.scheduler.turn import Turn, live
 from myrmidon.store import bot as bots
 from myrmidon.store import job as jobs
 from myrmidon.store import log as logs
-from myrmidon.store import marks, outbox, task_queues, task_result, task_to_run
+from myrmidon.store import marks, outbox, task_queues, task_request, task_result, task_to_run
 from myrmidon.store import value as values
 from myrmidon.store.db import Db, Tx
 
 T = TypeVar("T")
 _LAST_ALIVE = "last_alive"
 _RESUMED = "resumed_at"
+_LOGS_SEEN = "logs_seen"
 BATCH = 100
 
 
@@ -69,8 +70,7 @@ def sweep(
     done.drains = carry_all(db, now=now, ids=ids, rules=rules, gone=gone, woken=done.woken)
     done.events = _all(db, lambda tx: outbox.number(tx, 1000))
     done.forgotten = _all(db, lambda tx: forget(tx, now=now, rules=rules))
-    if gone:
-        (log_db or db).write(lambda tx: logs.delete(tx, gone))
+    drop_logs(db, log_db or db, gone)
     return done
 
 
@@ -94,6 +94,30 @@ def carry_all(
             gone += removed
             steps += 1
     return steps
+
+
+def drop_logs(db: Db, log_db: Db, gone: Iterable[int]) -> int:
+    """Delete the logs of tasks that are no more; how many tasks' logs that were.
+
+    Logs lie apart and cannot go in the transaction that removes their task. A
+    server may die in between, and late bytes may come after, so each sweep looks
+    at some more logs, in turn.
+    """
+    last = db.read(lambda tx: marks.read(tx, _LOGS_SEEN)) or 0
+    page = log_db.read(lambda tx: logs.tasks_after(tx, last, BATCH))
+    asked = {*gone, *page}
+    lost = sorted(asked - db.read(lambda tx: task_request.known(tx, sorted(asked)))) if asked else []
+    if lost:
+        log_db.write(lambda tx: logs.delete(tx, lost))
+    seen = page[-1] if len(page) == BATCH else 0
+    if seen != last:
+        db.write(lambda tx: _note_logs_seen(tx, seen))
+    return len(lost)
+
+
+def _note_logs_seen(tx: Tx, task_id: int) -> None:
+    marks.lock(tx, _LOGS_SEEN)
+    marks.put(tx, _LOGS_SEEN, task_id)
 
 
 # ---------------------------------------------------------------- life of the service
@@ -255,11 +279,11 @@ def _end_at_deadline(turn: Turn, task: TaskResult) -> None:
     """Nothing outlives its deadline. What waited has expired; what ran is out of time, and its bot is told so."""
     job = turn.job_of(task)
     if job is not None and job.staged:
-        task.alarm_at = turn.now + turn.rules.staging_limit
-        turn.touch(task)
+        task_result.postpone(turn.tx, task.id, turn.now + turn.rules.staging_limit)
         return
     if task.state != TaskState.RUNNING:
-        turn.move(task, TaskState.BOT_DIED if task.num_retries else TaskState.EXPIRED, "deadline")
+        retry = task.num_retries and task.state == TaskState.READY
+        turn.move(task, TaskState.BOT_DIED if retry else TaskState.EXPIRED, "deadline")
         return
     state = TaskState.KILLED if task.killing else TaskState.TIMED_OUT
     for run in task_result.runs_of(turn.tx, [task.id]):

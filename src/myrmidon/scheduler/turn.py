@@ -67,6 +67,11 @@ class Turn:
     def job_of(self, task: TaskResult) -> Job | None:
         return self.jobs[task.job_id] if task.job_id is not None else None
 
+    def staged(self, task: TaskResult) -> bool:
+        """Whether the task belongs to a job that is still on its way in: for users it is not there."""
+        job = self.job_of(task)
+        return job is not None and bool(job.staged)
+
     # -- facts, each read once
 
     def know_briefly(self, task_ids: Iterable[int]) -> None:

@@ -117,11 +117,14 @@ def set_quarantine(tx: Tx, bot_id: str, why: str | None) -> None:
     tx.run(SET_QUARANTINE, id=bot_id, why=why)
 
 
+EVENT_AT = "SELECT id FROM bot_events WHERE bot_id = :bot AND at = :at AND kind = :kind LIMIT 1"
 _EVENTS = Insert("bot_events", "bot_id, id, at, kind, message, task_id, run, dimensions, state, version")
 
 
 def insert_event(tx: Tx, bot: Bot, event_id: int, *, at: Micros, kind: str, message: str = "") -> None:
-    """Note what happened to a bot, with what it said of itself then."""
+    """Note what happened to a bot, with what it said of itself then; once, though an earlier commit is in doubt."""
+    if tx.attempt > 1 and tx.one(EVENT_AT, bot=bot.id, at=at, kind=kind) is not None:
+        return
     row = (bot.id, event_id, at, kind, message, None, None, bot.dimensions, bot.state, bot.version)
     tx.insert(_EVENTS, [row])
 

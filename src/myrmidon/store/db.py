@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from myrmidon.model.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from myrmidon.model.ids import Micros
-from myrmidon.store.link import Backend, ConnectionLost, Link, Trouble
+from myrmidon.store.link import Backend, ConnectionLost, Link, LostRace, Trouble
 from myrmidon.store.sql import Dialect, Insert, Row, RowUpdate
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "RowUpdate",
     "Probe",
     "ConnectionLost",
+    "LostRace",
     "LostReply",
 ]
 
@@ -139,7 +140,7 @@ class Db:
                 result = fn(tx)
                 tx.commit()
             except BaseException as error:
-                trouble = link.trouble(error)
+                trouble = Trouble.BUSY if isinstance(error, LostRace) else link.trouble(error)
                 if trouble is Trouble.BROKEN:
                     self._broken = str(error)
                 _undo(self._writers, link, error)

@@ -12,7 +12,7 @@ from myrmidon.model.errors import BrokenPromise
 from myrmidon.model.ids import Micros
 from myrmidon.model.states import JobState
 from myrmidon.store import outbox
-from myrmidon.store.db import Tx
+from myrmidon.store.db import LostRace, Tx
 from myrmidon.store.sql import Insert, RowUpdate
 
 
@@ -77,8 +77,15 @@ def lock(tx: Tx, ids: Iterable[int | None]) -> dict[int, Job]:
 
 
 def insert(tx: Tx, jobs: Sequence[Job], what: str = "running") -> None:
-    """New jobs, with their first event; a staged one is announced when it is flipped in."""
-    tx.insert(_JOBS, [structs.astuple(job) for job in jobs])
+    """New jobs, with their first event; a staged one is announced when it is flipped in.
+
+    The caller has seen that their external ids are free; LostRace when one was taken meanwhile.
+    """
+    rows = [structs.astuple(job) for job in jobs]
+    if all(job.external_id is None for job in jobs):
+        tx.insert(_JOBS, rows)
+    elif tx.insert_new(_JOBS, rows) != len(rows):
+        raise LostRace("an external id was taken")
     outbox.write(tx, [_event(job, what, job.creation_time) for job in jobs if not job.staged])
 
 

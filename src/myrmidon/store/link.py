@@ -13,6 +13,10 @@ class ConnectionLost(Exception):
     """A test's probe raises it to cut the connection at a chosen point."""
 
 
+class LostRace(Exception):
+    """Another transaction was faster with the same name; the next try will see it and know what to answer."""
+
+
 class Trouble(Enum):
     """What an error means for the transaction it came from."""
 

@@ -89,16 +89,21 @@ def append(
     known = _lock_info(tx, task_id, run, stream)
     where = {"task_id": task_id, "run": run, "stream": stream}
     for start, piece in _missing(tx, where, offset, content):
-        if known.cut_to is not None and start < known.cut_to:
-            piece = piece[known.cut_to - start :]
-            start = known.cut_to
-        if piece:
-            tx.insert(_CHUNKS, [(task_id, run, stream, start, piece)])
+        kept = _uncut(known, start, piece)
+        tx.insert(_CHUNKS, [(task_id, run, stream, at, part) for at, part in kept if part])
     length = max(known.length, offset + len(content))
     changed = _cut(tx, where, LogInfo(length, known.cut_from, known.cut_to), limits)
     if changed != known:
         tx.run(SAVE_INFO, **where, length=changed.length, cut_from=changed.cut_from, cut_to=changed.cut_to)
     return changed
+
+
+def _uncut(known: LogInfo, start: int, piece: bytes) -> list[tuple[int, bytes]]:
+    """What of late bytes belongs to the head or the tail; those of the middle are gone for good."""
+    if known.cut_from is None or known.cut_to is None:
+        return [(start, piece)]
+    low, high = max(known.cut_from - start, 0), max(known.cut_to - start, 0)
+    return [(start, piece[:low]), (start + high, piece[high:])]
 
 
 def _missing(tx: Tx, where: dict[str, int], offset: int, content: bytes) -> list[tuple[int, bytes]]:
@@ -151,6 +156,14 @@ def read(tx: Tx, task_id: int, run: int, *, stream: int, start: int, length: int
             parts.append(LogPart(low, bytes(stored[low - begin : high - begin]), low - at))
             at = high
     return parts
+
+
+TASKS_AFTER = "SELECT DISTINCT task_id FROM task_logs WHERE task_id > :after ORDER BY task_id LIMIT :n"
+
+
+def tasks_after(tx: Tx, after: int, n: int) -> list[int]:
+    """The next tasks that have a log."""
+    return [row[0] for row in tx.all(TASKS_AFTER, after=after, n=n)]
 
 
 DELETES = ("DELETE FROM log_chunks WHERE task_id {in:ids}", "DELETE FROM task_logs WHERE task_id {in:ids}")

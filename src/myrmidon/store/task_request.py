@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
-from myrmidon.store.db import Tx
+from myrmidon.store.db import LostRace, Tx
 from myrmidon.store.sql import Insert
 
 
@@ -57,6 +57,7 @@ class SliceRow(Struct, frozen=True):
 
 _COLUMNS = ", ".join(RequestRow.__struct_fields__)
 _REQUESTS = Insert("task_requests", _COLUMNS)
+_EXTERNAL = RequestRow.__struct_fields__.index("external_id")
 _SLICE_COLUMNS = ", ".join(SliceRow.__struct_fields__)
 _SLICES = Insert("task_slices", _SLICE_COLUMNS)
 _SECRETS = Insert("secret_bytes", "task_id, secret_bytes")
@@ -64,8 +65,14 @@ _TAGS = Insert("task_tags", "tag, task_id")
 
 
 def insert(tx: Tx, rows: Sequence[tuple[object, ...]]) -> None:
-    """Store requests, given as tuples in the order of ``RequestRow``."""
-    tx.insert(_REQUESTS, rows)
+    """Store requests, given as tuples in the order of ``RequestRow``.
+
+    The caller has seen that their external ids are free; LostRace when one was taken meanwhile.
+    """
+    named = [row for row in rows if row[_EXTERNAL] is not None]
+    tx.insert(_REQUESTS, [row for row in rows if row[_EXTERNAL] is None] if named else rows)
+    if named and tx.insert_new(_REQUESTS, named) != len(named):
+        raise LostRace("an external id was taken")
 
 
 def insert_slices(tx: Tx, rows: Sequence[tuple[object, ...]]) -> None:

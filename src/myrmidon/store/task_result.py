@@ -206,6 +206,14 @@ def alarms(tx: Tx, now: Micros, n: int) -> list[int]:
     return [row[0] for row in tx.all(ALARMS, now=now, n=n)]
 
 
+POSTPONE = "UPDATE task_results SET alarm_at = :alarm WHERE id = :id"
+
+
+def postpone(tx: Tx, task_id: int, alarm_at: Micros) -> None:
+    """Look at a staged task later. Nobody has heard of it, so nobody hears of this."""
+    tx.run(POSTPONE, id=task_id, alarm=alarm_at)
+
+
 CANCELED_BY_USER = """
     SELECT COUNT(*) FROM task_results WHERE job_id = :job AND state IN ('CANCELED', 'KILLED') AND reason = 'canceled'
 """
@@ -328,15 +336,16 @@ def add_donors(tx: Tx, rows: Sequence[tuple[str, int, int, Micros]]) -> None:
 
 
 DONORS = """
-    SELECT d.dedupe_key, d.task_id, d.run, r.cost_usd
-      FROM task_donors d JOIN task_runs r ON r.task_id = d.task_id AND r.run = d.run
+    SELECT d.dedupe_key, d.task_id, r.run, r.cost_usd
+      FROM task_donors d JOIN task_results t ON t.id = d.task_id AND t.state = 'SUCCEEDED'
+      JOIN task_runs r ON r.task_id = t.id AND r.run = t.instance_id
      WHERE d.dedupe_key {in_text:keys} AND d.created_at > :since
      ORDER BY d.task_id
 """
 
 
 def donors(tx: Tx, keys: Sequence[str], since: Micros) -> dict[str, tuple[int, int, float]]:
-    """The newest donor of each key: task, run and what it cost."""
+    """The newest donor of each key: task, run and what it cost. One that runs again has no answer to give."""
     return {row[0]: (row[1], row[2], row[3]) for row in tx.all(DONORS, keys=keys, since=since)}
 
 

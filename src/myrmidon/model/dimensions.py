@@ -226,6 +226,12 @@ def bot_sets(has: str) -> dict[str, frozenset[str]]:
     return {key: frozenset(values) for key, values in _decode(has).items()}
 
 
+@lru_cache(maxsize=65536)
+def serves(canonical: str, has: str) -> bool:
+    """Whether a bot with these stored dimensions may run tasks that want that stored set."""
+    return matches(canonical, bot_sets(has))
+
+
 def anchor(canonical: str) -> list[str]:
     """``key:value`` of which every bot that matches has at least one; as few bots as possible have one."""
     wants = dict(_wants(canonical))

@@ -34,12 +34,18 @@ class TaskToRun(Struct, frozen=True):
 
 
 class Head(Struct, frozen=True):
-    """The best row of one queue, as the policy sees it."""
+    """The best row of one queue, with what the policy wants to know of the queue.
+
+    ``shared``: tasks that read shared values have been in this queue, so where they run may matter.
+    """
 
     queue: int
     resource_group_id: int
-    priority: int
+    dimensions: str
+    shared: int
+    task_id: int
     task_rank: int
+    priority: int
 
 
 def rank(priority: int, created_at: Micros, order: Order) -> int:

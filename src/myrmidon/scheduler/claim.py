@@ -9,7 +9,8 @@ nonce again gets the same runs, so a lost reply costs nothing; an older one is a
 straggler of the network and gets none.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b, sha256
 from hmac import digest as hmac_digest
 
@@ -23,15 +24,16 @@ from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.task_to_run import Head, TaskToRun
 from myrmidon.model.value import Value
-from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, prefer_local, share_out
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_first, share_out
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import bot as bots
-from myrmidon.store import task_queues, task_request, task_result, task_to_run
+from myrmidon.store import task_request, task_result, task_to_run
 from myrmidon.store import value as values
 from myrmidon.store.db import Tx
 from myrmidon.store.task_request import RequestRow, SliceRow
 
 _MOST_QUEUES = 32
+_MOST_ROWS = 512
 
 
 class Poll(Struct, frozen=True, kw_only=True):
@@ -90,49 +92,85 @@ def _again(turn: Turn, poll: Poll) -> list[Claimed]:
 
 
 def _take(turn: Turn, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult]]:
-    """Lock rows of the hot table, best first, with their tasks."""
-    heads = _servable(turn, bot, task_to_run.heads(turn.tx, bot.id))
+    """Lock rows of the hot table, best first, with their tasks.
+
+    The full set of dimensions is compared once more: the match made earlier is only an index.
+    """
+    heads = [h for h in task_to_run.heads(turn.tx, bot.id) if dimensions.serves(h.dimensions, bot.dimensions)]
     if not heads:
         return []
+    rows = _from_one(turn, bot, heads[0], n) if len(heads) == 1 else _from_several(turn, bot, heads, n)
+    chosen = list({row.task_id: row for row in rows}.values())
+    tasks = task_result.lock_free(turn.tx, sorted(row.task_id for row in chosen)) if chosen else {}
+    return [(row, tasks[row.task_id]) for row in chosen if _may_run(row, tasks.get(row.task_id))]
+
+
+def _from_one(turn: Turn, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
+    """Take n of the only queue that has anything."""
+    rows: list[TaskToRun] = []
+    if head.shared and bot.address:
+        seen = _look_into(turn, bot, head, n)
+        rows = task_to_run.take_these(turn.tx, [row.task_id for row in seen[:n]], bot_id=bot.id, now=turn.now)
+    return _fill_up(turn, bot, head.queue, rows, n)
+
+
+def _from_several(turn: Turn, bot: Bot, heads: Sequence[Head], n: int) -> list[TaskToRun]:
+    """Take n of several queues in the order of the policy."""
     groups = {head.queue: head.resource_group_id for head in heads}
     running = task_result.running_by_group(turn.tx) if len(set(groups.values())) > 1 else {}
     looked = best_queues(heads, running, min(max(n, 4), _MOST_QUEUES))
-    candidates = {
-        head.queue: task_to_run.first(turn.tx, head.queue, max(n, turn.rules.look_ahead), bot_id=bot.id, now=turn.now)
-        for head in looked
-    }
-    counts = share_out(candidates, groups, running, n)
-    taken: list[tuple[TaskToRun, TaskResult]] = []
-    for queue, count in counts.items():
-        taken += _take_from(turn, bot, candidates[queue], count)
+    candidates = _candidates(turn, bot, looked, groups, running, n)
+    picks = share_out(candidates, groups, running, n)
+    lines = {queue: iter(rows) for queue, rows in candidates.items()}
+    wanted = [next(lines[queue]).task_id for queue in picks]
+    taken = task_to_run.take_these(turn.tx, wanted, bot_id=bot.id, now=turn.now) if wanted else []
+    for queue, count in Counter(picks).items():
+        mine = [row for row in taken if row.queue == queue]
+        if len(mine) < count:
+            taken += _fill_up(turn, bot, queue, mine, count)[len(mine) :]
     return taken
 
 
-def _servable(turn: Turn, bot: Bot, heads: Sequence[Head]) -> list[Head]:
-    """Queues whose full set of dimensions the bot has: the match made earlier is only an index."""
-    has = dimensions.bot_sets(bot.dimensions)
-    known = task_queues.read(turn.tx, [head.queue for head in heads]) if heads else {}
-    turn.keep_queues(known.values())
-    return [h for h in heads if h.queue in known and dimensions.matches(known[h.queue].dimensions, has)]
+def _candidates(
+    turn: Turn, bot: Bot, looked: Sequence[Head], groups: Mapping[int, int], running: Mapping[int, int], n: int
+) -> dict[int, list[TaskToRun]]:
+    """What each queue has to give: a few rows of each, and more of those that would give them all."""
+    few = min(max(n, turn.rules.look_ahead), max(turn.rules.look_ahead, _MOST_ROWS // len(looked)))
+    queues = [head.queue for head in looked]
+    read = task_to_run.first_of_several(turn.tx, queues, few, bot_id=bot.id, now=turn.now)
+    known = {head.queue: _local_first(turn, bot, head, read[head.queue]) for head in looked}
+    by_queue = {head.queue: head for head in looked}
+    while True:
+        counts = Counter(share_out(known, groups, running, n))
+        used_up = [queue for queue, count in counts.items() if count == len(known[queue]) == few < n]
+        if not used_up:
+            return known
+        for queue in used_up:
+            known[queue] = _look_into(turn, bot, by_queue[queue], n)
 
 
-def _take_from(turn: Turn, bot: Bot, seen: Sequence[TaskToRun], n: int) -> list[tuple[TaskToRun, TaskResult]]:
-    """Take n of one queue, those whose shared values lie at the bot before their equals."""
-    queue = seen[0].queue
-    rows: list[TaskToRun] = []
-    near = [row.task_id for row in seen[: turn.rules.look_ahead] if row.shared]
-    if near and bot.address:
-        local = values.local_tasks(turn.tx, near, bot.address)
-        chosen = prefer_local(seen[: turn.rules.look_ahead], local, n)
-        if chosen:
-            rows = task_to_run.take_these(turn.tx, queue, chosen, now=turn.now)
-    if len(rows) < n:
-        rest = task_to_run.take(turn.tx, queue, n, bot_id=bot.id, now=turn.now)
-        known = {row.task_id for row in rows}
-        rows += [row for row in rest if row.task_id not in known][: n - len(rows)]
-    rows = list({row.task_id: row for row in rows}.values())
-    tasks = task_result.lock_free(turn.tx, sorted(row.task_id for row in rows))
-    return [(row, tasks[row.task_id]) for row in rows if _may_run(row, tasks.get(row.task_id))]
+def _look_into(turn: Turn, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
+    """The best rows of one queue, in the order in which this bot should take them."""
+    most = max(n, turn.rules.look_ahead)
+    rows = task_to_run.first(turn.tx, head.queue, most, bot_id=bot.id, now=turn.now)
+    return _local_first(turn, bot, head, rows)
+
+
+def _local_first(turn: Turn, bot: Bot, head: Head, rows: list[TaskToRun]) -> list[TaskToRun]:
+    """Those whose shared values lie at the bot before their equals."""
+    near = [row.task_id for row in rows[: turn.rules.look_ahead] if row.shared]
+    if not (near and head.shared and bot.address):
+        return rows
+    return local_first(rows, values.local_tasks(turn.tx, near, bot.address), turn.rules.look_ahead)
+
+
+def _fill_up(turn: Turn, bot: Bot, queue: int, rows: list[TaskToRun], n: int) -> list[TaskToRun]:
+    """Where others were faster with the chosen rows, the next free ones of the queue do."""
+    if len(rows) >= n:
+        return rows
+    known = {row.task_id for row in rows}
+    rest = task_to_run.take(turn.tx, queue, n, bot_id=bot.id, now=turn.now)
+    return rows + [row for row in rest if row.task_id not in known][: n - len(rows)]
 
 
 def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:

@@ -64,10 +64,10 @@ def extend(
     _compare(known, definitions)
     if not fresh and definitions:
         return Extended(job_id=job_id, state=job.state, task_ids=_ids(known, definitions), num_new=0)
+    _check_open(job)
     task_ids = dict(zip(fresh, ids.block(len(fresh), now), strict=True))
     every = {**{label: task_id for label, (task_id, _) in known.items()}, **task_ids}
     graph, wiring = _read(turn, raw, known, every, limits)
-    _check_open(job)
     plans = _plans(turn, job, _Extension(graph, wiring, every, definitions, authenticated))
     _check(turn, group_id, plans)
     tasks = _store(turn, job, plans, graph, known)

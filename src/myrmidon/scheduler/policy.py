@@ -6,6 +6,7 @@ verdicts out in guarded writes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Protocol
 
 from msgspec import Struct
@@ -127,44 +128,45 @@ def best_queues(heads: Iterable[Head], running: Mapping[int, int], n: int) -> li
 
 
 def share_out(
-    candidates: Mapping[int, Sequence[TaskToRun]],
-    groups: Mapping[int, int],
-    running: Mapping[int, int],
-    n: int,
-) -> dict[int, int]:
-    """How many to take from each queue so that n tasks start in the right order.
+    candidates: Mapping[int, Sequence[TaskToRun]], groups: Mapping[int, int], running: Mapping[int, int], n: int
+) -> list[int]:
+    """From which queue to take each of n tasks, in the order in which they should start.
 
     Every start counts as running work of its group at once, so that groups with
-    tasks of equal priority take turns.
+    tasks of equal priority take turns. Shares only grow, so an entry of the heap
+    that was made with an older share is put back with the new one.
     """
     shares = dict(running)
     taken = dict.fromkeys(candidates, 0)
+    picks: list[int] = []
+    heap = [_standing(rows[0], shares.get(groups[queue], 0), queue) for queue, rows in candidates.items() if rows]
+    heapify(heap)
     for _ in range(n):
-        best = min(
-            (
-                (
-                    rows[taken[queue]].priority,
-                    shares.get(groups[queue], 0),
-                    rows[taken[queue]].task_rank,
-                    queue,
-                )
-                for queue, rows in candidates.items()
-                if taken[queue] < len(rows)
-            ),
-            default=None,
-        )
-        if best is None:
+        while heap and heap[0][1] != shares.get(groups[heap[0][3]], 0):
+            priority, _share, task_rank, queue = heap[0]
+            heapreplace(heap, (priority, shares.get(groups[queue], 0), task_rank, queue))
+        if not heap:
             break
-        taken[best[3]] += 1
-        shares[groups[best[3]]] = shares.get(groups[best[3]], 0) + 1
-    return {queue: count for queue, count in taken.items() if count}
+        queue = heappop(heap)[3]
+        picks.append(queue)
+        taken[queue] += 1
+        shares[groups[queue]] = shares.get(groups[queue], 0) + 1
+        if taken[queue] < len(candidates[queue]):
+            heappush(heap, _standing(candidates[queue][taken[queue]], shares[groups[queue]], queue))
+    return picks
 
 
-def prefer_local(rows: Sequence[TaskToRun], local: set[int], n: int) -> list[int]:
-    """Tasks whose shared values lie at the bot and that stand level with the first; at most n."""
-    if not rows:
-        return []
-    return [r.task_id for r in rows if r.task_id in local and r.priority == rows[0].priority][:n]
+def _standing(row: TaskToRun, share: int, queue: int) -> tuple[int, int, int, int]:
+    return (row.priority, share, row.task_rank, queue)
+
+
+def local_first(rows: Sequence[TaskToRun], local: set[int], look_ahead: int) -> list[TaskToRun]:
+    """The same rows; of the first few, those whose shared values lie at the bot go before their equals."""
+    if not rows or not local:
+        return list(rows)
+    near = [r for r in rows[:look_ahead] if r.task_id in local and r.priority == rows[0].priority]
+    chosen = {row.task_id for row in near}
+    return near + [row for row in rows if row.task_id not in chosen]
 
 
 # ---------------------------------------------------------------- time

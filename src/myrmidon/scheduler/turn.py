@@ -7,6 +7,8 @@ tables. Nothing else in this package changes the state of a task.
 
 from collections.abc import Iterable, Sequence
 
+from msgspec import structs
+
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import FINAL, JobState, RunState, TaskState, check_job_move, check_move
 from myrmidon.model.task_result import TaskResult, TaskRun
@@ -181,6 +183,10 @@ class Turn:
 
     def enqueue(self, row: TaskToRun) -> None:
         """Give a task the right to start a run."""
+        queue = self.queue(row.queue) if row.shared else None
+        if queue is not None and not queue.shared:
+            task_queues.mark_shared(self.tx, queue.id)
+            self.keep_queues([structs.replace(queue, shared=1)])
         self._to_run.append(row)
         self.woken.add(row.queue)
 

@@ -137,9 +137,9 @@ def _cut(tx: Tx, where: dict[str, int], known: LogInfo, limits: tuple[int, int])
 
 
 def _end_of_head(tx: Tx, where: dict[str, int], head: int) -> int:
-    """The head ends with the last chunk that begins inside it."""
+    """The head ends with the last chunk that begins inside it, or later when that has not arrived yet."""
     last = tx.all(BEFORE, **where, low=head)
-    return int(last[0][0]) + len(last[0][1]) if last else head
+    return max(head, int(last[0][0]) + len(last[0][1])) if last else head
 
 
 def read(tx: Tx, task_id: int, run: int, *, stream: int, start: int, length: int) -> list[LogPart]:

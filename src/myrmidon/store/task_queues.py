@@ -26,11 +26,12 @@ class Queue(Struct, frozen=True):
     pool: str
     dimensions: str
     used_at: Micros
+    shared: int = 0
 
 
-_COLUMNS = "id, hash, probe, resource_group_id, pool, dimensions, used_at"
+_COLUMNS = "id, hash, probe, resource_group_id, pool, dimensions, used_at, shared"
 _QUEUES = Insert(
-    "task_dimensions", "id, hash, probe, resource_group_id, pool, dimensions, created_at, used_at"
+    "task_dimensions", "id, hash, probe, resource_group_id, pool, dimensions, shared, created_at, used_at"
 )
 BY_HASH = f"""
     SELECT {_COLUMNS} FROM task_dimensions
@@ -46,7 +47,7 @@ def find(tx: Tx, resource_group_id: int, hashes: Sequence[str]) -> list[Queue]:
 def insert(tx: Tx, queue: Queue) -> bool:
     """A new queue; False when another server has just made it."""
     q = queue
-    row = (q.id, q.hash, q.probe, q.resource_group_id, q.pool, q.dimensions, q.used_at, q.used_at)
+    row = (q.id, q.hash, q.probe, q.resource_group_id, q.pool, q.dimensions, 0, q.used_at, q.used_at)
     return tx.insert_new(_QUEUES, [row]) == 1
 
 
@@ -63,6 +64,14 @@ TOUCH = "UPDATE task_dimensions SET used_at = :now WHERE id {in:ids}"
 def touch(tx: Tx, ids: Sequence[int], now: Micros) -> int:
     """Note that queues are in use; fewer than asked when one was just forgotten."""
     return tx.run(TOUCH, ids=ids, now=now)
+
+
+MARK_SHARED = "UPDATE task_dimensions SET shared = 1 WHERE id = :id"
+
+
+def mark_shared(tx: Tx, queue_id: int) -> None:
+    """Note that tasks which read shared values come through this queue: a claim then looks where they lie."""
+    tx.run(MARK_SHARED, id=queue_id)
 
 
 IDLE = """
@@ -135,7 +144,7 @@ def match_queue(tx: Tx, queue: Queue) -> int:
         bot_id
         for dimension in wanted
         for bot_id, has in tx.all(CANDIDATES, dimension=dimension)
-        if dimensions.matches(queue.dimensions, dimensions.bot_sets(has))
+        if dimensions.serves(queue.dimensions, has)
     }
     tx.insert_new(_MATCHES, [(bot_id, queue.id) for bot_id in sorted(found)])
     return len(found)
@@ -143,8 +152,7 @@ def match_queue(tx: Tx, queue: Queue) -> int:
 
 def match_bot(tx: Tx, bot_id: str, has: str, pools: Sequence[str]) -> None:
     """Find the queues that a new or changed bot serves; those that it no longer serves go."""
-    sets = dimensions.bot_sets(has)
-    serves = {row[0] for row in tx.all(OF_POOLS, pools=pools) if dimensions.matches(row[5], sets)}
+    serves = {row[0] for row in tx.all(OF_POOLS, pools=pools) if dimensions.serves(row[5], has)}
     served = {row[0] for row in tx.all(MATCHED, bot=bot_id)}
     if served - serves:
         tx.run(UNMATCH, bot=bot_id, queues=sorted(served - serves))

@@ -13,9 +13,7 @@ from myrmidon.model.task_to_run import Head, TaskToRun
 from myrmidon.store.db import Tx
 from myrmidon.store.sql import Insert
 
-_COLUMNS = (
-    "task_id, instance, queue, task_rank, priority, expires_at, slice, wait_for_capacity, shared, avoid_bot"
-)
+_COLUMNS = "task_id, instance, queue, task_rank, priority, expires_at, slice, wait_for_capacity, shared, avoid_bot"
 _ROWS = Insert("task_to_run", _COLUMNS)
 
 
@@ -23,27 +21,24 @@ def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
     tx.insert(_ROWS, [structs.astuple(row) for row in rows])
 
 
-# The correlated LIMIT 1 reads one index entry per queue, however deep the queues are.
+# Three subqueries, each answered by the first entry of its queue in one index, however deep the queue is. As a
+# join with task_to_run MariaDB sometimes reads the whole table, depending on its statistics.
 HEADS = """
-    SELECT h.queue, d.resource_group_id, r.priority, r.task_rank
-      FROM (SELECT b.queue AS queue,
-                   (SELECT t.task_id FROM task_to_run t WHERE t.queue = b.queue
-                     ORDER BY t.task_rank, t.task_id LIMIT 1) AS task_id
-              FROM bot_task_dimensions b WHERE b.bot_id = :bot) h
-      JOIN task_dimensions d ON d.id = h.queue
-      JOIN task_to_run r ON r.task_id = h.task_id AND r.queue = h.queue
+    SELECT b.queue, d.resource_group_id, d.dimensions, d.shared,
+           (SELECT t.task_id FROM task_to_run t WHERE t.queue = b.queue ORDER BY t.task_rank, t.task_id LIMIT 1),
+           (SELECT t.task_rank FROM task_to_run t WHERE t.queue = b.queue ORDER BY t.task_rank, t.task_id LIMIT 1),
+           (SELECT t.priority FROM task_to_run t WHERE t.queue = b.queue ORDER BY t.task_rank, t.task_id LIMIT 1)
+      FROM bot_task_dimensions b JOIN task_dimensions d ON d.id = b.queue
+     WHERE b.bot_id = :bot
 """
 
 
 def heads(tx: Tx, bot_id: str) -> list[Head]:
-    """The best row of each queue that the bot serves; read without locks, so only a hint."""
-    best: dict[int, Head] = {}
-    for row in tx.all(HEADS, bot=bot_id):
-        head = Head(*row)
-        known = best.get(head.queue)
-        if known is None or head.task_rank < known.task_rank:
-            best[head.queue] = head
-    return list(best.values())
+    """The best row of each queue that the bot serves; read without locks, so only a hint.
+
+    A queue that is emptied while it is read shows up as a head with holes; it has nothing to give.
+    """
+    return [Head(*row) for row in tx.all(HEADS, bot=bot_id) if None not in row]
 
 
 FIRST = f"""
@@ -56,6 +51,31 @@ FIRST = f"""
 def first(tx: Tx, queue: int, n: int, *, bot_id: str, now: Micros) -> list[TaskToRun]:
     """The best n of one queue that this bot may take; read without locks, so only a hint."""
     return [TaskToRun(*row) for row in tx.all(FIRST, queue=queue, n=n, bot=bot_id, now=now)]
+
+
+def _several(size: int) -> str:
+    """The same for so many queues in one statement; a few sizes, so that the texts stay constant."""
+    one = f"""
+        SELECT * FROM (SELECT {_COLUMNS} FROM task_to_run
+                        WHERE queue = :queue_N AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot)
+                        ORDER BY task_rank, task_id LIMIT :n) first_N
+    """
+    return " UNION ALL ".join(one.replace("_N", str(number)) for number in range(size))
+
+
+SEVERAL = {size: _several(size) for size in (2, 4, 8, 16, 32)}
+_NO_QUEUE = 0
+
+
+def first_of_several(tx: Tx, queues: Sequence[int], n: int, *, bot_id: str, now: Micros) -> dict[int, list[TaskToRun]]:
+    """The best n of each of up to 32 queues; read without locks, so only a hint."""
+    size = next(size for size in SEVERAL if size >= len(queues))
+    asked = [*queues, *([_NO_QUEUE] * (size - len(queues)))]
+    params = {f"queue{number}": queue for number, queue in enumerate(asked)}
+    found: dict[int, list[TaskToRun]] = {queue: [] for queue in queues}
+    for row in tx.all(SEVERAL[size], n=n, bot=bot_id, now=now, **params):
+        found[row[2]].append(TaskToRun(*row))
+    return found
 
 
 TAKE = f"""
@@ -74,16 +94,19 @@ def take(tx: Tx, queue: int, n: int, *, bot_id: str, now: Micros) -> list[TaskTo
     return [TaskToRun(*row) for row in tx.all(TAKE, queue=queue, n=n, bot=bot_id, now=now)]
 
 
+# Without an order, because these are found by their keys: a sort would make InnoDB lock more than it returns.
 TAKE_THESE = f"""
     SELECT {_COLUMNS} FROM task_to_run
-     WHERE task_id {{in:task_ids}} AND queue = :queue AND expires_at > :now
-     ORDER BY task_rank, task_id {{skip_locked}}
+     WHERE task_id {{in:task_ids}} AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot)
+     {{skip_locked}}
 """
 
 
-def take_these(tx: Tx, queue: int, task_ids: Sequence[int], *, now: Micros) -> list[TaskToRun]:
-    """Lock chosen rows of one queue, for a bot that holds their values; those still free."""
-    return [TaskToRun(*row) for row in tx.all(TAKE_THESE, queue=queue, task_ids=task_ids, now=now)]
+def take_these(tx: Tx, task_ids: Sequence[int], *, bot_id: str, now: Micros) -> list[TaskToRun]:
+    """Lock chosen rows of any queues; those still free, in the order asked for."""
+    rows = [TaskToRun(*row) for row in tx.all(TAKE_THESE, task_ids=task_ids, bot=bot_id, now=now)]
+    place = {task_id: number for number, task_id in enumerate(task_ids)}
+    return sorted(rows, key=lambda row: (place[row.task_id], row.instance))
 
 
 OF_TASKS = f"SELECT {_COLUMNS} FROM task_to_run WHERE task_id {{in:task_ids}} ORDER BY task_id, instance"

@@ -130,7 +130,7 @@ CREATE TABLE IF NOT EXISTS task_to_run (
     avoid_bot VARCHAR(256),
     PRIMARY KEY (task_id, instance)
 ){clustered};
-CREATE INDEX IF NOT EXISTS task_to_run_queue ON task_to_run (queue, task_rank, task_id);
+CREATE INDEX IF NOT EXISTS task_to_run_queue ON task_to_run (queue, task_rank, task_id, priority);
 CREATE INDEX IF NOT EXISTS task_to_run_expiry ON task_to_run (expires_at);
 
 -- probe tells apart two sets of dimensions with one hash: the full set decides, the hash only finds.
@@ -141,6 +141,7 @@ CREATE TABLE IF NOT EXISTS task_dimensions (
     resource_group_id BIGINT NOT NULL,
     pool VARCHAR(256) NOT NULL,
     dimensions {longtext} NOT NULL,
+    shared INT NOT NULL,
     created_at BIGINT NOT NULL,
     used_at BIGINT NOT NULL,
     UNIQUE (hash, resource_group_id, probe)
@@ -227,7 +228,7 @@ CREATE TABLE IF NOT EXISTS task_runs (
     lease BIGINT NOT NULL,
     soft_at BIGINT,
     alarm_at BIGINT,
-    exit_code INT,
+    exit_code BIGINT,
     duration DOUBLE PRECISION,
     cost_usd DOUBLE PRECISION NOT NULL,
     stdout_size BIGINT,

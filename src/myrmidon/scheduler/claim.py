@@ -84,7 +84,8 @@ def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFA
 
 def _again(turn: Turn, poll: Poll) -> list[Claimed]:
     """The runs that this very claim started, as far as they are still the bot's."""
-    mine = [run for run in task_result.live_runs_of_bot(turn.tx, poll.bot_id) if run.nonce == poll.nonce]
+    live = task_result.live_runs_of_bot(turn.tx, poll.bot_id)
+    mine = [run for run in live if run.session == poll.session and run.nonce == poll.nonce]
     return _hand_out(turn, poll, mine)
 
 

@@ -62,7 +62,7 @@ def extend(
     definitions = definitions_of(raw, rules)
     fresh = [label for label in labels_of(raw) if label not in known]
     _compare(known, definitions)
-    if not fresh and definitions:
+    if not fresh and definitions and isinstance(raw, dict) and len(definitions) == len(raw["tasks"]):
         return Extended(job_id=job_id, state=job.state, task_ids=_ids(known, definitions), num_new=0)
     _check_open(job)
     task_ids = dict(zip(fresh, ids.block(len(fresh), now), strict=True))

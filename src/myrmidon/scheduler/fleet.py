@@ -138,18 +138,20 @@ def _new_bot(turn: Turn, hello: Hello) -> Bot:
 
 
 def _end_unheld(turn: Turn, hello: Hello) -> list[tuple[int, int]]:
-    """End the runs that a restarted bot has lost; those that it holds go on under its new session."""
+    """End the runs that a restarted bot has lost; those that it holds go on.
+
+    Only runs of earlier sessions can be lost by a restart. This handshake may be
+    a straggler of the network that knows nothing of what the bot has claimed since.
+    """
     mine = task_result.live_runs_of_bot(turn.tx, hello.bot_id)
     held = set(hello.holds)
     tasks = turn.lock(run.task_id for run in mine)
     runs = [r for r in task_result.runs_of(turn.tx, sorted(tasks)) if r.live] if tasks else []
     mine = [run for run in runs if run.bot_id == hello.bot_id]
     kept = [run for run in mine if (run.task_id, run.run) in held]
-    for run in kept:
-        run.session = hello.session
-        turn.touch_run(run)
+    lost = [run for run in mine if run not in kept and run.session < hello.session]
     evidence = Evidence(message="the bot shook hands without this run", boot_id=hello.boot_id)
-    lose_runs(turn, [run for run in mine if run not in kept], runs, why="bot_restarted", evidence=evidence)
+    lose_runs(turn, lost, runs, why="bot_restarted", evidence=evidence)
     settle(turn)
     return [(run.task_id, run.run) for run in kept]
 

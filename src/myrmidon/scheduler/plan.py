@@ -390,4 +390,9 @@ def digest_of(raw: object, key: bytes) -> str:
 
     Keyed because the document may carry a secret that nobody shall guess from it.
     """
-    return hmac_digest(key, json.encode(raw, order="sorted"), "sha256").hex()
+    try:
+        text = json.encode(raw, order="sorted")
+    except (RecursionError, OverflowError, TypeError, ValueError) as wrong:
+        problem = Problem("", str(wrong), "JSON of a sensible depth, with numbers of at most 64 bits", "json")
+        raise InvalidRequest([problem]) from wrong
+    return hmac_digest(key, text, "sha256").hex()

@@ -63,6 +63,7 @@ def rerun(
         _rewait(turn, task, kill=kill)
     _renew(turn, task, "rerun")
     task.forced = int(not _fed(task))
+    turn.flush()
     unblock(turn, turn.job_of(task))
     make_ready(turn, [task])
     settle(turn)

@@ -350,10 +350,11 @@ def definitions_of(raw: object, rules: Rules) -> dict[str, str]:
     tasks = raw.get("tasks") if isinstance(raw, dict) else None
     if isinstance(tasks, dict):
         return {label: digest_of(node, rules.secret_key) for label, node in tasks.items()}
-    nodes = [node for node in tasks or [] if isinstance(node, dict)]
+    nodes = [node for node in tasks if isinstance(node, dict)] if isinstance(tasks, list) else []
     return {
-        str(node.get("label")): digest_of({k: v for k, v in node.items() if k != "label"}, rules.secret_key)
+        node["label"]: digest_of({k: v for k, v in node.items() if k != "label"}, rules.secret_key)
         for node in nodes
+        if isinstance(node.get("label"), str)
     }
 
 

@@ -25,7 +25,6 @@ Wants: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
 
 _CACHED_CHARS: Final = 1_024
 _KEY = re.compile(r"[a-zA-Z\-_.][0-9a-zA-Z\-_.]*")
-_PLAIN_VALUE = re.compile(r"[!-{}~](?:[ -{}~]*[!-{}~])?")
 _KEY_RULE: Final = "a key of letters, digits and - _ . that does not start with a digit"
 _VALUE_RULE: Final = "text without leading or trailing space"
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -110,9 +109,14 @@ def _plain(raw: object, limits: Limits) -> dict[str, list[str]] | None:
         value = values[0]
         if not isinstance(value, str) or len(value) > longest or len(key) > longest_key:
             return None
-        if not _KEY.fullmatch(key) or not _PLAIN_VALUE.fullmatch(value):
+        if not (key.isascii() and key.isidentifier() or _KEY.fullmatch(key)) or not _is_plain_value(value):
             return None
     return {key: [raw[key][0]] for key in sorted(raw)}
+
+
+def _is_plain_value(value: str) -> bool:
+    """ASCII without control characters and OR; text methods are quicker here than a pattern."""
+    return value.isascii() and value.isprintable() and "|" not in value and value != "" and value.strip() == value
 
 
 def _checked(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:

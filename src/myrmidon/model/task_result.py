@@ -63,6 +63,25 @@ class TaskResult(Struct):
         return bool(self.forced) or self.num_succeeded_parents >= self.num_parents
 
 
+class Startable(Struct):
+    """As much of a READY task as starting a run of it needs: claims read a lot of them."""
+
+    id: int
+    job_id: int | None
+    resource_group_id: int
+    state: TaskState
+    seq: int
+    generation: int
+    held: int
+    killing: int
+    run_number: int
+    current_task_slice: int
+    bot_id: str | None = None
+    reason: str = ""
+    started_at: Micros | None = None
+    modified_at: Micros = 0
+
+
 class TaskRun(Struct):
     """One execution of a task on one bot; live while ``ended_at`` is empty."""
 

@@ -11,6 +11,7 @@ straggler of the network and gets none.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from hashlib import blake2b, sha256
 from hmac import digest as hmac_digest
 
@@ -21,7 +22,7 @@ from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number
 from myrmidon.model.states import RunState, TaskState
-from myrmidon.model.task_result import TaskResult, TaskRun
+from myrmidon.model.task_result import Startable, TaskResult, TaskRun
 from myrmidon.model.task_to_run import Head, TaskToRun
 from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_first, share_out
@@ -86,13 +87,14 @@ def _again(turn: Turn, poll: Poll) -> list[Claimed]:
     """The runs that this very claim started, as far as they are still the bot's."""
     live = task_result.live_runs_of_bot(turn.tx, poll.bot_id)
     mine = [run for run in live if run.session == poll.session and run.nonce == poll.nonce]
-    return _hand_out(turn, poll, mine)
+    key = claim_key(poll)
+    return _hand_out(turn, mine, {run.task_id: run_token(key, run.task_id, run.run) for run in mine})
 
 
 # ---------------------------------------------------------------- choosing
 
 
-def _take(turn: Turn, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult]]:
+def _take(turn: Turn, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult | Startable]]:
     """Lock rows of the hot table, best first, with their tasks.
 
     The full set of dimensions is compared once more: the match made earlier is only an index.
@@ -102,7 +104,13 @@ def _take(turn: Turn, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult]]:
         return []
     rows = _from_one(turn, bot, heads[0], n) if len(heads) == 1 else _from_several(turn, bot, heads, n)
     chosen = list({row.task_id: row for row in rows}.values())
-    tasks = task_result.lock_free(turn.tx, sorted(row.task_id for row in chosen)) if chosen else {}
+    plain = sorted(row.task_id for row in chosen if row.instance == 0)
+    further = sorted(row.task_id for row in chosen if row.instance > 0)
+    tasks: dict[int, TaskResult | Startable] = {}
+    if plain:
+        tasks.update(task_result.lock_startable(turn.tx, plain))
+    if further:
+        tasks.update(task_result.lock_free(turn.tx, further))
     return [(row, tasks[row.task_id]) for row in chosen if _may_run(row, tasks.get(row.task_id))]
 
 
@@ -174,7 +182,7 @@ def _fill_up(turn: Turn, bot: Bot, queue: int, rows: list[TaskToRun], n: int) ->
     return rows + [row for row in rest if row.task_id not in known][: n - len(rows)]
 
 
-def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
+def _may_run(row: TaskToRun, task: TaskResult | Startable | None) -> bool:
     """The task is ours to start: nobody is changing it, and it still wants this run."""
     if task is None or task.killing:
         return False
@@ -186,44 +194,56 @@ def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
 # ---------------------------------------------------------------- starting
 
 
-def _start(turn: Turn, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult]]) -> list[Claimed]:
+def _start(
+    turn: Turn, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult | Startable]]
+) -> list[Claimed]:
     turn.know(task.id for _, task in taken)
     task_to_run.remove_taken(turn.tx, [row for row, _ in taken])
-    runs, key = [], claim_key(poll)
+    blank, key = _blank_run(turn, bot, poll), claim_key(poll)
+    tokens: dict[int, str] = {}
+    runs = []
     for row, task in taken:
-        number = next_run_number(task.run_number) or 0
-        task.run_number = number
+        task.run_number = next_run_number(task.run_number) or 0
         task.bot_id = bot.id
         task.started_at = turn.now
         turn.begin(task)
-        runs.append(_new_run(turn, bot, poll, row, task, key))
+        tokens[task.id] = run_token(key, task.id, task.run_number)
+        run = copy(blank)
+        run.task_id = task.id
+        run.run = task.run_number
+        run.instance = row.instance
+        run.generation = task.generation
+        run.slice = row.slice
+        run.token_hash = token_hash(tokens[task.id])
+        run.resource_group_id = task.resource_group_id
+        run.lease = turn.requests[task.id].lease
+        runs.append(run)
     task_result.insert_runs(turn.tx, runs)
     turn.flush()
-    return _hand_out(turn, poll, runs)
+    return _hand_out(turn, runs, tokens)
 
 
-def _new_run(turn: Turn, bot: Bot, poll: Poll, row: TaskToRun, task: TaskResult, key: bytes) -> TaskRun:
-    request = turn.requests[task.id]
-    token = run_token(key, task.id, task.run_number)
+def _blank_run(turn: Turn, bot: Bot, poll: Poll) -> TaskRun:
+    """What all runs of one claim have in common."""
     return TaskRun(
-        task_id=task.id,
-        run=task.run_number,
-        instance=row.instance,
-        generation=task.generation,
-        slice=row.slice,
+        task_id=0,
+        run=0,
+        instance=0,
+        generation=0,
+        slice=0,
         bot_id=bot.id,
         session=bot.session,
         nonce=poll.nonce,
-        token_hash=token_hash(token),
+        token_hash="",
         state=RunState.RUNNING,
         reason="",
         evidence=None,
-        resource_group_id=task.resource_group_id,
+        resource_group_id=0,
         claimed_at=turn.now,
         started_at=None,
         modified_at=turn.now,
         ended_at=None,
-        lease=request.lease,
+        lease=0,
         soft_at=None,
         alarm_at=turn.now + turn.rules.start_within,
         exit_code=None,
@@ -252,7 +272,7 @@ def token_hash(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
-def _hand_out(turn: Turn, poll: Poll, runs: Sequence[TaskRun]) -> list[Claimed]:
+def _hand_out(turn: Turn, runs: Sequence[TaskRun], tokens: Mapping[int, str]) -> list[Claimed]:
     if not runs:
         return []
     task_ids = sorted({run.task_id for run in runs})
@@ -260,12 +280,11 @@ def _hand_out(turn: Turn, poll: Poll, runs: Sequence[TaskRun]) -> list[Claimed]:
     functions = [i for i in task_ids if turn.requests[i].func_name is not None]
     inputs = values.inputs(turn.tx, functions) if functions else {}
     hidden = task_request.secrets(turn.tx, task_ids)
-    key = claim_key(poll)
     return [
         Claimed(
             task_id=run.task_id,
             run=run.run,
-            token=run_token(key, run.task_id, run.run),
+            token=tokens[run.task_id],
             request=turn.requests[run.task_id],
             slice=turn.slices[run.task_id][run.slice],
             inputs=inputs.get(run.task_id, []),

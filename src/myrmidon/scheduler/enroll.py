@@ -60,7 +60,9 @@ def set_pool(tx: Tx, pool: str, order: Order) -> None:
     if order.ageing < 0:
         problems.append(Problem("ageing", str(order.ageing), "0 (none) or more", "range"))
     if order.ageing and order.task_order == LIFO:
-        problems.append(Problem("ageing", str(order.ageing), "0 with lifo: ageing serves the oldest first", "contradiction"))
+        problems.append(
+            Problem("ageing", str(order.ageing), "0 with lifo: ageing serves the oldest first", "contradiction")
+        )
     if problems:
         raise InvalidRequest(problems)
     task_queues.set_order(tx, pool, order)

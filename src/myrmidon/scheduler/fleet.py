@@ -6,11 +6,11 @@ wait for a bot move on to their next slice, or end.
 
 from collections.abc import Sequence
 
-from msgspec import Struct, json
+from msgspec import Struct, json, structs
 
 from myrmidon.model import dimensions
 from myrmidon.model.bot import Bot, Hello
-from myrmidon.model.checks import DEFAULT_LIMITS, Checker, Limits
+from myrmidon.model.checks import DEFAULT_LIMITS, LARGEST, Checker, Limits
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import RunState, TaskState
@@ -27,6 +27,7 @@ from myrmidon.store.db import Tx
 from myrmidon.store.drain import CHUNK, Drain
 
 
+_STATE_CHARS = 1 << 20
 _OUTDATED = "a newer process of this bot has shaken hands; this one must end"
 
 
@@ -54,6 +55,7 @@ def handshake(
     later. Dimensions that make no sense put it into quarantine: it must stay able
     to speak, or it could never be repaired.
     """
+    _check_hello(hello)
     turn = Turn(tx, now, ids, rules)
     known = bots.read(tx, hello.bot_id)
     if known is not None and hello.session < known.session:
@@ -73,6 +75,23 @@ def handshake(
     serves = task_queues.queues_of_bot(tx, bot.id) if bot.serving else []
     look_at_queues(turn, sorted(served.difference(serves)))
     return Welcome(bot.id, bot.session, keep, bot.quarantined)
+
+
+_CHARS = {"bot_id": 256, "address": 40, "boot_id": 64, "version": 64, "authenticated": 256}
+_TEXTS = ("state", "quarantined", "maintenance")
+
+
+def _check_hello(hello: Hello) -> None:
+    """What cannot even be written down is refused: without a name there is no bot to put into quarantine."""
+    given = structs.asdict(hello)
+    check = Checker()
+    for field, most in _CHARS.items():
+        check.item(given[field], (field,), most, least=int(field == "bot_id"))
+    for field in _TEXTS:
+        if given[field] is not None:
+            check.item(given[field], (field,), _STATE_CHARS)
+    check.integer(given, "session", (), 0, LARGEST)
+    check.finish()
 
 
 def _dimensions(hello: Hello, limits: Limits) -> tuple[dict[str, list[str]], str | None]:

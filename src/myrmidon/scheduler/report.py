@@ -57,6 +57,7 @@ class Reply(Struct, frozen=True):
     stop: bool = False
 
 
+_ACCEPTED = Reply(Outcome.ACCEPTED)
 _STALE = Reply(Outcome.STALE, stop=True)
 _UNKNOWN = Reply(Outcome.UNKNOWN, stop=True)
 _CONFLICT = Reply(Outcome.CONFLICT, stop=True)
@@ -142,7 +143,7 @@ class _Desk:
         run.soft_at = now + request.timeout if request.timeout is not None and request.max_num_instances > 1 else None
         run.alarm_at = min(now + run.lease, run.soft_at) if run.soft_at is not None else now + run.lease
         self.turn.touch_run(run)
-        return Reply(Outcome.ACCEPTED)
+        return _ACCEPTED
 
     def _finish(self, task: TaskResult, run: TaskRun, item: Finish) -> Reply:
         run.started_at = run.started_at if run.started_at is not None else run.claimed_at
@@ -161,7 +162,7 @@ class _Desk:
         if item.stats is not None:
             self.stats.append((run.task_id, run.run, item.stats))
         self._conclude(task, run, verdict)
-        return Reply(Outcome.ACCEPTED)
+        return _ACCEPTED
 
     def _fault(self, task: TaskResult, run: TaskRun, item: Fault) -> Reply:
         """The infrastructure failed. Inputs that are missing are the client's fault and are not tried again."""
@@ -172,20 +173,20 @@ class _Desk:
         if kind == "client_error":
             self.turn.end_run(run, RunState.CLIENT_ERROR, kind)
             self._conclude(task, run, Verdict(TaskState.KILLED if task.killing else TaskState.CLIENT_ERROR, kind))
-            return Reply(Outcome.ACCEPTED)
+            return _ACCEPTED
         if kind == "bot_error" and self.turn.now - run.claimed_at < self.turn.rules.quick_failure_window:
             self.quick_faults += 1
         self.turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, kind)
         verdict = judge_lost(task, kind, retries=self.turn.briefs[task.id].retries)
         self._conclude(task, run, verdict)
-        return Reply(Outcome.ACCEPTED)
+        return _ACCEPTED
 
     def _give_back(self, task: TaskResult, run: TaskRun) -> Reply:
         if run.started_at is not None:
             return _CONFLICT
         self.turn.end_run(run, RunState.CANCELED, "given_back")
         self._conclude(task, run, judge_unstarted(task))
-        return Reply(Outcome.ACCEPTED)
+        return _ACCEPTED
 
     def _conclude(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
         others = [other for other in self.by_task[task.id] if other.live and other is not run]

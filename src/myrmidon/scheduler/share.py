@@ -175,7 +175,7 @@ def unref_value(tx: Tx, owner: Owner, value_id: int) -> bool:
 
 def add_locality(tx: Tx, group_id: int, value_id: int, address: str) -> None:
     """Note that the data of a shared value lies at an address; bots there are preferred."""
-    if not 0 < len(address) <= _ADDRESS_LIMIT:
+    if not 0 < len(address) <= _ADDRESS_LIMIT or "\x00" in address:
         raise InvalidRequest([Problem("address", address[:100], f"1 to {_ADDRESS_LIMIT} characters", "length")])
     if value_id not in values.lock_shared(tx, [value_id]) or value_id not in _may_read(tx, group_id, [value_id]):
         raise NotFound("shared value", show_task(value_id))

@@ -80,7 +80,7 @@ def draft_task(
     """Check an untyped request and give it ids; InvalidRequest names everything that is wrong with it."""
     request = parse_task(raw, limits)
     _check_key(request_key)
-    task_id, job_id = ids.block(2, now)
+    task_id, job_id = ids.block(2, now) if request.function else (ids.next(now), 0)
     return Draft(
         task_id=task_id,
         job_id=job_id,
@@ -238,6 +238,7 @@ def _store(
             tasks += _store_lone_function(turn, group_id, plans[draft.task_id])
     make_ready(turn, tasks)
     settle(turn)
+    woken = sorted(turn.woken)
     return {
         task.id: Submitted(
             task_id=task.id,
@@ -245,7 +246,7 @@ def _store(
             job_id=task.job_id,
             deduped_from=task.deduped_from,
             cost_saved_usd=task.cost_saved_usd,
-            woken=sorted(turn.woken),
+            woken=woken,
         )
         for task in tasks
     }

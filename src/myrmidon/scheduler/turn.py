@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import structs
 
 from myrmidon.model.ids import IdSource, Micros
-from myrmidon.model.states import FINAL, JobState, RunState, TaskState, check_job_move, check_move
-from myrmidon.model.task_result import TaskResult, TaskRun
+from myrmidon.model.states import FINAL, MOVES, JobState, RunState, TaskState, check_job_move, check_move
+from myrmidon.model.task_result import Startable, TaskResult, TaskRun
 from myrmidon.model.task_to_run import Order, TaskToRun
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.store import drain as drains
@@ -43,7 +43,7 @@ class Turn:
         self._orders: dict[str, Order] = {}
         self._fresh: dict[int, TaskResult] = {}
         self._dirty: dict[int, TaskResult] = {}
-        self._begun: dict[int, TaskResult] = {}
+        self._begun: dict[int, TaskResult | Startable] = {}
         self._closed: dict[int, TaskResult] = {}
         self._runs: dict[tuple[int, int], TaskRun] = {}
         self._to_run: list[TaskToRun] = []
@@ -114,7 +114,8 @@ class Turn:
 
     def move(self, task: TaskResult, state: TaskState, reason: str, *, new_generation: bool = False) -> None:
         """Change a locked task's state, if the table of moves allows it."""
-        check_move(task.state, state, new_generation=new_generation, story=lambda: self._story(task))
+        if task.state in FINAL or state not in MOVES[task.state]:
+            check_move(task.state, state, new_generation=new_generation, story=lambda: self._story(task))
         self._discount(task)
         was = task.state
         if was == TaskState.READY or (state in FINAL and self._may_be_queued(task)):
@@ -136,16 +137,19 @@ class Turn:
         brief = self.briefs.get(task.id)
         return brief is None or brief.max_num_instances > 1
 
-    def begin(self, task: TaskResult) -> None:
+    def begin(self, task: TaskResult | Startable) -> None:
         """A run of the task starts; its row of the hot table is already used up.
 
         The job counts a task alike before and after, so a claim need not lock the job.
         """
         check_move(task.state, TaskState.RUNNING, new_generation=False, story=lambda: self._story(task))
-        written = self._begun if task.state == TaskState.READY else self._dirty
+        was = task.state
         task.state = TaskState.RUNNING
         task.reason = ""
-        written[task.id] = task
+        if was == TaskState.READY:
+            self._begun[task.id] = task
+        elif isinstance(task, TaskResult):
+            self._dirty[task.id] = task
 
     def _close(self, task: TaskResult) -> None:
         task.completed_at = self.now
@@ -268,7 +272,7 @@ class Turn:
             task_to_run.insert(self.tx, self._to_run)
             self._to_run = []
 
-    def _story(self, task: TaskResult) -> str:
+    def _story(self, task: TaskResult | Startable) -> str:
         told = [f"{e.seq} {e.state} {e.body}" for e in outbox.story(self.tx, task.id)]
         return f"task {task.id}: " + "; ".join(told)
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from myrmidon.model.errors import BrokenPromise
 from myrmidon.model.ids import Micros
-from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
+from myrmidon.model.task_result import PerformanceStats, Startable, TaskResult, TaskRun
 from myrmidon.store import outbox
 from myrmidon.store.db import Tx
 from myrmidon.store.sql import Insert, RowUpdate
@@ -44,6 +44,17 @@ def lock_free(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
     return {row[0]: TaskResult(*row) for row in tx.all(LOCK_FREE, ids=ids)}
 
 
+STARTABLE = """
+    SELECT id, job_id, resource_group_id, state, seq, generation, held, killing, run_number, current_task_slice
+      FROM task_results WHERE id {in:ids} AND state = 'READY' ORDER BY id {skip_locked}
+"""
+
+
+def lock_startable(tx: Tx, ids: Sequence[int]) -> dict[int, Startable]:
+    """The same for tasks that shall start their first run of a turn, with only what that needs."""
+    return {row[0]: Startable(*row) for row in tx.all(STARTABLE, ids=ids)}
+
+
 JOBS_OF = "SELECT id, job_id FROM task_results WHERE id {in:ids}"
 
 
@@ -65,7 +76,7 @@ def insert_staged(tx: Tx, tasks: Sequence[TaskResult]) -> None:
     tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
 
 
-def _event(t: TaskResult) -> tuple[int, int, Micros, str, str, str]:
+def _event(t: TaskResult | Startable) -> tuple[int, int, Micros, str, str, str]:
     body = outbox.TaskBody(
         t.generation, t.reason, t.job_id, t.run_number, t.bot_id, t.current_task_slice, t.held, t.killing
     )
@@ -117,9 +128,9 @@ BEGIN = """
 """
 
 
-def begin(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
+def begin(tx: Tx, tasks: Sequence[TaskResult | Startable], now: Micros) -> None:
     """Write READY tasks of which a run has just been started on one bot."""
-    by_run: dict[tuple[int, str | None], list[TaskResult]] = {}
+    by_run: dict[tuple[int, str | None], list[TaskResult | Startable]] = {}
     for task in tasks:
         by_run.setdefault((task.run_number, task.bot_id), []).append(task)
     for (run, bot), group in by_run.items():
@@ -146,7 +157,9 @@ def close(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
         _write_alike(tx, CLOSE, group, now, dict(zip(names, values, strict=True)))
 
 
-def _write_alike(tx: Tx, text: str, tasks: Sequence[TaskResult], now: Micros, params: dict[str, object]) -> None:
+def _write_alike(
+    tx: Tx, text: str, tasks: Sequence[TaskResult | Startable], now: Micros, params: dict[str, object]
+) -> None:
     events = []
     for task in tasks:
         task.modified_at = now

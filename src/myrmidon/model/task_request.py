@@ -15,13 +15,13 @@ are frozen and built from their leaves up, so no cycle can run through them, and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeGuard
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from myrmidon.model import types
 from myrmidon.model.checks import (
@@ -34,6 +34,7 @@ from myrmidon.model.checks import (
     Path,
     is_clean,
     is_relative,
+    is_usual_path,
 )
 from myrmidon.model.dimensions import task_dimensions
 from myrmidon.model.errors import InvalidRequest
@@ -675,226 +676,158 @@ def read_metadata(check: Checker, raw: dict[str, object], path: Path) -> dict[st
 
 # -- reading what is plainly right ---------------------------------------------------------------------------
 #
-# Nearly every request is right, and gives few of its fields. This is the quick way for those: only the fields
-# that are given are looked at. Any doubt, and any problem, means that _checked_task reads the request again and
-# says what is wrong. So nothing here may accept what is refused there, and what both accept must be equal.
+# Nearly every request is right, uses few fields, and is measured against the usual limits. For those there is a
+# quick way: msgspec compares types, ranges and lengths in one go, and little is left to look at here. Whatever
+# is not plainly right, or uses a field that the structs below do not have, is left to _checked_task. So nothing
+# here may accept what is refused there, and what both accept must be equal.
+
+_D: Final = DEFAULT_LIMITS
+_JSON_TYPES: Final = frozenset({dict, list, str, int, bool, type(None)})
+_Argument: TypeAlias = Annotated[str, Meta(max_length=_D.arg_chars)]
+_EnvKey: TypeAlias = Annotated[str, Meta(max_length=_D.env_key_chars)]
+_EnvValue: TypeAlias = Annotated[str, Meta(max_length=_D.env_value_chars)]
+_Tag: TypeAlias = Annotated[str, Meta(max_length=_D.tag_chars)]
+_Timeout: TypeAlias = Annotated[int, Meta(ge=_D.execution_timeout_min_s, le=_D.execution_timeout_max_s)]
 
 
-class _Doubt(Exception):
-    """Not plainly right; perhaps not wrong either."""
+class _PlainProperties(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
+    dimensions: Any
+    command: Annotated[list[_Argument], Meta(min_length=1, max_length=_D.command_args)]
+    relative_cwd: Annotated[str, Meta(max_length=_D.cwd_chars)] = ""
+    env: Annotated[dict[_EnvKey, _EnvValue], Meta(max_length=_D.env_keys)] = {}
+    caches: Annotated[list[Any], Meta(max_length=_D.caches)] = []
+    inputs: None = None
+    execution_timeout_s: _Timeout = _D.execution_timeout_default_s
+    io_timeout_s: Annotated[int, Meta(ge=0, le=_D.execution_timeout_max_s)] | None = None
+    grace_period_s: Annotated[int, Meta(ge=0, le=_D.grace_period_max_s)] = _D.grace_period_default_s
+    idempotent: bool = False
 
 
-_FieldReader: TypeAlias = Callable[[Checker, Any], object]
+class _PlainSlice(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
+    properties: _PlainProperties
+    expiration_s: Annotated[int, Meta(ge=_D.expiration_min_s, le=_D.expiration_max_s)] = _D.expiration_default_s
+    wait_for_capacity: bool = True
+
+
+class _PlainTask(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=_D.name_chars)] | None = None
+    slices: Annotated[list[_PlainSlice], Meta(min_length=1, max_length=_D.slices)]
+    function: None = None
+    priority: Annotated[int, Meta(ge=0, le=_D.priority_max)] = _D.priority_default
+    tags: Annotated[list[_Tag], Meta(max_length=_D.tags)] = []
+    user: Annotated[str, Meta(max_length=_D.user_chars)] = ""
+    service_account: Literal["none", "bot"] = "none"
+    parent: None = None
+    detached: bool = False
+    retries: Annotated[int, Meta(ge=0, le=_D.retries_max)] = _D.retries_default
+    reruns: Annotated[int, Meta(ge=0, le=_D.reruns_max)] = 0
+    max_instances: Annotated[int, Meta(ge=1, le=_D.instances_max)] = 1
+    soft_timeout_s: Annotated[int, Meta(ge=1, le=_D.execution_timeout_max_s)] | None = None
+    lease_s: Annotated[int, Meta(ge=_D.lease_min_s, le=_D.lease_max_s)] = _D.lease_default_s
+    deadline_s: Annotated[int, Meta(ge=1, le=_D.deadline_max_s)] | None = None
+    secret_bytes: None = None
+    evaluate_only: bool = False
+    external_id: None = None
 
 
 def _plain_task(raw: object, limits: Limits, label: str = "") -> TaskRequest | None:
     """What _checked_task would answer, if it is sure to have nothing to note; else None."""
-    check = Checker(limits)
-    fields: dict[str, Any] = {
-        "priority": limits.priority_default,
-        "retries": limits.retries_default,
-        "lease_s": limits.lease_default_s,
-    }
+    if limits is not DEFAULT_LIMITS or not _is_json_object(raw) or raw.get("function") is not None:
+        return None
     try:
-        _read_given(check, raw, _TASK_FIELDS, fields)
-        function = fields.get("function")
-        fields["slices"] = _plain_slices(check, fields.get("slices"), function)
-    except _Doubt:
+        given = msgspec.convert(raw, _PlainTask)
+    except (msgspec.ValidationError, ValueError):
         return None
-    if "name" not in fields:
-        fields["name"] = label or (function.func_name if function is not None else "")
-    if check.problems or not fields["name"]:
+    name = given.name or label
+    if not name or not is_clean(name) or not is_clean(given.user):
         return None
-    request = TaskRequest(**fields)
-    if request.soft_timeout_s is not None or (function is None and ("inputs" in fields or "outputs" in fields)):
-        _contradictions(check, request, ())
-    return None if check.problems else request
+    tags = given.tags
+    if tags and not (is_clean("".join(tags)) and all(":" in tag for tag in tags)):
+        return None
+    slices = _plain_slices(given, raw["slices"])
+    if slices is None:
+        return None
+    return TaskRequest(
+        name=name,
+        slices=slices,
+        priority=given.priority,
+        tags=sorted(set(tags)),
+        user=given.user,
+        service_account=given.service_account,
+        detached=given.detached,
+        retries=given.retries,
+        reruns=given.reruns,
+        max_instances=given.max_instances,
+        soft_timeout_s=given.soft_timeout_s,
+        lease_s=given.lease_s,
+        deadline_s=given.deadline_s,
+        evaluate_only=given.evaluate_only,
+    )
 
 
-def _read_given(check: Checker, raw: object, readers: dict[str, _FieldReader], fields: dict[str, Any]) -> None:
-    if type(raw) is not dict:
-        raise _Doubt
-    for key, value in raw.items():
-        read = readers.get(key)
-        if read is None:
-            raise _Doubt
-        if value is not None:
-            fields[key] = read(check, value)
+def _is_json_object(raw: object) -> TypeGuard[dict[str, Any]]:
+    """msgspec would also take a set for a list, any mapping for an object, and an enum for a number."""
+    return type(raw) is dict and _JSON_TYPES.issuperset(map(type, raw.values()))
 
 
-def _plain_slices(check: Checker, given: object, function: Function | None) -> list[Slice]:
-    if type(given) is not list or not 1 <= len(given) <= check.limits.slices:
-        raise _Doubt
-    slices = [_plain_slice(check, one, function) for one in given]
+def _plain_slices(given: _PlainTask, raws: list[Any]) -> list[Slice] | None:
+    check = Checker()
+    soft = given.soft_timeout_s
+    slices: list[Slice] = []
+    for one, raw in zip(given.slices, raws, strict=True):
+        if not _is_json_object(raw) or (soft is not None and soft >= one.properties.execution_timeout_s):
+            return None
+        properties = _plain_properties(check, one.properties, raw["properties"])
+        if properties is None:
+            return None
+        slices.append(
+            Slice(properties=properties, expiration_s=one.expiration_s, wait_for_capacity=one.wait_for_capacity)
+        )
     if len(slices) > 1:
         _compare_slices(check, slices, ())
-    return slices
+    return None if check.problems else slices
 
 
-def _plain_slice(check: Checker, raw: object, function: Function | None) -> Slice:
-    fields: dict[str, Any] = {"expiration_s": check.limits.expiration_default_s}
-    _read_given(check, raw, _SLICE_FIELDS, fields)
-    fields["properties"] = _plain_properties(check, fields.get("properties"), function)
-    return Slice(**fields)
+def _plain_properties(check: Checker, given: _PlainProperties, raw: dict[str, Any]) -> Properties | None:
+    command, env, cwd = given.command, given.env, given.relative_cwd
+    caches = _plain_caches(given.caches) if given.caches else []
+    if not command[0] or not is_clean("".join(command)) or caches is None or not _is_json_object(raw):
+        return None
+    if (env and not _is_plain_env(env)) or (cwd and not is_usual_path(cwd)):
+        return None
+    return Properties(
+        dimensions=task_dimensions(check, raw["dimensions"], ()),
+        command=command,
+        relative_cwd=cwd,
+        env=env,
+        caches=caches,
+        execution_timeout_s=given.execution_timeout_s,
+        io_timeout_s=given.io_timeout_s or None,
+        grace_period_s=given.grace_period_s,
+        idempotent=given.idempotent,
+    )
 
 
-def _plain_properties(check: Checker, raw: object, function: Function | None) -> Properties:
-    limits = check.limits
-    fields: dict[str, Any] = {
-        "execution_timeout_s": limits.function_timeout_default_s if function else limits.execution_timeout_default_s,
-        "grace_period_s": limits.grace_period_default_s,
-    }
-    _read_given(check, raw, _PROPERTIES_FIELDS, fields)
-    has_command = "command" in fields and fields["command"] != []
-    if "dimensions" not in fields or has_command == (function is not None):
-        raise _Doubt
-    return Properties(**fields)
+def _is_plain_env(env: dict[str, str]) -> bool:
+    """What Python calls an identifier is, in ASCII, what a shell calls a name."""
+    keys = "".join(env)
+    return keys.isascii() and all(map(str.isidentifier, env)) and is_clean("".join(env.values()))
 
 
-def _plain_integer(value: object, least: int, most: int) -> int:
-    if type(value) is int and least <= value <= most:
-        return value
-    raise _Doubt
-
-
-def _plain_boolean(_: Checker, value: object) -> bool:
-    if value is True or value is False:
-        return value
-    raise _Doubt
-
-
-def _plain_text(value: object, least: int, most: int) -> str:
-    if type(value) is str and least <= len(value) <= most and is_clean(value):
-        return value
-    raise _Doubt
-
-
-def _plain_path(value: object, least: int, most: int) -> str:
-    text = _plain_text(value, least, most)
-    if text and not is_relative(text):
-        raise _Doubt
-    return text
-
-
-def _plain_texts(value: object, most: int, chars: int) -> list[str]:
-    if type(value) is not list or len(value) > most:
-        raise _Doubt
-    _all_plain(value, chars)
-    return value.copy()
-
-
-def _all_plain(values: Collection[str], chars: int) -> None:
-    """Looks at all texts at once: joined, they are clean if each of them is."""
-    try:
-        joined = "".join(values)
-    except TypeError:
-        raise _Doubt from None
-    if not is_clean(joined) or (len(joined) > chars and max(map(len, values)) > chars):
-        raise _Doubt
-
-
-def _plain_command(check: Checker, value: object) -> list[str]:
-    limits = check.limits
-    command = _plain_texts(value, limits.command_args, limits.arg_chars)
-    if command and not command[0]:
-        raise _Doubt
-    return command
-
-
-def _plain_env(check: Checker, value: object) -> dict[str, str]:
-    limits = check.limits
-    if type(value) is not dict or len(value) > limits.env_keys:
-        raise _Doubt
-    longest = limits.env_key_chars
-    for key in value:
-        if type(key) is not str or len(key) > longest or not key.isascii() or not key.isidentifier():
-            raise _Doubt
-    _all_plain(value.values(), limits.env_value_chars)
-    return value.copy()
-
-
-def _plain_tags(check: Checker, value: object) -> list[str]:
-    tags = _plain_texts(value, check.limits.tags, check.limits.tag_chars)
-    for tag in tags:
-        if ":" not in tag:
-            raise _Doubt
-    return sorted(set(tags))
-
-
-def _plain_caches(check: Checker, value: object) -> list[Cache]:
-    limits = check.limits
-    if type(value) is not list or len(value) > limits.caches:
-        raise _Doubt
-    caches: dict[str, Cache] = {}
-    for one in value:
-        if type(one) is not dict or len(one) != 2:
-            raise _Doubt
-        name = one.get("name")
-        if type(name) is not str or len(name) > limits.cache_name_chars or not _CACHE_NAME.fullmatch(name):
-            raise _Doubt
-        caches[name] = Cache(name=name, path=_plain_path(one.get("path"), 1, limits.cache_path_chars))
-    if len(value) > 1 and not len(value) == len(caches) == len({cache.path for cache in caches.values()}):
-        raise _Doubt
-    return [caches[name] for name in sorted(caches)]
-
-
-def _as_checked(key: str, read: Callable[[Checker, dict[str, object], Path], object]) -> _FieldReader:
-    """For a field that is rare: let the thorough reader have it, alone."""
-    return lambda check, value: read(check, {key: value}, ())
-
-
-def _as_given(_: Checker, value: object) -> object:
-    """For a field that is read later, when others are known."""
-    return value
-
-
-_TASK_FIELDS: Final[dict[str, _FieldReader]] = {
-    "name": lambda check, value: _plain_text(value, 1, check.limits.name_chars),
-    "slices": _as_given,
-    "function": _as_checked("function", _function),
-    "inputs": _as_checked("inputs", _inputs),
-    "outputs": _as_checked("outputs", _outputs),
-    "priority": lambda check, value: _plain_integer(value, 0, check.limits.priority_max),
-    "tags": _plain_tags,
-    "user": lambda check, value: _plain_text(value, 0, check.limits.user_chars),
-    "service_account": _as_checked("service_account", _account),
-    "parent": _as_checked("parent", _parent),
-    "detached": _plain_boolean,
-    "retries": lambda check, value: _plain_integer(value, 0, check.limits.retries_max),
-    "reruns": lambda check, value: _plain_integer(value, 0, check.limits.reruns_max),
-    "max_instances": lambda check, value: _plain_integer(value, 1, check.limits.instances_max),
-    "soft_timeout_s": lambda check, value: _plain_integer(value, 1, check.limits.execution_timeout_max_s),
-    "lease_s": lambda check, value: _plain_integer(value, check.limits.lease_min_s, check.limits.lease_max_s),
-    "deadline_s": lambda check, value: _plain_integer(value, 1, check.limits.deadline_max_s),
-    "secret_bytes": lambda check, value: check.bytes_({"": value}, "", (), check.limits.secret_bytes, secret=True),
-    "evaluate_only": _plain_boolean,
-    "external_id": _as_checked("external_id", read_external_id),
-    "routing": _as_checked("routing", read_routing),
-    "metadata": _as_checked("metadata", read_metadata),
-}
-_SLICE_FIELDS: Final[dict[str, _FieldReader]] = {
-    "properties": _as_given,
-    "expiration_s": lambda check, value: _plain_integer(
-        value, check.limits.expiration_min_s, check.limits.expiration_max_s
-    ),
-    "wait_for_capacity": _plain_boolean,
-}
-_PROPERTIES_FIELDS: Final[dict[str, _FieldReader]] = {
-    "dimensions": lambda check, value: task_dimensions(check, value, ()),
-    "command": _plain_command,
-    "relative_cwd": lambda check, value: _plain_path(value, 0, check.limits.cwd_chars),
-    "env": _plain_env,
-    "env_prefixes": _as_checked("env_prefixes", _env_prefixes),
-    "caches": _plain_caches,
-    "inputs": _as_checked("inputs", _files),
-    "outputs": _as_checked("outputs", _output_paths),
-    "execution_timeout_s": lambda check, value: _plain_integer(
-        value, check.limits.execution_timeout_min_s, check.limits.execution_timeout_max_s
-    ),
-    "io_timeout_s": lambda check, value: _plain_integer(value, 0, check.limits.execution_timeout_max_s) or None,
-    "grace_period_s": lambda check, value: _plain_integer(value, 0, check.limits.grace_period_max_s),
-    "idempotent": _plain_boolean,
-}
+def _plain_caches(given: list[Any]) -> list[Cache] | None:
+    paths: dict[str, str] = {}
+    for raw in given:
+        if type(raw) is not dict or len(raw) != 2:
+            return None
+        name, path = raw.get("name"), raw.get("path")
+        if type(name) is not str or len(name) > _D.cache_name_chars or not _CACHE_NAME.fullmatch(name):
+            return None
+        if type(path) is not str or len(path) > _D.cache_path_chars or not is_usual_path(path):
+            return None
+        paths[name] = path
+    if len(given) > 1 and not len(given) == len(paths) == len(set(paths.values())):
+        return None
+    return [Cache(name=name, path=paths[name]) for name in sorted(paths)]
 
 
 # -- writing: canonical texts and their digests --------------------------------------------------------------

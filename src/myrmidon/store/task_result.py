@@ -55,11 +55,11 @@ def lock_startable(tx: Tx, ids: Sequence[int]) -> dict[int, Startable]:
     return {row[0]: Startable(*row) for row in tx.all(STARTABLE, ids=ids)}
 
 
-JOBS_OF = "SELECT id, job_id FROM task_results WHERE id {in:ids}"
+JOBS_OF = "SELECT id, job_id FROM task_results WHERE id {in:ids} AND job_id IS NOT NULL"
 
 
-def jobs_of(tx: Tx, ids: Sequence[int]) -> dict[int, int | None]:
-    """Which job each task belongs to; this never changes, so it is safe to read before locking."""
+def jobs_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
+    """The job of each task that is in one; this never changes, so it is safe to read before locking."""
     return dict(tx.all(JOBS_OF, ids=ids))
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks: what the core costs, measured against what it cannot do without."""

@@ -1,0 +1,167 @@
+"""HOT: what happens for every task or all the time. Whatever statement any of these runs must have a good plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from myrmidon.model.task_request import Payload
+from myrmidon.model.value import GroupOwner, JobOwner
+from myrmidon.scheduler import cancel, carry, claim, extend, report, rerun, share, submit, sweep
+from myrmidon.scheduler.claim import Poll
+from myrmidon.store import bot as bots
+from myrmidon.store import job as jobs
+from myrmidon.store import log as logs
+from myrmidon.store import outbox, task_queues, task_request, task_result, task_to_run
+from tests.world import INT, KEY, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
+
+Facts = dict[str, Any]
+Call = Callable[[Any, World, Facts], Any]
+
+
+def prepare(w: World) -> Facts:
+    """A hundred tasks in every state, in a handful of queues of two groups."""
+    other = w.do(share.create_group, "other").id
+    w.bot("b1"), w.bot("b2")
+    mine = w.group
+    idem = {"idempotent": True}
+    w.submit(*[a_task(tags=["k:v"], properties=idem) for _ in range(2)])
+    w.run_all()
+    job = w.job(
+        {
+            "x": a_node(task=a_function(constant())),
+            "y": a_node(task=a_function(output_of("x"), shared=True)),
+            **{f"c{i}": a_node("x") for i in range(80)},
+            **{f"d{i}": a_node("y") for i in range(10)},
+        },
+        key="job key",
+    )
+    x = w.running("b1")[0]
+    w.report(finish(x, b"\x07"))
+    done = w.claim("b1", 60)
+    w.report(*(finish(c) if c.request.func_name is None else finish(c, b"\x08") for c in done))
+    running = w.running("b1", 4)
+    w.submit(*[a_task(tags=["k:v"]) for _ in range(10)])
+    w.submit(a_task(), key="task key")
+    w.submit(*[a_task(dims={"os": ["Debian"]}, slice={"expiration_s": 60}) for _ in range(5)])
+    w.group = other
+    w.submit(*[a_task() for _ in range(5)])
+    w.group = mine
+    for stream in (0, 1):
+        for offset in range(0, 500, 100):
+            item = log_bytes(running[0], stream, offset)
+            w.db.write(lambda tx, item=item: report.append_log(tx, item))
+    w.db.write(lambda tx: outbox.number(tx, 150))
+    value = w.do(share.create_value, GroupOwner(w.group), INT, Payload(inline=b"\x05", size=1)).id
+    return {"job": job.job_id, "ids": job.task_ids, "x": x, "running": running, "value": value}
+
+
+def log_bytes(run: Any, stream: int, offset: int) -> report.LogBytes:
+    content = b"x" * 100
+    return report.LogBytes(
+        task_id=run.task_id, run=run.run, token=run.token, stream=stream, offset=offset, content=content
+    )
+
+
+def _claim(n: int) -> Call:
+    def call(tx: Any, w: World, f: Facts) -> Any:
+        got = claim.claim(tx, Poll(bot_id="b2", session=1, nonce=99, n=n, token_key=KEY), now=w.now, ids=w.ids)
+        assert len(got) == n
+        return got
+
+    return call
+
+
+def _later(seconds: float, step: Callable[..., Any]) -> Call:
+    return lambda tx, w, f: step(tx, now=w.now + round(seconds * SECOND), ids=w.ids)
+
+
+def _submit(raw: Any, key: str) -> Call:
+    return lambda tx, w, f: submit.submit(tx, w.group, [w.draft(raw, key=key)], now=w.now, ids=w.ids)
+
+
+def _submit_job(tx: Any, w: World, f: Facts) -> Any:
+    raw = {"name": "j", "tasks": {"x": a_node(), "y": a_node("x"), "z": a_node(task=a_function(constant()))}}
+    draft = submit.draft_job(raw, now=w.now, ids=w.ids, request_key="new key")
+    return submit.submit_job(lambda fn: fn(tx), w.group, draft, now=w.now, ids=w.ids)
+
+
+def _report(*make: Callable[..., Any]) -> Call:
+    def call(tx: Any, w: World, f: Facts) -> Any:
+        items = [one(run) for one, run in zip(make, f["running"], strict=False)]
+        replies = report.report(tx, "b1", items, session=1, now=w.now, ids=w.ids)
+        assert all(reply.outcome in ("accepted", "repeated") for reply in replies)
+
+    return call
+
+
+def _extend(tx: Any, w: World, f: Facts) -> Any:
+    raw = {"name": "more", "tasks": {"new": a_node("x"), "newer": a_node("c1", "new")}}
+    return extend.extend(tx, f["job"], raw, group_id=w.group, now=w.now, ids=w.ids)
+
+
+def _heartbeat(tx: Any, w: World, f: Facts) -> Any:
+    held = [(run.task_id, run.run, run.token) for run in f["running"]]
+    return report.heartbeat(tx, "b1", held, session=1, now=w.now + SECOND)
+
+
+def _read_log(tx: Any, w: World, f: Facts) -> Any:
+    run = f["running"][0]
+    return logs.read(tx, run.task_id, run.run, stream=0, start=150, length=200)
+
+
+HOT: dict[str, Call] = {
+    "claim one": _claim(1),
+    "claim sixteen": _claim(16),
+    "claim many": _claim(256),
+    "claim again": lambda tx, w, f: claim.claim(
+        tx, Poll(bot_id="b1", session=1, nonce=w.nonces["b1"], n=1, token_key=KEY), now=w.now, ids=w.ids
+    ),
+    "submit a task": _submit(a_task(), "a new key"),
+    "submit a known task": _submit(a_task(), "task key"),
+    "submit an idempotent task": _submit(a_task(properties={"idempotent": True}), "another key"),
+    "submit a function": _submit(a_function(constant()), "function key"),
+    "submit a job": _submit_job,
+    "report starts": _report(start, start),
+    "report ends": _report(finish, lambda c: finish(c, exit_code=1), fault),
+    "heartbeat": _heartbeat,
+    "signs of life of idle bots": lambda tx, w, f: bots.beat_many(tx, [("b1", 1, w.now + 1), ("b2", 1, w.now + 1)]),
+    "check log": lambda tx, w, f: report.check_log(tx, "b1", log_bytes(f["running"][0], 0, 500)),
+    "append log": lambda tx, w, f: report.append_log(tx, log_bytes(f["running"][0], 0, 500)),
+    "read log": _read_log,
+    "feed children": lambda tx, w, f: jobs.unsatisfied(tx, f["ids"]["y"], after=0, n=100),
+    "feed children of several": lambda tx, w, f: jobs.unsatisfied_of(tx, sorted(f["ids"].values())[:10], 100),
+    "feed and ready": lambda tx, w, f: (
+        task_result.feed(tx, sorted(f["ids"].values())[:50], 0),
+        task_result.now_ready(tx, sorted(f["ids"].values())[:50]),
+    ),
+    "extend": _extend,
+    "cancel": lambda tx, w, f: cancel.cancel(tx, sorted(f["ids"].values())[-5:], now=w.now, ids=w.ids),
+    "cancel a job": lambda tx, w, f: cancel.cancel_job(tx, f["job"], now=w.now, ids=w.ids),
+    "cancel by tag": lambda tx, w, f: task_request.tagged(tx, ["k:v"], after=0, until=1 << 62, n=1000),
+    "rerun": lambda tx, w, f: rerun.rerun(tx, f["ids"]["c1"], now=w.now, ids=w.ids, force=True),
+    "sweep runs": _later(301, sweep.sweep_runs),
+    "sweep slices": _later(61, sweep.sweep_slices),
+    "sweep tasks": _later(8 * 86_400, sweep.sweep_tasks),
+    "sweep jobs": _later(40 * 86_400, sweep.sweep_jobs),
+    "sweep bots": _later(601, sweep.sweep_bots),
+    "sweep nothing": lambda tx, w, f: [
+        step(tx, now=w.now - SECOND, ids=w.ids)
+        for step in (sweep.sweep_runs, sweep.sweep_slices, sweep.sweep_tasks, sweep.sweep_jobs, sweep.sweep_bots)
+    ],
+    "forget": lambda tx, w, f: sweep.forget(tx, now=w.now),
+    "what is left to carry on": lambda tx, w, f: carry.pending(tx),
+    "number events": lambda tx, w, f: outbox.number(tx, 1000),
+    "read events": lambda tx, w, f: outbox.after(tx, 5000, 100),
+    "tell a story": lambda tx, w, f: outbox.story(tx, f["ids"]["x"]),
+    "capacity": lambda tx, w, f: task_queues.served(tx, [row[0] for row in w.all("SELECT queue FROM task_slices LIMIT 3")]),
+    "a queue without bots": lambda tx, w, f: task_to_run.unserved(
+        tx, w.value("SELECT queue FROM task_to_run LIMIT 1"), after=0, n=1000
+    ),
+    "request keys": lambda tx, w, f: task_request.keys(tx, w.group, ["task key", "job key", "no key"]),
+    "triggered tasks": lambda tx, w, f: task_request.children(tx, f["ids"]["x"]),
+    "references": lambda tx, w, f: (
+        share.ref_value(tx, JobOwner(w.group, f["job"]), f["value"]),
+        share.unref_value(tx, JobOwner(w.group, f["job"]), f["value"]),
+    ),
+}

@@ -1,0 +1,66 @@
+"""The plans of the hot statements on the three databases, with a hundred thousand tasks and fresh statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from myrmidon.store import task_to_run
+from tests.plans.explain import Explainer
+from tests.plans.hot import HOT, prepare
+from tests.plans.scale import multiply
+from tests.snapshot import Snapshot
+from tests.world import World
+
+pytestmark = pytest.mark.untraced
+BIG = 10_000
+WHOLE_QUEUE = {" ".join(text.split()) for text in (task_to_run.FORGIVE, task_to_run.UNSERVED)}
+"""Run when a queue has lost its last bots: then all of it is looked at, and it may be most of the table."""
+
+
+class _Undo(Exception):
+    """Leave the tables as they were for the next one."""
+
+
+def test_no_hot_statement_reads_all_of_a_big_table_or_sorts_it(
+    new_db_url: str, open_test_db: Callable[..., Any]
+) -> None:
+    from tests.databases import migrate_url
+
+    migrate_url(new_db_url)
+    db = open_test_db(new_db_url)
+    world = World(db).found()
+    facts = prepare(world)
+    shot = Snapshot(new_db_url)
+    counts = multiply(world, shot)
+    shot.close()
+    for table in ("task_results", "task_to_run", "task_runs", "task_edges", "outbox"):
+        assert counts[table] >= 20_000, f"{table} has only {counts[table]} rows"
+    big = {table for table, count in counts.items() if count >= BIG}
+    bad: list[str] = []
+    for name, call in HOT.items():
+        bad += [f"{name}: {line}" for line in _bad_plans(db, world, facts, call, big)]
+    assert not bad, "\n".join(["Bad plans:", *bad])
+
+
+def _bad_plans(db: Any, world: World, facts: Any, call: Any, big: set[str]) -> list[str]:
+    found: dict[str, list[str]] = {}
+
+    def explained(tx: Any) -> None:
+        link = tx._link
+        tx._link = Explainer(link, tx.dialect, big)
+        try:
+            call(tx, world.beside(db, slot=5), facts)
+        finally:
+            found.update(tx._link.explained)
+            tx._link = link
+        raise _Undo
+
+    with suppress(_Undo):
+        db.write(explained)
+    assert found, "nothing was asked of the database"
+    bad = {text: problems for text, problems in found.items() if problems and text not in WHOLE_QUEUE}
+    return [f"{', '.join(problems)}: {text[:300]}" for text, problems in bad.items()]

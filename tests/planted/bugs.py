@@ -1,0 +1,303 @@
+"""Bugs that were planted on purpose, and the tests that must turn red because of each.
+
+    python -m tests.planted            plant every one, and say which were caught
+    python -m tests.planted NAME ...   only these
+
+A bug is one replacement in a copy of the sources. Where the old text is no longer found exactly once, the bug
+has to be planted anew: that is a failure too, or this file would slowly stop proving anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RED = 1
+
+
+@dataclass(frozen=True)
+class Bug:
+    """``old`` becomes ``new`` in ``file``; ``why`` is what a user would suffer; ``caught_by`` must fail."""
+
+    name: str
+    why: str
+    file: str
+    old: str
+    new: str
+    caught_by: tuple[str, ...]
+    database: str = "sqlite"
+
+
+def _race(pair: str) -> tuple[str, ...]:
+    name = "test_a_race_has_one_outcome_that_keeps_every_promise"
+    return (f"tests/races/test_races.py::{name}[postgresql-{pair}]",)
+
+
+def _in(file: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{file}::{name}" for name in names)
+
+
+BUGS = [
+    Bug(
+        "token-guard",
+        "anybody who knows a task's id could end its run",
+        "scheduler/report.py",
+        "if run is None or run.bot_id != self.bot_id or not compare_digest(run.token_hash, token_hash(item.token)):",
+        "if run is None or run.bot_id != self.bot_id:",
+        _in("scheduler/test_report.py", "test_nobody_speaks_for_another_run"),
+    ),
+    Bug(
+        "seq-guard",
+        "two writers of one task would silently undo each other",
+        "store/task_result.py",
+        "    if tx.update_rows(_SAVE, rows) != len(rows):\n",
+        "    if tx.update_rows(_SAVE, rows) > len(rows):\n",
+        _in("store/test_guards.py", "test_a_task_that_changed_under_its_writer_is_not_saved"),
+    ),
+    Bug(
+        "ended-run-guard",
+        "a late report would change the run that had already been judged",
+        "store/task_result.py",
+        'where="ended_at IS NULL",',
+        'where="1 = 1",',
+        _in("store/test_guards.py", "test_a_run_that_has_ended_never_changes_again"),
+    ),
+    Bug(
+        "late-report",
+        "an end reported twice would be counted twice",
+        "scheduler/report.py",
+        "        if not run.live:\n            return _late(run, item)\n",
+        "",
+        _in("scheduler/test_report.py", "test_an_end_reported_twice_counts_once"),
+    ),
+    Bug(
+        "job-lock",
+        "two last tasks on two servers would each see the other running, and the job would never end",
+        "scheduler/turn.py",
+        "        self.lock_jobs(task_result.jobs_of(self.tx, wanted).values())\n",
+        "        found = {i for i in task_result.jobs_of(self.tx, wanted).values() if i is not None}\n"
+        "        self.jobs.update(jobs_store.read(self.tx, sorted(found)))\n",
+        _race("finish/finish of the last two tasks"),
+        "postgresql",
+    ),
+    Bug(
+        "pool-lock",
+        "a bot and a queue that come at the same moment would not find each other, and the task would wait for ever",
+        "scheduler/plan.py",
+        "    task_queues.lock_pools(turn.tx, pools.values())\n",
+        "",
+        _race("submit/handshake with a new queue and a new pool"),
+        "postgresql",
+    ),
+    Bug(
+        "value-lock",
+        "the last two references dropped at once would leave the value behind for ever",
+        "scheduler/share.py",
+        "    if value_id not in values.lock_shared(tx, [value_id]):\n        return False\n",
+        "    if value_id not in values.read_shared(tx, [value_id]):\n        return False\n",
+        _race("unref/unref of the last two references"),
+        "postgresql",
+    ),
+    Bug(
+        "claim-waits",
+        "a claim would wait for a cancel that waits for the claim",
+        "store/sql.py",
+        '"skip_locked": ("", "FOR UPDATE SKIP LOCKED",',
+        '"skip_locked": ("", "FOR UPDATE",',
+        _race("claim/cancel"),
+        "postgresql",
+    ),
+    Bug(
+        "old-session",
+        "an old process of a bot would push the new one aside",
+        "scheduler/fleet.py",
+        "    if bot is None or hello.session < bot.session:\n",
+        "    if bot is None:\n",
+        _race("handshake/handshake of a new bot"),
+        "postgresql",
+    ),
+    Bug(
+        "two-sequencers",
+        "two events would get one number, and a sink would miss one of them",
+        "store/marks.py",
+        'LOCK = "SELECT value FROM marks WHERE name = :name {for_update}"',
+        'LOCK = "SELECT value FROM marks WHERE name = :name"',
+        _race("sequencer/sequencer"),
+        "postgresql",
+    ),
+    Bug(
+        "lost-event",
+        "nobody would hear that a task has changed",
+        "store/outbox.py",
+        "    tx.insert(_EVENTS, rows)\n",
+        '    tx.insert(_EVENTS, [row for row in rows if row[4] != "RUNNING" or row[3] != TASK])\n',
+        _in("scheduler/test_outbox.py", "test_every_change_of_a_task_is_told"),
+    ),
+    Bug(
+        "edge-twice",
+        "a task would start before all its parents are done",
+        "scheduler/settle.py",
+        "fed[child] = fed.get(child, 0) + 1",
+        "fed[child] = fed.get(child, 0) + 2",
+        _in("scheduler/test_settle.py", "test_a_child_is_ready_when_all_its_parents_have_succeeded"),
+    ),
+    Bug(
+        "failed-parent-feeds",
+        "a task would run on the output of a failure",
+        "scheduler/settle.py",
+        "if task.state == TaskState.SUCCEEDED or children[child].resolves_all:",
+        "if task.final:",
+        _in("scheduler/test_settle.py", "test_all_resolved_and_all_succeeded_children_of_one_failed_parent"),
+    ),
+    Bug(
+        "job-ends-early",
+        "a job would end while half of its fan-out has not been told to start",
+        "scheduler/settle.py",
+        "or job.staged or job.num_active or job.num_draining:",
+        "or job.staged or job.num_active:",
+        _in("scheduler/test_rerun.py", "test_a_large_job_is_reset_in_chunks", "test_what_failed_of_a_job_runs_again"),
+    ),
+    Bug(
+        "canceled-but-queued",
+        "a canceled task would be given to a bot",
+        "scheduler/turn.py",
+        "        if was == TaskState.READY or (state in FINAL and self._may_be_queued(task)):\n",
+        "        if was != TaskState.READY and (state in FINAL and self._may_be_queued(task)):\n",
+        _in("scheduler/test_cancel.py", "test_a_task_that_waits_for_a_bot_is_canceled_at_once"),
+    ),
+    Bug(
+        "free-retry",
+        "a task that kills its machines would do so for ever",
+        "scheduler/report.py",
+        "task.num_retries += int(verdict.retried)",
+        "task.num_retries += 0",
+        _in("scheduler/test_report.py", "test_the_second_fault_is_final"),
+    ),
+    Bug(
+        "avoided-bot",
+        "a retry would go straight back to the machine that lost it",
+        "scheduler/ready.py",
+        "return lost_by if task_queues.served(turn.tx, [queue], but=lost_by) else None",
+        "return None",
+        _in("scheduler/test_sweep.py", "test_a_lost_bot_is_retried_once_on_another_bot"),
+    ),
+    Bug(
+        "old-expiry",
+        "a retry would expire with the time that its lost run has used up",
+        "scheduler/ready.py",
+        "expires_at=min(turn.now + piece.expiration,",
+        "expires_at=min(request.created_at + piece.expiration,",
+        _in("scheduler/test_sweep.py", "test_a_retry_gets_a_fresh_expiry_within_the_deadline"),
+    ),
+    Bug(
+        "old-nonce",
+        "a poll that the network has delayed would start runs that no bot waits for",
+        "scheduler/claim.py",
+        "    if poll.nonce < bot.nonce:\n",
+        "    if poll.nonce < 0:\n",
+        _in("scheduler/test_claim.py", "test_an_older_nonce_gets_nothing"),
+    ),
+    Bug(
+        "foreign-nonce",
+        "a new process that repeats an old number would be handed runs, and their secrets, under a wrong token",
+        "scheduler/claim.py",
+        "run.session == poll.session and run.nonce == poll.nonce",
+        "run.nonce == poll.nonce",
+        _in("store/test_guards.py", "test_a_nonce_of_another_session_is_handed_nothing"),
+    ),
+    Bug(
+        "held-ignored",
+        "a task that somebody holds would start with its parents' success",
+        "store/task_result.py",
+        "state = 'WAITING' AND held = 0",
+        "state = 'WAITING'",
+        _in("scheduler/test_hold.py", "test_a_held_task_does_not_start_when_its_parents_are_done"),
+    ),
+    Bug(
+        "hash-only",
+        "somebody who forges a hash would put tasks into other people's queues",
+        "scheduler/plan.py",
+        "return {queue.dimensions: queue for queue in queues if queue.dimensions in wanted}",
+        "return {text: queue for queue in queues for text, hashed in wanted.items() if hashed == queue.hash}",
+        _in("scheduler/test_claim.py", "test_a_forged_hash_collision_mixes_no_queues"),
+    ),
+    Bug(
+        "outage-forgotten",
+        "after an hour of our own absence every running task would be declared lost",
+        "scheduler/policy.py",
+        "    return now - last_alive > rules.outage or last_alive - now > rules.max_skew",
+        "    return False",
+        _in("scheduler/test_sweep.py", "test_after_an_outage_every_lease_begins_anew"),
+    ),
+    Bug(
+        "outputs-kept",
+        "a job that runs again from the start would hand out the results of the last time",
+        "scheduler/rerun.py",
+        "    if reset.full:\n        _erase_outputs(",
+        "    if reset.full and reset.automatic:\n        _erase_outputs(",
+        _in("store/test_guards.py", "test_a_full_rerun_takes_back_what_was_produced"),
+    ),
+    Bug(
+        "dedupe-across-groups",
+        "one group would be answered with the results of another",
+        "model/task_request.py",
+        "_canonical_json((properties_hash, resource_group_id, pool, service_account))",
+        "_canonical_json((properties_hash, 0, pool, service_account))",
+        _in("scheduler/test_dedupe.py", "test_another_group_is_not_answered"),
+    ),
+    Bug(
+        "value-of-a-job",
+        "a value would vanish while a job still needs it",
+        "store/value.py",
+        "       AND NOT EXISTS (SELECT 1 FROM job_to_shared_value_ref j WHERE j.id = v.id)\n",
+        "",
+        _in("scheduler/test_share.py", "test_a_value_lives_while_something_references_it"),
+    ),
+    Bug(
+        "submit-in-doubt",
+        "a submit whose commit was in doubt would be refused or done twice",
+        "scheduler/submit.py",
+        "    if tx.attempt > 1:\n        answers.update(_already_stored(turn, drafts))\n",
+        "",
+        _in("scheduler/test_submit.py", "test_a_submit_whose_commit_is_in_doubt_is_not_done_twice"),
+    ),
+]
+
+
+def planted(bug: Bug, folder: Path) -> str:
+    """Copy the sources with the bug into a folder; why that cannot be done, or nothing."""
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    file = folder / "src" / "myrmidon" / bug.file
+    text = file.read_text()
+    if text.count(bug.old) != 1:
+        return f"its text is found {text.count(bug.old)} times in {bug.file}: plant it anew"
+    file.write_text(text.replace(bug.old, bug.new))
+    return ""
+
+
+def run_tests(sources: Path, tests: list[str], databases: str) -> subprocess.CompletedProcess[str]:
+    """The tests of this tree on other sources."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MYRMIDON_", "PYTEST_", "COV_"))}
+    env["PYTHONPATH"] = str(sources)
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--databases", databases, *tests]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
+
+
+def why_missed(bug: Bug) -> str:
+    """Plant a bug and look for it: nothing when the tests turn red, else what is wrong."""
+    with tempfile.TemporaryDirectory(prefix="myrmidon-planted-") as temporary:
+        folder = Path(temporary)
+        if trouble := planted(bug, folder):
+            return trouble
+        done = run_tests(folder / "src", list(bug.caught_by), bug.database)
+    if done.returncode == RED and " failed" in done.stdout + done.stderr or " error" in done.stdout.lower()[-300:]:
+        return ""
+    told = (done.stdout + done.stderr).strip().splitlines()[-15:]
+    return "\n".join([f"the tests did not turn red (pytest returned {done.returncode}):", *told])

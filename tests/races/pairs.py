@@ -1,0 +1,726 @@
+"""The pairs of calls that may race, each with what must be true whichever wins.
+
+``prepare`` builds the state that both sides start from, once; ``a`` and ``b`` are the two calls, each made by
+a server of its own; ``check`` looks at the outcome. An exception that is not among ``loses`` is a failure: a
+lost race is an answer, not an accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from myrmidon.model.errors import Conflict, NotFound, WrongState
+from myrmidon.model.ids import show_run
+from myrmidon.model.task_request import Payload
+from myrmidon.model.value import GroupOwner, JobOwner
+from myrmidon.scheduler import cancel, carry, extend, report, rerun, share, sweep
+from myrmidon.store import outbox
+from tests.world import INT, SECOND, World, a_node, a_task, finish
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one interleaving ended: each side's result, or the error that it lost with."""
+
+    a: Any
+    b: Any
+    lost_a: BaseException | None
+    lost_b: BaseException | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    name: str
+    prepare: Callable[[World], Facts]
+    a: Callable[[World, Facts], Any]
+    b: Callable[[World, Facts], Any]
+    check: Callable[[World, Facts, Outcome], None]
+    loses: tuple[type[BaseException], ...] = ()
+    symmetric: bool = False
+    may_retry: bool = False
+    """Whether Db.write may run a side again: a claim never, and others only where a name is taken."""
+
+
+PAIRS: list[Pair] = []
+
+
+def pair(name: str, **given: Any) -> Callable[[type], type]:
+    """A class with the four functions becomes one of the pairs."""
+
+    def register(cls: Any) -> Any:
+        PAIRS.append(Pair(name, cls.prepare, cls.a, cls.b, cls.check, **given))
+        return cls
+
+    return register
+
+
+def events(w: World, subject: int, state: str) -> int:
+    return w.value("SELECT COUNT(*) FROM outbox WHERE subject = :s AND state = :state", s=subject, state=state)
+
+
+def payload() -> Payload:
+    return Payload(inline=b"\x05", size=1)
+
+
+# --- The ends of runs ---
+
+
+@pair("finish/finish of the last two tasks", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1"), w.bot("b2")
+        job = w.job({"x": a_node(), "y": a_node()})
+        return {"job": job.job_id, "x": w.running("b1")[0], "y": w.running("b2")[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"]), bot_id="b1")
+
+    def b(w: World, f: Facts) -> Any:
+        return w.report(finish(f["y"]), bot_id="b2")
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert w.job_state(f["job"]) == "SUCCEEDED"
+        assert events(w, f["job"], "SUCCEEDED") == 1
+
+
+@pair("two parents finish and feed one child", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1"), w.bot("b2")
+        job = w.job({"x": a_node(), "y": a_node(), "child": a_node("x", "y")})
+        return {"child": job.task_ids["child"], "x": w.running("b1")[0], "y": w.running("b2")[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"]), bot_id="b1")
+
+    def b(w: World, f: Facts) -> Any:
+        return w.report(finish(f["y"]), bot_id="b2")
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert w.all("SELECT state, num_succeeded_parents FROM task_results WHERE id = :i", i=f["child"]) == [("READY", 2)]
+        assert w.value("SELECT COUNT(*) FROM task_to_run WHERE task_id = :i", i=f["child"]) == 1
+
+
+@pair("finish/extend", loses=(WrongState,))
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node()})
+        return {"job": job.job_id, "x": w.running("b1")[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"]))
+
+    def b(w: World, f: Facts) -> Any:
+        return w.do(extend.extend, f["job"], {"name": "more", "tasks": {"more": a_node("x")}}, group_id=w.group)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        if out.lost_b:
+            assert w.job_state(f["job"]) == "SUCCEEDED"
+        else:
+            assert w.job_state(f["job"]) == "RUNNING"
+            assert w.state(out.b.task_ids["more"]) == "READY"
+
+
+@pair("finish/cancel")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node()})
+        return {"job": job.job_id, "x": w.running("b1")[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"]))
+
+    def b(w: World, f: Facts) -> Any:
+        return w.do(cancel.cancel, [f["x"].task_id])
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        canceled = out.b[0].ok
+        assert w.state(f["x"].task_id) == ("KILLED" if canceled else "SUCCEEDED")
+        assert w.job_state(f["job"]) == ("FAILED" if canceled else "SUCCEEDED")
+
+
+@pair("finish/cancel_job")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node(), "ready": a_node(), "child": a_node("x")})
+        got = w.running("b1")[0]
+        return {"job": job.job_id, "tasks": job.task_ids, "x": got}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"]))
+
+    def b(w: World, f: Facts) -> Any:
+        return w.do(cancel.cancel_job, f["job"])
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        w.carry_all()
+        assert w.job_state(f["job"]) == "CANCELLED"
+        others = [w.state(i) for i in f["tasks"].values() if i != f["x"].task_id]
+        assert others == ["CANCELED", "CANCELED"]
+        assert w.state(f["x"].task_id) in ("KILLED", "SUCCEEDED")
+
+
+@pair("finish/rerun of its parent with cascade")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node(), "y": a_node("x"), "z": a_node()})
+        w.report(*(finish(c) for c in w.claim("b1", 2)))
+        return {"job": job.job_id, "x": job.task_ids["x"], "y": w.running("b1")[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["y"]))
+
+    def b(w: World, f: Facts) -> Any:
+        return w.do(rerun.rerun, f["x"], force=True, cascade=True)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert w.state(f["x"]) == "READY"
+        assert w.job_state(f["job"]) == "RUNNING"
+        assert w.state(f["y"].task_id) in ("WAITING", "SUCCEEDED")
+        w.run_all()
+        assert w.job_state(f["job"]) == "SUCCEEDED"
+
+
+@pair("finish/rerun of the same task")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node()})
+        return {"job": job.job_id, "x": w.running("b1")[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"]))
+
+    def b(w: World, f: Facts) -> Any:
+        return w.do(rerun.rerun, f["x"].task_id, force=True)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert w.state(f["x"].task_id) == ("READY" if out.b.changed else "SUCCEEDED")
+        assert w.job_state(f["job"]) == ("RUNNING" if out.b.changed else "SUCCEEDED")
+
+
+@pair("finish/submit of a task that it triggers")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        w.submit()
+        got = w.running("b1")[0]
+        return {"x": got, "draft": w.draft(a_task(parent=show_run(got.task_id, got.run)))}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"]))
+
+    def b(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["draft"]])[0]
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        w.carry_all()
+        if isinstance(out.b, WrongState):
+            assert w.state(f["draft"].task_id) is None
+        else:
+            assert w.state(f["draft"].task_id) == "CANCELED"
+
+
+# --- Claims ---
+
+
+@pair("claim/claim with work for both", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1"), w.bot("b2")
+        w.submit(a_task(), a_task())
+        return {}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.claim("b1")
+
+    def b(w: World, f: Facts) -> Any:
+        return w.claim("b2")
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert len(out.a) == len(out.b) == 1
+        assert out.a[0].task_id != out.b[0].task_id
+
+
+@pair("claim/claim of several from two queues", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1"), w.bot("b2")
+        w.submit(a_task(), a_task(), a_task(dims={"os": ["Debian"]}), a_task(dims={"os": ["Debian"]}))
+        return {}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.claim("b1", 3)
+
+    def b(w: World, f: Facts) -> Any:
+        return w.claim("b2", 3)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        mine, yours = {c.task_id for c in out.a}, {c.task_id for c in out.b}
+        assert not mine & yours
+        assert len(mine) == 3 or len(yours) == 3 or len(mine | yours) == 4
+        w.claim("b1", 4)
+        assert w.value("SELECT COUNT(*) FROM task_runs") == 4
+
+
+@pair("claim/claim of one bot with one nonce", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        w.submit(a_task(), a_task())
+        return {}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.claim("b1", nonce=7)
+
+    def b(w: World, f: Facts) -> Any:
+        return w.claim("b1", nonce=7)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert [(c.task_id, c.run, c.token) for c in out.a] == [(c.task_id, c.run, c.token) for c in out.b]
+        assert len(out.a) == w.value("SELECT COUNT(*) FROM task_runs") == 1
+
+
+@pair("claim/cancel")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        return {"task": w.submit()[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.claim("b1")
+
+    def b(w: World, f: Facts) -> Any:
+        return w.do(cancel.cancel, [f["task"]])
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.b[0].ok
+        assert out.b[0].was_running == bool(out.a)
+        row = w.all("SELECT state, killing FROM task_results WHERE id = :i", i=f["task"])
+        assert row == [("RUNNING", 1) if out.a else ("CANCELED", 0)]
+
+
+@pair("claim/cancel_job")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node(), "y": a_node("x")})
+        return {"job": job.job_id, "x": job.task_ids["x"]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.claim("b1")
+
+    def b(w: World, f: Facts) -> Any:
+        return w.do(cancel.cancel_job, f["job"])
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        w.carry_all()
+        row = w.all("SELECT state, killing FROM task_results WHERE id = :i", i=f["x"])
+        assert row == [("RUNNING", 1) if out.a else ("CANCELED", 0)]
+
+
+@pair("claim/hold", loses=(WrongState,))
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node()})
+        return {"x": job.task_ids["x"]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.claim("b1")
+
+    def b(w: World, f: Facts) -> Any:
+        return w.do(rerun.hold, f["x"])
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert bool(out.a) == bool(out.lost_b)
+        row = w.all("SELECT state, held FROM task_results WHERE id = :i", i=f["x"])
+        assert row == [("RUNNING", 0) if out.a else ("WAITING", 1)]
+
+
+@pair("claim/sweep of expired slices")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        return {"task": w.submit(a_task(slice={"expiration_s": 60}))[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.claim("b1")
+
+    def b(w: World, f: Facts) -> Any:
+        w.now += 61 * SECOND
+        return w.do(sweep.sweep_slices)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert w.state(f["task"]) == ("RUNNING" if out.a else "EXPIRED")
+
+
+# --- Time against bots ---
+
+
+@pair("report/sweep of a lost lease")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node()})
+        return {"job": job.job_id, "x": w.running("b1")[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        w.now += 301 * SECOND
+        return w.report(finish(f["x"]))
+
+    def b(w: World, f: Facts) -> Any:
+        w.now += 301 * SECOND
+        return w.do(sweep.sweep_runs)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        taken = out.a[0].outcome == report.Outcome.ACCEPTED
+        assert w.state(f["x"].task_id) == ("SUCCEEDED" if taken else "READY")
+        assert w.job_state(f["job"]) == ("SUCCEEDED" if taken else "RUNNING")
+        assert w.value("SELECT num_retries FROM task_results") == (0 if taken else 1)
+
+
+@pair("heartbeat/sweep of a lost lease")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        w.submit()
+        return {"x": w.running("b1")[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        w.now += 301 * SECOND
+        held = [(f["x"].task_id, f["x"].run, f["x"].token)]
+        return w.db.write(lambda tx: report.heartbeat(tx, "b1", held, session=1, now=w.now))
+
+    def b(w: World, f: Facts) -> Any:
+        w.now += 301 * SECOND
+        return w.do(sweep.sweep_runs)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        alive = w.value("SELECT COUNT(*) FROM task_runs WHERE ended_at IS NULL")
+        assert alive == (0 if out.a else 1)
+        assert w.state(f["x"].task_id) == ("READY" if out.a else "RUNNING")
+
+
+@pair("sweep/sweep of a lost lease", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        w.submit()
+        return {"x": w.running("b1")[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        w.now += 301 * SECOND
+        return w.do(sweep.sweep_runs)
+
+    b = a
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert w.all("SELECT state, num_retries FROM task_results") == [("READY", 1)]
+
+
+# --- Queues and bots ---
+
+
+@pair("submit/handshake with a new queue and a new pool")
+class _:
+    def prepare(w: World) -> Facts:
+        return {"draft": w.draft()}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["draft"]])[0].state
+
+    def b(w: World, f: Facts) -> Any:
+        return w.bot("b1")
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert w.value("SELECT COUNT(*) FROM bot_task_dimensions") == 1
+        assert [c.task_id for c in w.claim("b1")] == [f["draft"].task_id]
+
+
+@pair("submit/submit into the same new queue", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        return {"one": w.draft(), "two": w.draft()}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["one"]])[0].state
+
+    def b(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["two"]])[0].state
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert w.value("SELECT COUNT(*) FROM task_dimensions") == 1
+        assert len(w.claim("b1", 5)) == 2
+
+
+@pair("handshake/handshake of a new bot", loses=(WrongState,))
+class _:
+    def prepare(w: World) -> Facts:
+        w.submit()
+        return {}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.bot("b1", session=1)
+
+    def b(w: World, f: Facts) -> Any:
+        return w.bot("b1", session=2)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.lost_b is None
+        assert w.all("SELECT session, serving FROM bots") == [(2, 1)]
+        assert w.value("SELECT COUNT(*) FROM bot_task_dimensions") == 1
+
+
+@pair("handshake/handshake of a bot with a run", loses=(WrongState,))
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        w.submit()
+        return {"x": w.running("b1")[0]}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.bot("b1", session=2, holds=[(f["x"].task_id, f["x"].run)])
+
+    def b(w: World, f: Facts) -> Any:
+        return w.bot("b1", session=3)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.lost_b is None
+        assert w.all("SELECT session FROM bots") == [(3,)]
+        assert w.all("SELECT state, num_retries FROM task_results") == [("READY", 1)]
+
+
+@pair("claim/handshake of the same bot", loses=(WrongState,))
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        w.submit()
+        return {}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.claim("b1")
+
+    def b(w: World, f: Facts) -> Any:
+        return w.bot("b1", session=2)
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.lost_b is None
+        assert w.all("SELECT session FROM bots") == [(2,)]
+        w.now += 31 * SECOND
+        w.do(sweep.sweep_runs)
+        assert w.all("SELECT state FROM task_results") == [("READY",)]
+
+
+# --- The same thing twice ---
+
+
+@pair("submit/submit with one request key")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        w.submit()
+        return {"one": w.draft(key="k"), "two": w.draft(key="k")}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["one"]])[0]
+
+    def b(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["two"]])[0]
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.a.task_id == out.b.task_id
+        assert out.a.repeated != out.b.repeated
+        assert w.value("SELECT COUNT(*) FROM task_results") == 2
+
+
+@pair("submit/submit with one request key and two bodies", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.submit()
+        return {"one": w.draft(key="k"), "two": w.draft(a_task(priority=7), key="k")}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["one"]])[0]
+
+    def b(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["two"]])[0]
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert isinstance(out.a, Conflict) != isinstance(out.b, Conflict)
+        assert w.value("SELECT COUNT(*) FROM task_results") == 2
+
+
+@pair("submit/submit with one external id", symmetric=True, may_retry=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.submit()
+        return {"one": w.draft(a_task(external_id="name")), "two": w.draft(a_task(external_id="name"))}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["one"]])[0]
+
+    def b(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["two"]])[0]
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert isinstance(out.a, Conflict) != isinstance(out.b, Conflict)
+        assert w.value("SELECT COUNT(*) FROM task_results") == 2
+
+
+@pair("submit_job/submit_job with one external id", loses=(Conflict,), symmetric=True, may_retry=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.submit()
+        return {}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.job({"x": a_node()}, external_id="name")
+
+    b = a
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert bool(out.lost_a) != bool(out.lost_b)
+        assert w.value("SELECT COUNT(*) FROM jobs") == 1
+
+
+@pair("submit_job/submit_job with one request key", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.submit()
+        return {}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.job({"x": a_node()}, key="k")
+
+    b = a
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.a.job_id == out.b.job_id
+        assert out.a.task_ids == out.b.task_ids
+        assert w.value("SELECT COUNT(*) FROM jobs") == 1
+
+
+@pair("create_group/create_group of one name", loses=(Conflict,), symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        return {}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.do(share.create_group, "same")
+
+    b = a
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert bool(out.lost_a) != bool(out.lost_b)
+
+
+# --- Values ---
+
+
+@pair("unref/unref of the last two references")
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node()})
+        group, owner = GroupOwner(w.group), JobOwner(w.group, job.job_id)
+        value = w.do(share.create_value, group, INT, payload()).id
+        w.db.write(lambda tx: share.ref_value(tx, owner, value))
+        return {"group": group, "owner": owner, "value": value}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.db.write(lambda tx: share.unref_value(tx, f["group"], f["value"]))
+
+    def b(w: World, f: Facts) -> Any:
+        return w.db.write(lambda tx: share.unref_value(tx, f["owner"], f["value"]))
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert sorted([out.a, out.b]) == [False, True]
+        assert w.value("SELECT COUNT(*) FROM shared_values") == 0
+
+
+@pair("ref/unref of the last reference", loses=(NotFound,))
+class _:
+    def prepare(w: World) -> Facts:
+        job = w.job({"x": a_node()})
+        group, owner = GroupOwner(w.group), JobOwner(w.group, job.job_id)
+        return {"group": group, "owner": owner, "value": w.do(share.create_value, group, INT, payload()).id}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.db.write(lambda tx: share.ref_value(tx, f["owner"], f["value"]))
+
+    def b(w: World, f: Facts) -> Any:
+        return w.db.write(lambda tx: share.unref_value(tx, f["group"], f["value"]))
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.b == bool(out.lost_a)
+        assert w.value("SELECT COUNT(*) FROM shared_values") == (0 if out.lost_a else 1)
+        assert w.value("SELECT COUNT(*) FROM job_to_shared_value_ref") == (0 if out.lost_a else 1)
+
+
+# --- What is carried on ---
+
+
+@pair("carry_on/carry_on of one drain", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node(), "y": a_node(), "z": a_node("x", "y")})
+        w.report(*(finish(c, exit_code=1) for c in w.claim("b1", 2)))
+        w.do(rerun.rerun_job, job.job_id)
+        return {"job": job.job_id, "drain": w.db.read(carry.pending)[0], "tasks": job.task_ids}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.do(carry.carry_on, f["drain"])
+
+    b = a
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert w.value("SELECT COUNT(*) FROM drains") == 0
+        assert w.value("SELECT num_draining FROM jobs") == 0
+        assert [w.state(f["tasks"][label]) for label in "xyz"] == ["READY", "READY", "WAITING"]
+        w.run_all()
+        assert w.job_state(f["job"]) == "SUCCEEDED"
+
+
+@pair("carry_on/carry_on of a mass cancel", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        tasks = w.submit(a_task(tags=["k:v"]), a_task(tags=["k:v"]))
+        drain = w.do(cancel.cancel_tagged, ["k:v"], group_id=w.group)
+        return {"tasks": tasks, "drain": drain}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.do(carry.carry_on, f["drain"])
+
+    b = a
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert [w.state(i) for i in f["tasks"]] == ["CANCELED", "CANCELED"]
+        assert w.value("SELECT COUNT(*) FROM drains") == 0
+        assert [events(w, i, "CANCELED") for i in f["tasks"]] == [1, 1]
+
+
+@pair("sequencer/sequencer", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
+        w.submit(a_task(), a_task(), a_task())
+        return {}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.db.write(lambda tx: outbox.number(tx, 2))
+
+    b = a
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.a + out.b == 3
+        assert w.all("SELECT position FROM outbox ORDER BY position") == [(1,), (2,), (3,)]

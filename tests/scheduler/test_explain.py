@@ -1,0 +1,95 @@
+"""Explaining: why a task does not run."""
+
+from __future__ import annotations
+
+import pytest
+
+from myrmidon.model.errors import NotFound
+from myrmidon.model.ids import show_task
+from myrmidon.scheduler import fleet
+from myrmidon.scheduler.explain import Removed
+
+
+@pytest.fixture
+def w(world):
+    world.bot("b1", os="Linux", gpu="none")
+    return world
+
+
+def test_a_dimension_that_removes_all_bots_is_named(w):
+    w.bot("b2", os="Mac", gpu="none")
+    answer = w.why(w.submit(os="Linux", gpu="nvidia"))
+    assert answer.dimensions == [Removed("pool:default", 0, 2), Removed("gpu:nvidia", 2, 0), Removed("os:Linux", 0, 0)]
+    assert (answer.num_bots, "gpu:nvidia" in answer.summary) == (0, True)
+
+
+def test_an_empty_pool_is_named(w):
+    answer = w.why(w.submit(pool="nowhere"))
+    assert "pool:nowhere" in answer.summary
+
+
+def test_a_task_that_only_has_to_wait_knows_its_place(w):
+    w.submit_many(2)
+    answer = w.why(w.submit(priority=200))
+    assert (answer.position, answer.num_serving, "2 tasks stand before it" in answer.summary) == (2, 1, True)
+
+
+def test_bots_that_fit_but_are_not_well_are_told_apart(w):
+    task = w.submit()
+    w.do(fleet.quarantine, "b1", "smells")
+    answer = w.why(task)
+    assert (answer.num_bots, answer.num_serving, "none of them is alive and healthy" in answer.summary) == (1, 0, True)
+
+
+def test_a_waiting_task_names_its_parents(w):
+    job = w.job({"a": [], "b": [], "c": ["a", "b"]})
+    answer = w.why(job["c"])
+    assert (answer.waiting_on, answer.unreachable) == ([job["a"], job["b"]], False)
+    assert show_task(job["a"]) in answer.summary
+
+
+@pytest.mark.parametrize("label", ["b", "c"])
+def test_a_task_behind_a_failure_is_unreachable(w, label):
+    job = w.job({"a": [], "b": ["a"], "c": ["b"], "z": []}, nodes={"a": {"priority": 1}})
+    w.do_one("b1", 1)
+    answer = w.why(job[label])
+    assert (answer.unreachable, show_task(job["a"]) in answer.summary) == (True, True)
+
+
+def test_a_clean_up_behind_a_failure_is_reachable(w):
+    nodes = {"a": {"priority": 1}, "d": {"requires_policy": "all-resolved"}}
+    job = w.job({"a": [], "b": ["a"], "z": [], "d": ["a", "z"], "e": ["d"]}, nodes=nodes)
+    w.do_one("b1", 1)
+    assert [w.why(job[label]).unreachable for label in "bde"] == [True, False, False]
+
+
+def test_a_held_task_says_so(w):
+    job = w.job({"a": [], "b": ["a"]}, hold=True)
+    assert (w.why(job["a"]).held, "held" in w.why(job["a"]).summary) == (True, True)
+    assert (w.why(job["b"]).held, w.why(job["b"]).waiting_on) == (True, [job["a"]])
+
+
+def test_a_running_task_says_where(w):
+    task = w.submit()
+    w.take("b1")
+    assert "is running on bot b1" in w.why(task).summary
+    w.cancel(task)
+    assert "is being stopped on bot b1" in w.why(task).summary
+
+
+def test_an_ended_task_says_how(w):
+    task, other = w.submit(), w.submit(priority=200)
+    w.do_one("b1", 1)
+    w.do_one("b1")
+    assert w.why(task).summary == "The task has ended: FAILED (exit_code)."
+    assert w.why(other).summary == "The task has ended: SUCCEEDED."
+
+
+def test_a_task_that_does_not_exist_cannot_be_explained(w):
+    with pytest.raises(NotFound):
+        w.why(17)
+
+
+def test_a_wide_graph_is_explained_briefly(w):
+    job = w.job({**{str(i): [] for i in range(30)}, "end": [str(i) for i in range(30)]})
+    assert len(w.why(job["end"]).waiting_on) == 20

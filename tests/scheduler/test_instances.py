@@ -1,0 +1,150 @@
+"""Several instances of one task: a straggler gets company, and the first finisher wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from myrmidon.scheduler.report import Outcome
+
+
+@pytest.fixture
+def w(world):
+    """Bot b1 runs a task that has outlasted its soft timeout, so that another bot may try it too."""
+    world.bots("b1", "b2", "b3")
+    world.task_id = world.submit(max_instances=2, soft_timeout_s=60, reruns=0, retries=1)
+    world.first = world.take("b1")
+    world.advance(60)
+    world.bots_beat = lambda: [world.beat(bot) for bot in ("b1", "b2", "b3")]
+    world.bots_beat()
+    world.sweep()
+    return world
+
+
+def test_a_straggler_gets_a_second_instance_on_another_bot(w):
+    assert (w.state(w.task_id), w.claim("b1")) == ("RUNNING", [])
+    second = w.take("b2")
+    assert [(run.run, run.instance) for run in w.runs(w.task_id)] == [(1, 0), (2, 1)]
+    assert second.task_id == w.task_id
+
+
+def test_no_more_instances_run_than_were_asked_for(w):
+    w.take("b2")
+    w.advance(60)
+    w.bots_beat()
+    w.sweep()
+    assert w.claim("b3") == []
+
+
+def test_a_straggler_is_granted_one_instance_at_a_time(w):
+    w.advance(60)
+    w.bots_beat()
+    w.sweep()
+    assert w.count("task_to_run") == 1
+
+
+def test_the_first_finisher_wins_and_the_other_is_stopped(w):
+    second = w.take("b2")
+    w.finish(second)
+    assert (w.state(w.task_id), w.task(w.task_id).instance_id) == ("SUCCEEDED", 2)
+    assert w.beat("b1", w.first) == [(w.task_id, 1)]
+    assert [run.state for run in w.runs(w.task_id)] == ["CANCELED", "SUCCEEDED"]
+
+
+def test_the_loser_cannot_change_the_result(w):
+    second = w.take("b2")
+    w.finish(second)
+    assert (w.finish(w.first, 1).outcome, w.state(w.task_id)) == (Outcome.STALE, "SUCCEEDED")
+
+
+def test_a_winner_takes_back_the_right_that_was_granted(w):
+    w.finish(w.first)
+    assert (w.count("task_to_run"), w.claim("b2")) == (0, [])
+
+
+def test_a_failing_instance_does_not_fail_the_task_while_another_works(w):
+    second = w.take("b2")
+    w.fail(second)
+    assert w.state(w.task_id) == "RUNNING"
+    w.finish(w.first)
+    assert w.state(w.task_id) == "SUCCEEDED"
+
+
+def test_a_task_fails_with_its_last_instance(w):
+    second = w.take("b2")
+    w.fail(second)
+    w.fail(w.first)
+    assert w.state(w.task_id) == "FAILED"
+
+
+def test_a_lost_instance_does_not_stop_the_other(w):
+    second = w.take("b2")
+    w.advance(299)
+    w.beat("b2", second)
+    w.advance(2)
+    w.sweep()
+    assert (w.state(w.task_id), [run.state for run in w.runs(w.task_id)]) == ("RUNNING", ["BOT_DIED", "RUNNING"])
+    assert w.task(w.task_id).num_retries == 0
+
+
+def test_instances_that_are_lost_together_cost_one_retry(w):
+    w.take("b2")
+    w.advance(301)
+    w.sweep()
+    assert (w.state(w.task_id), w.task(w.task_id).num_retries) == ("READY", 1)
+
+
+def test_a_task_that_is_killed_ends_with_its_last_instance(w):
+    second = w.take("b2")
+    w.cancel(w.task_id)
+    w.finish(w.first, -9)
+    assert w.state(w.task_id) == "RUNNING"
+    w.finish(second, -9)
+    assert w.state(w.task_id) == "KILLED"
+
+
+def test_a_granted_right_that_nobody_takes_expires_alone(w):
+    w.advance(86_401)
+    w.bots_beat()
+    w.sweep()
+    assert (w.state(w.task_id), w.count("task_to_run")) == ("RUNNING", 0)
+
+
+def test_a_deadline_ends_every_instance(w):
+    w.take("b2")
+    w.advance(7 * 86_400)
+    w.beat("b1")
+    w.beat("b2")
+    w.sweep()
+    assert w.state(w.task_id) == "TIMED_OUT"
+    assert {run.state for run in w.runs(w.task_id)} == {"TIMED_OUT"}
+
+
+def test_a_task_that_is_being_killed_gets_no_company(world):
+    world.bots("b1", "b2")
+    task = world.submit(max_instances=2, soft_timeout_s=60)
+    world.take("b1")
+    world.cancel(task)
+    world.advance(60)
+    world.beat("b1")
+    world.sweep()
+    assert (world.claim("b2"), world.last_run(task).soft_at) == ([], None)
+
+
+def test_a_task_of_one_instance_has_no_soft_timeout(world):
+    world.bots("b1", "b2")
+    task = world.submit(soft_timeout_s=60)
+    world.take("b1")
+    assert world.last_run(task).soft_at is None
+
+
+def test_the_first_finisher_feeds_the_children_once(world):
+    world.bots("b1", "b2")
+    job = world.job({"a": [], "b": ["a"]}, nodes={"a": {"max_instances": 2, "soft_timeout_s": 60}})
+    first = world.take("b1")
+    world.advance(60)
+    world.beat("b1")
+    world.sweep()
+    second = world.take("b2")
+    world.finish(second)
+    world.finish(first)
+    assert (world.task(job["b"]).num_succeeded_parents, world.story(job["b"])) == (1, ["WAITING", "READY"])

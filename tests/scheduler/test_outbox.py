@@ -1,0 +1,123 @@
+"""Events: numbered once, in order for each subject, and delivered by one holder at a time."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import json
+
+from myrmidon.store import outbox
+from tests.builders import seconds
+from tests.invariants import check
+
+
+@pytest.fixture
+def w(world):
+    world.bot("b1")
+    return world
+
+
+def stream(w, after=0, n=1000):
+    return w.read(outbox.after, after, n)
+
+
+def test_every_change_of_a_task_is_told(w):
+    task = w.submit(reruns=1)
+    w.do_one("b1", 1)
+    w.do_one("b1")
+    assert w.story(task) == ["READY", "RUNNING", "READY", "RUNNING", "SUCCEEDED"]
+
+
+def test_an_event_carries_what_a_listener_needs(w):
+    task = w.submit()
+    w.take("b1")
+    event = w.read(outbox.story, task)[-1]
+    assert (event.subject, event.seq, event.kind, event.state) == (task, 2, "task", "RUNNING")
+    assert json.decode(event.body) == {"generation": 1, "run": 1, "bot": "b1"}
+
+
+def test_holding_and_killing_are_told(w):
+    task = w.submit()
+    w.take("b1")
+    w.cancel(task)
+    assert json.decode(w.read(outbox.story, task)[-1].body)["killing"] == 1
+
+
+def test_events_are_numbered_without_gaps(w):
+    w.job({"a": [], "b": ["a"]})
+    w.work("b1")
+    assert w.do(outbox.number, 3) == 3
+    while w.do(outbox.number, 3):
+        pass
+    assert [event.position for event in stream(w)] == list(range(1, w.count("outbox") + 1))
+    check(w.db, nothing_removed=True)
+
+
+def test_an_event_without_a_number_is_not_seen(w):
+    w.submit()
+    assert stream(w) == []
+    w.do(outbox.number, 100)
+    assert len(stream(w)) == 1
+
+
+def test_the_events_of_one_task_are_numbered_in_order(w):
+    tasks = w.submit_many(3)
+    w.work("b1")
+    w.do(outbox.number, 100)
+    for task in tasks:
+        assert [event.seq for event in stream(w) if event.subject == task] == [1, 2, 3]
+
+
+def test_numbering_nothing_gives_no_numbers(w):
+    assert w.do(outbox.number, 100) == 0
+
+
+def test_a_sink_reads_on_from_its_cursor(w):
+    w.submit_many(3)
+    w.sweep()
+    assert w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10)) == 0
+    assert w.do(outbox.advance_sink, "amqp", 1, 2) is True
+    cursor = w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10))
+    assert [event.position for event in stream(w, after=cursor)] == [3]
+
+
+def test_a_sink_has_one_holder(w):
+    w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10))
+    assert w.do(outbox.hold_sink, "amqp", 2, until=w.now + seconds(10)) is None
+    assert w.do(outbox.advance_sink, "amqp", 2, 5) is False
+
+
+def test_a_holder_that_is_silent_loses_its_sink(w):
+    w.submit()
+    w.sweep()
+    w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10))
+    w.advance(11)
+    assert w.do(outbox.hold_sink, "amqp", 2, until=w.now + seconds(10)) == 0
+    assert w.do(outbox.advance_sink, "amqp", 1, 1) is False
+    assert w.do(outbox.advance_sink, "amqp", 2, 1) is True
+
+
+def test_a_cursor_never_goes_back(w):
+    w.submit_many(2)
+    w.sweep()
+    w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10))
+    w.do(outbox.advance_sink, "amqp", 1, 2)
+    assert w.do(outbox.advance_sink, "amqp", 1, 1) is False
+
+
+def test_sinks_are_independent(w):
+    w.submit()
+    w.sweep()
+    w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10))
+    w.do(outbox.advance_sink, "amqp", 1, 1)
+    assert w.do(outbox.hold_sink, "webhook", 2, until=w.now + seconds(10)) == 0
+
+
+def test_the_stream_replayed_gives_the_state(w):
+    job = w.job({"a": [], "b": ["a"], "c": []}, max_num_retries=1, nodes={"c": {"reruns": 1}})
+    w.work("b1", 1)
+    w.sweep()
+    w.work("b1")
+    w.sweep()
+    last = {event.subject: event.state for event in stream(w)}
+    assert {label: last[task] for label, task in job.ids.items()} == w.states(job)
+    assert last[job.id] == w.job_state(job)

@@ -1,0 +1,261 @@
+"""The pure decisions, as tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from myrmidon.model.states import TaskState
+from myrmidon.model.task_request import DEFAULT_LIMITS
+from myrmidon.model.task_result import Finish, TaskResult, TaskRun
+from myrmidon.model.task_to_run import LIFO, Head, Order, TaskToRun, rank
+from myrmidon.scheduler import policy
+from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Verdict
+
+T = TaskState
+
+
+def a_task(**given):
+    fields = dict.fromkeys(TaskResult.__struct_fields__, 0)
+    return TaskResult(**{**fields, "state": T.RUNNING, "reason": "canceled", "run_number": 1, **given})
+
+
+def a_finish(**given):
+    return Finish(task_id=1, run=1, token="t", **given)
+
+
+@pytest.mark.parametrize(
+    ("task", "finish", "reruns", "verdict"),
+    [
+        ({}, {"exit_code": 0}, 0, Verdict(T.SUCCEEDED, "")),
+        ({}, {"exit_code": 1}, 0, Verdict(T.FAILED, "exit_code")),
+        ({}, {}, 0, Verdict(T.FAILED, "exit_code")),
+        ({}, {"exit_code": 1}, 1, Verdict(T.READY, "rerun", rerun=True)),
+        ({"num_reruns": 1}, {"exit_code": 1}, 1, Verdict(T.FAILED, "exit_code")),
+        ({}, {"exit_code": 0, "hard_timeout": True}, 0, Verdict(T.TIMED_OUT, "hard_timeout")),
+        ({}, {"io_timeout": True, "hard_timeout": True}, 0, Verdict(T.TIMED_OUT, "hard_timeout")),
+        ({}, {"io_timeout": True}, 0, Verdict(T.TIMED_OUT, "io_timeout")),
+        ({}, {"io_timeout": True}, 1, Verdict(T.READY, "rerun", rerun=True)),
+        ({}, {"exit_code": 0, "killed": True}, 3, Verdict(T.KILLED, "killed_on_bot")),
+        ({"killing": 1}, {"exit_code": 0}, 3, Verdict(T.KILLED, "canceled")),
+        ({"killing": 1}, {"hard_timeout": True}, 3, Verdict(T.KILLED, "canceled")),
+        ({"run_number": 255}, {"exit_code": 1}, 3, Verdict(T.FAILED, "run_cap")),
+        ({"run_number": 255}, {"io_timeout": True}, 3, Verdict(T.TIMED_OUT, "run_cap")),
+        ({"run_number": 255}, {"exit_code": 0}, 3, Verdict(T.SUCCEEDED, "")),
+    ],
+)
+def test_the_end_of_a_run(task, finish, reruns, verdict):
+    assert policy.judge_finish(a_task(**task), a_finish(**finish), reruns=reruns) == verdict
+
+
+@pytest.mark.parametrize(
+    ("task", "retries", "verdict"),
+    [
+        ({}, 1, Verdict(T.READY, "retry", retried=True)),
+        ({}, 0, Verdict(T.BOT_DIED, "lost")),
+        ({"num_retries": 1}, 1, Verdict(T.BOT_DIED, "lost")),
+        ({"killing": 1}, 5, Verdict(T.KILLED, "canceled")),
+        ({"run_number": 255}, 5, Verdict(T.BOT_DIED, "run_cap")),
+    ],
+)
+def test_the_loss_of_a_run(task, retries, verdict):
+    assert policy.judge_lost(a_task(**task), "lost", retries=retries) == verdict
+
+
+@pytest.mark.parametrize(
+    ("task", "verdict"),
+    [
+        ({}, Verdict(T.READY, "given_back")),
+        ({"num_retries": 9}, Verdict(T.READY, "given_back")),
+        ({"killing": 1}, Verdict(T.CANCELED, "canceled")),
+        ({"run_number": 255}, Verdict(T.BOT_DIED, "run_cap")),
+    ],
+)
+def test_a_run_that_never_began(task, verdict):
+    assert policy.judge_unstarted(a_task(**task)) == verdict
+
+
+class Piece:
+    def __init__(self, queue, wait):
+        self.queue = queue
+        self.wait_for_capacity = wait
+
+
+@pytest.mark.parametrize(
+    ("slices", "first", "served", "chosen"),
+    [
+        ([(1, 0)], 0, {1}, 0),
+        ([(1, 0)], 0, set(), None),
+        ([(1, 1)], 0, set(), 0),
+        ([(1, 0), (2, 0)], 0, {2}, 1),
+        ([(1, 0), (2, 1)], 0, set(), 1),
+        ([(1, 1), (2, 1)], 1, set(), 1),
+        ([(1, 1)], 1, {1}, None),
+    ],
+)
+def test_the_slice_that_runs(slices, first, served, chosen):
+    assert policy.choose_slice([Piece(*one) for one in slices], first, served) == chosen
+
+
+# ---------------------------------------------------------------- dispatch
+
+
+def a_head(queue, priority=100, task_rank=0, group=1):
+    return Head(queue, group, "{}", 0, 1, task_rank, priority)
+
+
+@pytest.mark.parametrize(
+    ("heads", "running", "order"),
+    [
+        ([a_head(1, 20), a_head(2, 10)], {}, [2, 1]),
+        ([a_head(1, task_rank=9), a_head(2, task_rank=3)], {}, [2, 1]),
+        ([a_head(1, group=1), a_head(2, group=2, task_rank=9)], {1: 5}, [2, 1]),
+        ([a_head(1, 10, group=1), a_head(2, 20, group=2)], {1: 5}, [1, 2]),
+        ([a_head(2), a_head(1)], {}, [1, 2]),
+        ([], {}, []),
+    ],
+)
+def test_the_order_of_queues(heads, running, order):
+    assert [head.queue for head in policy.best_queues(heads, running, 10)] == order
+
+
+def test_no_more_queues_than_asked_for():
+    assert len(policy.best_queues([a_head(i) for i in range(10)], {}, 3)) == 3
+
+
+def a_row(queue, task, priority=100, task_rank=0):
+    return TaskToRun(task, 0, queue, task_rank, priority, 0, 0, 1, 0, None)
+
+
+def rows(queue, n, priority=100):
+    return [a_row(queue, i, priority, i) for i in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "groups", "running", "n", "picks"),
+    [
+        ({1: rows(1, 5)}, {1: 1}, {}, 3, [1, 1, 1]),
+        ({1: rows(1, 5), 2: rows(2, 5)}, {1: 1, 2: 2}, {}, 4, [1, 2, 1, 2]),
+        ({1: rows(1, 5), 2: rows(2, 5)}, {1: 1, 2: 2}, {1: 2}, 4, [2, 2, 1, 2]),
+        ({1: rows(1, 5, 10), 2: rows(2, 5, 20)}, {1: 1, 2: 2}, {1: 99}, 4, [1, 1, 1, 1]),
+        ({1: rows(1, 1), 2: rows(2, 1)}, {1: 1, 2: 2}, {}, 9, [1, 2]),
+        ({1: rows(1, 3), 2: rows(2, 3)}, {1: 1, 2: 1}, {}, 4, [1, 2, 1, 2]),
+        ({1: []}, {1: 1}, {}, 2, []),
+        ({}, {}, {}, 2, []),
+    ],
+)
+def test_the_shares_of_queues(candidates, groups, running, n, picks):
+    assert policy.share_out(candidates, groups, running, n) == picks
+
+
+@given(
+    priorities=st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=5),
+    running=st.dictionaries(st.integers(0, 2), st.integers(0, 9)),
+    n=st.integers(0, 20),
+)
+def test_the_shares_are_those_of_choosing_one_by_one(priorities, running, n):
+    """The heap gives what looking at every queue for every single task would give."""
+    candidates = {q: [a_row(q, i, p, i) for i, p in enumerate(sorted(one))] for q, one in enumerate(priorities)}
+    groups = {queue: queue % 3 for queue in candidates}
+    shares, taken, expected = dict(running), dict.fromkeys(candidates, 0), []
+    for _ in range(n):
+        left = [(rows[taken[q]], q) for q, rows in candidates.items() if taken[q] < len(rows)]
+        if not left:
+            break
+        _, _, _, best = min((r.priority, shares.get(groups[q], 0), r.task_rank, q) for r, q in left)
+        expected.append(best)
+        taken[best] += 1
+        shares[groups[best]] = shares.get(groups[best], 0) + 1
+    assert policy.share_out(candidates, groups, running, n) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "local", "order"),
+    [
+        ([], {1}, []),
+        ([a_row(1, 1), a_row(1, 2)], {2}, [2, 1]),
+        ([a_row(1, 1, 10), a_row(1, 2, 20)], {2}, [1, 2]),
+        ([a_row(1, 1), a_row(1, 2), a_row(1, 3)], {3, 2}, [2, 3, 1]),
+        ([a_row(1, 1)], set(), [1]),
+        ([a_row(1, i) for i in range(5)], {4}, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_what_lies_near_goes_first_among_equals(rows, local, order):
+    assert [row.task_id for row in policy.local_first(rows, local, 3)] == order
+
+
+# ---------------------------------------------------------------- rank
+
+FIFO = Order()
+NEW_YEAR = 1_798_761_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("order", "first", "second"),
+    [
+        (FIFO, (10, 5), (20, 1)),
+        (FIFO, (10, 1), (10, 2)),
+        (FIFO, (10, NEW_YEAR - 1), (10, NEW_YEAR + 1)),
+        (FIFO, (10, 10**16), (11, 1)),
+        (Order(LIFO, 0), (10, 2), (10, 1)),
+        (Order(LIFO, 0), (10, 1), (11, 2)),
+        (Order("fifo", 10), (10, 1), (11, 1)),
+        (Order("fifo", 10), (11, 0), (10, 11)),
+        (Order("fifo", 10), (10, 9), (11, 0)),
+    ],
+)
+def test_the_smaller_rank_runs_first(order, first, second):
+    assert rank(*first, order) < rank(*second, order)
+
+
+def test_every_rank_fits_into_63_bits():
+    for order in (FIFO, Order(LIFO, 0), Order("fifo", 86_400 * SECOND)):
+        assert 0 <= rank(255, NEW_YEAR * 4, order) < 1 << 63
+
+
+# ---------------------------------------------------------------- time
+
+
+def a_run(**given):
+    fields = dict.fromkeys(TaskRun.__struct_fields__)
+    return TaskRun(**{**fields, "claimed_at": 100, "lease": 50, **given})
+
+
+@pytest.mark.parametrize(
+    ("run", "heartbeat", "resumed_at", "end"),
+    [
+        ({"started_at": 110}, 0, 0, 160),
+        ({"started_at": 110}, 140, 0, 190),
+        ({"started_at": 110}, 140, 500, 550),
+        ({}, 0, 0, 150),
+    ],
+)
+def test_the_end_of_a_lease(run, heartbeat, resumed_at, end):
+    assert policy.lease_end(a_run(**run), heartbeat, resumed_at) == end
+
+
+@pytest.mark.parametrize(("resumed_at", "end"), [(0, 130), (500, 530)])
+def test_the_end_of_the_time_to_start(resumed_at, end):
+    assert policy.start_end(a_run(), resumed_at, 30) == end
+
+
+@pytest.mark.parametrize(
+    ("now", "last_alive", "away"),
+    [(100, 0, False), (100, 40, False), (100, 39, True), (100, 101, False), (100, 102, False), (100, 103, True)],
+)
+def test_when_the_service_was_away(now, last_alive, away):
+    assert policy.resumed(now * SECOND, last_alive * SECOND, DEFAULT_RULES) is away
+
+
+@pytest.mark.parametrize(("skew", "may"), [(0, True), (2, True), (-2, True), (3, False), (-3, False)])
+def test_when_a_clock_may_be_trusted(skew, may):
+    assert policy.may_sweep(100 * SECOND, (100 + skew) * SECOND, DEFAULT_RULES) is may
+
+
+def test_the_rules_are_the_documented_ones():
+    rules = DEFAULT_RULES
+    assert (rules.start_within, rules.dead_after, rules.claim_limit) == (30 * SECOND, 600 * SECOND, 256)
+    assert (rules.dedupe_window, rules.retention, rules.keep_keys) == tuple(n * policy.DAY for n in (7, 30, 7))
+    assert (rules.log_head + rules.log_tail, rules.default_deadline) == (100 << 20, 7 * policy.DAY)
+    assert (DEFAULT_LIMITS.lease_default_s, DEFAULT_LIMITS.retries_default) == (300, 1)

@@ -1,0 +1,421 @@
+"""Running again: one task by hand, what lies behind it, or what failed of a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from myrmidon.model.errors import NotFound, WrongState
+from myrmidon.model.value import GroupOwner, JobOwner
+from myrmidon.scheduler import cancel, remove, rerun, share
+from tests.builders import a_function, output_of, returned, seconds
+
+CHAIN = {"a": [], "b": ["a"], "c": ["b"]}
+
+
+@pytest.fixture
+def w(world):
+    world.bot("b1")
+    return world
+
+
+# ---------------------------------------------------------------- one task
+
+
+def test_a_failed_task_runs_again_in_a_new_generation(w):
+    task = w.submit(retries=0)
+    w.do_one("b1", 1)
+    assert w.rerun(task).changed
+    result = w.task(task)
+    assert (result.state, result.generation, result.run_number) == ("READY", 2, 1)
+    w.do_one("b1")
+    assert (w.state(task), w.task(task).instance_id) == ("SUCCEEDED", 2)
+
+
+@pytest.mark.parametrize("state", ["READY", "RUNNING"])
+def test_a_task_that_has_not_ended_stays_as_it_is(w, state):
+    task = w.submit()
+    if state == "RUNNING":
+        w.take("b1")
+    before = w.task(task)
+    assert (w.rerun(task), w.task(task)) == (rerun.Rerun(task, state, changed=False), before)
+
+
+def test_a_rerun_gives_the_infrastructure_its_retries_back(w):
+    task = w.submit(retries=1)
+    w.fault(w.take("b1"), "reboot")
+    w.fault(w.take("b1"), "reboot")
+    w.rerun(task)
+    w.fault(w.take("b1"), "reboot")
+    assert (w.state(task), w.task(task).num_retries) == ("READY", 1)
+
+
+def test_a_rerun_by_hand_does_not_give_reruns_back(w):
+    task = w.submit(reruns=1)
+    w.work("b1", 1)
+    w.rerun(task)
+    w.do_one("b1", 1)
+    assert (w.state(task), w.task(task).num_reruns) == ("FAILED", 1)
+
+
+def test_a_task_that_succeeded_needs_force(w):
+    task = w.submit()
+    w.do_one("b1")
+    with pytest.raises(WrongState):
+        w.rerun(task)
+    assert w.rerun(task, force=True).state == "READY"
+    assert w.task(task).instance_id is None
+
+
+def test_a_task_whose_parents_failed_needs_force(w):
+    job = w.job({"a": [], "b": ["a"]})
+    w.do_one("b1", 1)
+    with pytest.raises(WrongState):
+        w.rerun(job["b"])
+    w.rerun(job["b"], force=True)
+    assert (w.states(job)["b"], w.task(job["b"]).forced) == ("READY", 1)
+
+
+def test_a_forced_task_may_be_forced_again(w):
+    job = w.job({"a": [], "b": ["a"]})
+    w.do_one("b1", 1)
+    for _ in range(2):
+        w.rerun(job["b"], force=True)
+        w.do_one("b1", 1)
+    assert (w.states(job)["b"], w.task(job["b"]).forced) == ("FAILED", 1)
+
+
+def test_a_forced_task_without_force_is_refused_the_second_time(w):
+    job = w.job({"a": [], "b": ["a"]})
+    w.do_one("b1", 1)
+    w.rerun(job["b"], force=True)
+    w.do_one("b1", 1)
+    with pytest.raises(WrongState):
+        w.rerun(job["b"])
+
+
+def test_a_task_past_its_deadline_cannot_run_again(w):
+    task = w.submit(deadline_s=10)
+    w.do_one("b1", 1)
+    w.advance(10)
+    with pytest.raises(WrongState):
+        w.rerun(task)
+
+
+def test_a_task_at_the_run_cap_cannot_run_again(w):
+    task = w.submit(retries=0)
+    w.do_one("b1", 1)
+    w.db.write(lambda tx: tx.run("UPDATE task_results SET run_number = 255"))
+    with pytest.raises(WrongState):
+        w.rerun(task)
+    w.db.write(lambda tx: tx.run("UPDATE task_results SET run_number = 1"))
+
+
+def test_a_task_that_does_not_exist_cannot_run_again(w):
+    with pytest.raises(NotFound):
+        w.rerun(17)
+
+
+def test_a_rerun_that_no_bot_can_do_ends_at_once(w):
+    task = w.submit(wait_for_capacity=False)
+    w.do_one("b1", 1)
+    w.bot("b1", quarantined="broken")
+    w.rerun(task)
+    assert w.story(task)[-2:] == ["WAITING", "NO_RESOURCE"]
+
+
+def test_a_rerun_releases_a_held_task(w):
+    job = w.job({"a": []}, nodes={"a": {"hold": True}})
+    assert w.rerun(job["a"]).state == "READY"
+
+
+def test_a_retention_that_had_begun_is_called_off(w):
+    task = w.submit(retries=0)
+    w.do_one("b1", 1)
+    w.rerun(task)
+    assert w.task(task).alarm_at == w.now + seconds(7 * 86_400)
+
+
+# ---------------------------------------------------------------- in a job
+
+
+def test_a_rerun_reopens_and_unblocks_its_job(w):
+    job = w.job(CHAIN)
+    w.do_one("b1", 1)
+    assert w.job_row(job).view == "blocked"
+    w.rerun(job["a"])
+    row = w.job_row(job)
+    assert (row.state, row.view, row.blocked_by, row.error) == ("RUNNING", "running", None, None)
+    w.work("b1")
+    assert w.story(job.id) == ["RUNNING", "RUNNING", "FAILED", "RUNNING", "RUNNING", "SUCCEEDED"]
+
+
+def test_a_job_stays_blocked_while_another_failure_remains(w):
+    job = w.job({"a": [], "b": []})
+    w.work("b1", 1)
+    w.rerun(job["a"])
+    assert w.job_row(job).view == "blocked"
+    w.rerun(job["b"])
+    assert w.job_row(job).view == "running"
+
+
+def test_a_rerun_of_a_succeeded_parent_leaves_its_children_alone(w):
+    job = w.job(CHAIN)
+    w.work("b1")
+    w.rerun(job["a"], force=True)
+    assert w.states(job) == {"a": "READY", "b": "SUCCEEDED", "c": "SUCCEEDED"}
+    w.work("b1")
+    assert w.job_state(job) == "SUCCEEDED"
+
+
+def test_a_succeeded_parent_that_fails_when_it_runs_again_does_not_take_its_children_back(w):
+    job = w.job({"a": [], "b": ["a"]})
+    w.do_one("b1")
+    w.rerun(job["a"], force=True)
+    runs = {run.task_id: run for run in w.claim("b1", 2)}
+    w.fail(runs[job["a"]])
+    assert (w.states(job)["a"], w.task(job["b"]).num_succeeded_parents) == ("FAILED", 1)
+
+
+def test_a_cancelled_job_runs_nothing_again(w):
+    job = w.job({"a": []})
+    w.do(cancel.cancel_job, job.id)
+    with pytest.raises(WrongState):
+        w.rerun(job["a"])
+
+
+def test_a_job_that_is_busy_with_an_earlier_decision_says_so(w, small_chunks):
+    job = w.job({"a": [], **{str(i): ["a"] for i in range(7)}})
+    w.carry()
+    w.do_one("b1")
+    with pytest.raises(WrongState):
+        w.rerun(job["a"], force=True)
+    w.carry()
+    assert w.rerun(job["a"], force=True).changed
+
+
+# ---------------------------------------------------------------- cascade
+
+
+def test_a_cascade_puts_everything_behind_back_to_waiting(w):
+    job = w.job(CHAIN)
+    w.work("b1")
+    w.rerun(job["a"], force=True, cascade=True)
+    assert w.states(job) == {"a": "READY", "b": "WAITING", "c": "WAITING"}
+    assert [job.label(task) for task in w.work("b1")] == ["a", "b", "c"]
+    assert w.job_state(job) == "SUCCEEDED"
+
+
+def test_a_cascade_counts_exactly_in_a_diamond(w):
+    job = w.job({"a": [], "b": ["a"], "c": [], "d": ["b", "c"]})
+    w.work("b1")
+    w.rerun(job["b"], force=True, cascade=True)
+    assert (w.states(job)["d"], w.task(job["d"]).num_succeeded_parents) == ("WAITING", 1)
+    w.work("b1")
+    assert w.job_state(job) == "SUCCEEDED"
+
+
+def test_a_cascade_takes_a_ready_child_back(w):
+    job = w.job({"a": [], "b": ["a"]})
+    w.do_one("b1")
+    w.rerun(job["a"], force=True, cascade=True)
+    assert (w.states(job)["b"], w.count("task_to_run")) == ("WAITING", 1)
+
+
+def test_a_cascade_leaves_running_children_alone(w):
+    job = w.job({"a": [], "b": ["a"]})
+    w.do_one("b1")
+    run = w.take("b1")
+    w.rerun(job["a"], force=True, cascade=True)
+    assert (w.states(job)["b"], w.task(job["b"]).killing) == ("RUNNING", 0)
+    w.finish(run)
+    w.work("b1")
+    assert w.job_state(job) == "SUCCEEDED"
+
+
+def test_a_cascade_stops_running_children_when_asked_to(w):
+    job = w.job({"a": [], "b": ["a"]})
+    w.do_one("b1")
+    run = w.take("b1")
+    w.rerun(job["a"], force=True, cascade=True, kill=True)
+    assert w.beat("b1", run) == [(job["b"], 1)]
+    w.finish(run, -9)
+    assert w.states(job)["b"] == "KILLED"
+
+
+def test_a_cascade_over_a_forced_child_makes_it_wait_again(w):
+    job = w.job({"a": [], "b": ["a"]})
+    w.do_one("b1", 1)
+    w.rerun(job["b"], force=True)
+    w.do_one("b1")
+    w.rerun(job["a"], cascade=True)
+    assert w.states(job) == {"a": "READY", "b": "WAITING"}
+
+
+def test_a_cascade_takes_values_back(w):
+    nodes = {"a": {"task": a_function([], ["int64"])}, "b": {"task": a_function([output_of("a")], ["int64"])}}
+    job = w.job({"a": [], "b": []}, nodes=nodes)
+    w.work("b1", outputs=returned(b"old"))
+    w.rerun(job["a"], force=True, cascade=True)
+    w.do_one("b1", outputs=returned(b"new"))
+    assert [value.payload for value in w.take("b1").inputs] == [b"new"]
+
+
+def test_a_cascade_drops_the_shared_values_that_were_made(w):
+    made = a_function([], [{"type": "int64", "shared": True}])
+    job = w.job({"a": [], "b": []}, nodes={"a": {"task": made}, "b": {"task": a_function([output_of("a")])}})
+    w.do_one("b1", outputs=returned(b"old"))
+    w.rerun(job["a"], force=True, cascade=True)
+    assert w.count("shared_values") == 0
+    w.do_one("b1", outputs=returned(b"new"))
+    assert [value.payload for value in w.take("b1").inputs] == [b"new"]
+
+
+def test_a_shared_value_that_others_reference_outlives_a_cascade(w):
+    job = w.job({"a": []}, nodes={"a": {"task": a_function([], [{"type": "int64", "shared": True}])}})
+    w.do_one("b1", outputs=returned(b"old"))
+    [value] = w.do(share.list_values, JobOwner(w.group.id, job.id))
+    w.do(share.ref_value, GroupOwner(w.group.id), value.id)
+    w.rerun(job["a"], force=True, cascade=True)
+    assert w.column("SELECT id FROM shared_values") == [value.id]
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def test_what_failed_of_a_job_runs_again(w):
+    job = w.job({"a": [], "b": [], "c": ["b"]}, nodes={"a": {"priority": 1}})
+    w.do_one("b1")
+    w.do_one("b1", 1)
+    w.do(rerun.rerun_job, job.id)
+    w.carry()
+    assert w.states(job) == {"a": "SUCCEEDED", "b": "READY", "c": "WAITING"}
+    assert len(w.work("b1")) == 2
+    assert w.job_state(job) == "SUCCEEDED"
+
+
+def test_a_full_rerun_runs_everything_again(w):
+    nodes = {"a": {"task": a_function([], ["int64"])}, "b": {"task": a_function([output_of("a")])}}
+    job = w.job({"a": [], "b": []}, nodes=nodes)
+    w.do_one("b1", outputs=returned(b"old"))
+    w.do_one("b1")
+    w.do(rerun.rerun_job, job.id, full=True)
+    w.carry()
+    assert w.states(job) == {"a": "READY", "b": "WAITING"}
+    w.do_one("b1", outputs=returned(b"new"))
+    assert [value.payload for value in w.take("b1").inputs] == [b"new"]
+
+
+def test_a_running_job_is_left_as_it_is(w):
+    job = w.job({"a": []})
+    before = w.job_row(job)
+    w.do(rerun.rerun_job, job.id)
+    assert w.job_row(job) == before
+
+
+@pytest.mark.parametrize("case", ["succeeded", "cancelled", "late", "deleting", "unknown"])
+def test_a_job_that_cannot_run_again_says_why(w, case):
+    job = w.job({"a": []}, deadline_s=100)
+    if case == "cancelled":
+        w.do(cancel.cancel_job, job.id)
+    elif case == "late":
+        w.do_one("b1", 1)
+        w.advance(100)
+    else:
+        w.do_one("b1", 0 if case == "succeeded" else 1)
+    if case == "deleting":
+        w.do(remove.delete_job, job.id, group_id=w.group.id)
+    with pytest.raises(NotFound if case == "unknown" else WrongState):
+        w.do(rerun.rerun_job, 17 if case == "unknown" else job.id)
+
+
+def test_a_large_job_is_reset_in_chunks(w, small_chunks):
+    job = w.job({str(i): [] for i in range(8)})
+    w.carry()
+    w.work("b1", 1)
+    w.do(rerun.rerun_job, job.id)
+    w.carry()
+    assert set(w.states(job).values()) == {"READY"}
+
+
+def test_a_task_whose_deadline_has_passed_stays_failed_when_its_job_runs_again(w):
+    job = w.job({"a": [], "b": []}, nodes={"a": {"deadline_s": 50}})
+    w.work("b1", 1)
+    w.advance(60)
+    w.do(rerun.rerun_job, job.id)
+    w.carry()
+    assert w.states(job) == {"a": "FAILED", "b": "READY"}
+
+
+# ---------------------------------------------------------------- job retries
+
+
+def test_a_failed_job_with_a_budget_is_retried_by_the_sweep(w):
+    job = w.job({"a": [], "b": ["a"]}, max_num_retries=1)
+    w.do_one("b1", 1)
+    assert w.job_state(job) == "PENDING_RETRY"
+    w.sweep()
+    assert (w.job_state(job), w.job_row(job).num_retries, w.states(job)["a"]) == ("RUNNING", 1, "READY")
+    w.work("b1")
+    assert w.job_state(job) == "SUCCEEDED"
+
+
+def test_a_job_fails_when_its_retries_are_used_up(w):
+    job = w.job({"a": []}, max_num_retries=1)
+    w.do_one("b1", 1)
+    w.sweep()
+    w.do_one("b1", 1)
+    assert (w.job_state(job), w.task(job["a"]).generation) == ("FAILED", 2)
+
+
+def test_a_job_retry_keeps_what_has_succeeded(w):
+    job = w.job({"a": [], "b": ["a"]}, max_num_retries=1)
+    w.do_one("b1")
+    w.do_one("b1", 1)
+    w.sweep()
+    assert (w.states(job), w.task(job["a"]).generation) == ({"a": "SUCCEEDED", "b": "READY"}, 1)
+
+
+def test_a_job_retry_gives_every_budget_back(w):
+    job = w.job({"a": []}, max_num_retries=1, nodes={"a": {"reruns": 1}})
+    w.work("b1", 1)
+    w.sweep()
+    assert (w.task(job["a"]).num_reruns, w.task(job["a"]).num_retries) == (0, 0)
+
+
+def test_an_all_resolved_child_that_succeeded_is_not_run_again(w):
+    job = w.job({"a": [], "b": ["a"]}, max_num_retries=1, nodes={"b": {"requires_policy": "all-resolved"}})
+    w.do_one("b1", 1)
+    w.do_one("b1")
+    w.sweep()
+    assert w.states(job) == {"a": "READY", "b": "SUCCEEDED"}
+    w.work("b1")
+    assert w.job_state(job) == "SUCCEEDED"
+
+
+def test_a_job_out_of_which_somebody_took_a_task_is_not_retried(w):
+    job = w.job({"a": [], "b": ["a"]}, max_num_retries=5)
+    w.cancel(job["a"])
+    assert w.job_state(job) == "FAILED"
+
+
+def test_a_job_past_its_deadline_is_not_retried(w):
+    job = w.job({"a": []}, max_num_retries=5, deadline_s=50)
+    w.take("b1")
+    w.advance(60)
+    w.sweep()
+    assert w.job_state(job) == "FAILED"
+
+
+def test_a_job_that_waits_for_its_retry_lets_nobody_run_its_tasks_by_hand(w):
+    job = w.job({"a": []}, max_num_retries=1)
+    w.do_one("b1", 1)
+    with pytest.raises(WrongState):
+        w.rerun(job["a"])
+
+
+def test_a_fail_fast_job_is_retried_as_a_whole(w):
+    job = w.job({"a": [], "b": []}, max_num_retries=1, failure_policy="fail-fast")
+    w.do_one("b1", 1)
+    assert w.job_state(job) == "PENDING_RETRY"
+    w.sweep()
+    assert set(w.states(job).values()) == {"READY"}

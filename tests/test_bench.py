@@ -1,0 +1,93 @@
+"""The benchmark runs and says what it has to say; how fast anything is, is not a test's business."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bench.bed import Bed, a_request
+from bench.core import BARS
+from bench.floor import Floor
+from bench.rows import TIMES
+from myrmidon.store.migrate import shipped
+
+ROOT = Path(__file__).parents[1]
+LINE = re.compile(r"bar (\S+) (\d+\.\d\d|nan) (\d+(?:\.\d+)?) (ok|short)")
+NAMES = [
+    "life-sqlite", "life-postgresql", "life-mariadb", "deep-1-queue", "deep-1000-queues", "many-queues",
+    "flat-postgresql", "flat-mariadb", "flat-sqlite", "fan-out", "memory",
+]  # fmt: skip
+WRITTEN = ("task_requests", "task_slices", "task_tags", "task_results", "task_runs", "task_to_run", "outbox")
+
+
+def bench(*args):
+    return subprocess.run(
+        [sys.executable, "-m", "bench.core", *args], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_there_is_a_bar_for_everything_that_was_promised():
+    assert [bar.name for bar in BARS] == NAMES
+
+
+def test_a_quick_run_ends_with_one_line_per_bar():
+    only = ["life-sqlite", "deep-1000-queues", "many-queues", "flat-sqlite", "fan-out", "memory"]
+    ran = bench("--quick", "--only", ",".join(only))
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()[-len(only) :]
+    matched = [LINE.fullmatch(line) for line in lines]
+    assert all(matched), ran.stdout
+    assert [found[1] for found in matched if found] == only
+
+
+def test_a_bar_that_does_not_exist_is_refused():
+    ran = bench("--only", "life-oracle")
+    assert ran.returncode == 2
+    assert "there is no life-oracle" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("bar", "value", "line"),
+    [
+        ("life-sqlite", 0.5, "bar life-sqlite 0.50 0.5 ok"),
+        ("life-sqlite", 0.499, "bar life-sqlite 0.50 0.5 short"),
+        ("fan-out", 2.0, "bar fan-out 2.00 2 ok"),
+        ("fan-out", 2.1, "bar fan-out 2.10 2 short"),
+        ("memory", float("nan"), "bar memory nan 20 short"),
+    ],
+)
+def test_a_bar_is_short_beyond_its_limit(bar, value, line):
+    assert next(b for b in BARS if b.name == bar).line(value) == line
+
+
+def test_the_floor_writes_the_rows_that_the_verbs_write(db_url):
+    """Else the share that the verbs reach would mean nothing."""
+    with closing(Bed(db_url, durable=False)) as bed, closing(Floor(bed)) as floor:
+        (ours,) = bed.submit([a_request()])
+        bed.finish(bed.claim(1))
+        batch = floor.prepare(1)
+        floor.live(batch)
+        for table in WRITTEN:
+            assert rows_of(bed, table, batch.ids[0]) == rows_of(bed, table, ours), table
+
+
+def rows_of(bed, table, task_id):
+    """What a table says of a task, without ids, times and what is secret to a run."""
+    key = {"task_requests": "id", "task_results": "id", "outbox": "subject"}.get(table, "task_id")
+    columns = columns_of(bed, table)
+    moving = {"id", "task_id", "subject", "token_hash", "nonce"} | TIMES
+    shown = [name for name in columns if name not in moving]
+    found = bed.db.read(lambda tx: tx.all(f"SELECT {', '.join(shown)} FROM {table} WHERE {key} = :id", id=task_id))
+    flags = [tuple(v is not None if n.endswith("_at") else v for n, v in zip(shown, row, strict=True)) for row in found]
+    return sorted(flags, key=repr)
+
+
+def columns_of(bed, table):
+    statements = [text for migration in shipped() for text in migration.statements(bed.db.dialect)]
+    made = next(text for text in statements if text.startswith(f"CREATE TABLE IF NOT EXISTS {table} ("))
+    return re.findall(r"^    ([a-z_]+) ", made, re.MULTILINE)

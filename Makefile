@@ -50,6 +50,10 @@ coverage-report:
 	$(PYTHON) -m coverage combine --quiet; \
 	$(PYTHON) -m coverage report --fail-under=95
 
+.PHONY: planted
+planted: $(VENV)/ready servers ## Plant known bugs, and see that the tests catch every one
+	$(PYTHON) -m tests.planted
+
 .PHONY: bench-core
 bench-core: $(VENV)/ready servers ## The speed of the core on the three databases, fully durable
 	$(PYTHON) -m bench.core

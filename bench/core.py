@@ -262,7 +262,7 @@ class Site(NamedTuple):
         spent = timed(lambda: found.extend(self.bed.claim(n, self.bot_id)))
         if len(found) != n:
             raise RuntimeError(f"{len(found)} of {n} tasks were handed out")
-        load(self.bed, self.made, [c.slice.queue for c in found], n)
+        load(self.bed, self.made, [c.work.queue for c in found], n)
         return spent
 
 

@@ -24,6 +24,8 @@ from tests.world import World
 
 pytestmark = pytest.mark.untraced
 SAMPLE = 8
+STRIDE = 3
+"""On the servers a connection is cut at every third statement only, and around every commit; soak cuts at all."""
 CHUNKED = (submit, settle, rerun, cancel, remove, fleet)
 
 
@@ -129,7 +131,10 @@ class Stage:
 
     def repeats(self, n: int) -> bool:
         """Servers are slow, and a state that equals a known one needs no proof: there only some calls are repeated."""
-        return self.cheap or n % SAMPLE == 1 or self.events[n - 1] in ("commit", "committed")
+        return self.cheap or n % SAMPLE == 1 or self.commits_at(n)
+
+    def commits_at(self, n: int) -> bool:
+        return self.events[n - 1] in ("commit", "committed")
 
     def lose_connection_at(self, n: int) -> None:
         where = f"{self.verb.name} at event {n} of {len(self.events)}, {self.events[n - 1]}"
@@ -165,9 +170,17 @@ def test_a_crash_at_any_statement_leaves_nothing_half_done(stage: Stage, record_
 
 def test_a_connection_lost_at_any_statement_changes_nothing_in_the_outcome(stage: Stage, record_property: Any) -> None:
     stage.rehearse()
+    chosen = [n for n in range(1, len(stage.events) + 1) if stage.cheap or n % STRIDE == 1 or stage.commits_at(n)]
+    for n in chosen:
+        stage.lose_connection_at(n)
+    record_property("points", len(chosen))
+
+
+@pytest.mark.soak
+def test_a_connection_lost_at_every_single_statement_changes_nothing(stage: Stage) -> None:
+    stage.rehearse()
     for n in range(1, len(stage.events) + 1):
         stage.lose_connection_at(n)
-    record_property("points", len(stage.events))
 
 
 EVERY = 7

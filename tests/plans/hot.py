@@ -105,6 +105,10 @@ def _heartbeat(tx: Any, w: World, f: Facts) -> Any:
     return report.heartbeat(tx, "b1", held, session=1, now=w.now + SECOND)
 
 
+def _queue(w: World) -> int:
+    return int(w.value("SELECT queue FROM task_to_run LIMIT 1"))
+
+
 def _read_log(tx: Any, w: World, f: Facts) -> Any:
     run = f["running"][0]
     return logs.read(tx, run.task_id, run.run, stream=0, start=150, length=200)
@@ -114,6 +118,8 @@ HOT: dict[str, Call] = {
     "claim one": _claim(1),
     "claim sixteen": _claim(16),
     "claim many": _claim(256),
+    "take of one queue": lambda tx, w, f: task_to_run.take(tx, _queue(w), 16, bot_id="b2", now=w.now),
+    "look into one queue": lambda tx, w, f: task_to_run.first(tx, _queue(w), 16, bot_id="b2", now=w.now),
     "claim again": lambda tx, w, f: claim.claim(
         tx, Poll(bot_id="b1", session=1, nonce=w.nonces["b1"], n=1, token_key=KEY), now=w.now, ids=w.ids
     ),
@@ -156,7 +162,7 @@ HOT: dict[str, Call] = {
     "tell a story": lambda tx, w, f: outbox.story(tx, f["ids"]["x"]),
     "capacity": lambda tx, w, f: task_queues.served(tx, [row[0] for row in w.all("SELECT queue FROM task_slices LIMIT 3")]),
     "a queue without bots": lambda tx, w, f: task_to_run.unserved(
-        tx, w.value("SELECT queue FROM task_to_run LIMIT 1"), after=0, n=1000
+        tx, _queue(w), after=0, n=1000
     ),
     "request keys": lambda tx, w, f: task_request.keys(tx, w.group, ["task key", "job key", "no key"]),
     "triggered tasks": lambda tx, w, f: task_request.children(tx, f["ids"]["x"]),
@@ -165,3 +171,36 @@ HOT: dict[str, Call] = {
         share.unref_value(tx, JobOwner(w.group, f["job"]), f["value"]),
     ),
 }
+
+
+NAMED = {
+    " ".join(text.split())
+    for text in (
+        task_to_run.HEADS,
+        task_to_run.FIRST,
+        task_to_run.TAKE,
+        task_to_run.TAKE_THESE,
+        task_to_run.EXPIRED,
+        task_result.LOCK,
+        task_result.NOW_READY,
+        task_result.FEED,
+        task_result.ALARMS,
+        task_result.RUN_ALARMS,
+        task_result.RUNS,
+        task_result.RUNS_OF_BOT,
+        task_result.DONORS,
+        jobs.LOCK,
+        jobs.UNSATISFIED,
+        jobs.UNSATISFIED_OF,
+        jobs.ALARMS,
+        bots.BEAT,
+        bots.ALARMS,
+        logs.BEFORE,
+        logs.OVERLAPPING,
+        outbox.UNNUMBERED,
+        outbox.AFTER,
+        task_queues.SERVED,
+        task_request.KEYS,
+    )
+}
+"""Statements that HOT must have reached: a verb that no longer runs one of them has to be looked at again."""

@@ -10,7 +10,7 @@ import pytest
 
 from myrmidon.store import task_to_run
 from tests.plans.explain import Explainer
-from tests.plans.hot import HOT, prepare
+from tests.plans.hot import HOT, NAMED, prepare
 from tests.plans.scale import multiply
 from tests.snapshot import Snapshot
 from tests.world import World
@@ -40,13 +40,21 @@ def test_no_hot_statement_reads_all_of_a_big_table_or_sorts_it(
     for table in ("task_results", "task_to_run", "task_runs", "task_edges", "outbox"):
         assert counts[table] >= 20_000, f"{table} has only {counts[table]} rows"
     big = {table for table, count in counts.items() if count >= BIG}
+    assert len(_bad_plans(db, world, facts, _ask_badly, big, set())) == 2, "a bad plan is not recognised"
     bad: list[str] = []
+    seen: set[str] = set()
     for name, call in HOT.items():
-        bad += [f"{name}: {line}" for line in _bad_plans(db, world, facts, call, big)]
+        bad += [f"{name}: {line}" for line in _bad_plans(db, world, facts, call, big, seen)]
     assert not bad, "\n".join(["Bad plans:", *bad])
+    assert not (missing := {text for text in NAMED if text not in seen}), f"not explained: {missing}"
 
 
-def _bad_plans(db: Any, world: World, facts: Any, call: Any, big: set[str]) -> list[str]:
+def _ask_badly(tx: Any, world: World, facts: Any) -> None:
+    tx.all("SELECT id FROM task_results WHERE reason = 'nobody has an index for this'")
+    tx.all("SELECT task_id FROM task_to_run WHERE priority > 0 ORDER BY priority, slice LIMIT 5")
+
+
+def _bad_plans(db: Any, world: World, facts: Any, call: Any, big: set[str], seen: set[str]) -> list[str]:
     found: dict[str, list[str]] = {}
 
     def explained(tx: Any) -> None:
@@ -62,5 +70,6 @@ def _bad_plans(db: Any, world: World, facts: Any, call: Any, big: set[str]) -> l
     with suppress(_Undo):
         db.write(explained)
     assert found, "nothing was asked of the database"
+    seen.update(found)
     bad = {text: problems for text, problems in found.items() if problems and text not in WHOLE_QUEUE}
     return [f"{', '.join(problems)}: {text[:300]}" for text, problems in bad.items()]

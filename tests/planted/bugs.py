@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RED = 1
+"""What pytest returns when tests have failed; a test that is missing or cannot be imported returns something else."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,7 @@ def run_tests(sources: Path, tests: list[str], databases: str) -> subprocess.Com
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MYRMIDON_", "PYTEST_", "COV_"))}
     env["PYTHONPATH"] = str(sources)
     env["PYTHONDONTWRITEBYTECODE"] = "1"
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--databases", databases, *tests]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
 
@@ -297,7 +299,7 @@ def why_missed(bug: Bug) -> str:
         if trouble := planted(bug, folder):
             return trouble
         done = run_tests(folder / "src", list(bug.caught_by), bug.database)
-    if done.returncode == RED and " failed" in done.stdout + done.stderr or " error" in done.stdout.lower()[-300:]:
+    if done.returncode == RED:
         return ""
     told = (done.stdout + done.stderr).strip().splitlines()[-15:]
     return "\n".join([f"the tests did not turn red (pytest returned {done.returncode}):", *told])

@@ -713,6 +713,24 @@ class _:
 @pair("sequencer/sequencer", symmetric=True)
 class _:
     def prepare(w: World) -> Facts:
+        w.submit()
+        w.db.write(lambda tx: outbox.number(tx, 2))
+        w.submit(a_task(), a_task(), a_task())
+        return {}
+
+    def a(w: World, f: Facts) -> Any:
+        return w.db.write(lambda tx: outbox.number(tx, 2))
+
+    b = a
+
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.a + out.b == 3
+        assert w.all("SELECT position FROM outbox ORDER BY position") == [(1,), (2,), (3,), (4,)]
+
+
+@pair("sequencer/sequencer for the first time", symmetric=True)
+class _:
+    def prepare(w: World) -> Facts:
         w.submit(a_task(), a_task(), a_task())
         return {}
 

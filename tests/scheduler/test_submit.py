@@ -70,7 +70,7 @@ def test_caches_environment_and_files_reach_the_bot(world):
         env={"A": "1", "B": ""}, env_prefixes={"PATH": ["bin"]}, caches=[{"name": "git", "path": "c/git"}],
         files={"digest": "ab" * 32, "size": 5}, paths=["out"], io_timeout_s=5, grace_period_s=7, relative_cwd="src",
     )  # fmt: skip
-    given = json.decode(world.take("b1").slice.properties)
+    given = json.decode(world.take("b1").work.properties)
     assert (given["env"], given["env_prefixes"], given["caches"]) == (
         {"A": "1", "B": ""}, {"PATH": ["bin"]}, [{"name": "git", "path": "c/git"}],
     )  # fmt: skip

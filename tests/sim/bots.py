@@ -214,7 +214,7 @@ class Bot(Actor):
                 continue
             c = run.claimed
             items.append(Start(c.task_id, c.run, c.token))
-            if c.request.retries and self.world.rng.random() < 0.15:
+            if c.work.retries and self.world.rng.random() < 0.15:
                 run.begun = True
                 then += [(run, self._ignored), (run, self._ended_one)]
                 items.append(self._end(run))
@@ -239,12 +239,12 @@ class Bot(Actor):
             self._say(run, run.last_word, self._ended_one)
             return
         rng = self.world.rng
-        task = run.claimed.request
+        task = run.claimed.work
         seconds = self.ledger.seconds_of(task.name, rng)
         if rng.random() < 0.5:
             for _ in range(rng.choice((1, 1, 2))):
                 self.later(seconds * rng.random(), self._log, run.key)
-        if rng.random() < 0.05 and task.job_id is None:
+        if rng.random() < 0.04:
             self.later(seconds * rng.random(), self._trigger, run.key)
         self.later(seconds, self._finish, run.key)
 
@@ -298,7 +298,7 @@ class Bot(Actor):
             run.last_word = Fault(**where, kind=kind, message="simulated")
         elif draw < 0.06:
             run.last_word = Finish(**where, hard_timeout=True, duration=rng.random())
-        elif draw < self.ledger.failures_of(c.request.name):
+        elif draw < self.ledger.failures_of(c.work.name):
             run.last_word = Finish(**where, exit_code=rng.choice((1, 1, 2, -9)), duration=rng.random())
         else:
             run.last_word = Finish(
@@ -313,7 +313,7 @@ class Bot(Actor):
 
     def _outputs(self, run: Held) -> list[OutputValue]:
         """Every output tells which run wrote it, so that readers can say whether it was the winner."""
-        name = run.claimed.request.func_name
+        name = run.claimed.work.func_name
         if name is None:
             return []
         text = f"{run.key[0]}.{run.key[1]}".encode()

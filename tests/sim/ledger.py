@@ -132,10 +132,10 @@ class Ledger:
         for c in got:
             if self.claims.setdefault((c.task_id, c.run), who) != who:
                 raise Violation(f"run {c.task_id}.{c.run} was handed to {self.claims[c.task_id, c.run]} and to {who}")
-            if (c.secret_bytes is not None) != (c.request.name in self.secrets):
-                raise Violation(f"the secret of {c.request.name} did not come with its claim, or came uncalled for")
-            if c.secret_bytes is not None and c.secret_bytes != self.secrets[c.request.name]:
-                raise Violation(f"{c.request.name} got another task's secret")
+            if (c.secret_bytes is not None) != (c.work.name in self.secrets):
+                raise Violation(f"the secret of {c.work.name} did not come with its claim, or came uncalled for")
+            if c.secret_bytes is not None and c.secret_bytes != self.secrets[c.work.name]:
+                raise Violation(f"{c.work.name} got another task's secret")
             if c.inputs:
                 self._check_inputs(server.db, c)
 

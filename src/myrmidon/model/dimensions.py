@@ -25,6 +25,7 @@ Wants: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
 
 _CACHED_CHARS: Final = 1_024
 _KEY = re.compile(r"[a-zA-Z\-_.][0-9a-zA-Z\-_.]*")
+_PLAIN_VALUE = re.compile(r"[!-{}~](?:[ -{}~]*[!-{}~])?")
 _KEY_RULE: Final = "a key of letters, digits and - _ . that does not start with a digit"
 _VALUE_RULE: Final = "text without leading or trailing space"
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -102,21 +103,26 @@ def _plain(raw: object, limits: Limits) -> dict[str, list[str]] | None:
     """The usual set, of one simple value for each key, in one quick pass; None means: look closer."""
     if not isinstance(raw, dict) or "pool" not in raw or len(raw) > limits.dimension_keys:
         return None
+    try:
+        keys: list[str] = sorted(raw)
+    except TypeError:
+        return None
     longest_key, longest = limits.dimension_key_chars, limits.dimension_value_chars
-    for key, values in raw.items():
-        if not isinstance(values, list) or len(values) != 1 or not isinstance(key, str):
+    plain: dict[str, list[str]] = {}
+    for key in keys:
+        values = raw[key]
+        if type(key) is not str or type(values) is not list or len(values) != 1:
             return None
         value = values[0]
-        if not isinstance(value, str) or len(value) > longest or len(key) > longest_key:
+        if type(value) is not str or len(value) > longest or len(key) > longest_key or not _is_plain(key, value):
             return None
-        if not (key.isascii() and key.isidentifier() or _KEY.fullmatch(key)) or not _is_plain_value(value):
-            return None
-    return {key: [raw[key][0]] for key in sorted(raw)}
+        plain[key] = [value]
+    return plain
 
 
-def _is_plain_value(value: str) -> bool:
-    """ASCII without control characters and OR; text methods are quicker here than a pattern."""
-    return value.isascii() and value.isprintable() and "|" not in value and value != "" and value.strip() == value
+@lru_cache(maxsize=4096)
+def _is_plain(key: str, value: str) -> bool:
+    return _KEY.fullmatch(key) is not None and _PLAIN_VALUE.fullmatch(value) is not None
 
 
 def _checked(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeGuard
 
@@ -739,7 +740,7 @@ def _plain_task(raw: object, limits: Limits, label: str = "") -> TaskRequest | N
     except (msgspec.ValidationError, ValueError):
         return None
     name = given.name or label
-    if not name or not is_clean(name) or not is_clean(given.user):
+    if not name or not is_clean(name + given.user):
         return None
     tags = given.tags
     if tags and not (is_clean("".join(tags)) and all(":" in tag for tag in tags)):
@@ -751,7 +752,7 @@ def _plain_task(raw: object, limits: Limits, label: str = "") -> TaskRequest | N
         name=name,
         slices=slices,
         priority=given.priority,
-        tags=sorted(set(tags)),
+        tags=sorted(set(tags)) if tags else tags,
         user=given.user,
         service_account=given.service_account,
         detached=given.detached,
@@ -815,19 +816,27 @@ def _is_plain_env(env: dict[str, str]) -> bool:
 
 
 def _plain_caches(given: list[Any]) -> list[Cache] | None:
-    paths: dict[str, str] = {}
+    caches: list[Cache] = []
     for raw in given:
         if type(raw) is not dict or len(raw) != 2:
             return None
         name, path = raw.get("name"), raw.get("path")
-        if type(name) is not str or len(name) > _D.cache_name_chars or not _CACHE_NAME.fullmatch(name):
+        if type(name) is not str or type(path) is not str or len(name) + len(path) > _D.cache_name_chars:
             return None
-        if type(path) is not str or len(path) > _D.cache_path_chars or not is_usual_path(path):
+        cache = _plain_cache(name, path)
+        if cache is None:
             return None
-        paths[name] = path
-    if len(given) > 1 and not len(given) == len(paths) == len(set(paths.values())):
-        return None
-    return [Cache(name=name, path=paths[name]) for name in sorted(paths)]
+        caches.append(cache)
+    if len(caches) == 1:
+        return caches
+    distinct = len({cache.name for cache in caches}) == len({cache.path for cache in caches}) == len(caches)
+    return sorted(caches, key=_by_name) if distinct else None
+
+
+@lru_cache(maxsize=1024)
+def _plain_cache(name: str, path: str) -> Cache | None:
+    """Tasks share few caches; being frozen, the very same struct may serve them all."""
+    return Cache(name=name, path=path) if _CACHE_NAME.fullmatch(name) and is_usual_path(path) else None
 
 
 # -- writing: canonical texts and their digests --------------------------------------------------------------

@@ -31,7 +31,7 @@ from myrmidon.store import bot as bots
 from myrmidon.store import task_request, task_result, task_to_run
 from myrmidon.store import value as values
 from myrmidon.store.db import Tx
-from myrmidon.store.task_request import RequestRow, SliceRow
+from myrmidon.store.task_request import Work
 
 _MOST_QUEUES = 32
 _MOST_ROWS = 512
@@ -53,11 +53,9 @@ class Claimed(Struct, frozen=True, kw_only=True):
     task_id: int
     run: int
     token: str
-    request: RequestRow
-    slice: SliceRow
+    work: Work
     inputs: list[Value]
     secret_bytes: bytes | None
-    deadline_at: Micros
 
     def __repr__(self) -> str:
         """Never shows the token or the secret."""
@@ -87,8 +85,9 @@ def _again(turn: Turn, poll: Poll) -> list[Claimed]:
     """The runs that this very claim started, as far as they are still the bot's."""
     live = task_result.live_runs_of_bot(turn.tx, poll.bot_id)
     mine = [run for run in live if run.session == poll.session and run.nonce == poll.nonce]
+    work = task_request.work(turn.tx, sorted({run.task_id for run in mine})) if mine else {}
     key = claim_key(poll)
-    return _hand_out(turn, mine, {run.task_id: run_token(key, run.task_id, run.run) for run in mine})
+    return _hand_out(turn, mine, {run.task_id: run_token(key, run.task_id, run.run) for run in mine}, work)
 
 
 # ---------------------------------------------------------------- choosing
@@ -197,7 +196,7 @@ def _may_run(row: TaskToRun, task: TaskResult | Startable | None) -> bool:
 def _start(
     turn: Turn, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult | Startable]]
 ) -> list[Claimed]:
-    turn.know(task.id for _, task in taken)
+    work = task_request.work(turn.tx, sorted(task.id for _, task in taken))
     task_to_run.remove_taken(turn.tx, [row for row, _ in taken])
     blank, key = _blank_run(turn, bot, poll), claim_key(poll)
     tokens: dict[int, str] = {}
@@ -216,11 +215,11 @@ def _start(
         run.slice = row.slice
         run.token_hash = token_hash(tokens[task.id])
         run.resource_group_id = task.resource_group_id
-        run.lease = turn.requests[task.id].lease
+        run.lease = work[task.id, row.slice].lease
         runs.append(run)
     task_result.insert_runs(turn.tx, runs)
     turn.flush()
-    return _hand_out(turn, runs, tokens)
+    return _hand_out(turn, runs, tokens, work)
 
 
 def _blank_run(turn: Turn, bot: Bot, poll: Poll) -> TaskRun:
@@ -272,24 +271,23 @@ def token_hash(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
-def _hand_out(turn: Turn, runs: Sequence[TaskRun], tokens: Mapping[int, str]) -> list[Claimed]:
+def _hand_out(
+    turn: Turn, runs: Sequence[TaskRun], tokens: Mapping[int, str], work: Mapping[tuple[int, int], Work]
+) -> list[Claimed]:
     if not runs:
         return []
-    task_ids = sorted({run.task_id for run in runs})
-    turn.know(task_ids)
-    functions = [i for i in task_ids if turn.requests[i].func_name is not None]
+    todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
+    functions = sorted(task_id for task_id, one in todo.items() if one.func_name is not None)
     inputs = values.inputs(turn.tx, functions) if functions else {}
-    hidden = task_request.secrets(turn.tx, task_ids)
+    hidden = task_request.secrets(turn.tx, sorted(todo))
     return [
         Claimed(
             task_id=run.task_id,
             run=run.run,
             token=tokens[run.task_id],
-            request=turn.requests[run.task_id],
-            slice=turn.slices[run.task_id][run.slice],
+            work=todo[run.task_id],
             inputs=inputs.get(run.task_id, []),
             secret_bytes=hidden.get(run.task_id),
-            deadline_at=turn.requests[run.task_id].deadline_at,
         )
         for run in runs
     ]

@@ -187,10 +187,13 @@ def start_end(run: TaskRun, resumed_at: Micros, start_within: Micros) -> Micros:
 
 
 def resumed(now: Micros, last_alive: Micros, rules: Rules) -> bool:
-    """The service was away, or its clock jumped: silence of bots proves nothing now."""
+    """The service was away, or its clock jumped: silence of bots proves nothing now.
+
+    Two servers whose clocks are both good enough may still disagree by twice the skew.
+    """
     if not last_alive:
         return False
-    return now - last_alive > rules.outage or last_alive - now > rules.max_skew
+    return now - last_alive > rules.outage or last_alive - now > 2 * rules.max_skew
 
 
 def may_sweep(now: Micros, database_now: Micros, rules: Rules) -> bool:

@@ -46,11 +46,16 @@ class Migration(Struct, frozen=True):
             lines.append(line)
             if line.rstrip().endswith(";"):
                 if only in ("", dialect):
-                    found.append("\n".join(lines).strip().removesuffix(";"))
+                    found.append(_by_bytes(dialect, "\n".join(lines).strip().removesuffix(";")))
                 lines, only = [], ""
         if "".join(lines).strip():
             raise BrokenPromise(f"{self.name}: the last statement does not end with ';'.")
         return found
+
+
+def _by_bytes(dialect: Dialect, statement: str) -> str:
+    """Keys compare by their bytes everywhere: elsewhere by the table's collation, on PostgreSQL column by column."""
+    return re.sub(r"VARCHAR\(\d+\)", r'\g<0> COLLATE "C"', statement) if dialect is Dialect.POSTGRESQL else statement
 
 
 def shipped() -> list[Migration]:

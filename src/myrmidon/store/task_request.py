@@ -128,6 +128,39 @@ def slices(tx: Tx, ids: Sequence[int]) -> dict[int, list[SliceRow]]:
     return found
 
 
+class Work(Struct, frozen=True):
+    """What a bot is told of a task: the request as far as it concerns it, and the slice that it shall run."""
+
+    task_id: int
+    name: str
+    package_name: str | None
+    func_name: str | None
+    language: str | None
+    user_name: str
+    priority: int
+    service_account: str
+    parent_task_id: int | None
+    retries: int
+    lease: Micros
+    deadline_at: Micros
+    slice: int
+    queue: int
+    properties: str
+
+
+WORK = """
+    SELECT r.id, r.name, r.package_name, r.func_name, r.language, r.user_name, r.priority, r.service_account,
+           r.parent_task_id, r.retries, r.lease, r.deadline_at, s.slice, s.queue, s.properties
+      FROM task_requests r JOIN task_slices s ON s.task_id = r.id
+     WHERE r.id {in:ids}
+"""
+
+
+def work(tx: Tx, ids: Sequence[int]) -> dict[tuple[int, int], Work]:
+    """What tasks want done, by task and slice."""
+    return {(row[0], row[12]): Work(*row) for row in tx.all(WORK, ids=ids)}
+
+
 SECRETS = "SELECT task_id, secret_bytes FROM secret_bytes WHERE task_id {in:ids}"
 
 

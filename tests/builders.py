@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from itertools import count
 from typing import Any
 
@@ -409,6 +410,17 @@ def finished(run: Claimed, exit_code: int | None = 0, **given: Any) -> Finish:
 
 def seconds(amount: float) -> Micros:
     return round(amount * SECOND)
+
+
+def in_doubt(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb as it is run again after a commit of which nobody knows whether it happened."""
+
+    @wraps(verb)
+    def again(tx: Any, *args: Any, **given: Any) -> Any:
+        tx.attempt = 2
+        return verb(tx, *args, **given)
+
+    return again
 
 
 def blind_once(monkeypatch: Any, module: Any, name: str, answer: Any) -> None:

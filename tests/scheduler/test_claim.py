@@ -11,7 +11,7 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.task_to_run import LIFO, Order
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import claim, fleet, share
-from myrmidon.store import task_queues, task_to_run
+from myrmidon.store import task_queues, task_result, task_to_run
 from tests.builders import a_function, blind_once, inline, shared
 
 
@@ -213,6 +213,14 @@ def test_the_best_priority_of_all_queues_runs_first(world):
     assert [world.claim("b1")[0].task_id for _ in range(3)] == [a, b, c]
 
 
+def test_one_deep_queue_among_many_gives_all_that_is_asked_for(lite):
+    lite.bot("b1", dimensions={f"d{i}": ["x"] for i in range(25)})
+    for i in range(25):
+        lite.submit(priority=50, **{f"d{i}": "x"})
+    deep = lite.submit_many(120, priority=10)
+    assert [run.task_id for run in lite.claim("b1", 100)] == deep[:100]
+
+
 def test_groups_take_turns_at_equal_priority(world):
     world.bot("b1")
     other = world.new_group("other")
@@ -360,7 +368,7 @@ def test_a_task_that_somebody_else_holds_is_left_alone(world, monkeypatch):
     """As when a cancel has locked the task but not yet taken its right to run."""
     world.bot("b1")
     task = world.submit()
-    monkeypatch.setattr(claim.task_result, "lock_startable", lambda *args: {})
+    monkeypatch.setattr(task_result, "lock_startable", lambda *args: {})
     assert (world.claim("b1"), world.state(task)) == ([], "READY")
 
 

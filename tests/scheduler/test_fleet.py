@@ -9,6 +9,7 @@ from myrmidon.model.errors import InvalidRequest, NotFound, WrongState
 from myrmidon.scheduler import fleet
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import bot as bots
+from tests.builders import in_doubt
 
 
 def events(w, bot_id="b1"):
@@ -179,6 +180,12 @@ def test_a_deleted_bot_leaves_only_its_story(w):
     w.do(fleet.delete_bot, "b1")
     assert [w.count(t) for t in ("bots", "bot_dimensions", "bot_task_dimensions", "bot_settings")] == [0] * 4
     assert events(w)[-1] == "bot_deleted"
+
+
+def test_a_deletion_in_doubt_is_done_once(w):
+    w.do(fleet.delete_bot, "b1")
+    w.do(in_doubt(fleet.delete_bot), "b1")
+    assert events(w).count("bot_deleted") == 1
 
 
 # ---------------------------------------------------------------- capacity

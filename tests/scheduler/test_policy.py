@@ -206,7 +206,8 @@ NEW_YEAR = 1_798_761_600_000_000
     ],
 )
 def test_the_smaller_rank_runs_first(order, first, second):
-    assert rank(*first, order) < rank(*second, order)
+    (priority, created), (other, later) = first, second
+    assert rank(priority, created, order) < rank(other, later, order)
 
 
 def test_every_rank_fits_into_63_bits():

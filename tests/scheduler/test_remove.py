@@ -6,7 +6,7 @@ import pytest
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import cancel, remove, share
+from myrmidon.scheduler import cancel, remove, share, sweep
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import log as logs
 from tests.builders import a_function, inline, output_of, returned, shared
@@ -142,6 +142,16 @@ def test_the_logs_of_a_removed_task_go_too(w):
     w.advance(30 * 86_400 + 1)
     w.sweep()
     assert (w.count("log_chunks"), w.count("task_logs")) == (0, 0)
+
+
+def test_logs_that_were_left_behind_are_found_page_by_page(w, monkeypatch):
+    monkeypatch.setattr(sweep, "BATCH", 2)
+    for task in (11, 12, 13):
+        w.db.write(lambda tx, task=task: logs.append(tx, task, 1, stream=0, offset=0, content=b"x", limits=(9, 9)))
+    w.sweep()
+    assert w.count("task_logs") == 1
+    w.sweep()
+    assert w.count("task_logs") == 0
 
 
 # ---------------------------------------------------------------- groups

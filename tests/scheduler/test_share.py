@@ -9,7 +9,7 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import share
 from myrmidon.store import value as values
-from tests.builders import a_function, inline, returned, shared
+from tests.builders import a_function, in_doubt, inline, returned, shared
 
 DIGEST = "ab" * 32
 
@@ -170,6 +170,17 @@ def test_an_owner_must_exist(w, owner):
     owners = {"no group": GroupOwner(17), "deleted group": w.other, "no job": JobOwner(w.group.id, 17)}
     with pytest.raises(NotFound):
         a_value(w, owners.get(owner, JobOwner(w.other.resource_group_id, job.id)))
+
+
+def test_a_group_whose_creation_is_in_doubt_is_created_once(w):
+    again = w.do(in_doubt(share.create_group), "other")
+    assert (again.id, w.count("resource_groups")) == (w.other.resource_group_id, 2)
+
+
+def test_a_value_whose_creation_is_in_doubt_is_created_once(w):
+    made = w.do(share.create_value, w.mine, "int64", inline(), value_id=4711)
+    again = w.do(in_doubt(share.create_value), w.mine, "int64", inline(), value_id=4711)
+    assert (again, w.count("shared_values")) == (made, 1)
 
 
 # ---------------------------------------------------------------- localities

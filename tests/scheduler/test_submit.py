@@ -11,7 +11,7 @@ from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
 from myrmidon.model.ids import show_run
 from myrmidon.scheduler import fleet, share, submit
 from myrmidon.store import task_request
-from tests.builders import a_function, a_task, blind_once, constant, seconds
+from tests.builders import a_function, a_task, blind_once, constant, in_doubt, seconds
 from tests.model.requests import nested
 
 
@@ -156,7 +156,8 @@ def test_a_repeat_tells_how_far_the_task_has_come(world):
     world.bot("b1")
     task = world.submit(key="k")
     world.do_one("b1")
-    assert world.submit_raw(a_task(), key="k") == submit.Submitted(task_id=task, state="SUCCEEDED", repeated=True)
+    again = world.submit_raw(a_task(), key="k")
+    assert (again.task_id, again.state, again.repeated) == (task, "SUCCEEDED", True)
 
 
 def test_a_key_belongs_to_its_group(world):
@@ -167,6 +168,11 @@ def test_a_key_belongs_to_its_group(world):
 def test_one_key_twice_in_a_batch_makes_one_task(world):
     first, second = world.submit_all(a_task(), a_task(), key="k")
     assert (second.task_id, second.repeated, world.count("task_results")) == (first.task_id, True, 1)
+
+
+def test_one_key_for_two_bodies_in_a_batch_is_refused_once(world):
+    answers = world.submit_all(a_task(), a_task(priority=3), key="k")
+    assert [type(answer) for answer in answers] == [submit.Submitted, Conflict]
 
 
 def test_one_key_twice_in_a_batch_is_refused_twice(world):
@@ -183,23 +189,13 @@ def test_a_refused_task_leaves_its_key_free(world):
 def test_a_submit_whose_commit_is_in_doubt_is_not_done_twice(world):
     drafts = [world.draft(a_task(external_id="x"), request_key="k"), world.draft(a_task())]
     first = world.do(submit.submit, world.group.id, drafts)
-    again = world.do(second_attempt(submit.submit), world.group.id, drafts)
+    again = world.do(in_doubt(submit.submit), world.group.id, drafts)
     assert ([a.task_id for a in again], world.count("task_results")) == ([a.task_id for a in first], 2)
 
 
 def test_a_submit_in_doubt_that_did_not_happen_is_done(world):
-    [answer] = world.do(second_attempt(submit.submit), world.group.id, [world.draft(a_task(), request_key="k")])
+    [answer] = world.do(in_doubt(submit.submit), world.group.id, [world.draft(a_task(), request_key="k")])
     assert (answer.state, answer.repeated) == ("READY", False)
-
-
-def second_attempt(verb):
-    """The verb as it is run again after a commit of which nobody knows whether it happened."""
-
-    def again(tx, *args, now, ids, rules, **given):
-        tx.attempt = 2
-        return verb(tx, *args, now=now, ids=ids, rules=rules, **given)
-
-    return again
 
 
 def test_another_server_that_was_faster_with_the_key_is_believed(world, monkeypatch):

@@ -190,7 +190,7 @@ def test_a_large_graph_is_staged_and_flipped_in(world, small_chunks):
 
 def test_a_large_graph_of_functions_hands_values_over_between_its_chunks(world, small_chunks):
     world.bot("b1")
-    edges = {str(i): [] for i in range(7)}
+    edges: dict[str, list[str]] = {str(i): [] for i in range(7)}
     nodes = {str(i): {"task": a_function([output_of(str(i - 1))] if i else [], ["int64"])} for i in range(7)}
     job = world.job(edges, nodes=nodes)
     world.carry()
@@ -272,7 +272,7 @@ def test_a_large_graph_removed_before_its_flip_is_refused(world, small_chunks):
 
 
 def test_a_large_graph_repeated_by_its_key_is_not_staged_again(world, small_chunks):
-    edges = {str(i): [] for i in range(7)}
+    edges: dict[str, list[str]] = {str(i): [] for i in range(7)}
     first = world.job(edges, key="k")
     again = world.job(edges, key="k")
     assert (again.id, again.answer.repeated, world.count("jobs")) == (first.id, True, 1)

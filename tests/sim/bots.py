@@ -227,8 +227,11 @@ class Bot(Actor):
         pass
 
     def _begun(self, run: Held, reply: report.Reply) -> None:
+        if reply.stop and reply.outcome in (Outcome.ACCEPTED, Outcome.REPEATED):
+            self._killed(run)
+            return
         if reply.stop:
-            self._stopped(run, reply)
+            self._drop(run.key)
             return
         run.begun = True
         self._resume(run)
@@ -351,9 +354,6 @@ class Bot(Actor):
             raise Violation(f"{self.name}: its one last word on {run.key} is said to contradict itself")
         self._drop(run.key)
 
-    def _stopped(self, run: Held, reply: report.Reply) -> None:
-        self._drop(run.key)
-
     def _drop(self, key: tuple[int, int]) -> None:
         if self.held.pop(key, None) is not None and not self.polling:
             self.pause = self.poll_after
@@ -383,6 +383,11 @@ class Bot(Actor):
         for key in reply:
             run = self.held.get(key)
             if run is not None and run.last_word is None:
-                c = run.claimed
-                run.last_word = Finish(task_id=c.task_id, run=c.run, token=c.token, killed=True, exit_code=-15)
-                self._say(run, run.last_word, self._ended_one)
+                self._killed(run)
+
+    def _killed(self, run: Held) -> None:
+        """Told to stop a run that is still its own, a bot stops it and says so: nobody else can."""
+        c = run.claimed
+        run.begun = True
+        run.last_word = Finish(task_id=c.task_id, run=c.run, token=c.token, killed=True, exit_code=-15)
+        self._say(run, run.last_word, self._ended_one)

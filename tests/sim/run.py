@@ -39,7 +39,7 @@ RULES = Rules(
     retention=86_400 * SECOND,
     keep_keys=86_400 * SECOND,
     staging_limit=600 * SECOND,
-    outage=25 * SECOND,
+    outage=60 * SECOND,
     secret_key=b"simulated",
 )
 CHUNKED = ("submit", "settle", "rerun", "cancel", "fleet", "remove")
@@ -189,7 +189,7 @@ class Simulation:
         elif name == "server killed":
             rng.choice(world.servers).die()
         elif name == "outage of all servers":
-            self._outage(30 + 60 * rng.random())
+            self._outage(50 + 60 * rng.random())
         else:
             self._jump_clock(name, rng.choice(world.servers))
 
@@ -223,7 +223,7 @@ class Simulation:
 
     def _swept(self, server: Server, play: int) -> None:
         server.sweep()
-        self._sweep_on(server, play, self.pace.sweep_every * (1 if self.world.faults.on else 3))
+        self._sweep_on(server, play, self.pace.sweep_every * (1 if self.world.faults.on else 2))
 
     # -- looking
 

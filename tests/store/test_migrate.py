@@ -96,6 +96,7 @@ def test_a_migration_killed_at_any_statement_is_completed_by_the_next(
             kills += 1
         else:
             break
+    fuse = 0
     assert kills > 8
     assert versions(db) == ROWS
     assert verify(db, migrations=BOTH) == []

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeGuard
+from typing import Annotated, Any, Final, TypeAlias, TypeGuard
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from myrmidon.model import types
 from myrmidon.model.checks import (
@@ -285,7 +285,7 @@ def _checked_task(check: Checker, raw: object, path: Path, label: str = "") -> T
             given, "lease_s", path, limits.lease_min_s, limits.lease_max_s, default=limits.lease_default_s
         ),
         deadline_s=check.maybe_integer(given, "deadline_s", path, 1, limits.deadline_max_s),
-        secret_bytes=check.bytes_(given, "secret_bytes", path, limits.secret_bytes, secret=True),
+        secret_bytes=_secret(check, given, path),
         evaluate_only=check.boolean(given, "evaluate_only", path),
         external_id=read_external_id(check, given, path),
         routing=read_routing(check, given, path),
@@ -625,6 +625,10 @@ def _account(check: Checker, raw: dict[str, object], path: Path) -> str:
     return found or "none"
 
 
+def _secret(check: Checker, raw: dict[str, object], path: Path) -> bytes | None:
+    return check.bytes_(raw, "secret_bytes", path, check.limits.secret_bytes, secret=True)
+
+
 def _parent(check: Checker, raw: dict[str, object], path: Path) -> tuple[int, int] | None:
     given = raw.get("parent")
     if given is None:
@@ -678,9 +682,9 @@ def read_metadata(check: Checker, raw: dict[str, object], path: Path) -> dict[st
 # -- reading what is plainly right ---------------------------------------------------------------------------
 #
 # Nearly every request is right, uses few fields, and is measured against the usual limits. For those there is a
-# quick way: msgspec compares types, ranges and lengths in one go, and little is left to look at here. Whatever
-# is not plainly right, or uses a field that the structs below do not have, is left to _checked_task. So nothing
-# here may accept what is refused there, and what both accept must be equal.
+# quick way: msgspec compares types, ranges and lengths in one go, and little is left to look at here. Fields that
+# are rare go through the readers above; a problem they note, or any doubt, leaves the whole to _checked_task. So
+# nothing here may accept what is refused there, and what both accept must be equal.
 
 _D: Final = DEFAULT_LIMITS
 _JSON_TYPES: Final = frozenset({dict, list, str, int, bool, type(None)})
@@ -693,15 +697,17 @@ _Timeout: TypeAlias = Annotated[int, Meta(ge=_D.execution_timeout_min_s, le=_D.e
 
 class _PlainProperties(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
     dimensions: Any
-    command: Annotated[list[_Argument], Meta(min_length=1, max_length=_D.command_args)]
+    command: Annotated[list[_Argument], Meta(max_length=_D.command_args)] = []
     relative_cwd: Annotated[str, Meta(max_length=_D.cwd_chars)] = ""
     env: Annotated[dict[_EnvKey, _EnvValue], Meta(max_length=_D.env_keys)] = {}
     caches: Annotated[list[Any], Meta(max_length=_D.caches)] = []
-    inputs: None = None
-    execution_timeout_s: _Timeout = _D.execution_timeout_default_s
+    execution_timeout_s: _Timeout | None = None
     io_timeout_s: Annotated[int, Meta(ge=0, le=_D.execution_timeout_max_s)] | None = None
     grace_period_s: Annotated[int, Meta(ge=0, le=_D.grace_period_max_s)] = _D.grace_period_default_s
     idempotent: bool = False
+    env_prefixes: Any = None
+    inputs: Any = None
+    outputs: Any = None
 
 
 class _PlainSlice(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
@@ -713,12 +719,10 @@ class _PlainSlice(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
 class _PlainTask(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=_D.name_chars)] | None = None
     slices: Annotated[list[_PlainSlice], Meta(min_length=1, max_length=_D.slices)]
-    function: None = None
+    function: Any = None
     priority: Annotated[int, Meta(ge=0, le=_D.priority_max)] = _D.priority_default
     tags: Annotated[list[_Tag], Meta(max_length=_D.tags)] = []
     user: Annotated[str, Meta(max_length=_D.user_chars)] = ""
-    service_account: Literal["none", "bot"] = "none"
-    parent: None = None
     detached: bool = False
     retries: Annotated[int, Meta(ge=0, le=_D.retries_max)] = _D.retries_default
     reruns: Annotated[int, Meta(ge=0, le=_D.reruns_max)] = 0
@@ -726,35 +730,57 @@ class _PlainTask(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
     soft_timeout_s: Annotated[int, Meta(ge=1, le=_D.execution_timeout_max_s)] | None = None
     lease_s: Annotated[int, Meta(ge=_D.lease_min_s, le=_D.lease_max_s)] = _D.lease_default_s
     deadline_s: Annotated[int, Meta(ge=1, le=_D.deadline_max_s)] | None = None
-    secret_bytes: None = None
     evaluate_only: bool = False
-    external_id: None = None
+    inputs: Any = None
+    outputs: Any = None
+    service_account: Any = None
+    parent: Any = None
+    secret_bytes: Any = None
+    external_id: Any = None
+    routing: Any = None
+    metadata: Any = None
+
+
+_Reader: TypeAlias = Callable[[Checker, dict[str, Any], Path], object]
+_RARE_IN_TASK: Final[dict[str, _Reader]] = {
+    "inputs": _inputs,
+    "outputs": _outputs,
+    "service_account": _account,
+    "parent": _parent,
+    "secret_bytes": _secret,
+    "external_id": read_external_id,
+    "routing": read_routing,
+    "metadata": read_metadata,
+}
+_RARE_IN_PROPERTIES: Final[dict[str, _Reader]] = {
+    "env_prefixes": _env_prefixes,
+    "inputs": _files,
+    "outputs": _output_paths,
+}
 
 
 def _plain_task(raw: object, limits: Limits, label: str = "") -> TaskRequest | None:
     """What _checked_task would answer, if it is sure to have nothing to note; else None."""
-    if limits is not DEFAULT_LIMITS or not _is_json_object(raw) or raw.get("function") is not None:
+    if limits is not DEFAULT_LIMITS or not _is_json_object(raw):
         return None
     try:
         given = msgspec.convert(raw, _PlainTask)
     except (msgspec.ValidationError, ValueError):
         return None
-    name = given.name or label
-    if not name or not is_clean(name + given.user):
+    check = Checker()
+    function = _function(check, raw, ()) if given.function is not None else None
+    name = given.name or label or (function.func_name if function else "")
+    tags = _plain_tags(given.tags) if given.tags else []
+    slices = _plain_slices(check, given, raw["slices"], function)
+    if slices is None or tags is None or not name or not is_clean(name + given.user):
         return None
-    tags = given.tags
-    if tags and not (is_clean("".join(tags)) and all(":" in tag for tag in tags)):
-        return None
-    slices = _plain_slices(given, raw["slices"])
-    if slices is None:
-        return None
-    return TaskRequest(
+    request = TaskRequest(
         name=name,
         slices=slices,
+        function=function,
         priority=given.priority,
-        tags=sorted(set(tags)) if tags else tags,
+        tags=tags,
         user=given.user,
-        service_account=given.service_account,
         detached=given.detached,
         retries=given.retries,
         reruns=given.reruns,
@@ -764,6 +790,21 @@ def _plain_task(raw: object, limits: Limits, label: str = "") -> TaskRequest | N
         deadline_s=given.deadline_s,
         evaluate_only=given.evaluate_only,
     )
+    if not raw.keys().isdisjoint(_RARE_IN_TASK):
+        request = structs.replace(request, **_read_rare(check, raw, _RARE_IN_TASK))
+        _contradictions(check, request, ())
+    return None if check.problems else request
+
+
+def _read_rare(check: Checker, raw: dict[str, Any], readers: dict[str, _Reader]) -> dict[str, Any]:
+    return {key: read(check, raw, ()) for key, read in readers.items() if raw.get(key) is not None}
+
+
+def _plain_tags(tags: list[str]) -> list[str] | None:
+    for tag in tags:
+        if ":" not in tag:
+            return None
+    return sorted(set(tags)) if is_clean("".join(tags)) else None
 
 
 def _is_json_object(raw: object) -> TypeGuard[dict[str, Any]]:
@@ -771,52 +812,69 @@ def _is_json_object(raw: object) -> TypeGuard[dict[str, Any]]:
     return type(raw) is dict and _JSON_TYPES.issuperset(map(type, raw.values()))
 
 
-def _plain_slices(given: _PlainTask, raws: list[Any]) -> list[Slice] | None:
-    check = Checker()
-    soft = given.soft_timeout_s
+def _plain_slices(
+    check: Checker, given: _PlainTask, raws: list[Any], function: Function | None
+) -> list[Slice] | None:
     slices: list[Slice] = []
     for one, raw in zip(given.slices, raws, strict=True):
-        if not _is_json_object(raw) or (soft is not None and soft >= one.properties.execution_timeout_s):
+        if not _is_json_object(raw):
             return None
-        properties = _plain_properties(check, one.properties, raw["properties"])
+        properties = _plain_properties(check, one.properties, raw["properties"], function)
         if properties is None:
+            return None
+        if given.soft_timeout_s is not None and given.soft_timeout_s >= properties.execution_timeout_s:
             return None
         slices.append(
             Slice(properties=properties, expiration_s=one.expiration_s, wait_for_capacity=one.wait_for_capacity)
         )
     if len(slices) > 1:
         _compare_slices(check, slices, ())
-    return None if check.problems else slices
+    return slices
 
 
-def _plain_properties(check: Checker, given: _PlainProperties, raw: dict[str, Any]) -> Properties | None:
+def _plain_properties(
+    check: Checker, given: _PlainProperties, raw: dict[str, Any], function: Function | None
+) -> Properties | None:
     command, env, cwd = given.command, given.env, given.relative_cwd
     caches = _plain_caches(given.caches) if given.caches else []
-    if not command[0] or not is_clean("".join(command)) or caches is None or not _is_json_object(raw):
+    if not _is_json_object(raw) or caches is None or not _is_plain_command(command, function):
         return None
     if (env and not _is_plain_env(env)) or (cwd and not is_usual_path(cwd)):
         return None
-    return Properties(
+    usual = _D.function_timeout_default_s if function else _D.execution_timeout_default_s
+    properties = Properties(
         dimensions=task_dimensions(check, raw["dimensions"], ()),
         command=command,
         relative_cwd=cwd,
         env=env,
         caches=caches,
-        execution_timeout_s=given.execution_timeout_s,
+        execution_timeout_s=usual if given.execution_timeout_s is None else given.execution_timeout_s,
         io_timeout_s=given.io_timeout_s or None,
         grace_period_s=given.grace_period_s,
         idempotent=given.idempotent,
     )
+    if raw.keys().isdisjoint(_RARE_IN_PROPERTIES):
+        return properties
+    return structs.replace(properties, **_read_rare(check, raw, _RARE_IN_PROPERTIES))
+
+
+def _is_plain_command(command: list[str], function: Function | None) -> bool:
+    if function is not None:
+        return not command
+    return command != [] and command[0] != "" and is_clean("".join(command))
 
 
 def _is_plain_env(env: dict[str, str]) -> bool:
     """What Python calls an identifier is, in ASCII, what a shell calls a name."""
-    keys = "".join(env)
-    return keys.isascii() and all(map(str.isidentifier, env)) and is_clean("".join(env.values()))
+    for key in env:
+        if not key.isascii() or not key.isidentifier():
+            return False
+    return is_clean("".join(env.values()))
 
 
 def _plain_caches(given: list[Any]) -> list[Cache] | None:
-    caches: list[Cache] = []
+    caches: dict[str, Cache] = {}
+    paths: set[str] = set()
     for raw in given:
         if type(raw) is not dict or len(raw) != 2:
             return None
@@ -826,11 +884,11 @@ def _plain_caches(given: list[Any]) -> list[Cache] | None:
         cache = _plain_cache(name, path)
         if cache is None:
             return None
-        caches.append(cache)
-    if len(caches) == 1:
-        return caches
-    distinct = len({cache.name for cache in caches}) == len({cache.path for cache in caches}) == len(caches)
-    return sorted(caches, key=_by_name) if distinct else None
+        caches[name] = cache
+        paths.add(path)
+    if not len(caches) == len(paths) == len(given):
+        return None
+    return [caches[name] for name in sorted(caches)]
 
 
 @lru_cache(maxsize=1024)

@@ -51,7 +51,11 @@ class Outcome(StrEnum):
 
 
 class Reply(Struct, frozen=True):
-    """The answer to one report; ``stop`` tells the bot to stop the run and forget it."""
+    """The answer to one report; ``stop`` tells the bot to stop the run.
+
+    If the report was taken all the same, the bot says when it has stopped;
+    otherwise it forgets the run, which is no longer its own.
+    """
 
     outcome: Outcome
     stop: bool = False

@@ -141,6 +141,7 @@ def _newest(tx: Tx, code: int) -> int:
 # server. SQLite has one writer anyway.
 LOCK_POSTGRESQL = "SELECT pg_advisory_xact_lock(7164093285)"
 LOCK_MARIADB = "SELECT GET_LOCK(CONCAT('myrmidon_migrate_', DATABASE()), :seconds)"
+COMMIT_MARIADB = "COMMIT"  # before the lock goes: whoever gets it next must see which file was applied
 UNLOCK_MARIADB = "SELECT RELEASE_LOCK(CONCAT('myrmidon_migrate_', DATABASE()))"
 
 
@@ -155,6 +156,7 @@ def _alone(tx: Tx) -> Iterator[None]:
         raise StoreBusy("Another server is still migrating the tables.")
     try:
         yield
+        tx.run(COMMIT_MARIADB)
     finally:
         with suppress(Exception):  # a lost connection has let go of the lock already
             tx.one(UNLOCK_MARIADB)

@@ -19,8 +19,9 @@ import psycopg
 import pymysql
 from pymysql.constants import CLIENT
 
-from myrmidon.store.sqlite import sqlite3
+from myrmidon.store import sqlite
 
+sqlite3: Any = vars(sqlite)["sqlite3"]  # the module that was chosen there
 Rows = dict[str, list[str]]
 _ID = re.compile(r"(?<![0-9a-f.])(?:\d{17,19}|[0-9a-f]{15}1[0-9a-f]{0,2})(?![0-9a-f.])")
 
@@ -194,7 +195,8 @@ class _Mariadb:
             return list(cursor.fetchall())
 
     def keep(self, table: str) -> str:
-        return f'DROP TEMPORARY TABLE IF EXISTS "kept_{table}"; CREATE TEMPORARY TABLE "kept_{table}" AS SELECT * FROM "{table}"'
+        drop = f'DROP TEMPORARY TABLE IF EXISTS "kept_{table}"'
+        return f'{drop}; CREATE TEMPORARY TABLE "kept_{table}" AS SELECT * FROM "{table}"'
 
     def kept(self, table: str) -> str:
         return f'"kept_{table}"'

@@ -18,7 +18,7 @@ from myrmidon.model.value import OutputValue
 from myrmidon.scheduler import carry, claim, fleet, report, share, submit
 from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.submit import JobSubmitted
+from myrmidon.scheduler.submit import Draft, JobSubmitted
 from tests.conftest import START
 
 SECOND = 1_000_000
@@ -34,9 +34,10 @@ def a_task(**given: Any) -> dict[str, Any]:
 
 
 def a_function(*inputs: Any, outputs: Sequence[str] = (INT,), shared: bool = False, **given: Any) -> dict[str, Any]:
+    properties = {"dimensions": {"pool": ["default"], "os": ["Linux"]}, **given.pop("properties", {})}
     return {
         "function": {"package_name": "lib", "func_name": "lib.add"},
-        "slices": [{"properties": {"dimensions": {"pool": ["default"], "os": ["Linux"]}, **given.pop("properties", {})}}],
+        "slices": [{"properties": properties}],
         "inputs": list(inputs),
         "outputs": [{"type": kind, "shared": shared} for kind in outputs],
         **given,
@@ -83,14 +84,14 @@ class World:
 
     # -- tasks and jobs
 
-    def draft(self, raw: dict[str, Any] | None = None, *, key: str | None = None) -> submit.Draft:
+    def draft(self, raw: dict[str, Any] | None = None, *, key: str | None = None) -> Draft:
         return submit.draft_task(raw or a_task(), now=self.now, ids=self.ids, request_key=key, rules=self.rules)
 
     def submit(self, *raws: dict[str, Any], key: str | None = None) -> list[int]:
         drafts = [self.draft(raw, key=key) for raw in raws or (a_task(),)]
         return [answer.task_id for answer in self.submit_drafts(drafts)]
 
-    def submit_drafts(self, drafts: Sequence[submit.Draft]) -> list[Any]:
+    def submit_drafts(self, drafts: Sequence[Draft]) -> list[Any]:
         return self.do(submit.submit, self.group, drafts, rules=self.rules)
 
     def job(self, tasks: Any, *, key: str | None = None, **given: Any) -> JobSubmitted:
@@ -102,7 +103,9 @@ class World:
 
     def bot(self, bot_id: str = "b1", *, session: int = 1, holds: Any = (), **dims: Any) -> fleet.Welcome:
         has = {"id": [bot_id], "pool": ["default"], "os": ["Linux", "Debian"], **dims}
-        hello = Hello(bot_id=bot_id, session=session, dimensions=has, holds=list(holds), boot_id="boot", address="10.0.0.1")
+        hello = Hello(
+            bot_id=bot_id, session=session, dimensions=has, holds=list(holds), boot_id="boot", address="10.0.0.1"
+        )
         return self.do(fleet.handshake, hello, rules=self.rules)
 
     def claim(self, bot_id: str = "b1", n: int = 1, *, nonce: int | None = None, session: int = 1) -> list[Claimed]:

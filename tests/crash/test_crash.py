@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import pymysql
 import pytest
 
 from myrmidon.model.errors import MyrmidonError
@@ -41,7 +42,8 @@ class Bomb:
         self.at_commit: Callable[[], None] | None = None
 
     def disarm(self) -> None:
-        self.at, self.seen, self.commits = -1, [], 0
+        self.at, self.commits = -1, 0
+        self.seen: list[str] = []
         self.error: BaseException | None = None
         self.armed = False
 
@@ -149,6 +151,22 @@ class Stage:
 def same(expected: Rows, found: Rows, when: str) -> None:
     if expected != found:
         raise AssertionError(f"The tables differ {when}:\n{difference(expected, found)}")
+
+
+@pytest.fixture(autouse=True)
+def one_tls_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyMySQL reads the machine's certificates for every connection; these tests make thousands."""
+    connection: Any = pymysql.connections.Connection
+    make = connection._create_ssl_ctx
+    made: list[Any] = []
+
+    def kept(self: Any, given: Any) -> Any:
+        if given:
+            return make(self, given)
+        made[:] = made or [make(self, given)]
+        return made[0]
+
+    monkeypatch.setattr(connection, "_create_ssl_ctx", kept)
 
 
 @pytest.fixture(params=VERBS, ids=lambda verb: verb.name)

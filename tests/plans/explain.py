@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from myrmidon.store import mariadb, postgresql, sqlite
-from myrmidon.store.sql import Dialect, row_update_text
+from myrmidon.store.sql import Dialect, json_text, row_update_text
 
-_TABLE = re.compile(r'(?:FROM|JOIN|UPDATE|,)\s+"?(\w+)"?(?:\s+(?:AS\s+)?(?!(?:WHERE|SET|ON|JOIN|LEFT|ORDER|LIMIT|GROUP)\b)(\w+))?', re.I)
+_TABLE = re.compile(
+    r'(?:FROM|JOIN|UPDATE|,)\s+"?(\w+)"?(?:\s+(?:AS\s+)?(?!(?:WHERE|SET|ON|JOIN|LEFT|ORDER|LIMIT|GROUP)\b)(\w+))?',
+    re.IGNORECASE,
+)
 
 
 class Explainer:
@@ -73,7 +76,7 @@ class Explainer:
             case Dialect.SQLITE:
                 text, lists = sqlite._prepared(sql)
                 for name in lists:
-                    given[name] = sqlite.json_text(given[name])
+                    given[name] = json_text(given[name])
                 return self._link.execute("EXPLAIN QUERY PLAN " + text, given).fetchall()
             case Dialect.POSTGRESQL:
                 encoded, values = postgresql._prepared(sql)

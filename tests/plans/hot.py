@@ -39,7 +39,7 @@ def prepare(w: World) -> Facts:
     x = w.running("b1")[0]
     w.report(finish(x, b"\x07"))
     done = w.claim("b1", 60)
-    w.report(*(finish(c) if c.request.func_name is None else finish(c, b"\x08") for c in done))
+    w.report(*(finish(c) if c.task_id != job.task_ids["y"] else finish(c, b"\x08") for c in done))
     running = w.running("b1", 4)
     w.submit(*[a_task(tags=["k:v"]) for _ in range(10)])
     w.submit(a_task(), key="task key")
@@ -105,6 +105,16 @@ def _heartbeat(tx: Any, w: World, f: Facts) -> Any:
     return report.heartbeat(tx, "b1", held, session=1, now=w.now + SECOND)
 
 
+def _feed(tx: Any, w: World, f: Facts) -> Any:
+    task_result.feed(tx, sorted(f["ids"].values())[:50], 0)
+    return task_result.now_ready(tx, sorted(f["ids"].values())[:50])
+
+
+def _references(tx: Any, w: World, f: Facts) -> Any:
+    share.ref_value(tx, JobOwner(w.group, f["job"]), f["value"])
+    return share.unref_value(tx, JobOwner(w.group, f["job"]), f["value"])
+
+
 def _queue(w: World) -> int:
     return int(w.value("SELECT queue FROM task_to_run LIMIT 1"))
 
@@ -137,10 +147,7 @@ HOT: dict[str, Call] = {
     "read log": _read_log,
     "feed children": lambda tx, w, f: jobs.unsatisfied(tx, f["ids"]["y"], after=0, n=100),
     "feed children of several": lambda tx, w, f: jobs.unsatisfied_of(tx, sorted(f["ids"].values())[:10], 100),
-    "feed and ready": lambda tx, w, f: (
-        task_result.feed(tx, sorted(f["ids"].values())[:50], 0),
-        task_result.now_ready(tx, sorted(f["ids"].values())[:50]),
-    ),
+    "feed and ready": _feed,
     "extend": _extend,
     "cancel": lambda tx, w, f: cancel.cancel(tx, sorted(f["ids"].values())[-5:], now=w.now, ids=w.ids),
     "cancel a job": lambda tx, w, f: cancel.cancel_job(tx, f["job"], now=w.now, ids=w.ids),
@@ -160,16 +167,13 @@ HOT: dict[str, Call] = {
     "number events": lambda tx, w, f: outbox.number(tx, 1000),
     "read events": lambda tx, w, f: outbox.after(tx, 5000, 100),
     "tell a story": lambda tx, w, f: outbox.story(tx, f["ids"]["x"]),
-    "capacity": lambda tx, w, f: task_queues.served(tx, [row[0] for row in w.all("SELECT queue FROM task_slices LIMIT 3")]),
-    "a queue without bots": lambda tx, w, f: task_to_run.unserved(
-        tx, _queue(w), after=0, n=1000
+    "capacity": lambda tx, w, f: task_queues.served(
+        tx, [row[0] for row in w.all("SELECT queue FROM task_slices LIMIT 3")]
     ),
+    "a queue without bots": lambda tx, w, f: task_to_run.unserved(tx, _queue(w), after=0, n=1000),
     "request keys": lambda tx, w, f: task_request.keys(tx, w.group, ["task key", "job key", "no key"]),
     "triggered tasks": lambda tx, w, f: task_request.children(tx, f["ids"]["x"]),
-    "references": lambda tx, w, f: (
-        share.ref_value(tx, JobOwner(w.group, f["job"]), f["value"]),
-        share.unref_value(tx, JobOwner(w.group, f["job"]), f["value"]),
-    ),
+    "references": _references,
 }
 
 

@@ -70,54 +70,67 @@ def payload() -> Payload:
 
 
 @pair("finish/finish of the last two tasks", symmetric=True)
-class _:
+class FinishFinishOfTheLastTwoTasks:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1"), w.bot("b2")
         job = w.job({"x": a_node(), "y": a_node()})
         return {"job": job.job_id, "x": w.running("b1")[0], "y": w.running("b2")[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.report(finish(f["x"]), bot_id="b1")
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.report(finish(f["y"]), bot_id="b2")
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert w.job_state(f["job"]) == "SUCCEEDED"
         assert events(w, f["job"], "SUCCEEDED") == 1
 
 
 @pair("two parents finish and feed one child", symmetric=True)
-class _:
+class TwoParentsFinishAndFeedOneChild:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1"), w.bot("b2")
         job = w.job({"x": a_node(), "y": a_node(), "child": a_node("x", "y")})
         return {"child": job.task_ids["child"], "x": w.running("b1")[0], "y": w.running("b2")[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.report(finish(f["x"]), bot_id="b1")
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.report(finish(f["y"]), bot_id="b2")
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
-        assert w.all("SELECT state, num_succeeded_parents FROM task_results WHERE id = :i", i=f["child"]) == [("READY", 2)]
+        fed = w.all("SELECT state, num_succeeded_parents FROM task_results WHERE id = :i", i=f["child"])
+        assert fed == [("READY", 2)]
         assert w.value("SELECT COUNT(*) FROM task_to_run WHERE task_id = :i", i=f["child"]) == 1
 
 
 @pair("finish/extend", loses=(WrongState,))
-class _:
+class FinishExtend:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         job = w.job({"x": a_node()})
         return {"job": job.job_id, "x": w.running("b1")[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.report(finish(f["x"]))
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.do(extend.extend, f["job"], {"name": "more", "tasks": {"more": a_node("x")}}, group_id=w.group)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         if out.lost_b:
             assert w.job_state(f["job"]) == "SUCCEEDED"
@@ -127,18 +140,22 @@ class _:
 
 
 @pair("finish/cancel")
-class _:
+class FinishCancel:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         job = w.job({"x": a_node()})
         return {"job": job.job_id, "x": w.running("b1")[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.report(finish(f["x"]))
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.do(cancel.cancel, [f["x"].task_id])
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         canceled = out.b[0].ok
         assert w.state(f["x"].task_id) == ("KILLED" if canceled else "SUCCEEDED")
@@ -146,19 +163,23 @@ class _:
 
 
 @pair("finish/cancel_job")
-class _:
+class FinishCancelJob:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         job = w.job({"x": a_node(), "ready": a_node(), "child": a_node("x")})
         got = w.running("b1")[0]
         return {"job": job.job_id, "tasks": job.task_ids, "x": got}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.report(finish(f["x"]))
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.do(cancel.cancel_job, f["job"])
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         w.carry_all()
         assert w.job_state(f["job"]) == "CANCELLED"
@@ -168,19 +189,23 @@ class _:
 
 
 @pair("finish/rerun of its parent with cascade")
-class _:
+class FinishRerunOfItsParentWithCascade:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         job = w.job({"x": a_node(), "y": a_node("x"), "z": a_node()})
         w.report(*(finish(c) for c in w.claim("b1", 2)))
         return {"job": job.job_id, "x": job.task_ids["x"], "y": w.running("b1")[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.report(finish(f["y"]))
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.do(rerun.rerun, f["x"], force=True, cascade=True)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert w.state(f["x"]) == "READY"
         assert w.job_state(f["job"]) == "RUNNING"
@@ -190,37 +215,45 @@ class _:
 
 
 @pair("finish/rerun of the same task")
-class _:
+class FinishRerunOfTheSameTask:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         job = w.job({"x": a_node()})
         return {"job": job.job_id, "x": w.running("b1")[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.report(finish(f["x"]))
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.do(rerun.rerun, f["x"].task_id, force=True)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert w.state(f["x"].task_id) == ("READY" if out.b.changed else "SUCCEEDED")
         assert w.job_state(f["job"]) == ("RUNNING" if out.b.changed else "SUCCEEDED")
 
 
 @pair("finish/submit of a task that it triggers")
-class _:
+class FinishSubmitOfATaskThatItTriggers:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         w.submit()
         got = w.running("b1")[0]
         return {"x": got, "draft": w.draft(a_task(parent=show_run(got.task_id, got.run)))}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.report(finish(f["x"]))
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.submit_drafts([f["draft"]])[0]
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         w.carry_all()
         if isinstance(out.b, WrongState):
@@ -233,36 +266,44 @@ class _:
 
 
 @pair("claim/claim with work for both", symmetric=True)
-class _:
+class ClaimClaimWithWorkForBoth:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1"), w.bot("b2")
         w.submit(a_task(), a_task())
         return {}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.claim("b1")
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.claim("b2")
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert len(out.a) == len(out.b) == 1
         assert out.a[0].task_id != out.b[0].task_id
 
 
 @pair("claim/claim of several from two queues", symmetric=True)
-class _:
+class ClaimClaimOfSeveralFromTwoQueues:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1"), w.bot("b2")
         w.submit(a_task(), a_task(), a_task(dims={"os": ["Debian"]}), a_task(dims={"os": ["Debian"]}))
         return {}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.claim("b1", 3)
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.claim("b2", 3)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         mine, yours = {c.task_id for c in out.a}, {c.task_id for c in out.b}
         assert not mine & yours
@@ -272,35 +313,43 @@ class _:
 
 
 @pair("claim/claim of one bot with one nonce", symmetric=True)
-class _:
+class ClaimClaimOfOneBotWithOneNonce:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         w.submit(a_task(), a_task())
         return {}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.claim("b1", nonce=7)
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.claim("b1", nonce=7)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert [(c.task_id, c.run, c.token) for c in out.a] == [(c.task_id, c.run, c.token) for c in out.b]
         assert len(out.a) == w.value("SELECT COUNT(*) FROM task_runs") == 1
 
 
 @pair("claim/cancel")
-class _:
+class ClaimCancel:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         return {"task": w.submit()[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.claim("b1")
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.do(cancel.cancel, [f["task"]])
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert out.b[0].ok
         assert out.b[0].was_running == bool(out.a)
@@ -309,18 +358,22 @@ class _:
 
 
 @pair("claim/cancel_job")
-class _:
+class ClaimCancelJob:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         job = w.job({"x": a_node(), "y": a_node("x")})
         return {"job": job.job_id, "x": job.task_ids["x"]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.claim("b1")
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.do(cancel.cancel_job, f["job"])
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         w.carry_all()
         row = w.all("SELECT state, killing FROM task_results WHERE id = :i", i=f["x"])
@@ -328,18 +381,22 @@ class _:
 
 
 @pair("claim/hold", loses=(WrongState,))
-class _:
+class ClaimHold:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         job = w.job({"x": a_node()})
         return {"x": job.task_ids["x"]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.claim("b1")
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.do(rerun.hold, f["x"])
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert bool(out.a) == bool(out.lost_b)
         row = w.all("SELECT state, held FROM task_results WHERE id = :i", i=f["x"])
@@ -347,18 +404,22 @@ class _:
 
 
 @pair("claim/sweep of expired slices")
-class _:
+class ClaimSweepOfExpiredSlices:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         return {"task": w.submit(a_task(slice={"expiration_s": 60}))[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.claim("b1")
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 61 * SECOND
         return w.do(sweep.sweep_slices)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert w.state(f["task"]) == ("RUNNING" if out.a else "EXPIRED")
 
@@ -367,20 +428,24 @@ class _:
 
 
 @pair("report/sweep of a lost lease")
-class _:
+class ReportSweepOfALostLease:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         job = w.job({"x": a_node()})
         return {"job": job.job_id, "x": w.running("b1")[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
         return w.report(finish(f["x"]))
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
         return w.do(sweep.sweep_runs)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         taken = out.a[0].outcome == report.Outcome.ACCEPTED
         assert w.state(f["x"].task_id) == ("SUCCEEDED" if taken else "READY")
@@ -389,21 +454,25 @@ class _:
 
 
 @pair("heartbeat/sweep of a lost lease")
-class _:
+class HeartbeatSweepOfALostLease:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         w.submit()
         return {"x": w.running("b1")[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
         held = [(f["x"].task_id, f["x"].run, f["x"].token)]
         return w.db.write(lambda tx: report.heartbeat(tx, "b1", held, session=1, now=w.now))
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
         return w.do(sweep.sweep_runs)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         alive = w.value("SELECT COUNT(*) FROM task_runs WHERE ended_at IS NULL")
         assert alive == (0 if out.a else 1)
@@ -411,18 +480,21 @@ class _:
 
 
 @pair("sweep/sweep of a lost lease", symmetric=True)
-class _:
+class SweepSweepOfALostLease:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         w.submit()
         return {"x": w.running("b1")[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
         return w.do(sweep.sweep_runs)
 
     b = a
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert w.all("SELECT state, num_retries FROM task_results") == [("READY", 1)]
 
@@ -431,50 +503,62 @@ class _:
 
 
 @pair("submit/handshake with a new queue and a new pool")
-class _:
+class SubmitHandshakeWithANewQueueAndANewPool:
+    @staticmethod
     def prepare(w: World) -> Facts:
         return {"draft": w.draft()}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.submit_drafts([f["draft"]])[0].state
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.bot("b1")
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert w.value("SELECT COUNT(*) FROM bot_task_dimensions") == 1
         assert [c.task_id for c in w.claim("b1")] == [f["draft"].task_id]
 
 
 @pair("submit/submit into the same new queue", symmetric=True)
-class _:
+class SubmitSubmitIntoTheSameNewQueue:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         return {"one": w.draft(), "two": w.draft()}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.submit_drafts([f["one"]])[0].state
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.submit_drafts([f["two"]])[0].state
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert w.value("SELECT COUNT(*) FROM task_dimensions") == 1
         assert len(w.claim("b1", 5)) == 2
 
 
 @pair("handshake/handshake of a new bot", loses=(WrongState,))
-class _:
+class HandshakeHandshakeOfANewBot:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.submit()
         return {}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.bot("b1", session=1)
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.bot("b1", session=2)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert out.lost_b is None
         assert w.all("SELECT session, serving FROM bots") == [(2, 1)]
@@ -482,18 +566,22 @@ class _:
 
 
 @pair("handshake/handshake of a bot with a run", loses=(WrongState,))
-class _:
+class HandshakeHandshakeOfABotWithARun:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         w.submit()
         return {"x": w.running("b1")[0]}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.bot("b1", session=2, holds=[(f["x"].task_id, f["x"].run)])
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.bot("b1", session=3)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert out.lost_b is None
         assert w.all("SELECT session FROM bots") == [(3,)]
@@ -501,18 +589,22 @@ class _:
 
 
 @pair("claim/handshake of the same bot", loses=(WrongState,))
-class _:
+class ClaimHandshakeOfTheSameBot:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         w.submit()
         return {}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.claim("b1")
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.bot("b1", session=2)
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert out.lost_b is None
         assert w.all("SELECT session FROM bots") == [(2,)]
@@ -525,18 +617,22 @@ class _:
 
 
 @pair("submit/submit with one request key")
-class _:
+class SubmitSubmitWithOneRequestKey:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         w.submit()
         return {"one": w.draft(key="k"), "two": w.draft(key="k")}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.submit_drafts([f["one"]])[0]
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.submit_drafts([f["two"]])[0]
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert out.a.task_id == out.b.task_id
         assert out.a.repeated != out.b.repeated
@@ -544,66 +640,80 @@ class _:
 
 
 @pair("submit/submit with one request key and two bodies", symmetric=True)
-class _:
+class SubmitSubmitWithOneRequestKeyAndTwoBodies:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.submit()
         return {"one": w.draft(key="k"), "two": w.draft(a_task(priority=7), key="k")}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.submit_drafts([f["one"]])[0]
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.submit_drafts([f["two"]])[0]
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert isinstance(out.a, Conflict) != isinstance(out.b, Conflict)
         assert w.value("SELECT COUNT(*) FROM task_results") == 2
 
 
 @pair("submit/submit with one external id", symmetric=True, may_retry=True)
-class _:
+class SubmitSubmitWithOneExternalId:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.submit()
         return {"one": w.draft(a_task(external_id="name")), "two": w.draft(a_task(external_id="name"))}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.submit_drafts([f["one"]])[0]
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.submit_drafts([f["two"]])[0]
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert isinstance(out.a, Conflict) != isinstance(out.b, Conflict)
         assert w.value("SELECT COUNT(*) FROM task_results") == 2
 
 
 @pair("submit_job/submit_job with one external id", loses=(Conflict,), symmetric=True, may_retry=True)
-class _:
+class SubmitJobSubmitJobWithOneExternalId:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.submit()
         return {}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.job({"x": a_node()}, external_id="name")
 
     b = a
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert bool(out.lost_a) != bool(out.lost_b)
         assert w.value("SELECT COUNT(*) FROM jobs") == 1
 
 
 @pair("submit_job/submit_job with one request key", symmetric=True)
-class _:
+class SubmitJobSubmitJobWithOneRequestKey:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.submit()
         return {}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.job({"x": a_node()}, key="k")
 
     b = a
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert out.a.job_id == out.b.job_id
         assert out.a.task_ids == out.b.task_ids
@@ -611,15 +721,18 @@ class _:
 
 
 @pair("create_group/create_group of one name", loses=(Conflict,), symmetric=True)
-class _:
+class CreateGroupCreateGroupOfOneName:
+    @staticmethod
     def prepare(w: World) -> Facts:
         return {}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.do(share.create_group, "same")
 
     b = a
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert bool(out.lost_a) != bool(out.lost_b)
 
@@ -628,7 +741,8 @@ class _:
 
 
 @pair("unref/unref of the last two references")
-class _:
+class UnrefUnrefOfTheLastTwoReferences:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         job = w.job({"x": a_node()})
@@ -637,30 +751,37 @@ class _:
         w.db.write(lambda tx: share.ref_value(tx, owner, value))
         return {"group": group, "owner": owner, "value": value}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.db.write(lambda tx: share.unref_value(tx, f["group"], f["value"]))
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.db.write(lambda tx: share.unref_value(tx, f["owner"], f["value"]))
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert sorted([out.a, out.b]) == [False, True]
         assert w.value("SELECT COUNT(*) FROM shared_values") == 0
 
 
 @pair("ref/unref of the last reference", loses=(NotFound,))
-class _:
+class RefUnrefOfTheLastReference:
+    @staticmethod
     def prepare(w: World) -> Facts:
         job = w.job({"x": a_node()})
         group, owner = GroupOwner(w.group), JobOwner(w.group, job.job_id)
         return {"group": group, "owner": owner, "value": w.do(share.create_value, group, INT, payload()).id}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.db.write(lambda tx: share.ref_value(tx, f["owner"], f["value"]))
 
+    @staticmethod
     def b(w: World, f: Facts) -> Any:
         return w.db.write(lambda tx: share.unref_value(tx, f["group"], f["value"]))
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert out.b == bool(out.lost_a)
         assert w.value("SELECT COUNT(*) FROM shared_values") == (0 if out.lost_a else 1)
@@ -671,7 +792,8 @@ class _:
 
 
 @pair("carry_on/carry_on of one drain", symmetric=True)
-class _:
+class CarryOnCarryOnOfOneDrain:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
         job = w.job({"x": a_node(), "y": a_node(), "z": a_node("x", "y")})
@@ -679,11 +801,13 @@ class _:
         w.do(rerun.rerun_job, job.job_id)
         return {"job": job.job_id, "drain": w.db.read(carry.pending)[0], "tasks": job.task_ids}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.do(carry.carry_on, f["drain"])
 
     b = a
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert w.value("SELECT COUNT(*) FROM drains") == 0
         assert w.value("SELECT num_draining FROM jobs") == 0
@@ -693,17 +817,20 @@ class _:
 
 
 @pair("carry_on/carry_on of a mass cancel", symmetric=True)
-class _:
+class CarryOnCarryOnOfAMassCancel:
+    @staticmethod
     def prepare(w: World) -> Facts:
         tasks = w.submit(a_task(tags=["k:v"]), a_task(tags=["k:v"]))
         drain = w.do(cancel.cancel_tagged, ["k:v"], group_id=w.group)
         return {"tasks": tasks, "drain": drain}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.do(carry.carry_on, f["drain"])
 
     b = a
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert [w.state(i) for i in f["tasks"]] == ["CANCELED", "CANCELED"]
         assert w.value("SELECT COUNT(*) FROM drains") == 0
@@ -711,34 +838,40 @@ class _:
 
 
 @pair("sequencer/sequencer", symmetric=True)
-class _:
+class SequencerSequencer:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.submit()
         w.db.write(lambda tx: outbox.number(tx, 2))
         w.submit(a_task(), a_task(), a_task())
         return {}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.db.write(lambda tx: outbox.number(tx, 2))
 
     b = a
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert out.a + out.b == 3
         assert w.all("SELECT position FROM outbox ORDER BY position") == [(1,), (2,), (3,), (4,)]
 
 
 @pair("sequencer/sequencer for the first time", symmetric=True)
-class _:
+class SequencerSequencerForTheFirstTime:
+    @staticmethod
     def prepare(w: World) -> Facts:
         w.submit(a_task(), a_task(), a_task())
         return {}
 
+    @staticmethod
     def a(w: World, f: Facts) -> Any:
         return w.db.write(lambda tx: outbox.number(tx, 2))
 
     b = a
 
+    @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert out.a + out.b == 3
         assert w.all("SELECT position FROM outbox ORDER BY position") == [(1,), (2,), (3,)]

@@ -243,7 +243,7 @@ def test_the_end_of_the_time_to_start(resumed_at, end):
 
 @pytest.mark.parametrize(
     ("now", "last_alive", "away"),
-    [(100, 0, False), (100, 40, False), (100, 39, True), (100, 101, False), (100, 102, False), (100, 103, True)],
+    [(100, 0, False), (100, 40, False), (100, 39, True), (100, 101, False), (100, 104, False), (100, 105, True)],
 )
 def test_when_the_service_was_away(now, last_alive, away):
     assert policy.resumed(now * SECOND, last_alive * SECOND, DEFAULT_RULES) is away

@@ -133,6 +133,7 @@ class Bot(Actor):
             if key not in reply.keep:
                 self._drop(key)
         for run in self.held.values():
+            run.unsent = 0
             self._resume(run)
         self.later(self.beat_every * self.world.rng.random(), self._beat)
         self._poll()

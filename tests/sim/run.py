@@ -73,10 +73,11 @@ class Pace(Struct, frozen=True, kw_only=True):
     check_every: int
     poll_after: float
     beat_every: float
+    smallest_chunk: int
 
 
-QUICK = Pace(sweep_every=18.0, check_every=900, poll_after=3.0, beat_every=10.0)
-THRIFTY = Pace(sweep_every=26.0, check_every=2500, poll_after=8.0, beat_every=12.0)
+QUICK = Pace(sweep_every=18.0, check_every=900, poll_after=3.0, beat_every=10.0, smallest_chunk=2)
+THRIFTY = Pace(sweep_every=29.0, check_every=2500, poll_after=9.0, beat_every=12.0, smallest_chunk=5)
 
 
 class Outcome(Struct):
@@ -93,7 +94,7 @@ class Outcome(Struct):
 def run(seed: int, databases: list[Db], *, verbose: bool = False, trouble: bool = True) -> Outcome:
     """Simulate one seed on an empty database; one Db per server, or one for all. Raises Violation."""
     sim = Simulation(seed, databases, verbose=verbose, trouble=trouble)
-    with small_chunks(sim.world.rng.choice((2, 5, 9, 1000))):
+    with small_chunks(max(sim.world.rng.choice((2, 5, 9, 1000)), sim.pace.smallest_chunk)):
         return sim.run()
 
 

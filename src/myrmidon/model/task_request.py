@@ -65,6 +65,7 @@ __all__ = [
     "read_metadata",
     "encode_task",
     "properties_json",
+    "properties_row",
     "properties_from_json",
     "properties_hash",
     "dedupe_key",
@@ -757,6 +758,8 @@ _RARE_IN_PROPERTIES: Final[dict[str, _Reader]] = {
     "inputs": _files,
     "outputs": _output_paths,
 }
+_RARE_TASK_KEYS: Final = frozenset(_RARE_IN_TASK)
+_RARE_PROPERTIES_KEYS: Final = frozenset(_RARE_IN_PROPERTIES)
 
 
 def _plain_task(raw: object, limits: Limits, label: str = "") -> TaskRequest | None:
@@ -790,7 +793,7 @@ def _plain_task(raw: object, limits: Limits, label: str = "") -> TaskRequest | N
         deadline_s=given.deadline_s,
         evaluate_only=given.evaluate_only,
     )
-    if not raw.keys().isdisjoint(_RARE_IN_TASK):
+    if not _RARE_TASK_KEYS.isdisjoint(raw):
         request = structs.replace(request, **_read_rare(check, raw, _RARE_IN_TASK))
         _contradictions(check, request, ())
     return None if check.problems else request
@@ -812,12 +815,10 @@ def _is_json_object(raw: object) -> TypeGuard[dict[str, Any]]:
     return type(raw) is dict and _JSON_TYPES.issuperset(map(type, raw.values()))
 
 
-def _plain_slices(
-    check: Checker, given: _PlainTask, raws: list[Any], function: Function | None
-) -> list[Slice] | None:
+def _plain_slices(check: Checker, given: _PlainTask, raws: list[Any], function: Function | None) -> list[Slice] | None:
     slices: list[Slice] = []
     for one, raw in zip(given.slices, raws, strict=True):
-        if not _is_json_object(raw):
+        if type(raw) is not dict or type(raw.get("expiration_s", 0)) is not int:
             return None
         properties = _plain_properties(check, one.properties, raw["properties"], function)
         if properties is None:
@@ -853,7 +854,7 @@ def _plain_properties(
         grace_period_s=given.grace_period_s,
         idempotent=given.idempotent,
     )
-    if raw.keys().isdisjoint(_RARE_IN_PROPERTIES):
+    if _RARE_PROPERTIES_KEYS.isdisjoint(raw):
         return properties
     return structs.replace(properties, **_read_rare(check, raw, _RARE_IN_PROPERTIES))
 
@@ -888,7 +889,7 @@ def _plain_caches(given: list[Any]) -> list[Cache] | None:
         paths.add(path)
     if not len(caches) == len(paths) == len(given):
         return None
-    return [caches[name] for name in sorted(caches)]
+    return [caches[name] for name in sorted(caches)] if len(caches) > 1 else [*caches.values()]
 
 
 @lru_cache(maxsize=1024)
@@ -918,6 +919,18 @@ def properties_json(properties: Properties) -> str:
     return _canonical_json(properties).decode()
 
 
+def properties_row(
+    properties: Properties,
+    *,
+    secret_hmac: bytes | None = None,
+    function: Function | None = None,
+    input_digests: Sequence[str] = (),
+) -> tuple[str, str]:
+    """(properties_json, properties_hash), for the price of one."""
+    text = _canonical_json(properties)
+    return text.decode(), _hash(text, secret_hmac, function, input_digests)
+
+
 def properties_from_json(text: str | bytes) -> Properties:
     """Reads back what properties_json wrote; for text from our own database, not for a user's."""
     return _read_properties(text)
@@ -934,8 +947,14 @@ def properties_hash(
 
     The secret takes part as an HMAC under the server's key: a plain hash of a short secret could be guessed.
     """
+    return _hash(_canonical_json(properties), secret_hmac, function, input_digests)
+
+
+def _hash(properties: bytes, secret_hmac: bytes | None, function: Function | None, input_digests: Sequence[str]) -> str:
+    if secret_hmac is None and function is None and not input_digests:
+        return sha256(b"[%b,null,null,[]]" % properties).hexdigest()
     secret = None if secret_hmac is None else secret_hmac.hex()
-    return sha256(_canonical_json((properties, secret, function, input_digests))).hexdigest()
+    return sha256(_canonical_json((msgspec.Raw(properties), secret, function, input_digests))).hexdigest()
 
 
 def dedupe_key(properties_hash: str, resource_group_id: int, pool: str, service_account: str) -> str:

@@ -26,7 +26,6 @@ from myrmidon.store import task_queues, task_result, task_to_run
 from myrmidon.store.db import Tx
 from myrmidon.store.drain import CHUNK, Drain
 
-
 _STATE_CHARS = 1 << 20
 _OUTDATED = "a newer process of this bot has shaken hands; this one must end"
 

@@ -31,8 +31,6 @@ def delete_job(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource
         raise NotFound("job", show_task(job_id))
     if drains.exists(tx, drains.DELETE_JOB, job_id):
         return
-    if drains.exists(tx, drains.DELETE_JOB, job_id):
-        return
     if job.state in (JobState.RUNNING, JobState.PENDING_RETRY) or job.num_active or job.num_draining:
         raise WrongState(f"the job is {job.state} and not all of its tasks have ended; cancel it and wait for that")
     begin_removal(turn, job)

@@ -240,7 +240,7 @@ class _Connection(pymysql.connections.Connection):
     Hot statements read hundreds of rows with dozens of columns; read this way they take a third of the time.
     """
 
-    def _read_query_result(self, unbuffered: bool = False) -> Any:  # noqa: ARG002, FBT001, FBT002 - as in PyMySQL
+    def _read_query_result(self, unbuffered: bool = False) -> Any:  # noqa: ARG002 - as in PyMySQL
         self._result = None
         result = _Result(self)
         result.read()

@@ -162,9 +162,7 @@ class Rows:
         for table in self._kept:
             link.keep(table)
         self._any = " UNION ALL ".join(
-            f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM \"{table}\")"
-            for table in tables
-            if table not in self._kept
+            f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM \"{table}\")" for table in tables if table not in self._kept
         )
 
     def empty(self) -> None:
@@ -209,9 +207,7 @@ class PostgreSQLLink:
 
     def restore(self, tables: list[str]) -> None:
         for table in tables:
-            self._db.execute(
-                f'DELETE FROM "{table}"; INSERT INTO "{table}" SELECT * FROM kept."{table}"'.encode()
-            )
+            self._db.execute(f'DELETE FROM "{table}"; INSERT INTO "{table}" SELECT * FROM kept."{table}"'.encode())
 
     def vacuum(self, table: str) -> None:
         self._db.execute(f'VACUUM "{table}"'.encode())

@@ -377,3 +377,13 @@ def test_the_position_in_the_queue_counts_those_before(world):
     last = world.submit(priority=255)
     [row] = world.read(task_to_run.of_tasks, [last])
     assert world.read(task_to_run.position, row) == 2
+
+
+def test_a_bot_that_may_take_nothing_of_the_best_queues_looks_into_the_next(world):
+    kinds = [f"k{n}" for n in range(6)]
+    world.bot("b1", dimensions={"kind": kinds})
+    for kind in kinds[:5]:
+        world.submit(dimensions={"kind": [kind]}, priority=10, expiration_s=10)
+    late = world.submit(dimensions={"kind": [kinds[5]]}, priority=200)
+    world.clock.advance(20)
+    assert [run.task_id for run in world.claim("b1")] == [late]

@@ -117,11 +117,7 @@ def a_head(queue, priority=100, task_rank=0, group=1):
     ],
 )
 def test_the_order_of_queues(heads, running, order):
-    assert [head.queue for head in policy.best_queues(heads, running, 10)] == order
-
-
-def test_no_more_queues_than_asked_for():
-    assert len(policy.best_queues([a_head(i) for i in range(10)], {}, 3)) == 3
+    assert [head.queue for head in policy.best_queues(heads, running)] == order
 
 
 def a_row(queue, task, priority=100, task_rank=0):

@@ -198,3 +198,11 @@ def test_the_name_of_a_deleted_group_is_free(w):
 
 def test_removing_nothing_does_nothing(w):
     w.db.write(lambda tx: remove.remove_tasks(Turn(tx, w.now, w.ids), []))
+
+
+def test_a_deleted_group_takes_its_queues_with_it(w):
+    w.submit()
+    w.do_one("b1")
+    w.do(share.delete_group, w.group.id)
+    w.carry()
+    assert (w.count("task_dimensions"), w.count("bot_task_dimensions")) == (0, 0)

@@ -419,3 +419,23 @@ def test_a_fail_fast_job_is_retried_as_a_whole(w):
     assert w.job_state(job) == "PENDING_RETRY"
     w.sweep()
     assert set(w.states(job).values()) == {"READY"}
+
+
+# ---------------------------------------------------------------- what cannot be run again
+
+
+def test_a_function_whose_input_was_never_produced_cannot_be_forced(w):
+    nodes = {"a": {"task": a_function([], ["int64"])}, "b": {"task": a_function([output_of("a")])}}
+    job = w.job({"a": [], "b": ["a"]}, nodes=nodes)
+    w.do_one("b1", 1)
+    with pytest.raises(WrongState, match="not produced"):
+        w.rerun(job["b"], force=True)
+
+
+@pytest.mark.parametrize("what", ["task", "job"])
+def test_nothing_runs_again_in_a_group_that_is_being_deleted(w, what):
+    job = w.job({"a": []})
+    w.do_one("b1", 1)
+    w.do(share.delete_group, w.group.id)
+    with pytest.raises(WrongState, match="being deleted"):
+        w.rerun(job["a"]) if what == "task" else w.do(rerun.rerun_job, job.id)

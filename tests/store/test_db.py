@@ -127,9 +127,7 @@ def test_every_kind_of_value_survives_every_form_of_insert(db: Db, count: int) -
 def test_blobs_come_back_as_bytes_through_parameters(db: Db) -> None:
     put(db, items(1))
     assert db.write(lambda tx: tx.run("UPDATE item SET body = :body WHERE id = 1", body=ALL_BYTES)) == 1
-    assert db.read(lambda tx: tx.one("SELECT body FROM item WHERE body = :body", body=ALL_BYTES)) == (
-        ALL_BYTES,
-    )
+    assert db.read(lambda tx: tx.one("SELECT body FROM item WHERE body = :body", body=ALL_BYTES)) == (ALL_BYTES,)
 
 
 def test_a_boolean_is_stored_as_a_number(db: Db) -> None:
@@ -193,9 +191,7 @@ def test_in_text_finds_the_members_of_a_list_of_strings(db: Db, count: int) -> N
     names = (NASTY + [f"name {n}" for n in range(MANY)])[:MANY]
     put(db, [(n, None, name, None, None) for n, name in enumerate(names)])
     wanted = names[:count]
-    found = db.read(
-        lambda tx: tx.all("SELECT id FROM item WHERE name {in_text:names} ORDER BY id", names=wanted)
-    )
+    found = db.read(lambda tx: tx.all("SELECT id FROM item WHERE name {in_text:names} ORDER BY id", names=wanted))
     assert [row[0] for row in found] == list(range(count))
     left = db.write(lambda tx: tx.run("DELETE FROM item WHERE NOT (name {in_text:names})", names=wanted))
     assert left == MANY - count
@@ -255,9 +251,7 @@ def test_insert_of_rows_larger_than_a_packet(db: Db) -> None:
     assert db.read(lambda tx: tx.all("SELECT id, n, name, body, cost FROM item ORDER BY id")) == rows
 
 
-@pytest.mark.parametrize(
-    ("there", "given"), [(0, 0), (0, 1), (1, 1), (1, 3), (3, 3), (70, 150), (MANY, MANY + 7)]
-)
+@pytest.mark.parametrize(("there", "given"), [(0, 0), (0, 1), (1, 1), (1, 3), (3, 3), (70, 150), (MANY, MANY + 7)])
 def test_insert_new_counts_only_what_was_not_there(db: Db, there: int, given: int) -> None:
     put(db, items(there))
     assert db.write(lambda tx: tx.insert_new(ITEMS, items(given))) == given - there
@@ -273,9 +267,7 @@ def test_insert_new_leaves_the_old_row_alone(db: Db) -> None:
 
 
 def test_insert_new_does_not_swallow_other_errors(db: Db) -> None:
-    db.write(
-        lambda tx: (tx.run("DROP TABLE item"), tx.run("CREATE TABLE item (id {id}, n INT NOT NULL){table}"))
-    )
+    db.write(lambda tx: (tx.run("DROP TABLE item"), tx.run("CREATE TABLE item (id {id}, n INT NOT NULL){table}")))
     for rows in ([(1, None)], [(1, 1), (2, None)]):
         with pytest.raises(Exception, match=r"(?i)null"):
             db.write(methodcaller("insert_new", Insert("item", "id, n"), rows))
@@ -290,9 +282,7 @@ def test_a_duplicate_in_insert_is_an_error_and_nothing_is_kept(db: Db) -> None:
     assert ids(db) == [1]
 
 
-UPDATE = RowUpdate(
-    "item", "id, n", "name, cost, note = 'x' || name", "cost > 0", "bigint, bigint, text, double"
-)
+UPDATE = RowUpdate("item", "id, n", "name, cost, note = 'x' || name", "cost > 0", "bigint, bigint, text, double")
 
 
 @pytest.mark.parametrize("count", [0, 1, 30, MANY])
@@ -300,9 +290,7 @@ def test_update_rows_gives_each_row_its_own_values(db: Db, count: int) -> None:
     put(db, items(MANY))
     rows = [(n, n * 10, NASTY[n % len(NASTY)], None if n % 3 else n / 8) for n in range(1, count + 1)]
     assert db.write(lambda tx: tx.update_rows(UPDATE, rows)) == count
-    changed = db.read(
-        lambda tx: tx.all("SELECT id, n, name, cost FROM item WHERE note IS NOT NULL ORDER BY id")
-    )
+    changed = db.read(lambda tx: tx.all("SELECT id, n, name, cost FROM item WHERE note IS NOT NULL ORDER BY id"))
     assert changed == rows
 
 
@@ -448,9 +436,7 @@ def test_an_error_after_the_commit_reaches_the_caller_but_the_work_is_done(open_
     assert ids(other) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("event", "attempts"), [("statement", [1, 1]), ("commit", [1, 1]), ("committed", [1, 2])]
-)
+@pytest.mark.parametrize(("event", "attempts"), [("statement", [1, 1]), ("commit", [1, 1]), ("committed", [1, 2])])
 def test_a_lost_connection_runs_fn_again(open_url: Open, db: Db, event: str, attempts: list[int]) -> None:
     """Only when the outcome is unknown does `attempt` rise: fn then looks for its own work first."""
     other = second(open_url, db, probe=Script(event, ConnectionLost()))
@@ -583,9 +569,7 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
     server.stop()
 
 
-def test_a_server_that_dies_and_comes_back_is_found_again(
-    own_server: servers.Server, open_test_db: Open
-) -> None:
+def test_a_server_that_dies_and_comes_back_is_found_again(own_server: servers.Server, open_test_db: Open) -> None:
     db = open_test_db(own_server.new_database(), sleep=lambda _: None)
     db.write(lambda tx: tx.run(CREATE))
     put(db, items(1))
@@ -657,9 +641,7 @@ def test_an_sqlite_file_is_free_again_after_close(sqlite_url: str) -> None:
     open_db(sqlite_url).close()
 
 
-def test_a_reader_may_look_into_a_file_in_use_but_not_write(
-    sqlite_db: Db, sqlite_url: str, open_test_db: Open
-) -> None:
+def test_a_reader_may_look_into_a_file_in_use_but_not_write(sqlite_db: Db, sqlite_url: str, open_test_db: Open) -> None:
     sqlite_db.write(lambda tx: tx.run(CREATE))
     reader = open_test_db(sqlite_url, role="reader")
     assert ids(reader) == []

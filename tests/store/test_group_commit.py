@@ -153,9 +153,7 @@ def test_a_group_whose_commit_fails_is_run_again_one_by_one(db: Db, group: Group
 
 
 @pytest.mark.parametrize("event", ["statement", "commit"])
-def test_an_error_of_the_whole_group_is_survived(
-    db: Db, group: GroupCommit, events: Events, event: str
-) -> None:
+def test_an_error_of_the_whole_group_is_survived(db: Db, group: GroupCommit, events: Events, event: str) -> None:
     gate = Gate(group)
     futures = [group.submit(add(n)) for n in (1, 2, 3)]
     events.raises[event] = ConnectionLost()
@@ -164,9 +162,7 @@ def test_an_error_of_the_whole_group_is_survived(
     assert ids(db) == [1, 2, 3]
 
 
-def test_a_lost_reply_reaches_every_caller_and_nothing_is_run_twice(
-    db: Db, group: GroupCommit, events: Events
-) -> None:
+def test_a_lost_reply_reaches_every_caller_and_nothing_is_run_twice(db: Db, group: GroupCommit, events: Events) -> None:
     gate = Gate(group)
     gate.future.add_done_callback(lambda _: events.raises.update(committed=LostReply()))
     futures = [group.submit(add(n)) for n in (1, 2)]
@@ -190,9 +186,7 @@ def test_an_unknown_outcome_runs_the_group_again_with_a_higher_attempt(db: Db, e
     assert attempts == [1, 2]
 
 
-def test_a_group_is_not_endless(
-    db: Db, group: GroupCommit, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_is_not_endless(db: Db, group: GroupCommit, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "MOST_AT_ONCE", 10)
     gate = Gate(group)
     futures = [group.submit(add(n)) for n in range(25)]

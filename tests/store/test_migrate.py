@@ -74,9 +74,7 @@ class Killed(BaseException):
     """Not an Exception: nothing may catch it, as nothing catches a kill."""
 
 
-def test_a_migration_killed_at_any_statement_is_completed_by_the_next(
-    new_db_url: str, open_test_db: Open
-) -> None:
+def test_a_migration_killed_at_any_statement_is_completed_by_the_next(new_db_url: str, open_test_db: Open) -> None:
     """One database, killed one event later each time, until it gets through."""
     fuse = 0
 

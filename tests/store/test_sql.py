@@ -124,9 +124,7 @@ def test_insert_of_several_rows():
 
 
 def test_update_with_values_per_row():
-    update = RowUpdate(
-        "t", "id, seq", "a, n = coalesce(n, 0) + 1, b", "c IS NULL", "bigint, int, text, double"
-    )
+    update = RowUpdate("t", "id, seq", "a, n = coalesce(n, 0) + 1, b", "c IS NULL", "bigint, int, text, double")
     assert row_update_text(SQLITE, update) == (
         "UPDATE t SET a = ?3, n = coalesce(n, 0) + 1, b = ?4 WHERE t.id = ?1 AND t.seq = ?2 AND (c IS NULL)"
     )

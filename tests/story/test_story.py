@@ -15,8 +15,7 @@ CHANCE = re.compile(
 )
 CONSTANT = re.compile(r"(\w+\.)?_?[A-Z][A-Z0-9_]*(\.\w+)?")
 MAY_WRITE_SQL = {
-    f"store/{name}.py"
-    for name in ("sql", "link", "sqlite", "postgresql", "mariadb", "db", "migrate", "filters")
+    f"store/{name}.py" for name in ("sql", "link", "sqlite", "postgresql", "mariadb", "db", "migrate", "filters")
 }
 MAY_READ_A_CLOCK = {"store/db.py", "store/group_commit.py", "store/migrate.py"}
 
@@ -28,9 +27,7 @@ def test_every_file_is_listed_exactly_once():
 
 
 def test_every_listed_file_exists():
-    assert set(source.reading_order()) - set(source.files()) == set(), (
-        "STORY.md lists files that do not exist"
-    )
+    assert set(source.reading_order()) - set(source.files()) == set(), "STORY.md lists files that do not exist"
 
 
 def test_a_file_imports_only_what_the_reader_has_read():

@@ -764,7 +764,7 @@ _RARE_PROPERTIES_KEYS: Final = frozenset(_RARE_IN_PROPERTIES)
 
 def _plain_task(raw: object, limits: Limits, label: str = "") -> TaskRequest | None:
     """What _checked_task would answer, if it is sure to have nothing to note; else None."""
-    if limits is not DEFAULT_LIMITS or not _is_json_object(raw):
+    if not (limits is _D or structs.replace(limits, deployment=_D.deployment) == _D) or not _is_json_object(raw):
         return None
     try:
         given = msgspec.convert(raw, _PlainTask)

@@ -123,10 +123,23 @@ def _from_one(turn: Turn, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
 
 
 def _from_several(turn: Turn, bot: Bot, heads: Sequence[Head], n: int) -> list[TaskToRun]:
-    """Take n of several queues in the order of the policy."""
+    """Take n of several queues in the order of the policy.
+
+    Only the best queues are looked into, and the next ones only when those have nothing that this bot may take.
+    """
     groups = {head.queue: head.resource_group_id for head in heads}
     running = task_result.running_by_group(turn.tx) if len(set(groups.values())) > 1 else {}
-    looked = best_queues(heads, running, min(max(n, 4), _MOST_QUEUES))
+    ordered = best_queues(heads, running)
+    step = min(max(n, 4), _MOST_QUEUES)
+    for start in range(0, len(ordered), step):
+        taken = _from_best(turn, bot, ordered[start : start + step], running, n)
+        if taken:
+            return taken
+    return []
+
+
+def _from_best(turn: Turn, bot: Bot, looked: Sequence[Head], running: Mapping[int, int], n: int) -> list[TaskToRun]:
+    groups = {head.queue: head.resource_group_id for head in looked}
     candidates = _candidates(turn, bot, looked, groups, running, n)
     picks = share_out(candidates, groups, running, n)
     lines = {queue: iter(rows) for queue, rows in candidates.items()}

@@ -121,10 +121,9 @@ def choose_slice(slices: Sequence[SliceFacts], first: int, served: set[int]) -> 
 # ---------------------------------------------------------------- dispatch
 
 
-def best_queues(heads: Iterable[Head], running: Mapping[int, int], n: int) -> list[Head]:
-    """The queues to look into, best first: by priority, then by the group's share, then by rank."""
-    ordered = sorted(heads, key=lambda h: (h.priority, running.get(h.resource_group_id, 0), h.task_rank, h.queue))
-    return ordered[:n]
+def best_queues(heads: Iterable[Head], running: Mapping[int, int]) -> list[Head]:
+    """The queues, best first: by priority, then by the group's share, then by rank."""
+    return sorted(heads, key=lambda h: (h.priority, running.get(h.resource_group_id, 0), h.task_rank, h.queue))
 
 
 def share_out(

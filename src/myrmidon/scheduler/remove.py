@@ -15,7 +15,7 @@ from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import drain as drains
 from myrmidon.store import job as jobs
-from myrmidon.store import outbox, task_request, task_result
+from myrmidon.store import outbox, task_queues, task_request, task_result
 from myrmidon.store import value as values
 from myrmidon.store.db import Tx
 from myrmidon.store.drain import CHUNK, Drain
@@ -100,6 +100,7 @@ def remove_group_on(turn: Turn, drain: Drain) -> list[int]:
         values.unref_by_group(turn.tx, refs, group_id)
         values.delete_unreferenced(turn.tx, refs)
         return []
+    task_queues.forget_group(turn.tx, group_id)
     jobs.delete_group(turn.tx, group_id)
     turn.drained(drain)
     return []

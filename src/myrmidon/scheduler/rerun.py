@@ -13,6 +13,7 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
+from myrmidon.scheduler.plan import open_group
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.settle import settle, stop
@@ -71,6 +72,7 @@ def rerun(
 
 
 def _check(turn: Turn, task: TaskResult, *, force: bool) -> None:
+    open_group(turn, task.resource_group_id)
     turn.know([task.id])
     job = turn.job_of(task)
     if job and job.state in (JobState.CANCELLED, JobState.PENDING_RETRY):
@@ -85,6 +87,8 @@ def _check(turn: Turn, task: TaskResult, *, force: bool) -> None:
         raise WrongState("the task has succeeded; say force to run it again all the same")
     if not force and not _fed(task):
         raise WrongState("the task's parents have not succeeded; say force to run it without them")
+    if values.lacks_input(turn.tx, task.id):
+        raise WrongState("the task reads what its parents have not produced; run those again first")
 
 
 def _fed(task: TaskResult) -> bool:
@@ -224,6 +228,7 @@ def rerun_job(
     job = turn.jobs.get(job_id)
     if job is None or job.staged:
         raise NotFound("job", show_task(job_id))
+    open_group(turn, job.resource_group_id)
     if job.state == JobState.CANCELLED:
         raise WrongState("the job was cancelled; submit it anew")
     if job.state == JobState.SUCCEEDED and not full:

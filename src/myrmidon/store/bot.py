@@ -47,9 +47,7 @@ _SAVE = RowUpdate(
 
 def save(tx: Tx, bot: Bot) -> None:
     """Write a locked bot."""
-    bot.serving = int(
-        bool(bot.alive) and not bot.draining and bot.quarantined is None and bot.maintenance is None
-    )
+    bot.serving = int(bool(bot.alive) and not bot.draining and bot.quarantined is None and bot.maintenance is None)
     tx.update_rows(_SAVE, [structs.astuple(bot)])
 
 

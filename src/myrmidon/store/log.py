@@ -148,9 +148,7 @@ def read(tx: Tx, task_id: int, run: int, *, stream: int, start: int, length: int
     end = start + length
     parts = []
     at = start
-    for begin, stored in tx.all(BEFORE, **where, low=start) + tx.all(
-        OVERLAPPING, **where, low=start, high=end
-    ):
+    for begin, stored in tx.all(BEFORE, **where, low=start) + tx.all(OVERLAPPING, **where, low=start, high=end):
         low, high = max(begin, at), min(begin + len(stored), end)
         if high > low:
             parts.append(LogPart(low, bytes(stored[low - begin : high - begin]), low - at))

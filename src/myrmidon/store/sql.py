@@ -239,8 +239,7 @@ def insert_text(dialect: Dialect, statement: Insert, rows: int, *, only_new: boo
     else:
         width = statement.width
         values = ", ".join(
-            "(" + ", ".join(f"${row * width + column}" for column in range(1, width + 1)) + ")"
-            for row in range(rows)
+            "(" + ", ".join(f"${row * width + column}" for column in range(1, width + 1)) + ")" for row in range(rows)
         )
     return insert_head(statement) + values + (" ON CONFLICT DO NOTHING" if only_new else "")
 
@@ -284,4 +283,3 @@ def _matches(update: RowUpdate, value: Any) -> str:
 def _unnest(update: RowUpdate) -> str:
     arrays = [f"${n}::{TYPES[name]}[]" for n, name in enumerate(update.type_names, 1)]
     return f"unnest({', '.join(arrays)}) AS v({', '.join(f'c{n}' for n in range(1, len(arrays) + 1))})"
-

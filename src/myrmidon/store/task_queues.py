@@ -30,9 +30,7 @@ class Queue(Struct, frozen=True):
 
 
 _COLUMNS = "id, hash, probe, resource_group_id, pool, dimensions, used_at, shared"
-_QUEUES = Insert(
-    "task_dimensions", "id, hash, probe, resource_group_id, pool, dimensions, shared, created_at, used_at"
-)
+_QUEUES = Insert("task_dimensions", "id, hash, probe, resource_group_id, pool, dimensions, shared, created_at, used_at")
 BY_HASH = f"""
     SELECT {_COLUMNS} FROM task_dimensions
      WHERE resource_group_id = :resource_group AND hash {{in_text:hashes}} ORDER BY hash, probe
@@ -95,6 +93,17 @@ def forget_idle(tx: Tx, *, before: Micros, n: int) -> int:
             tx.run(FORGET_MATCHES, queue=queue)
             gone += 1
     return gone
+
+
+OF_GROUP = "SELECT id FROM task_dimensions WHERE resource_group_id = :resource_group"
+FORGET_ONE = "DELETE FROM task_dimensions WHERE id = :id"
+
+
+def forget_group(tx: Tx, resource_group_id: int) -> None:
+    """Drop the queues of a group that is deleted; it has no tasks left."""
+    for (queue,) in tx.all(OF_GROUP, resource_group=resource_group_id):
+        tx.run(FORGET_MATCHES, queue=queue)
+        tx.run(FORGET_ONE, id=queue)
 
 
 # ---------------------------------------------------------------- pools

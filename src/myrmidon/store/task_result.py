@@ -270,9 +270,7 @@ def runs_of(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
     return [TaskRun(*row) for row in tx.all(RUNS, task_ids=task_ids)]
 
 
-RUNS_OF_BOT = (
-    f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"
-)
+RUNS_OF_BOT = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"
 
 
 def live_runs_of_bot(tx: Tx, bot_id: str) -> list[TaskRun]:

@@ -73,6 +73,19 @@ def reads_shared(tx: Tx, task_ids: Sequence[int]) -> set[int]:
     return {row[0] for row in tx.all(READS_SHARED, ids=task_ids)} if task_ids else set()
 
 
+UNWRITTEN = """
+    SELECT i.position FROM task_inputs i LEFT JOIN "values" v ON v.id = i.value_id
+     WHERE i.task_id = :task
+       AND ((i.type = 'VALUE' AND v.size IS NULL) OR (i.type = 'SHARED_VALUE' AND i.shared_value_id IS NULL))
+     LIMIT 1
+"""
+
+
+def lacks_input(tx: Tx, task_id: int) -> bool:
+    """Some input of the task has not been produced."""
+    return tx.one(UNWRITTEN, task=task_id) is not None
+
+
 OUTPUTS = """
     SELECT o.task_id, o.position, o.type, o.value_id, o.shared_value_id, v.type
       FROM task_outputs o JOIN "values" v ON v.id = o.value_id
@@ -98,9 +111,7 @@ def read(tx: Tx, ids: Sequence[int]) -> dict[int, Value]:
     }
 
 
-WRITE = (
-    'UPDATE "values" SET payload = :payload, digest = :digest, size = :size WHERE id = :id AND size IS NULL'
-)
+WRITE = 'UPDATE "values" SET payload = :payload, digest = :digest, size = :size WHERE id = :id AND size IS NULL'
 
 
 def write(tx: Tx, value_id: int, payload: Payload) -> bool:
@@ -111,12 +122,8 @@ def write(tx: Tx, value_id: int, payload: Payload) -> bool:
 ERASE = """
     UPDATE "values" SET payload = NULL, digest = NULL, size = NULL WHERE id {in:ids}
 """
-_LINK = RowUpdate(
-    "task_outputs", key="task_id, position", sets="shared_value_id", types="bigint, int, bigint"
-)
-_LINK_INPUTS = RowUpdate(
-    "task_inputs", key="task_id, position", sets="shared_value_id", types="bigint, int, bigint"
-)
+_LINK = RowUpdate("task_outputs", key="task_id, position", sets="shared_value_id", types="bigint, int, bigint")
+_LINK_INPUTS = RowUpdate("task_inputs", key="task_id, position", sets="shared_value_id", types="bigint, int, bigint")
 
 
 def erase(tx: Tx, value_ids: Sequence[int]) -> None:
@@ -138,8 +145,7 @@ INPUTS_OF = """
 def link_consumers(tx: Tx, producer: int, value_id: int, shared_value_id: int | None) -> None:
     """Point the inputs fed by a shared output to the shared value that was produced."""
     rows = [
-        (task, position, shared_value_id)
-        for task, position in tx.all(INPUTS_OF, producer=producer, value=value_id)
+        (task, position, shared_value_id) for task, position in tx.all(INPUTS_OF, producer=producer, value=value_id)
     ]
     tx.update_rows(_LINK_INPUTS, rows)
 
@@ -156,9 +162,7 @@ def insert_shared(tx: Tx, rows: Sequence[tuple[int, int, str, Payload, Micros]])
     tx.insert(_SHARED, [(i, g, t, p.inline, p.digest, p.size, at) for i, g, t, p, at in rows])
 
 
-LOCK_SHARED = (
-    "SELECT id, type, payload, digest, size FROM shared_values WHERE id {in:ids} ORDER BY id {for_update}"
-)
+LOCK_SHARED = "SELECT id, type, payload, digest, size FROM shared_values WHERE id {in:ids} ORDER BY id {for_update}"
 READ_SHARED = "SELECT id, type, payload, digest, size FROM shared_values WHERE id {in:ids} ORDER BY id"
 
 
@@ -187,9 +191,7 @@ LIST_OF_GROUP = """
     SELECT id FROM resource_group_to_shared_value_ref
      WHERE resource_group_id = :owner AND id > :after ORDER BY id LIMIT :n
 """
-LIST_OF_JOB = (
-    "SELECT id FROM job_to_shared_value_ref WHERE job_id = :owner AND id > :after ORDER BY id LIMIT :n"
-)
+LIST_OF_JOB = "SELECT id FROM job_to_shared_value_ref WHERE job_id = :owner AND id > :after ORDER BY id LIMIT :n"
 
 
 def held_by_group(tx: Tx, ids: Sequence[int], group_id: int) -> set[int]:
@@ -222,9 +224,7 @@ def ref_by_job(tx: Tx, ids: Sequence[int], job_id: int) -> int:
     return tx.insert_new(_JOB_REFS, [(i, job_id) for i in ids])
 
 
-UNREF_GROUP = (
-    "DELETE FROM resource_group_to_shared_value_ref WHERE id {in:ids} AND resource_group_id = :owner"
-)
+UNREF_GROUP = "DELETE FROM resource_group_to_shared_value_ref WHERE id {in:ids} AND resource_group_id = :owner"
 UNREF_JOB = "DELETE FROM job_to_shared_value_ref WHERE id {in:ids} AND job_id = :owner"
 UNREFERENCED = """
     SELECT v.id FROM shared_values v
@@ -310,6 +310,4 @@ LINKED_INPUT = """
 
 def linked(tx: Tx, job_id: int, shared_value_id: int) -> bool:
     """Some input or output of the job still names the shared value."""
-    return any(
-        tx.one(text, job=job_id, shared=shared_value_id) is not None for text in (LINKED, LINKED_INPUT)
-    )
+    return any(tx.one(text, job=job_id, shared=shared_value_id) is not None for text in (LINKED, LINKED_INPUT))

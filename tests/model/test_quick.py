@@ -322,98 +322,133 @@ def test_what_is_right_but_strange_is_read_the_same_by_both(raw):
 # -- and neither does anything else -------------------------------------------------------------------------
 
 
-def near(least: int, most: int) -> st.SearchStrategy[object]:
-    """Numbers in the range and just outside of it, and what looks like one."""
-    inside = st.one_of(st.sampled_from([least, most]), st.integers(least, most))
-    outside = st.sampled_from([least - 1, most + 1, None, True, 1.0, "1", Whole(least), Number.SEVEN])
-    return st.one_of(inside, inside, inside, inside, outside)
+def near(least: int, most: int) -> st.SearchStrategy[int]:
+    return st.one_of(st.sampled_from([least, most]), st.integers(least, most))
 
 
-def words(*usual: str) -> st.SearchStrategy[object]:
-    strange = st.sampled_from(["", " ", "\0", "\ud800", "\n", "a\n", "\u00e4", "a|b", Text("a"), Word.A, None, 1, b"a"])
-    usually = st.sampled_from(usual)
-    return st.one_of(usually, usually, usually, usually, usually, st.text(max_size=5), strange)
+def several(item: st.SearchStrategy, *, least: int = 0, most: int = 3) -> st.SearchStrategy[list]:
+    return st.lists(item, min_size=least, max_size=most)
 
 
-def several(item: st.SearchStrategy[object], most: int = 3) -> st.SearchStrategy[object]:
-    lists = st.lists(item, max_size=most)
-    strange = st.one_of(lists.map(tuple), st.sets(words("a", "a:b"), max_size=2), st.none())
-    return st.one_of(lists, lists, lists, lists, lists, strange)
-
-
-def record(required: dict, optional: dict) -> st.SearchStrategy[object]:
-    usual = st.fixed_dictionaries(required, optional=optional)
-    strange = st.one_of(usual.map(MappingProxyType), usual.map(OrderedDict), usual.map(lambda d: {**d, "more": 1}))
-    return st.one_of(usual, usual, usual, usual, usual, usual, strange)
-
-
-flags = st.one_of(st.booleans(), st.booleans(), st.sampled_from([None, 0, 1, "true"]))
-names = words("a", "b_1", "PATH", "os", "a.b-c", "1")
-paths = words(
-    "a", "a/b", ".git", "a.b/c-d", ".", "..", "a/../b", "/a", "a//b", "a/", "./a", "c:a", "a\\b", "..a", "a b"
+words = st.text(st.sampled_from("ab:|._- /\n\u00e4\U0001f41c"), min_size=1, max_size=5)
+keys = st.sampled_from(["A", "_1", "PATH", "b"])
+paths = st.sampled_from(["a", "a/b", ".git", "a.b/c-d", ".", "..a", "a b", "\u00e4", "a\n", "a+b"])
+caches = st.lists(
+    st.fixed_dictionaries({"name": st.sampled_from(["c", "b", "a_1", "9"]), "path": paths}),
+    max_size=3,
+    unique_by=(lambda c: c["name"], lambda c: c["path"]),
 )
-dimensions = st.one_of(
-    st.fixed_dictionaries(
-        {"pool": st.just(["ci"])},
-        optional={"os": several(words("Linux", "Debian|Arch", "x y")), "id": several(words("bot"), 2)},
-    ),
-    st.dictionaries(st.one_of(st.just("pool"), names), several(words("ci", "a")), max_size=3),
-)
-caches = several(record({"name": words("a", "b", "c_1", "A"), "path": paths}, {}))
-properties = record(
-    {"dimensions": dimensions, "command": several(words("a", "--b", "c d"))},
-    {
-        "relative_cwd": paths,
-        "env": st.dictionaries(names, words("a", "/b", ""), max_size=3),
-        "env_prefixes": st.dictionaries(names, several(paths), max_size=2),
-        "caches": caches,
-        "inputs": st.sampled_from([None, {"digest": DIGEST, "size": 1}, {"digest": "a", "size": 1}]),
-        "outputs": several(paths),
-        "execution_timeout_s": near(1, 604_800),
-        "io_timeout_s": near(0, 604_800),
-        "grace_period_s": near(0, 3_600),
-        "idempotent": flags,
-    },
-)
-slices = record({"properties": properties}, {"expiration_s": near(1, 604_800), "wait_for_capacity": flags})
-sometimes_function = {
-    "function": st.sampled_from([None, {"package_name": "a", "func_name": "b"}, {"package_name": "a"}]),
-    "inputs": st.sampled_from([None, [], [constant()], [output_of("a")], [{"kind": "?"}], ()]),
-    "outputs": st.sampled_from([None, [], [{"type": "int"}], [{"type": "?"}]]),
+values = st.lists(st.sampled_from(["Linux", "Debian|Arch", "x y", "\u00e4"]), min_size=1, max_size=3, unique=True)
+properties: dict[str, st.SearchStrategy] = {
+    "relative_cwd": st.one_of(st.just(""), paths),
+    "env": st.dictionaries(keys, st.one_of(st.just(""), words), max_size=3),
+    "env_prefixes": st.dictionaries(keys, several(paths), max_size=2),
+    "caches": caches,
+    "inputs": st.sampled_from([None, {"digest": DIGEST, "size": 1}]),
+    "outputs": several(paths),
+    "execution_timeout_s": near(100, 604_800),
+    "io_timeout_s": near(0, 604_800),
+    "grace_period_s": near(0, 3_600),
+    "idempotent": st.booleans(),
 }
-tasks = record(
-    {"name": words("a", "hello world"), "slices": several(slices, 2)},
-    {
-        "priority": near(0, 255),
-        "tags": several(words("a:b", "a:a", "c:")),
-        "user": words("a"),
-        "service_account": words("none", "bot", "a@b"),
-        "parent": words("5cee4880088101", "5cee4880088100"),
-        "detached": flags,
-        "retries": near(0, 100),
-        "reruns": near(0, 100),
-        "max_instances": near(1, 16),
-        "soft_timeout_s": near(1, 604_800),
-        "lease_s": near(30, 3_600),
-        "deadline_s": near(1, 2_592_000),
-        "secret_bytes": words("AQ==", "AQ=", "AR=="),
-        "evaluate_only": flags,
-        "external_id": words("a-b", "a.b"),
-        "routing": words("a.b", "", "a*"),
-        "metadata": st.dictionaries(words("a"), words("b"), max_size=2),
-        **sometimes_function,
-    },
+dimensions = st.fixed_dictionaries(
+    {"pool": st.just(["ci"])}, optional={"os": values, "a.b-c": values, "id": st.just(["bot"])}
 )
+task: dict[str, st.SearchStrategy] = {
+    "priority": near(0, 255),
+    "tags": several(words.map("k:{}".format)),
+    "user": words,
+    "service_account": st.sampled_from(["", "none", "bot", "a@b"]),
+    "parent": st.just("5cee4880088101"),
+    "detached": st.booleans(),
+    "retries": near(0, 100),
+    "reruns": near(0, 100),
+    "max_instances": near(1, 16),
+    "soft_timeout_s": near(1, 99),
+    "lease_s": near(30, 3_600),
+    "deadline_s": near(1, 2_592_000),
+    "secret_bytes": st.sampled_from(["AQ==", "AR==", "", b"a"]),
+    "evaluate_only": st.booleans(),
+    "external_id": st.just("a-b"),
+    "routing": st.sampled_from(["", "a.b"]),
+    "metadata": st.dictionaries(words, words, max_size=2),
+}
+functions: dict[str, st.SearchStrategy] = {
+    "function": st.sampled_from([{"package_name": "a", "func_name": "b"}]),
+    "inputs": st.sampled_from([None, [], [constant()], [output_of("a")]]),
+    "outputs": st.sampled_from([None, [], [{"type": "int"}], [{"type": "int", "shared": True}]]),
+}
 
 
-@given(tasks)
-@settings(max_examples=700, deadline=None)
+def slices(**required: st.SearchStrategy) -> st.SearchStrategy[list]:
+    wanted = st.fixed_dictionaries({"dimensions": dimensions, **required}, optional=properties)
+    one = st.fixed_dictionaries(
+        {"properties": wanted}, optional={"expiration_s": near(1, 604_800), "wait_for_capacity": st.booleans()}
+    )
+    return st.lists(one, min_size=1, max_size=2, unique_by=repr)
+
+
+commands = st.fixed_dictionaries({"name": words, "slices": slices(command=several(words, least=1))}, optional=task)
+calls = st.fixed_dictionaries({**functions, "slices": slices()}, optional={"name": words, **task})
+nearly_valid = st.one_of(commands, commands, calls)
+
+SPOILERS: list[object] = [
+    *(None, True, 1, 0, -1, 1.0, 1 << 70, b"a", "", " ", "a", "\0", "\ud800", "\n", "a|b", "..", "/a"),
+    *((), [], {}, set(), frozenset({"a:b"}), {"a": "b"}, ["a"], [["a"]], Text("a"), Word.A, Whole(40), Number.SEVEN),
+]
+
+
+@st.composite
+def spoilt(draw, tree):
+    """The tree with one place replaced by something strange, or by what only looks the same."""
+    if isinstance(tree, (dict, list)) and tree and draw(st.integers(0, 7)):
+        if isinstance(tree, dict):
+            key = draw(st.sampled_from(list(tree)))
+            if draw(st.integers(0, 19)) == 0:
+                return {
+                    (
+                        draw(st.sampled_from([None, 1, "", "a", "1", "\0", "\ud800", Text("a"), Text(key)]))
+                        if k == key
+                        else k
+                    ): v
+                    for k, v in tree.items()
+                }
+            return {**tree, key: draw(spoilt(tree[key]))}
+        at = draw(st.integers(0, len(tree) - 1))
+        return [*tree[:at], draw(spoilt(tree[at])), *tree[at + 1 :]]
+    alike: list[object] = []
+    match tree:
+        case dict():
+            alike = [MappingProxyType(tree), OrderedDict(tree), UserDict(tree), {Text(k): v for k, v in tree.items()}]
+        case list():
+            alike = [tuple(tree), [*tree, *tree], iter(tree), *([set(tree)] if all_texts(tree) else [])]
+        case bool():
+            alike = [int(tree), str(tree)]
+        case int():
+            alike = [Whole(tree), float(tree), str(tree), -tree, tree * 1000]
+        case str():
+            alike = [Text(tree), tree + "\0", "\ud800" + tree, tree * 1000, tree + " ", tree.encode(), [tree]]
+    return draw(st.sampled_from([*alike, *alike, *SPOILERS]))
+
+
+def all_texts(values: list) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+@given(nearly_valid)
+@settings(max_examples=200, deadline=None)
 def test_generated_requests_are_read_the_same_by_both(raw):
     check_agreement(raw)
 
 
+@given(st.one_of(st.sampled_from(list(ORDINARY.values())), nearly_valid).flatmap(spoilt))
+@settings(max_examples=500, deadline=None)
+def test_generated_and_spoilt_requests_are_read_the_same_by_both(raw):
+    check_agreement(raw)
+
+
 @given(st.one_of(mutated(COMMAND), mutated(FUNCTION), *(mutated(raw) for raw in ORDINARY.values())))
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_mutated_requests_are_read_the_same_by_both(raw):
     check_agreement(raw)
     check_agreement(raw, "label")

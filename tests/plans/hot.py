@@ -112,7 +112,7 @@ def _feed(tx: Any, w: World, f: Facts) -> Any:
 
 def _references(tx: Any, w: World, f: Facts) -> Any:
     share.ref_value(tx, JobOwner(w.group, f["job"]), f["value"])
-    return share.unref_value(tx, JobOwner(w.group, f["job"]), f["value"])
+    return share.unref_value(tx, GroupOwner(w.group), f["value"])
 
 
 def _queue(w: World) -> int:

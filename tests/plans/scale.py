@@ -17,6 +17,7 @@ SECOND = 1_000_000
 ALONE = {"marks", "pools", "resource_groups", "schema_version", "schedulers", "sinks", "tokens", "drains"}
 BOT = {("bots", "id"), ("bot_settings", "bot_id")}
 NAMES = {"bot_id", "request_key"}
+HASHES = {("task_dimensions", "hash"), ("task_donors", "dedupe_key")}
 FIXED = {("task_to_run", "queue"), ("task_slices", "queue"), ("task_to_run", "task_rank")}
 
 
@@ -47,8 +48,8 @@ def _expression(table: str, column: str, values: list[Any]) -> str:
     name = f"s.{_quoted(column)}"
     if (table, column) in FIXED or column == "resource_group_id":
         return name
-    if (table, column) == ("task_dimensions", "probe"):
-        return "n.value"
+    if (table, column) in HASHES:
+        return f"SUBSTR({name}, 1, 20) || '_' || n.value"
     if (table, column) in BOT or column in NAMES:
         return f"{name} || '_' || n.value"
     if known and all(isinstance(value, int) and value > 10**17 for value in known):

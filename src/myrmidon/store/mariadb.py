@@ -229,6 +229,9 @@ def _target(url: str) -> dict[str, Any]:
         target["unix_socket"] = socket
     if ca := options.pop("ssl_ca", None):
         target["ssl"] = ssl.create_default_context(cafile=ca)
+    else:
+        # Left to itself the driver reads all certificates of the machine for every connection, and trusts none.
+        target["ssl_disabled"] = True
     if options:
         raise StoreRefused(f"The database URL has unknown options: {', '.join(sorted(options))}.")
     return target

@@ -875,3 +875,27 @@ class SequencerSequencerForTheFirstTime:
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert out.a + out.b == 3
         assert w.all("SELECT position FROM outbox ORDER BY position") == [(1,), (2,), (3,)]
+
+
+@pair("submit/delete_group", loses=(WrongState, NotFound))
+class SubmitDeleteGroup:
+    """A task that was acknowledged keeps its group; a group that is going takes nothing in."""
+
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        return {"draft": w.draft()}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["draft"]])
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        return w.do(share.delete_group, w.group)
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert (out.lost_a is None) != (out.lost_b is None)
+        deleting = w.value("SELECT deleting FROM resource_groups WHERE id = :id", id=w.group)
+        assert deleting == int(out.lost_b is None)

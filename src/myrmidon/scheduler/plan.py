@@ -69,7 +69,7 @@ class Produced(Struct, frozen=True):
 
 def open_group(turn: Turn, group_id: int) -> ResourceGroup:
     """The resource group that new things enter; it must exist and stay."""
-    group = jobs.group_by_id(turn.tx, group_id)
+    group = jobs.share_group(turn.tx, group_id)
     if group is None:
         raise NotFound("resource group", str(group_id))
     if group.deleting:

@@ -294,6 +294,7 @@ def delete(tx: Tx, job_id: int) -> None:
 _GROUPS = Insert("resource_groups", "id, external_id, created_at, deleting")
 GROUP = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE external_id = :external_id"
 GROUP_BY_ID = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE id = :id"
+SHARE_GROUP = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE id = :id {for_share}"
 LOCK_GROUP = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE id = :id {for_update}"
 GROUPS = """
     SELECT id, external_id, created_at, deleting FROM resource_groups
@@ -324,6 +325,12 @@ def group(tx: Tx, external_id: str) -> ResourceGroup | None:
 
 def group_by_id(tx: Tx, group_id: int) -> ResourceGroup | None:
     row = tx.one(GROUP_BY_ID, id=group_id)
+    return ResourceGroup(*row) if row else None
+
+
+def share_group(tx: Tx, group_id: int) -> ResourceGroup | None:
+    """A group that something is about to enter: whoever deletes it waits until that is in, and sees it."""
+    row = tx.one(SHARE_GROUP, id=group_id)
     return ResourceGroup(*row) if row else None
 
 

@@ -3,7 +3,7 @@
 This file only turns text into text; it connects to nothing. A statement is written once, as a constant, with
 ``:name`` parameters and these fragments:
 
-    {for_update} {skip_locked}   row locks; nothing on SQLite, which has one writer anyway
+    {for_update} {for_share} {skip_locked}   row locks; nothing on SQLite, which has one writer anyway
     {in:name} {in_text:name}     membership in a list of integers or strings: ``WHERE id {in:ids}``
     {each:name} {each_text:name} the list as a table with one column ``value``; it may be given an alias
     {blob} {longtext} {text_key} {id} {table} {clustered}     for CREATE TABLE only
@@ -50,6 +50,8 @@ MARIADB_TEXT = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
 FIXED: dict[str, tuple[str, str, str]] = {
     # name: SQLite, PostgreSQL, MariaDB
     "for_update": ("", "FOR UPDATE", "FOR UPDATE"),
+    # Keeps a row from being deleted or changed by who locks it for that; many may hold it at once.
+    "for_share": ("", "FOR KEY SHARE", "LOCK IN SHARE MODE"),
     "skip_locked": ("", "FOR UPDATE SKIP LOCKED", "FOR UPDATE SKIP LOCKED"),
     "blob": ("BLOB", "BYTEA", "LONGBLOB"),
     "longtext": ("TEXT", "TEXT", "LONGTEXT"),

@@ -288,7 +288,7 @@ class Simulation:
         self._full_check()
 
     def _nobody_forgotten(self) -> None:
-        """No run lives on though its bot is gone. What a server wrote while its clock was ahead is believed till then."""
+        """No run lives on though its bot is gone. A clock that was ahead makes that late."""
         if self.world.faults.struck["clock jumped forward"]:
             return
         before = self.world.now - 200 * SECOND

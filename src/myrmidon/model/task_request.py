@@ -236,8 +236,11 @@ def parse_task(raw: object, limits: Limits = DEFAULT_LIMITS) -> TaskRequest:
 
     An input that is the output of another task is refused here: a lone task has no job to find it in.
     """
+    request = _plain_task(raw, limits)
+    if request is not None and not request.inputs:
+        return request
     check = Checker(limits)
-    request = read_task(check, raw, ())
+    request = request or _checked_task(check, raw, ())
     for i, given in enumerate(request.inputs):
         if isinstance(given, OutputOf):
             check.note(

@@ -22,8 +22,7 @@ from myrmidon.model.task_request import (
     Shared,
     TaskRequest,
     automatic_tags,
-    properties_hash,
-    properties_json,
+    properties_row,
 )
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.policy import SECOND
@@ -215,52 +214,45 @@ def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int]) -> N
     plan.tags = automatic_tags(structs.replace(r, user=plan.user) if plan.user else r)
     function = r.function
     turn.requests[plan.task_id] = RequestRow(
-        id=plan.task_id,
-        resource_group_id=group_id,
-        external_id=r.external_id,
-        job_id=plan.job_id,
-        task_graph_insertion_id=plan.insertion,
-        package_name=function.package_name if function else None,
-        func_name=function.func_name if function else None,
-        language=function.language if function else None,
-        name=r.name,
-        created_at=turn.now,
-        authenticated=plan.authenticated,
-        user_name=plan.user or r.user,
-        priority=r.priority,
-        service_account=r.service_account,
-        parent_task_id=r.parent[0] if r.parent else None,
-        parent_run=r.parent[1] if r.parent else None,
-        root_task_id=plan.root,
-        detached=int(r.detached),
-        retries=r.retries,
-        max_num_retries=r.reruns,
-        max_num_instances=r.max_instances,
-        timeout=r.soft_timeout_s * SECOND if r.soft_timeout_s is not None else None,
-        lease=r.lease_s * SECOND,
-        deadline_at=plan.deadline_at,
-        requires_policy=plan.policy,
-        routing=r.routing,
-        tags=_encode(plan.tags).decode(),
-        metadata=_encode(r.metadata).decode() if r.metadata else "{}",
+        plan.task_id,
+        group_id,
+        r.external_id,
+        plan.job_id,
+        plan.insertion,
+        function.package_name if function else None,
+        function.func_name if function else None,
+        function.language if function else None,
+        r.name,
+        turn.now,
+        plan.authenticated,
+        plan.user or r.user,
+        r.priority,
+        r.service_account,
+        r.parent[0] if r.parent else None,
+        r.parent[1] if r.parent else None,
+        plan.root,
+        int(r.detached),
+        r.retries,
+        r.reruns,
+        r.max_instances,
+        r.soft_timeout_s * SECOND if r.soft_timeout_s is not None else None,
+        r.lease_s * SECOND,
+        plan.deadline_at,
+        plan.policy,
+        r.routing,
+        _encode(plan.tags).decode(),
+        _encode(r.metadata).decode() if r.metadata else "{}",
     )
     promised = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
     secret = hmac_digest(turn.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
-    turn.slices[plan.task_id] = [
-        SliceRow(
-            task_id=plan.task_id,
-            slice=number,
-            queue=queue,
-            expiration=piece.expiration_s * SECOND,
-            wait_for_capacity=int(piece.wait_for_capacity),
-            idempotent=int(piece.properties.idempotent),
-            properties_hash=properties_hash(
-                piece.properties, secret_hmac=secret, function=function, input_digests=promised
-            ),
-            properties=properties_json(piece.properties),
+    pieces = []
+    for number, (piece, queue) in enumerate(zip(r.slices, queues, strict=True)):
+        text, digest = properties_row(piece.properties, secret_hmac=secret, function=function, input_digests=promised)
+        waits, idempotent = int(piece.wait_for_capacity), int(piece.properties.idempotent)
+        pieces.append(
+            SliceRow(plan.task_id, number, queue, piece.expiration_s * SECOND, waits, idempotent, digest, text)
         )
-        for number, (piece, queue) in enumerate(zip(r.slices, queues, strict=True))
-    ]
+    turn.slices[plan.task_id] = pieces
 
 
 def _store_requests(turn: Turn, plans: Sequence[Plan]) -> None:

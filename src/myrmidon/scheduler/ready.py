@@ -89,18 +89,14 @@ def to_run(turn: Turn, task: TaskResult, instance: int, *, shared: bool, avoid_b
     piece = turn.slices[task.id][task.current_task_slice]
     queue = turn.queue(piece.queue)
     order = turn.order_of(queue.pool if queue else "")
+    expires_at = turn.now + piece.expiration
+    if expires_at > request.deadline_at:
+        expires_at = request.deadline_at
+    place = rank(request.priority, request.created_at, order)
     return TaskToRun(
-        task_id=task.id,
-        instance=instance,
-        queue=piece.queue,
-        task_rank=rank(request.priority, request.created_at, order),
-        priority=request.priority,
-        expires_at=min(turn.now + piece.expiration, request.deadline_at),
-        slice=piece.slice,
-        wait_for_capacity=piece.wait_for_capacity,
-        shared=int(shared),
-        avoid_bot=avoid_bot,
-    )
+        task.id, instance, piece.queue, place, request.priority, expires_at, piece.slice, piece.wait_for_capacity,
+        int(shared), avoid_bot,
+    )  # fmt: skip
 
 
 def _avoided(turn: Turn, task: TaskResult, lost_by: str | None) -> str | None:
@@ -160,7 +156,8 @@ def _donors(turn: Turn, tasks: Sequence[TaskResult]) -> dict[int, Donor]:
 
 
 def _idempotent(turn: Turn, task: TaskResult) -> bool:
-    return any(piece.idempotent for piece in turn.slices[task.id])
+    pieces = turn.slices[task.id]
+    return bool(pieces[0].idempotent) if len(pieces) == 1 else any(piece.idempotent for piece in pieces)
 
 
 def dedupe_keys(turn: Turn, task_ids: Sequence[int]) -> dict[int, dict[int, str]]:

@@ -59,7 +59,7 @@ def rerun(
     if task.state in (TaskState.READY, TaskState.RUNNING):
         return Rerun(task_id, task.state, changed=False)
     _check(turn, task, force=force)
-    reopen(turn, turn.job_of(task))
+    reopen(turn, task)
     if cascade:
         _rewait(turn, task, kill=kill)
     _renew(turn, task, "rerun")
@@ -114,12 +114,14 @@ def _renew(turn: Turn, task: TaskResult, reason: str) -> None:
     task.alarm_at = turn.requests[task.id].deadline_at
 
 
-def reopen(turn: Turn, job: Job | None) -> None:
-    """Let a job that has ended go on."""
-    if job is None:
+def reopen(turn: Turn, task: TaskResult) -> None:
+    """Let a job that has ended go on for a task, and for whatever else has come to wait for nothing meanwhile."""
+    job = turn.job_of(task)
+    if job is None or job.state == JobState.RUNNING:
         return
-    if job.state != JobState.RUNNING:
-        turn.move_job(job, JobState.RUNNING, "running")
+    turn.move_job(job, JobState.RUNNING, "running")
+    if task_result.startable(turn.tx, job.id, but=task.id):
+        turn.drain(drains.START, job.id, job=job)
 
 
 def unblock(turn: Turn, job: Job | None) -> None:

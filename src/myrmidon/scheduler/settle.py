@@ -76,7 +76,7 @@ def _donate(turn: Turn, succeeded: Sequence[TaskResult]) -> None:
 
 def _feed(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
     """Tell children that a parent is done, up to the budget; the rest goes into drains."""
-    parents = {task.id: task for task in ended if turn.jobs[task.job_id or 0].state == JobState.RUNNING}
+    parents = {task.id: task for task in ended if turn.jobs[task.job_id or 0].state != JobState.CANCELLED}
     if not parents:
         return budget
     edges = jobs.unsatisfied_of(turn.tx, sorted(parents), budget + 1)
@@ -93,6 +93,7 @@ def _feed(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
 def _satisfy(turn: Turn, parents: dict[int, TaskResult], edges: Sequence[tuple[int, int]]) -> None:
     """Count satisfied edges into children and pick those that nothing holds back any more.
 
+    In a job that has ended they are only counted: what waits there starts if somebody reopens the job.
     A parent that did not succeed satisfies only children that wait for any end.
     """
     if not edges:
@@ -113,7 +114,8 @@ def _satisfy(turn: Turn, parents: dict[int, TaskResult], edges: Sequence[tuple[i
         by_count.setdefault(n, []).append(child)
     for n, ids in sorted(by_count.items()):
         task_result.feed(turn.tx, sorted(ids), n)
-    turn.ready.extend(task_result.now_ready(turn.tx, sorted(fed)))
+    able = task_result.now_ready(turn.tx, sorted(fed))
+    turn.ready.extend(t for t in able if turn.jobs[t.job_id or 0].state == JobState.RUNNING)
 
 
 def feed_on(turn: Turn, drain: Drain) -> None:

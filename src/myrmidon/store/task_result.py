@@ -201,6 +201,19 @@ def now_ready(tx: Tx, ids: Sequence[int]) -> list[TaskResult]:
     return [TaskResult(*row) for row in tx.all(NOW_READY, ids=ids)]
 
 
+STARTABLE = """
+    SELECT id FROM task_results
+     WHERE job_id = :job AND state = 'WAITING' AND held = 0 AND (forced = 1 OR num_succeeded_parents >= num_parents)
+       AND id <> :but
+     LIMIT 1
+"""
+
+
+def startable(tx: Tx, job_id: int, *, but: int) -> bool:
+    """Whether another task of an ended job waits for nothing but the job."""
+    return tx.one(STARTABLE, job=job_id, but=but) is not None
+
+
 OF_JOB = f"""
     SELECT {_COLUMNS} FROM task_results WHERE job_id = :job AND id > :after ORDER BY id LIMIT :n {{for_update}}
 """

@@ -6,7 +6,7 @@ import pytest
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.job import parse_graph, wire
-from myrmidon.model.task_request import parse_task
+from myrmidon.model.task_parsing import parse_task
 
 DIGEST = "ab" * 32
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from myrmidon.model.checks import is_clean
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.job import Graph, encode_graph, labels_of, parse_graph, wire
+from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import (
     TaskRequest,
     automatic_tags,
     encode_task,
-    parse_task,
     properties_from_json,
     properties_hash,
     properties_json,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myrmidon.model.checks import MOST_PROBLEMS
+from myrmidon.model.checks import MOST_PROBLEMS, Limits
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.job import (
     FailurePolicy,
@@ -23,7 +23,6 @@ from myrmidon.model.job import (
     topological,
     wire,
 )
-from myrmidon.model.task_request import Limits
 from tests.model.requests import (
     a_function,
     a_graph,

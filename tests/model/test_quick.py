@@ -16,19 +16,14 @@ from hypothesis import strategies as st
 
 from myrmidon.model.checks import _STEP, DEFAULT_LIMITS, Checker, Limits, is_clean, is_relative, is_usual_path
 from myrmidon.model.errors import InvalidRequest
+from myrmidon.model.task_checks import _TASK_KEYS, checked_task
+from myrmidon.model.task_parsing import _plain_task, _PlainProperties, _PlainSlice, _PlainTask, parse_task
 from myrmidon.model.task_request import (
-    _TASK_KEYS,
     Function,
     Properties,
     Slice,
     TaskRequest,
-    _checked_task,
-    _plain_task,
-    _PlainProperties,
-    _PlainSlice,
-    _PlainTask,
     encode_task,
-    parse_task,
     properties_hash,
     properties_json,
     properties_row,
@@ -72,7 +67,7 @@ def quick(raw: object, label: str = "") -> TaskRequest | None:
 
 def thorough(raw: object, label: str = "") -> TaskRequest:
     check = Checker(DEFAULT_LIMITS)
-    request = _checked_task(check, raw, (), label)
+    request = checked_task(check, raw, (), label)
     check.finish()
     return request
 

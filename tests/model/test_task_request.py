@@ -6,23 +6,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from myrmidon.model.checks import DEFAULT_LIMITS, Limits
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.ids import EPOCH_MS, IdSource, show_run, show_task
+from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import (
-    DEFAULT_LIMITS,
     Cache,
     Constant,
     FilesRef,
     Function,
     Language,
-    Limits,
     Output,
     Payload,
     Shared,
     automatic_tags,
     dedupe_key,
     encode_task,
-    parse_task,
     properties_from_json,
     properties_hash,
     properties_json,

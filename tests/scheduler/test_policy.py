@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from myrmidon.model.checks import DEFAULT_LIMITS
 from myrmidon.model.states import TaskState
-from myrmidon.model.task_request import DEFAULT_LIMITS
 from myrmidon.model.task_result import Finish, TaskResult, TaskRun
 from myrmidon.model.task_to_run import LIFO, Head, Order, TaskToRun, rank
 from myrmidon.scheduler import policy

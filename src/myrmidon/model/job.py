@@ -26,16 +26,9 @@ from myrmidon.model.checks import (
     Path,
     show_value,
 )
-from myrmidon.model.task_request import (
-    OutputOf,
-    TaskRequest,
-    encode_task,
-    read_external_id,
-    read_metadata,
-    read_routing,
-    read_tags,
-    read_task,
-)
+from myrmidon.model.task_checks import read_external_id, read_metadata, read_routing, read_tags
+from myrmidon.model.task_parsing import read_task
+from myrmidon.model.task_request import OutputOf, TaskRequest, encode_task
 
 
 class FailurePolicy(StrEnum):

@@ -120,7 +120,7 @@ def reopen(turn: Turn, task: TaskResult) -> None:
     if job is None or job.state == JobState.RUNNING:
         return
     turn.move_job(job, JobState.RUNNING, "running")
-    if task_result.startable(turn.tx, job.id, but=task.id):
+    if task_result.waits_for_job(turn.tx, job.id, but=task.id):
         turn.drain(drains.START, job.id, job=job)
 
 

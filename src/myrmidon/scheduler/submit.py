@@ -16,7 +16,8 @@ from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError, Probl
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import FailurePolicy, Graph, Wiring, labels_of, parse_graph, wire
 from myrmidon.model.states import JobState, TaskState
-from myrmidon.model.task_request import TaskRequest, parse_task
+from myrmidon.model.task_parsing import parse_task
+from myrmidon.model.task_request import TaskRequest
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.plan import (
     Plan,

@@ -201,7 +201,7 @@ def now_ready(tx: Tx, ids: Sequence[int]) -> list[TaskResult]:
     return [TaskResult(*row) for row in tx.all(NOW_READY, ids=ids)]
 
 
-STARTABLE = """
+WAITS_FOR_JOB = """
     SELECT id FROM task_results
      WHERE job_id = :job AND state = 'WAITING' AND held = 0 AND (forced = 1 OR num_succeeded_parents >= num_parents)
        AND id <> :but
@@ -209,9 +209,9 @@ STARTABLE = """
 """
 
 
-def startable(tx: Tx, job_id: int, *, but: int) -> bool:
+def waits_for_job(tx: Tx, job_id: int, *, but: int) -> bool:
     """Whether another task of an ended job waits for nothing but the job."""
-    return tx.one(STARTABLE, job=job_id, but=but) is not None
+    return tx.one(WAITS_FOR_JOB, job=job_id, but=but) is not None
 
 
 OF_JOB = f"""

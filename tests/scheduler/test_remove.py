@@ -206,3 +206,11 @@ def test_a_deleted_group_takes_its_queues_with_it(w):
     w.do(share.delete_group, w.group.id)
     w.carry()
     assert (w.count("task_dimensions"), w.count("bot_task_dimensions")) == (0, 0)
+
+
+def test_drop_logs_leaves_the_logs_of_tasks_that_are_still_there(w):
+    task = w.submit()
+    for owner in (task, 17):
+        w.db.write(lambda tx, owner=owner: logs.append(tx, owner, 1, stream=0, offset=0, content=b"x", limits=(9, 9)))
+    assert sweep.drop_logs(w.db, w.db, [task, 17]) == 1
+    assert w.column("SELECT task_id FROM task_logs") == [task]

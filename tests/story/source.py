@@ -74,11 +74,13 @@ def filled_in(file: str) -> Iterator[tuple[str, list[str]]]:
             yield str(start), holes
 
 
-def public_functions(file: str) -> list[str]:
+def verbs(file: str) -> list[str]:
+    """What others may call: a verb takes a transaction or a database first; what takes a turn is a step of one."""
+    functions = [node for node in tree(file).body if isinstance(node, ast.FunctionDef)]
     return [
         node.name
-        for node in tree(file).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_")
+        for node in functions
+        if not node.name.startswith("_") and node.args.args and node.args.args[0].arg in ("tx", "db", "write")
     ]
 
 

@@ -8,8 +8,9 @@
     └── outputs[]
 
 This file has the nouns and the texts that are stored and hashed of them. It does not read what users send
-(task_parsing.py), does not know jobs (job.py) or bots, and makes no ids. The big structs are left out of garbage collection (``gc=False``): they
-are frozen and built from their leaves up, so no cycle can run through them, and a graph has 100,000 of them.
+(task_parsing.py), does not know jobs (job.py) or bots, and makes no ids. The big structs are left out of garbage
+collection (``gc=False``): they are frozen and built from their leaves up, so no cycle can run through them, and a
+graph has 100,000 of them.
 """
 
 from __future__ import annotations

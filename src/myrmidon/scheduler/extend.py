@@ -70,7 +70,7 @@ def extend(
     graph, wiring = _read(turn, raw, known, every, limits)
     plans = _plans(turn, job, _Extension(graph, wiring, every, definitions, authenticated))
     _check(turn, group_id, plans)
-    tasks = _store(turn, job, plans, graph, known)
+    tasks = _store(turn, job, plans, known)
     make_ready(turn, [t for t in tasks if t.satisfied and not t.held])
     jobs.announce(tx, job, "extended", now)
     settle(turn)
@@ -187,9 +187,7 @@ def _check(turn: Turn, group_id: int, plans: Sequence[Plan]) -> None:
         raise error
 
 
-def _store(
-    turn: Turn, job: Job, plans: Sequence[Plan], graph: Graph, known: Mapping[str, tuple[int, str]]
-) -> list[TaskResult]:
+def _store(turn: Turn, job: Job, plans: Sequence[Plan], known: Mapping[str, tuple[int, str]]) -> list[TaskResult]:
     produced = outputs_by_label(turn, {label: task_id for label, (task_id, _) in known.items()})
     tasks = store_plans(turn, job.resource_group_id, plans, produced=produced)
     has_children = {parent for plan in plans for parent in plan.parents}

@@ -124,7 +124,7 @@ def check_shared(turn: Turn, group_id: int, plans: Iterable[Plan]) -> dict[int, 
         value = found.get(given.shared_value_id)
         if value is None or value.id not in allowed:
             refused[plan.task_id] = Forbidden(
-                f"this resource group holds no reference to the shared value {given.shared_value_id}; reference it first"
+                f"this resource group does not reference the shared value {given.shared_value_id}; reference it first"
             )
         elif value.type != given.type:
             problem = Problem("inputs", given.type, f"{value.type}, the type of the shared value", "type")

@@ -102,7 +102,7 @@ def _renew(turn: Turn, task: TaskResult, reason: str) -> None:
         turn.move(task, TaskState.WAITING, reason, new_generation=True)
     elif task.state == TaskState.READY:
         turn.move(task, TaskState.WAITING, reason)
-    turn.hold(task, False)
+    turn.hold(task, held=False)
     task.forced = 0
     task.num_retries = 0
     task.killing = 0
@@ -297,7 +297,7 @@ def hold(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEF
         raise WrongState(f"only a task that has not started can be held; this one is {task.state}")
     if task.state == TaskState.READY:
         turn.move(task, TaskState.WAITING, "held")
-    turn.hold(task, True)
+    turn.hold(task, held=True)
     settle(turn)
     return task
 
@@ -308,7 +308,7 @@ def release(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = 
     task = _held_task(turn, task_id)
     if not task.held:
         return task
-    turn.hold(task, False)
+    turn.hold(task, held=False)
     if task.satisfied:
         make_ready(turn, [task])
     settle(turn)

@@ -87,7 +87,7 @@ def carry_all(
 ) -> int:
     """Carry every drain to its end."""
     steps = 0
-    while waiting := db.read(lambda tx: carry.pending(tx)):
+    while waiting := db.read(carry.pending):
         for drain in waiting:
             queues, removed = db.write(partial(carry.carry_on, drain=drain, now=now, ids=ids, rules=rules))
             woken |= queues

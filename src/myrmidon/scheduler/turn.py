@@ -160,7 +160,7 @@ class Turn:
         task.alarm_at = None if task.job_id is not None else self.now + self.rules.retention
         self.ended.append(task)
 
-    def hold(self, task: TaskResult, held: bool) -> None:
+    def hold(self, task: TaskResult, *, held: bool) -> None:
         """Set or lift the flag that keeps a task from becoming ready."""
         self._discount(task)
         task.held = int(held)

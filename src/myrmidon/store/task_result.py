@@ -305,8 +305,8 @@ _SAVE_RUNS = RowUpdate(
     sets="""state, reason, evidence, started_at, modified_at, ended_at, soft_at, alarm_at, exit_code, duration,
         cost_usd, stdout_size, stderr_size, outputs_ref, session""",
     where="ended_at IS NULL",
-    types="""bigint, int, text, text, text, bigint, bigint, bigint, bigint, bigint, bigint, double, double, bigint, bigint,
-        text, bigint""",
+    types="""bigint, int, text, text, text, bigint, bigint, bigint, bigint, bigint, bigint, double, double, bigint,
+        bigint, text, bigint""",
 )
 
 

@@ -183,9 +183,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Tests marked `untraced` run at full speed: what they repeat a thousand times, others cover once."""
+    """What repeats what others cover runs at full speed: tests marked `untraced`, and those on the servers."""
     tracer = item.config.stash.get(TRACER, None)
-    if tracer is None or not item.get_closest_marker("untraced"):
+    on_a_server = (
+        item.name.endswith(("postgresql]", "mariadb]")) or "[postgresql-" in item.name or "[mariadb-" in item.name
+    )
+    if tracer is None or not (on_a_server or item.get_closest_marker("untraced")):
         return (yield)
     tracer.stop()
     try:

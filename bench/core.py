@@ -25,7 +25,7 @@ from bench.bed import DIMENSIONS, KINDS, Bed, Ground, a_request
 from bench.floor import Floor
 from bench.rows import Sample, load, sample
 from myrmidon.model.ids import show_task
-from myrmidon.scheduler import submit
+from myrmidon.scheduler import submit_job
 from myrmidon.store.db import Dialect
 from tests.servers import CannotStart
 
@@ -215,8 +215,8 @@ class Bench:
         parent = {"task": a_request({"pool": ["parents"], "os": ["Linux"]})}
         raw = {"name": "fan", "tasks": {"parent": parent} | {f"child-{n}": child for n in range(children)}}
         now = bed.now()
-        draft = submit.draft_job(raw, now=now, ids=bed.ids)
-        submit.submit_job(bed.db.write, bed.group_id, draft, now=now, ids=bed.ids)
+        draft = submit_job.draft_job(raw, now=now, ids=bed.ids)
+        submit_job.submit_job(bed.db.write, bed.group_id, draft, now=now, ids=bed.ids)
         bed.carry_all()
         claimed = bed.claim(1)
         if [c.task_id for c in claimed] != [draft.task_ids["parent"]]:

@@ -28,11 +28,12 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.task_request import Payload, Properties, Slice, TaskRequest
 from myrmidon.model.task_result import Fault, Finish, GiveBack, Report, Start, TaskResult, TaskRun
 from myrmidon.model.value import OutputValue
-from myrmidon.scheduler import cancel, claim, explain, extend, fleet, report, rerun, share, submit, sweep
+from myrmidon.scheduler import cancel, claim, explain, extend, fleet, report, rerun, share, submit, submit_job, sweep
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.report import Reply
-from myrmidon.scheduler.submit import JobSubmitted, Submitted
+from myrmidon.scheduler.submit import Submitted
+from myrmidon.scheduler.submit_job import JobSubmitted
 from myrmidon.store import bot as bots
 from myrmidon.store import job as jobs
 from myrmidon.store import marks, outbox, task_result
@@ -308,8 +309,8 @@ class World:
         return self.submit_raw(a_function(inputs, outputs, **given))
 
     def job_raw(self, raw: Any, *, key: str | None = None, group: ResourceGroup | None = None) -> Graph:
-        draft = submit.draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules)
-        answer = submit.submit_job(
+        draft = submit_job.draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules)
+        answer = submit_job.submit_job(
             self.db.write, (group or self.group).id, draft, now=self.now, ids=self.ids, rules=self.rules
         )
         return Graph(answer)

@@ -15,10 +15,11 @@ from myrmidon.model.ids import IdSource
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Fault, Finish, Start
 from myrmidon.model.value import OutputValue
-from myrmidon.scheduler import carry, claim, fleet, report, share, submit
+from myrmidon.scheduler import carry, claim, fleet, report, share, submit, submit_job
 from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.submit import Draft, JobSubmitted
+from myrmidon.scheduler.submit import Draft
+from myrmidon.scheduler.submit_job import JobSubmitted
 from tests.conftest import START
 
 SECOND = 1_000_000
@@ -96,8 +97,8 @@ class World:
 
     def job(self, tasks: Any, *, key: str | None = None, **given: Any) -> JobSubmitted:
         raw = {"name": "job", "tasks": tasks, **given}
-        draft = submit.draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules)
-        return submit.submit_job(self.db.write, self.group, draft, now=self.now, ids=self.ids, rules=self.rules)
+        draft = submit_job.draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules)
+        return submit_job.submit_job(self.db.write, self.group, draft, now=self.now, ids=self.ids, rules=self.rules)
 
     # -- bots
 

@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from myrmidon.model.errors import MyrmidonError
-from myrmidon.scheduler import cancel, fleet, remove, rerun, settle, submit
+from myrmidon.scheduler import cancel, fleet, remove, rerun, settle, submit_job
 from myrmidon.store.db import ConnectionLost
 from myrmidon.store.migrate import migrate, verify
 from tests import databases, invariants
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.untraced
 SAMPLE = 8
 STRIDE = 3
 """On the servers a connection is cut at every third statement only, and around every commit; soak cuts at all."""
-CHUNKED = (submit, settle, rerun, cancel, remove, fleet)
+CHUNKED = (submit_job, settle, rerun, cancel, remove, fleet)
 
 
 class Crash(BaseException):

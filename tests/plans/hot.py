@@ -7,7 +7,7 @@ from typing import Any
 
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, carry, claim, extend, report, rerun, share, submit, sweep
+from myrmidon.scheduler import cancel, carry, claim, extend, report, rerun, share, submit, submit_job, sweep
 from myrmidon.scheduler.claim import Poll
 from myrmidon.store import bot as bots
 from myrmidon.store import job as jobs
@@ -82,8 +82,8 @@ def _submit(raw: Any, key: str) -> Call:
 
 def _submit_job(tx: Any, w: World, f: Facts) -> Any:
     raw = {"name": "j", "tasks": {"x": a_node(), "y": a_node("x"), "z": a_node(task=a_function(constant()))}}
-    draft = submit.draft_job(raw, now=w.now, ids=w.ids, request_key="new key")
-    return submit.submit_job(lambda fn: fn(tx), w.group, draft, now=w.now, ids=w.ids)
+    draft = submit_job.draft_job(raw, now=w.now, ids=w.ids, request_key="new key")
+    return submit_job.submit_job(lambda fn: fn(tx), w.group, draft, now=w.now, ids=w.ids)
 
 
 def _report(*make: Callable[..., Any]) -> Call:

@@ -8,7 +8,7 @@ from msgspec import json
 from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound, StoreUnavailable, WrongState
 from myrmidon.model.ids import show_task
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import share, submit
+from myrmidon.scheduler import share, submit_job
 from myrmidon.store import task_request
 from myrmidon.store import value as values
 from tests.builders import RULES, a_function, a_graph, a_task, blind_once, constant, inline, output_of, returned, shared
@@ -149,7 +149,7 @@ def test_a_task_of_a_job_cannot_take_an_external_id_that_is_used(world):
 
 
 def draft(w, edges, **given):
-    return submit.draft_job(a_graph(edges, **given), now=w.now, ids=w.ids, rules=RULES)
+    return submit_job.draft_job(a_graph(edges, **given), now=w.now, ids=w.ids, rules=RULES)
 
 
 def write_twice(w):
@@ -171,8 +171,8 @@ def write_twice(w):
 @pytest.mark.parametrize("key", [None, "k"])
 def test_a_job_whose_commits_are_in_doubt_is_stored_once(world, small_chunks, n, key):
     edges = {str(i): [str(i - 1)] if i else [] for i in range(n)}
-    made = submit.draft_job(a_graph(edges), now=world.now, ids=world.ids, request_key=key)
-    answer = submit.submit_job(write_twice(world), world.group.id, made, now=world.now, ids=world.ids)
+    made = submit_job.draft_job(a_graph(edges), now=world.now, ids=world.ids, request_key=key)
+    answer = submit_job.submit_job(write_twice(world), world.group.id, made, now=world.now, ids=world.ids)
     world.carry()
     assert (answer.job_id, answer.task_ids, world.count("task_results")) == (made.job_id, made.task_ids, n)
 
@@ -209,7 +209,7 @@ def half_submitted(w, n=7, **given):
         return w.db.write(fn)
 
     with pytest.raises(StoreUnavailable):
-        submit.submit_job(write, w.group.id, made, now=w.now, ids=w.ids, rules=w.rules)
+        submit_job.submit_job(write, w.group.id, made, now=w.now, ids=w.ids, rules=w.rules)
     return made
 
 
@@ -252,7 +252,7 @@ def test_a_large_graph_that_comes_after_its_removal_is_refused(world, small_chun
         return world.db.write(fn)
 
     with pytest.raises(WrongState):
-        submit.submit_job(write, world.group.id, made, now=world.now, ids=world.ids, rules=world.rules)
+        submit_job.submit_job(write, world.group.id, made, now=world.now, ids=world.ids, rules=world.rules)
     assert world.count("task_results") == 0
 
 
@@ -268,7 +268,7 @@ def test_a_large_graph_removed_before_its_flip_is_refused(world, small_chunks):
         return world.db.write(fn)
 
     with pytest.raises(WrongState):
-        submit.submit_job(write, world.group.id, made, now=world.now, ids=world.ids, rules=world.rules)
+        submit_job.submit_job(write, world.group.id, made, now=world.now, ids=world.ids, rules=world.rules)
 
 
 def test_a_large_graph_repeated_by_its_key_is_not_staged_again(world, small_chunks):
@@ -288,7 +288,7 @@ def test_another_server_that_was_faster_with_the_key_of_a_job_is_believed(world,
 def test_a_graph_for_a_group_that_does_not_exist_is_refused(world):
     made = draft(world, {"a": []})
     with pytest.raises(NotFound):
-        submit.submit_job(world.db.write, 12345, made, now=world.now, ids=world.ids)
+        submit_job.submit_job(world.db.write, 12345, made, now=world.now, ids=world.ids)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 257])

@@ -184,7 +184,7 @@ class Bot(Actor):
             self._begin(started)
         if reply:
             self.pause = self.poll_after
-            self._poll_in(1.0)
+            self._poll_in(2.0)
         else:
             self._poll_in(self.pause * (0.5 + self.world.rng.random()))
             self.pause = min(self.pause * 3, 50.0)
@@ -245,8 +245,8 @@ class Bot(Actor):
         rng = self.world.rng
         task = run.claimed.work
         seconds = self.ledger.seconds_of(task.name, rng)
-        if rng.random() < 0.5:
-            for _ in range(rng.choice((1, 1, 2))):
+        if rng.random() < 0.3:
+            for _ in range(rng.choice((1, 2, 2))):
                 self.later(seconds * rng.random(), self._log, run.key)
         if rng.random() < 0.04:
             self.later(seconds * rng.random(), self._trigger, run.key)

@@ -11,7 +11,7 @@ from myrmidon.model.ids import show_run
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Finish
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, explain, extend, fleet, remove, report, rerun, share, submit
+from myrmidon.scheduler import cancel, explain, extend, fleet, remove, report, rerun, share, submit, submit_job
 from myrmidon.scheduler.report import Outcome
 from tests.sim.ledger import CANARY, Ledger
 from tests.sim.world import Actor, Server, Violation, World
@@ -50,7 +50,7 @@ class Clients(Actor):
         for group in self.groups:
             self.create_value(group)
         wanted: list[tuple[Callable[[], None], int]] = [
-            (self.submit_some, 22), (self.submit_function, 12), (self.submit_job, 11), (self.extend_job, 9),
+            (self.submit_some, 19), (self.submit_function, 10), (self.submit_job, 11), (self.extend_job, 9),
             (self.cancel_task, 7), (self.cancel_job, 2), (self.cancel_tagged, 1), (self.rerun_task, 9),
             (self.rerun_job, 4), (self.hold_task, 4), (self.release_task, 8), (self.delete_job, 3),
             (self.unref, 3), (self.ref, 2), (self.create_some_value, 2), (self.ask_again, 8), (self.ask_otherwise, 2),
@@ -268,8 +268,8 @@ class Clients(Actor):
     def _submit_job(self, key: str, group: int, raw: Raw) -> None:
         def do(server: Server) -> Any:
             now, ids, rules = server.now, server.ids, self.world.rules
-            draft = submit.draft_job(raw, now=now, ids=ids, request_key=key, rules=rules)
-            return submit.submit_job(server.db.write, group, draft, now=now, ids=ids, rules=rules)
+            draft = submit_job.draft_job(raw, now=now, ids=ids, request_key=key, rules=rules)
+            return submit_job.submit_job(server.db.write, group, draft, now=now, ids=ids, rules=rules)
 
         def done(reply: Any) -> None:
             if isinstance(reply, (Forbidden, WrongState)):

@@ -283,8 +283,5 @@ def check_secret(tx: Tx, tables: Sequence[str]) -> None:
     for table in tables:
         if table == "secret_bytes":
             continue
-        for row in tx.all(f'SELECT * FROM "{table}"'):
-            for cell in row:
-                content = cell.encode() if isinstance(cell, str) else cell
-                if isinstance(content, bytes) and CANARY in content:
-                    raise Violation(f"a secret lies in the table {table}: {row}")
+        if CANARY.decode() in repr(tx.all(f'SELECT * FROM "{table}"')):
+            raise Violation(f"a secret lies in the table {table}")

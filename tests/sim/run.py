@@ -42,7 +42,7 @@ RULES = Rules(
     outage=60 * SECOND,
     secret_key=b"simulated",
 )
-CHUNKED = ("submit", "settle", "rerun", "cancel", "fleet", "remove")
+CHUNKED = ("submit_job", "settle", "rerun", "cancel", "fleet", "remove")
 EMPTY_IN_THE_END = (
     "request_keys", "drains", "task_requests", "task_slices", "secret_bytes", "task_tags", "task_to_run",
     "task_results", "task_runs", "performance_stats", "task_donors", "task_logs", "log_chunks", "jobs", "task_labels",
@@ -77,8 +77,8 @@ class Pace(Struct, frozen=True, kw_only=True):
     smallest_chunk: int
 
 
-QUICK = Pace(sweep_every=18.0, check_every=900, poll_after=3.0, beat_every=10.0, smallest_chunk=2)
-THRIFTY = Pace(sweep_every=29.0, check_every=2500, poll_after=9.0, beat_every=12.0, smallest_chunk=5)
+QUICK = Pace(sweep_every=25.0, check_every=1600, poll_after=5.0, beat_every=13.0, smallest_chunk=2)
+THRIFTY = Pace(sweep_every=29.0, check_every=2500, poll_after=9.0, beat_every=13.0, smallest_chunk=5)
 
 
 class Outcome(Struct):

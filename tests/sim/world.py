@@ -145,7 +145,7 @@ class World:
         if not server.up or server.refuses:
             self.faults.note("calls refused by a server")
             if tries:
-                self.after(0.5 + 3 * self.rng.random(), self._timeout, call, tries)
+                self.after(1 + 5 * self.rng.random(), self._timeout, call, tries)
             return
         try:
             reply = server.do(call.kind, call.fn)

@@ -11,7 +11,7 @@ from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.remove import remove_group_on, remove_job_on
 from myrmidon.scheduler.rerun import reset_on
 from myrmidon.scheduler.settle import call_off, feed_on, settle
-from myrmidon.scheduler.submit import start_on
+from myrmidon.scheduler.submit_job import start_on
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import drain as drains
 from myrmidon.store import job as jobs

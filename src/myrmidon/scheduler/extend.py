@@ -19,7 +19,8 @@ from myrmidon.scheduler.plan import Plan, check_parents, check_shared, open_grou
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.settle import settle
-from myrmidon.scheduler.submit import definitions_of, outputs_by_label, taken_names
+from myrmidon.scheduler.submit import taken_names
+from myrmidon.scheduler.submit_job import definitions_of, outputs_by_label
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import job as jobs
 from myrmidon.store import task_result

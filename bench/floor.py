@@ -1,7 +1,7 @@
 """The floor: the rows of a life written by a bare loop, with the best statements each database has.
 
-Nothing is checked, nothing is read but the ids of the tasks that a claim takes, and all parameters are ready before
-the clock starts. Inserts are copies of what the verbs insert; an update sets all rows of a batch at once, since all
+Nothing is checked, nothing is read but the ids of the tasks that a claim takes, and all rows are ready before the clock
+starts. Inserts are copies of what the verbs insert; an update sets all rows of a batch at once, since all
 get the same values. Three commits per batch, as the verbs have. What is left is what the database itself costs.
 """
 
@@ -18,6 +18,7 @@ from myrmidon.scheduler import claim, report
 from myrmidon.store.db import Dialect, Insert, Row
 from myrmidon.store.mariadb import Mariadb
 from myrmidon.store.postgresql import Postgresql
+from myrmidon.store.sql import insert_text
 from myrmidon.store.sqlite import ROWS_PER_INSERT, Sqlite
 
 # {} is a plain parameter, {ids} the list of the batch's tasks.
@@ -48,41 +49,33 @@ class Writer(Protocol):
 
 
 class SqliteWriter:
-    """Multi-row VALUES in few fixed sizes; a column without any value is NULL in the text, not a parameter."""
+    """Multi-row VALUES in few fixed sizes."""
 
     locked = ""
 
     def __init__(self, url: str, *, durable: bool) -> None:
         self._link = Sqlite(url.removeprefix("sqlite:///"), durable=durable, exclusive=False).connect(writer=True)
         self._execute = self._link.connection.execute
-        self._texts: dict[tuple[Insert, tuple[bool, ...], int], str] = {}
         self.begin, self.commit, self.close = self._link.begin, self._link.commit, self._link.close
 
     def insert(self, statement: Insert, rows: Sequence[Row]) -> list[Step]:
-        empty = tuple(all(value is None for value in column) for column in zip(*rows, strict=True))
-        full = [tuple(v for v, nothing in zip(row, empty, strict=True) if not nothing) for row in rows]
         steps: list[Step] = []
         done = 0
         for size in ROWS_PER_INSERT:
-            while len(full) - done >= size:
-                params = tuple(chain.from_iterable(full[done : done + size]))
-                steps.append(self._step(self._text(statement, empty, size), params))
+            text = insert_text(Dialect.SQLITE, statement, size, only_new=False)
+            while len(rows) - done >= size:
+                steps.append(self._rows(text, rows[done : done + size]))
                 done += size
         return steps
 
     def run(self, text: str, params: Sequence[Any], ids: Sequence[int] = ()) -> Step:
         there = "IN (" + ",".join("?" * len(ids)) + ")"
-        return self._step(text.replace("{ids}", there).replace("{}", "?"), (*params, *ids))
+        values = (*params, *ids)
+        text = text.replace("{ids}", there).replace("{}", "?")
+        return lambda: self._execute(text, values).fetchall()
 
-    def _step(self, text: str, params: tuple[Any, ...]) -> Step:
-        return lambda: self._execute(text, params).fetchall()
-
-    def _text(self, statement: Insert, empty: tuple[bool, ...], size: int) -> str:
-        key = (statement, empty, size)
-        if key not in self._texts:
-            row = "(" + ",".join("NULL" if nothing else "?" for nothing in empty) + ")"
-            self._texts[key] = f"INSERT INTO {statement.table} ({statement.columns}) VALUES " + ",".join([row] * size)
-        return self._texts[key]
+    def _rows(self, text: str, rows: Sequence[Row]) -> Step:
+        return lambda: self._execute(text, tuple(chain.from_iterable(rows)))
 
 
 class PostgresqlWriter:

@@ -11,11 +11,10 @@ straggler of the network and gets none.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from copy import copy
 from hashlib import blake2b, sha256
 from hmac import digest as hmac_digest
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from myrmidon.model import dimensions
 from myrmidon.model.bot import Bot
@@ -220,15 +219,17 @@ def _start(
         task.started_at = turn.now
         turn.begin(task)
         tokens[task.id] = run_token(key, task.id, task.run_number)
-        run = copy(blank)
-        run.task_id = task.id
-        run.run = task.run_number
-        run.instance = row.instance
-        run.generation = task.generation
-        run.slice = row.slice
-        run.token_hash = token_hash(tokens[task.id])
-        run.resource_group_id = task.resource_group_id
-        run.lease = work[task.id, row.slice].lease
+        run = structs.replace(
+            blank,
+            task_id=task.id,
+            run=task.run_number,
+            instance=row.instance,
+            generation=task.generation,
+            slice=row.slice,
+            token_hash=token_hash(tokens[task.id]),
+            resource_group_id=task.resource_group_id,
+            lease=work[task.id, row.slice].lease,
+        )
         runs.append(run)
     task_result.insert_runs(turn.tx, runs)
     turn.flush()

@@ -6,7 +6,6 @@ edges and the first state, each table in one go.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from hmac import digest as hmac_digest
 
 from msgspec import Struct, json, structs
@@ -313,9 +312,7 @@ def _new_tasks(turn: Turn, group_id: int, plans: Sequence[Plan]) -> list[TaskRes
     )
     tasks = []
     for plan in plans:
-        task = copy(blank)
-        task.id = plan.task_id
-        task.alarm_at = plan.deadline_at
+        task = structs.replace(blank, id=plan.task_id, alarm_at=plan.deadline_at)
         if plan.job_id is not None:
             task.job_id = plan.job_id
             task.held = int(plan.hold)

@@ -55,6 +55,9 @@ class Verdict(Struct, frozen=True):
     rerun: bool = False
 
 
+_SUCCEEDED = Verdict(TaskState.SUCCEEDED, "")
+
+
 # ---------------------------------------------------------------- ends of runs
 
 
@@ -67,7 +70,7 @@ def judge_finish(task: TaskResult, report: Finish, *, reruns: int) -> Verdict:
     elif report.killed:
         failed = Verdict(TaskState.KILLED, "killed_on_bot")
     elif report.exit_code == 0:
-        return Verdict(TaskState.SUCCEEDED, "")
+        return _SUCCEEDED
     else:
         failed = Verdict(TaskState.FAILED, "exit_code")
     if task.num_reruns >= reruns or failed.state == TaskState.KILLED:

@@ -87,8 +87,7 @@ def to_run(turn: Turn, task: TaskResult, instance: int, *, shared: bool, avoid_b
     """The right to start one run of the task's current slice, with a fresh expiry inside its deadline."""
     request = turn.requests[task.id]
     piece = turn.slices[task.id][task.current_task_slice]
-    queue = turn.queue(piece.queue)
-    order = turn.order_of(queue.pool if queue else "")
+    order = turn.order_in(piece.queue)
     expires_at = turn.now + piece.expiration
     if expires_at > request.deadline_at:
         expires_at = request.deadline_at

@@ -193,7 +193,8 @@ class _Desk:
         return _ACCEPTED
 
     def _conclude(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
-        others = [other for other in self.by_task[task.id] if other.live and other is not run]
+        runs = self.by_task[task.id]
+        others = [other for other in runs if other.live and other is not run] if len(runs) > 1 else []
         if conclude(self.turn, task, run, verdict, others):
             self.again.append(task)
             if verdict.retried:
@@ -226,6 +227,8 @@ def conclude(turn: Turn, task: TaskResult, run: TaskRun, verdict: Verdict, other
 
 def _run_state(item: Finish, verdict: Verdict) -> RunState:
     """How the run itself ended, also when the task goes on."""
+    if verdict.state == TaskState.SUCCEEDED:
+        return RunState.SUCCEEDED
     if not verdict.rerun:
         return RunState(verdict.state)
     return RunState.TIMED_OUT if item.hard_timeout or item.io_timeout else RunState.FAILED

@@ -40,7 +40,7 @@ class Turn:
         self.requests: dict[int, RequestRow] = {}
         self.slices: dict[int, list[SliceRow]] = {}
         self._queues: dict[int, Queue] = {}
-        self._orders: dict[str, Order] = {}
+        self._orders: dict[int, Order] = {}
         self._fresh: dict[int, TaskResult] = {}
         self._dirty: dict[int, TaskResult] = {}
         self._begun: dict[int, TaskResult | Startable] = {}
@@ -97,10 +97,13 @@ class Turn:
     def keep_queues(self, queues: Iterable[Queue]) -> None:
         self._queues.update((queue.id, queue) for queue in queues)
 
-    def order_of(self, pool: str) -> Order:
-        if pool not in self._orders:
-            self._orders[pool] = task_queues.order_of(self.tx, pool)
-        return self._orders[pool]
+    def order_in(self, queue_id: int) -> Order:
+        """How the pool of a queue orders its tasks."""
+        order = self._orders.get(queue_id)
+        if order is None:
+            queue = self.queue(queue_id)
+            order = self._orders[queue_id] = task_queues.order_of(self.tx, queue.pool if queue else "")
+        return order
 
     # -- changes
 
@@ -116,8 +119,12 @@ class Turn:
         """Change a locked task's state, if the table of moves allows it."""
         if task.state in FINAL or state not in MOVES[task.state]:
             check_move(task.state, state, new_generation=new_generation, story=lambda: self._story(task))
-        self._discount(task)
         was = task.state
+        if task.job_id is None and state == TaskState.READY and task.id in self._fresh:
+            task.state = state
+            task.reason = reason
+            return
+        self._discount(task)
         if was == TaskState.READY or (state in FINAL and self._may_be_queued(task)):
             self._unqueued.add(task.id)
         task.state = state
@@ -142,8 +149,9 @@ class Turn:
 
         The job counts a task alike before and after, so a claim need not lock the job.
         """
-        check_move(task.state, TaskState.RUNNING, new_generation=False, story=lambda: self._story(task))
         was = task.state
+        if TaskState.RUNNING not in MOVES[was]:
+            check_move(was, TaskState.RUNNING, new_generation=False, story=lambda: self._story(task))
         task.state = TaskState.RUNNING
         task.reason = ""
         if was == TaskState.READY:
@@ -224,14 +232,12 @@ class Turn:
     # -- counters
 
     def _discount(self, task: TaskResult) -> None:
-        job = self.job_of(task)
-        if job:
-            self._count(job, task, -1)
+        if task.job_id is not None:
+            self._count(self.jobs[task.job_id], task, -1)
 
     def _count_in(self, task: TaskResult) -> None:
-        job = self.job_of(task)
-        if job:
-            self._count(job, task, 1)
+        if task.job_id is not None:
+            self._count(self.jobs[task.job_id], task, 1)
 
     def _recount(self, task: TaskResult) -> None:
         self._count_in(task)

@@ -5,6 +5,8 @@ event of the change in the same transaction, so neither can be forgotten.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
 
 from msgspec import structs
 
@@ -77,10 +79,14 @@ def insert_staged(tx: Tx, tasks: Sequence[TaskResult]) -> None:
 
 
 def _event(t: TaskResult | Startable) -> tuple[int, int, Micros, str, str, str]:
-    body = outbox.TaskBody(
-        t.generation, t.reason, t.job_id, t.run_number, t.bot_id, t.current_task_slice, t.held, t.killing
-    )
-    return (t.id, t.seq, t.modified_at, outbox.TASK, t.state, outbox.body_of(body))
+    body = _body(t.generation, t.reason, t.job_id, t.run_number, t.bot_id, t.current_task_slice, t.held, t.killing)
+    return (t.id, t.seq, t.modified_at, outbox.TASK, t.state, body)
+
+
+@lru_cache(maxsize=4096)
+def _body(*told: Any) -> str:
+    """Many tasks of a moment tell the same."""
+    return outbox.body_of(outbox.TaskBody(*told))
 
 
 _SAVE = RowUpdate(

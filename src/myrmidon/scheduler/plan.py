@@ -6,6 +6,7 @@ edges and the first state, each table in one go.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from hmac import digest as hmac_digest
 
 from msgspec import Struct, json, structs
@@ -18,7 +19,9 @@ from myrmidon.model.states import TaskState
 from myrmidon.model.task_request import (
     Constant,
     OutputOf,
+    Properties,
     Shared,
+    Slice,
     TaskRequest,
     automatic_tags,
     properties_row,
@@ -54,7 +57,7 @@ class Plan(Struct, kw_only=True):
     hold: bool = False
     user: str = ""
     root: int | None = None
-    tags: list[str] = []
+    tags: Sequence[str] = ()
 
 
 class Produced(Struct, frozen=True):
@@ -193,7 +196,8 @@ def store_plans(
     }
     queues = find_queues(turn, group_id, (text for texts in wants.values() for text in texts))
     for plan in plans:
-        _remember(turn, group_id, plan, [queues[text] for text in wants[plan.task_id]])
+        texts = wants[plan.task_id]
+        _remember(turn, group_id, plan, [queues[text] for text in texts], texts[0])
     _count_children(turn, plans)
     _store_requests(turn, plans)
     _store_values(turn, plans, dict(produced or {}))
@@ -207,10 +211,29 @@ def store_plans(
     return tasks
 
 
-def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int]) -> None:
+def _tags(plan: Plan, wanted: str) -> tuple[Sequence[str], str]:
+    """All tags of a task, and the text that is stored of them. Most tasks have none of their own."""
+    r = plan.request
+    if not r.tags and r.parent is None and len(r.slices) == 1:
+        return _usual_tags(r.priority, r.user, r.service_account, wanted)
+    tags = automatic_tags(structs.replace(r, user=plan.user) if plan.user else r)
+    return tags, _encode(tags).decode()
+
+
+@lru_cache(maxsize=4096)
+def _usual_tags(priority: int, user: str, service_account: str, wanted: str) -> tuple[tuple[str, ...], str]:
+    properties = Properties(dimensions=json.decode(wanted, type=dict[str, list[str]]))
+    slices = [Slice(properties=properties)]
+    tags = automatic_tags(
+        TaskRequest(name="", slices=slices, priority=priority, user=user, service_account=service_account)
+    )
+    return tuple(tags), _encode(tags).decode()
+
+
+def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int], wanted: str) -> None:
     """Make the rows of a request, and keep them for the rest of the turn."""
     r = plan.request
-    plan.tags = automatic_tags(structs.replace(r, user=plan.user) if plan.user else r)
+    plan.tags, tags = _tags(plan, wanted)
     function = r.function
     turn.requests[plan.task_id] = RequestRow(
         plan.task_id,
@@ -239,7 +262,7 @@ def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int]) -> N
         plan.deadline_at,
         plan.policy,
         r.routing,
-        _encode(plan.tags).decode(),
+        tags,
         _encode(r.metadata).decode() if r.metadata else "{}",
     )
     promised = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()

@@ -183,12 +183,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """What repeats what others cover runs at full speed: tests marked `untraced`, and those on the servers."""
+    """Only the stories of the scheduler, on SQLite, are traced: everything else repeats what they cover."""
     tracer = item.config.stash.get(TRACER, None)
-    on_a_server = (
-        item.name.endswith(("postgresql]", "mariadb]")) or "[postgresql-" in item.name or "[mariadb-" in item.name
-    )
-    if tracer is None or not (on_a_server or item.get_closest_marker("untraced")):
+    on_a_server = any(f"{mark}{kind}" in item.name for kind in servers.KINDS for mark in "[-")
+    told = "scheduler" in item.path.parts and not on_a_server and not item.get_closest_marker("untraced")
+    if tracer is None or told:
         return (yield)
     tracer.stop()
     try:

@@ -15,12 +15,14 @@ from myrmidon.model.task_request import FilesRef
 from myrmidon.model.value import OutputValue
 
 
-class TaskResult(Struct):
+class TaskResult(Struct, gc=False):
     """The current state of a task.
 
     ``num_retries`` and ``num_reruns`` count what was used in this generation;
     ``instance_id`` is the number of the run that won; ``forced`` lets a task run
-    although its parents did not succeed.
+    although its parents did not succeed. A ``plain`` task is a command that runs once
+    at a time and answers no other task, as most are: its success needs no look at its
+    request.
     """
 
     id: int
@@ -33,6 +35,7 @@ class TaskResult(Struct):
     killing: int
     forced: int
     resolves_all: int
+    plain: int
     num_parents: int
     num_succeeded_parents: int
     num_children: int
@@ -63,7 +66,7 @@ class TaskResult(Struct):
         return bool(self.forced) or self.num_succeeded_parents >= self.num_parents
 
 
-class Startable(Struct):
+class Startable(Struct, gc=False):
     """As much of a READY task as starting a run of it needs: claims read a lot of them."""
 
     id: int
@@ -82,7 +85,7 @@ class Startable(Struct):
     modified_at: Micros = 0
 
 
-class TaskRun(Struct):
+class TaskRun(Struct, gc=False):
     """One execution of a task on one bot; live while ``ended_at`` is empty."""
 
     task_id: int
@@ -132,7 +135,7 @@ class PerformanceStats(Struct, frozen=True, kw_only=True):
     isolated_upload: str | None = None
 
 
-class Start(Struct, frozen=True, tag="start"):
+class Start(Struct, frozen=True, tag="start", gc=False):
     """The bot has begun the run: from now on its heartbeats keep it alive."""
 
     task_id: int
@@ -140,7 +143,7 @@ class Start(Struct, frozen=True, tag="start"):
     token: str
 
 
-class Finish(Struct, frozen=True, kw_only=True, tag="finish"):
+class Finish(Struct, frozen=True, kw_only=True, tag="finish", gc=False):
     """The command or function has ended, well or not.
 
     ``killed`` says that the bot stopped it because it was told to. Log bytes go
@@ -163,8 +166,13 @@ class Finish(Struct, frozen=True, kw_only=True, tag="finish"):
     stats: PerformanceStats | None = None
     message: str = ""
 
+    @property
+    def clean(self) -> bool:
+        """The command or function ended by itself, and well."""
+        return self.exit_code == 0 and not (self.hard_timeout or self.io_timeout or self.killed)
 
-class Fault(Struct, frozen=True, kw_only=True, tag="fault"):
+
+class Fault(Struct, frozen=True, kw_only=True, tag="fault", gc=False):
     """The infrastructure failed, not the task. ``kind`` is one of ``FAULTS``."""
 
     task_id: int
@@ -177,7 +185,7 @@ class Fault(Struct, frozen=True, kw_only=True, tag="fault"):
     cost_usd: float = 0.0
 
 
-class GiveBack(Struct, frozen=True, tag="give_back"):
+class GiveBack(Struct, frozen=True, tag="give_back", gc=False):
     """The bot will not start this run; it goes back to the queue free of charge."""
 
     task_id: int

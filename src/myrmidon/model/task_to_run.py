@@ -18,7 +18,7 @@ class Order(Struct, frozen=True):
     ageing: Micros = 0
 
 
-class TaskToRun(Struct, frozen=True):
+class TaskToRun(Struct, frozen=True, gc=False):
     """One row of the hot table; see the schema for why it is so small."""
 
     task_id: int
@@ -33,7 +33,7 @@ class TaskToRun(Struct, frozen=True):
     avoid_bot: str | None
 
 
-class Head(Struct, frozen=True):
+class Head(Struct, frozen=True, gc=False):
     """The best row of one queue, with what the policy wants to know of the queue.
 
     ``shared``: tasks that read shared values have been in this queue, so where they run may matter.

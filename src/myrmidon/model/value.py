@@ -13,7 +13,7 @@ from msgspec import Struct
 from myrmidon.model.task_request import Payload
 
 
-class Value(Struct, frozen=True):
+class Value(Struct, frozen=True, gc=False):
     """A value of a job; no payload until its producer has succeeded."""
 
     id: int
@@ -53,7 +53,7 @@ class JobOwner(Struct, frozen=True, tag="job"):
 Owner: TypeAlias = GroupOwner | JobOwner
 
 
-class OutputValue(Struct, frozen=True):
+class OutputValue(Struct, frozen=True, gc=False):
     """What a run hands in for one output position."""
 
     type: str

@@ -46,7 +46,7 @@ class Poll(Struct, frozen=True, kw_only=True):
     token_key: bytes = b""
 
 
-class Claimed(Struct, frozen=True, kw_only=True):
+class Claimed(Struct, frozen=True, kw_only=True, gc=False):
     """All that a bot needs to run one task; the only place where a secret leaves the store."""
 
     task_id: int

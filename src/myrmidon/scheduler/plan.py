@@ -40,7 +40,7 @@ _TOUCH_AFTER: Micros = 3600 * SECOND
 _encode = json.Encoder().encode
 
 
-class Plan(Struct, kw_only=True):
+class Plan(Struct, kw_only=True, gc=False):
     """One task to be stored. ``parents`` are its distinct parents, ``satisfied`` those already done."""
 
     task_id: int
@@ -313,6 +313,7 @@ def _new_tasks(turn: Turn, group_id: int, plans: Sequence[Plan]) -> list[TaskRes
         killing=0,
         forced=0,
         resolves_all=0,
+        plain=0,
         num_parents=0,
         num_succeeded_parents=0,
         num_children=0,
@@ -335,7 +336,7 @@ def _new_tasks(turn: Turn, group_id: int, plans: Sequence[Plan]) -> list[TaskRes
     )
     tasks = []
     for plan in plans:
-        task = structs.replace(blank, id=plan.task_id, alarm_at=plan.deadline_at)
+        task = structs.replace(blank, id=plan.task_id, plain=_is_plain(plan.request), alarm_at=plan.deadline_at)
         if plan.job_id is not None:
             task.job_id = plan.job_id
             task.held = int(plan.hold)
@@ -344,6 +345,12 @@ def _new_tasks(turn: Turn, group_id: int, plans: Sequence[Plan]) -> list[TaskRes
             task.num_succeeded_parents = len(plan.satisfied)
         tasks.append(task)
     return tasks
+
+
+def _is_plain(request: TaskRequest) -> int:
+    if request.function is not None or request.max_instances > 1:
+        return 0
+    return int(not any([piece.properties.idempotent for piece in request.slices]))
 
 
 # ---------------------------------------------------------------- values

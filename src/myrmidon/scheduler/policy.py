@@ -65,12 +65,12 @@ def judge_finish(task: TaskResult, report: Finish, *, reruns: int) -> Verdict:
     """A run ended by itself. Being killed beats everything: somebody asked for it."""
     if task.killing:
         return Verdict(TaskState.KILLED, task.reason)
+    if report.clean:
+        return _SUCCEEDED
     if report.hard_timeout or report.io_timeout:
         failed = Verdict(TaskState.TIMED_OUT, "hard_timeout" if report.hard_timeout else "io_timeout")
     elif report.killed:
         failed = Verdict(TaskState.KILLED, "killed_on_bot")
-    elif report.exit_code == 0:
-        return _SUCCEEDED
     else:
         failed = Verdict(TaskState.FAILED, "exit_code")
     if task.num_reruns >= reruns or failed.state == TaskState.KILLED:

@@ -38,6 +38,7 @@ from myrmidon.store import log as logs
 from myrmidon.store import task_queues, task_result
 from myrmidon.store import value as values
 from myrmidon.store.db import Tx
+from myrmidon.store.task_request import Brief
 
 
 class Outcome(StrEnum):
@@ -50,7 +51,7 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Reply(Struct, frozen=True):
+class Reply(Struct, frozen=True, gc=False):
     """The answer to one report; ``stop`` tells the bot to stop the run.
 
     If the report was taken all the same, the bot says when it has stopped;
@@ -82,7 +83,7 @@ def report(
     turn = Turn(tx, now, ids, rules)
     tasks = turn.lock(item.task_id for item in reports)
     runs = {(run.task_id, run.run): run for run in task_result.runs_of(tx, sorted(tasks))} if tasks else {}
-    turn.know_briefly(tasks)
+    turn.know_briefly(item.task_id for item in reports if item.task_id in tasks and _asks(tasks[item.task_id], item))
     desk = _Desk(turn, bot_id, tasks, runs)
     replies = [desk.take(item) for item in reports]
     make_ready(turn, desk.again, avoid=desk.avoid)
@@ -93,6 +94,11 @@ def report(
         _watch_bot(turn, bot_id, desk.quick_faults)
     bots.beat(tx, bot_id, session, now)
     return replies
+
+
+def _asks(task: TaskResult, item: Report) -> bool:
+    """Whether judging this report takes a look at the request."""
+    return not task.plain or isinstance(item, Fault) or (isinstance(item, Finish) and not item.clean)
 
 
 class _Desk:
@@ -142,9 +148,8 @@ class _Desk:
             self._conclude(task, run, Verdict(TaskState.CANCELED, task.reason))
             return _STALE
         now = self.turn.now
-        request = self.turn.briefs[task.id]
         run.started_at = now
-        run.soft_at = now + request.timeout if request.timeout is not None and request.max_num_instances > 1 else None
+        run.soft_at = None if task.plain else _soft_end(self.turn.brief(task.id), now)
         run.alarm_at = min(now + run.lease, run.soft_at) if run.soft_at is not None else now + run.lease
         self.turn.touch_run(run)
         return _ACCEPTED
@@ -157,7 +162,7 @@ class _Desk:
         run.stdout_size = item.stdout_size
         run.stderr_size = item.stderr_size
         run.outputs_ref = json.encode(item.outputs_ref).decode() if item.outputs_ref else None
-        verdict = judge_finish(task, item, reruns=self.turn.briefs[task.id].max_num_retries)
+        verdict = judge_finish(task, item, reruns=0 if item.clean else self.turn.brief(task.id).max_num_retries)
         if verdict.state == TaskState.SUCCEEDED and not _write_outputs(self.turn, task, item.outputs):
             verdict = Verdict(TaskState.FAILED, "bad_outputs")
         self.turn.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
@@ -181,7 +186,7 @@ class _Desk:
         if kind == "bot_error" and self.turn.now - run.claimed_at < self.turn.rules.quick_failure_window:
             self.quick_faults += 1
         self.turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, kind)
-        verdict = judge_lost(task, kind, retries=self.turn.briefs[task.id].retries)
+        verdict = judge_lost(task, kind, retries=self.turn.brief(task.id).retries)
         self._conclude(task, run, verdict)
         return _ACCEPTED
 
@@ -199,6 +204,11 @@ class _Desk:
             self.again.append(task)
             if verdict.retried:
                 self.avoid[task.id] = run.bot_id
+
+
+def _soft_end(request: Brief, now: Micros) -> Micros | None:
+    """When a run is slow enough that another instance may try as well."""
+    return now + request.timeout if request.timeout is not None and request.max_num_instances > 1 else None
 
 
 def conclude(turn: Turn, task: TaskResult, run: TaskRun, verdict: Verdict, others: Sequence[TaskRun]) -> bool:
@@ -261,7 +271,7 @@ def _late(run: TaskRun, item: Report) -> Reply:
 
 def _write_outputs(turn: Turn, task: TaskResult, given: Sequence[OutputValue]) -> bool:
     """Store what a function returned, once; False when it is not what the function promised."""
-    if turn.briefs[task.id].func_name is None:
+    if task.plain or turn.brief(task.id).func_name is None:
         return not given
     wanted = values.outputs(turn.tx, [task.id]).get(task.id, [])
     if [kind for _, _, _, kind in wanted] != [output.type for output in given]:

@@ -58,8 +58,9 @@ def _follow(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
 
 def _donate(turn: Turn, succeeded: Sequence[TaskResult]) -> None:
     """Remember idempotent results for equal tasks to come."""
-    turn.know_briefly(task.id for task in succeeded)
-    givers = [task for task in succeeded if turn.briefs[task.id].idempotent]
+    asked = [task for task in succeeded if not task.plain]
+    turn.know_briefly(task.id for task in asked)
+    givers = [task for task in asked if turn.brief(task.id).idempotent]
     turn.know(task.id for task in givers)
     givers = [task for task in givers if turn.slices[task.id][task.current_task_slice].idempotent]
     if not givers:

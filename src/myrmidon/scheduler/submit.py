@@ -38,7 +38,7 @@ from myrmidon.store.job import Job
 _KEY_CHARS = 256
 
 
-class Draft(Struct, frozen=True, kw_only=True):
+class Draft(Struct, frozen=True, kw_only=True, gc=False):
     """A checked request with the ids it will have; ``job_id`` is used by functions only."""
 
     task_id: int
@@ -49,7 +49,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     authenticated: str = ""
 
 
-class Submitted(Struct, frozen=True, kw_only=True):
+class Submitted(Struct, frozen=True, kw_only=True, gc=False):
     """The answer to a submit. ``task_id`` is 0 when the request was only evaluated."""
 
     task_id: int

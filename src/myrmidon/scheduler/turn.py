@@ -36,9 +36,9 @@ class Turn:
         self.ended: list[TaskResult] = []
         self.ready: list[TaskResult] = []
         self.woken: set[int] = set()
-        self.briefs: dict[int, Brief] = {}
         self.requests: dict[int, RequestRow] = {}
         self.slices: dict[int, list[SliceRow]] = {}
+        self._briefs: dict[int, Brief] = {}
         self._queues: dict[int, Queue] = {}
         self._orders: dict[int, Order] = {}
         self._fresh: dict[int, TaskResult] = {}
@@ -78,9 +78,13 @@ class Turn:
 
     def know_briefly(self, task_ids: Iterable[int]) -> None:
         """Have the numbers at hand that decide what the end of a run means."""
-        missing = sorted({i for i in task_ids if i not in self.briefs})
+        missing = sorted({i for i in task_ids if i not in self._briefs})
         if missing:
-            self.briefs.update(task_request.brief(self.tx, missing))
+            self._briefs.update(task_request.brief(self.tx, missing))
+
+    def brief(self, task_id: int) -> Brief:
+        self.know_briefly([task_id])
+        return self._briefs[task_id]
 
     def know(self, task_ids: Iterable[int]) -> None:
         """Have requests and slices of these tasks at hand."""
@@ -141,8 +145,7 @@ class Turn:
 
     def _may_be_queued(self, task: TaskResult) -> bool:
         """A running task has a row in the hot table only when another instance was granted."""
-        brief = self.briefs.get(task.id)
-        return brief is None or brief.max_num_instances > 1
+        return not task.plain
 
     def begin(self, task: TaskResult | Startable) -> None:
         """A run of the task starts; its row of the hot table is already used up.

@@ -9,7 +9,7 @@ from myrmidon.store.db import LostRace, Tx
 from myrmidon.store.sql import Insert
 
 
-class RequestRow(Struct, frozen=True):
+class RequestRow(Struct, frozen=True, gc=False):
     """A stored request without its slices."""
 
     id: int
@@ -42,7 +42,7 @@ class RequestRow(Struct, frozen=True):
     metadata: str
 
 
-class SliceRow(Struct, frozen=True):
+class SliceRow(Struct, frozen=True, gc=False):
     """One fallback of a request."""
 
     task_id: int
@@ -95,7 +95,7 @@ def read(tx: Tx, ids: Sequence[int]) -> dict[int, RequestRow]:
     return {row[0]: RequestRow(*row) for row in tx.all(READ, ids=ids)}
 
 
-class Brief(Struct, frozen=True):
+class Brief(Struct, frozen=True, gc=False):
     """The little that judging the end of a run needs to know of a request."""
 
     id: int
@@ -128,7 +128,7 @@ def slices(tx: Tx, ids: Sequence[int]) -> dict[int, list[SliceRow]]:
     return found
 
 
-class Work(Struct, frozen=True):
+class Work(Struct, frozen=True, gc=False):
     """What a bot is told of a task: the request as far as it concerns it, and the slice that it shall run."""
 
     task_id: int

@@ -18,7 +18,7 @@ from myrmidon.store.db import Tx
 from myrmidon.store.sql import Insert, RowUpdate
 
 _COLUMNS = """id, job_id, resource_group_id, state, seq, generation, held, killing, forced, resolves_all,
-    num_parents, num_succeeded_parents, num_children, num_retries, num_reruns, run_number, instance_id,
+    plain, num_parents, num_succeeded_parents, num_children, num_retries, num_reruns, run_number, instance_id,
     current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at, started_at,
     completed_at, abandoned_at, modified_at, alarm_at"""
 _ROWS = Insert("task_results", _COLUMNS)

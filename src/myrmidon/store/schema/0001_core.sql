@@ -184,6 +184,7 @@ CREATE TABLE IF NOT EXISTS task_results (
     killing INT NOT NULL,
     forced INT NOT NULL,
     resolves_all INT NOT NULL,
+    plain INT NOT NULL,
     num_parents INT NOT NULL,
     num_succeeded_parents INT NOT NULL,
     num_children INT NOT NULL,

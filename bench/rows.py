@@ -15,7 +15,6 @@ from myrmidon.store.db import Insert, Row, Tx
 from myrmidon.store.sql import names
 
 ID_COLUMNS = frozenset(("id", "task_id", "subject"))
-TIMES = frozenset(("at", "task_rank"))
 
 
 class Copier(NamedTuple):
@@ -25,6 +24,7 @@ class Copier(NamedTuple):
     rows: list[Row]
     id_columns: list[int]
     time_columns: list[int]
+    rank_columns: list[int]
 
     def copy(self, task_id: int, later: int) -> list[Row]:
         """The rows of another task, submitted that much later."""
@@ -37,13 +37,21 @@ class Copier(NamedTuple):
             value = row[column]
             if isinstance(value, int):
                 row[column] = value + later
+        for column in self.rank_columns:
+            row[column] += later // 64 << 8  # type: ignore[operator]
         return tuple(row)
 
 
 def copier(statement: Insert, rows: Sequence[Row]) -> Copier:
     columns = names(statement.columns)
-    moving = [n for n, name in enumerate(columns) if name.endswith("_at") or name in TIMES]
-    return Copier(statement, list(rows), [n for n, name in enumerate(columns) if name in ID_COLUMNS], moving)
+    places = list(enumerate(columns))
+    return Copier(
+        statement,
+        list(rows),
+        [n for n, name in places if name in ID_COLUMNS],
+        [n for n, name in places if name.endswith("_at") or name == "at"],
+        [n for n, name in places if name == "task_rank"],
+    )
 
 
 class Sample(NamedTuple):
@@ -83,8 +91,8 @@ def _load(tx: Tx, bed: Bed, made: Sample, queues: Sequence[int], numbers: range)
         at = columns.index("queue") if "queue" in columns else None
         rows: list[Row] = []
         for nth, (number, task_id) in enumerate(zip(numbers, task_ids, strict=True)):
-            # A microsecond apart, so that ranks differ as those of single submits do.
-            for row in c.copy(task_id, now - made.at + nth):
+            # A tick apart, so that ranks differ as those of single submits do.
+            for row in c.copy(task_id, now - made.at + 64 * nth):
                 if at is not None:
                     row = (*row[:at], queues[number % len(queues)], *row[at + 1 :])
                 rows.append(row)

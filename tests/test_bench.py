@@ -13,7 +13,6 @@ import pytest
 from bench.bed import Bed, a_request
 from bench.core import BARS
 from bench.floor import Floor
-from bench.rows import TIMES
 from myrmidon.store.migrate import shipped
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +79,7 @@ def rows_of(bed, table, task_id):
     """What a table says of a task, without ids, times and what is secret to a run."""
     key = {"task_requests": "id", "task_results": "id", "outbox": "subject"}.get(table, "task_id")
     columns = columns_of(bed, table)
-    moving = {"id", "task_id", "subject", "token_hash", "nonce"} | TIMES
+    moving = {"id", "task_id", "subject", "token_hash", "nonce", "at", "task_rank"}
     shown = [name for name in columns if name not in moving]
     found = bed.db.read(lambda tx: tx.all(f"SELECT {', '.join(shown)} FROM {table} WHERE {key} = :id", id=task_id))
     flags = [tuple(v is not None if n.endswith("_at") else v for n, v in zip(shown, row, strict=True)) for row in found]

@@ -51,7 +51,7 @@ def test_no_hot_statement_reads_all_of_a_big_table_or_sorts_it(
 
 def _ask_badly(tx: Any, world: World, facts: Any) -> None:
     tx.all("SELECT id FROM task_results WHERE reason = 'nobody has an index for this'")
-    tx.all("SELECT task_id FROM task_to_run WHERE priority > 0 ORDER BY priority, slice LIMIT 5")
+    tx.all("SELECT task_id FROM task_to_run WHERE slice > 0 ORDER BY slice, shared LIMIT 5")
 
 
 def _bad_plans(db: Any, world: World, facts: Any, call: Any, big: set[str], seen: set[str]) -> list[str]:

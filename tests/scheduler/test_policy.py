@@ -11,7 +11,7 @@ from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import Finish, TaskResult, TaskRun
 from myrmidon.model.task_to_run import LIFO, Head, Order, TaskToRun, rank
 from myrmidon.scheduler import policy
-from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Verdict
+from myrmidon.scheduler.policy import DAY, DEFAULT_RULES, SECOND, Verdict
 
 T = TaskState
 
@@ -101,8 +101,14 @@ def test_the_slice_that_runs(slices, first, served, chosen):
 # ---------------------------------------------------------------- dispatch
 
 
+FIFO = Order()
+NEW_YEAR = 1_798_761_600_000_000
+EPOCH = 1_262_304_000_000_000
+TICK = 64
+
+
 def a_head(queue, priority=100, task_rank=0, group=1):
-    return Head(queue, group, "{}", 0, 1, task_rank, priority)
+    return Head(queue, group, "{}", 0, rank(priority, EPOCH + task_rank * TICK, FIFO))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +127,7 @@ def test_the_order_of_queues(heads, running, order):
 
 
 def a_row(queue, task, priority=100, task_rank=0):
-    return TaskToRun(task, 0, queue, task_rank, priority, 0, 0, 1, 0, None)
+    return TaskToRun(task, 0, queue, rank(priority, EPOCH + task_rank * TICK, FIFO), 0, 0, 1, 0, None)
 
 
 def rows(queue, n, priority=100):
@@ -183,32 +189,32 @@ def test_what_lies_near_goes_first_among_equals(rows, local, order):
 
 # ---------------------------------------------------------------- rank
 
-FIFO = Order()
-NEW_YEAR = 1_798_761_600_000_000
-
 
 @pytest.mark.parametrize(
     ("order", "first", "second"),
     [
         (FIFO, (10, 5), (20, 1)),
-        (FIFO, (10, 1), (10, 2)),
-        (FIFO, (10, NEW_YEAR - 1), (10, NEW_YEAR + 1)),
-        (FIFO, (10, 10**16), (11, 1)),
-        (Order(LIFO, 0), (10, 2), (10, 1)),
-        (Order(LIFO, 0), (10, 1), (11, 2)),
-        (Order("fifo", 10), (10, 1), (11, 1)),
-        (Order("fifo", 10), (11, 0), (10, 11)),
-        (Order("fifo", 10), (10, 9), (11, 0)),
+        (FIFO, (10, TICK), (10, 2 * TICK)),
+        (FIFO, (10, NEW_YEAR - TICK), (10, NEW_YEAR + TICK)),
+        (FIFO, (10, 9 * 10**15), (11, 1)),
+        (Order(LIFO, 0), (10, 2 * TICK), (10, TICK)),
+        (Order(LIFO, 0), (10, TICK), (11, 2 * TICK)),
+        (Order("fifo", 10 * TICK), (10, TICK), (11, TICK)),
+        (Order("fifo", 10 * TICK), (11, 0), (10, 11 * TICK)),
+        (Order("fifo", 10 * TICK), (10, 9 * TICK), (11, 0)),
     ],
 )
 def test_the_smaller_rank_runs_first(order, first, second):
     (priority, created), (other, later) = first, second
-    assert rank(priority, created, order) < rank(other, later, order)
+    assert rank(priority, EPOCH + created, order) < rank(other, EPOCH + later, order)
 
 
-def test_every_rank_fits_into_63_bits():
-    for order in (FIFO, Order(LIFO, 0), Order("fifo", 86_400 * SECOND)):
-        assert 0 <= rank(255, NEW_YEAR * 4, order) < 1 << 63
+@given(priority=st.integers(0, 255), created=st.integers(EPOCH, 10**16), ageing=st.integers(0, 30 * DAY))
+def test_every_rank_tells_its_priority(priority, created, ageing):
+    for order in (FIFO, Order(LIFO, 0), Order("fifo", ageing)):
+        found = rank(priority, created, order)
+        assert 0 <= found < 1 << 63
+        assert Head(1, 1, "{}", 0, found).priority == TaskToRun(1, 0, 1, found, 0, 0, 1, 0, None).priority == priority
 
 
 # ---------------------------------------------------------------- time

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from myrmidon.model.checks import NOTHING, Checker, Limits, Path
+from myrmidon.model.checks import DEFAULT_LIMITS, NOTHING, Checker, Path
 
 Wants: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
 """A canonical text taken apart: for each key its values, each a set of alternatives."""
@@ -96,36 +96,6 @@ def task_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[s
 
     Every count is compared before anything is expanded: a bomb of alternatives costs no more than its bytes.
     """
-    return _plain(raw, check.limits) or _checked(check, raw, path)
-
-
-def _plain(raw: object, limits: Limits) -> dict[str, list[str]] | None:
-    """The usual set, of one simple value for each key, in one quick pass; None means: look closer."""
-    if not isinstance(raw, dict) or "pool" not in raw or len(raw) > limits.dimension_keys:
-        return None
-    try:
-        keys: list[str] = sorted(raw)
-    except TypeError:
-        return None
-    longest_key, longest = limits.dimension_key_chars, limits.dimension_value_chars
-    plain: dict[str, list[str]] = {}
-    for key in keys:
-        values = raw[key]
-        if type(key) is not str or type(values) is not list or len(values) != 1:
-            return None
-        value = values[0]
-        if type(value) is not str or len(value) > longest or len(key) > longest_key or not _is_plain(key, value):
-            return None
-        plain[key] = [value]
-    return plain
-
-
-@lru_cache(maxsize=4096)
-def _is_plain(key: str, value: str) -> bool:
-    return _KEY.fullmatch(key) is not None and _PLAIN_VALUE.fullmatch(value) is not None
-
-
-def _checked(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:
     dims = _read(check, raw, path, _wanted_value)
     if not dims:
         return dims
@@ -135,6 +105,36 @@ def _checked(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:
         check.note((*path, "pool"), dims["pool"][0], "one pool, never alternatives", "pool")
     _bounded_product(check, dims, path)
     return dims
+
+
+def plain_dimensions(given: dict[str, list[str]]) -> dict[str, list[str]] | None:
+    """The same for the usual set, of few simple values and within the default limits; None means: look closer.
+
+    Fleets have few sets of dimensions: one that was seen before is known to be right. Nobody may change what
+    this returns, since all tasks that want the same share it.
+    """
+    try:
+        text = _encode(given)
+    except (UnicodeEncodeError, TypeError):
+        return None
+    return _plain(text) if len(text) <= _CACHED_CHARS else None
+
+
+@lru_cache(maxsize=4096)
+def _plain(text: bytes) -> dict[str, list[str]] | None:
+    given = _decode(text)
+    if "pool" not in given or len(given) > DEFAULT_LIMITS.dimension_keys:
+        return None
+    for key, values in given.items():
+        if len(values) != 1 or not _is_plain(key, values[0]):
+            return None
+    return given
+
+
+def _is_plain(key: str, value: str) -> bool:
+    if len(key) > DEFAULT_LIMITS.dimension_key_chars or len(value) > DEFAULT_LIMITS.dimension_value_chars:
+        return False
+    return _KEY.fullmatch(key) is not None and _PLAIN_VALUE.fullmatch(value) is not None
 
 
 def bot_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:

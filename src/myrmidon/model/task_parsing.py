@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from myrmidon.model.checks import DEFAULT_LIMITS, Checker, Limits, Path, is_clean, is_usual_path
-from myrmidon.model.dimensions import task_dimensions
+from myrmidon.model.dimensions import plain_dimensions, task_dimensions
 from myrmidon.model.task_checks import (
     CACHE_NAME,
     checked_task,
@@ -70,6 +70,7 @@ def read_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskR
 
 _D: Final = DEFAULT_LIMITS
 _JSON_TYPES: Final = frozenset({dict, list, str, int, bool, type(None)})
+_ONLY_LISTS: Final = frozenset({list})
 _Argument: TypeAlias = Annotated[str, Meta(max_length=_D.arg_chars)]
 _EnvKey: TypeAlias = Annotated[str, Meta(max_length=_D.env_key_chars)]
 _EnvValue: TypeAlias = Annotated[str, Meta(max_length=_D.env_value_chars)]
@@ -78,7 +79,7 @@ _Timeout: TypeAlias = Annotated[int, Meta(ge=_D.execution_timeout_min_s, le=_D.e
 
 
 class _PlainProperties(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
-    dimensions: Any
+    dimensions: dict[str, list[str]]
     command: Annotated[list[_Argument], Meta(max_length=_D.command_args)] = []
     relative_cwd: Annotated[str, Meta(max_length=_D.cwd_chars)] = ""
     env: Annotated[dict[_EnvKey, _EnvValue], Meta(max_length=_D.env_keys)] = {}
@@ -223,9 +224,10 @@ def _plain_properties(
         return None
     if (env and not _is_plain_env(env)) or (cwd and not is_usual_path(cwd)):
         return None
+    dims = _plain_dims(given.dimensions, raw["dimensions"])
     usual = _D.function_timeout_default_s if function else _D.execution_timeout_default_s
     properties = Properties(
-        dimensions=task_dimensions(check, raw["dimensions"], ()),
+        dimensions=task_dimensions(check, raw["dimensions"], ()) if dims is None else dims,
         command=command,
         relative_cwd=cwd,
         env=env,
@@ -238,6 +240,12 @@ def _plain_properties(
     if _RARE_PROPERTIES_KEYS.isdisjoint(raw):
         return properties
     return structs.replace(properties, **_read_rare(check, raw, _RARE_IN_PROPERTIES))
+
+
+def _plain_dims(given: dict[str, list[str]], raw: Any) -> dict[str, list[str]] | None:
+    if type(raw) is not dict or not _ONLY_LISTS.issuperset(map(type, raw.values())):
+        return None
+    return plain_dimensions(given)
 
 
 def _is_plain_command(command: list[str], function: Function | None) -> bool:

@@ -86,7 +86,10 @@ class Startable(Struct, gc=False):
 
 
 class TaskRun(Struct, gc=False):
-    """One execution of a task on one bot; live while ``ended_at`` is empty."""
+    """One execution of a task on one bot; live while ``ended_at`` is empty.
+
+    What the bot was like then is stored with it, but no decision asks for it.
+    """
 
     task_id: int
     run: int
@@ -114,8 +117,6 @@ class TaskRun(Struct, gc=False):
     stdout_size: int | None
     stderr_size: int | None
     outputs_ref: str | None
-    bot_version: str
-    bot_dimensions: str
 
     @property
     def live(self) -> bool:

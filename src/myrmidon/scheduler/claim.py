@@ -11,16 +11,17 @@ straggler of the network and gets none.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b, sha256
+from copy import copy
+from hashlib import blake2b, blake2s
 from hmac import digest as hmac_digest
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from myrmidon.model import dimensions
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number
-from myrmidon.model.states import RunState, TaskState
+from myrmidon.model.states import READY, RUNNING, RunState
 from myrmidon.model.task_result import Startable, TaskResult, TaskRun
 from myrmidon.model.task_to_run import Head, TaskToRun
 from myrmidon.model.value import Value
@@ -199,7 +200,7 @@ def _may_run(row: TaskToRun, task: TaskResult | Startable | None) -> bool:
         return False
     if next_run_number(task.run_number) is None:
         return False
-    return task.state == TaskState.READY or (task.state == TaskState.RUNNING and row.instance > 0)
+    return task.state == READY or (task.state == RUNNING and row.instance > 0)
 
 
 # ---------------------------------------------------------------- starting
@@ -218,20 +219,18 @@ def _start(
         task.bot_id = bot.id
         task.started_at = turn.now
         turn.begin(task)
-        tokens[task.id] = run_token(key, task.id, task.run_number)
-        run = structs.replace(
-            blank,
-            task_id=task.id,
-            run=task.run_number,
-            instance=row.instance,
-            generation=task.generation,
-            slice=row.slice,
-            token_hash=token_hash(tokens[task.id]),
-            resource_group_id=task.resource_group_id,
-            lease=work[task.id, row.slice].lease,
-        )
+        tokens[task.id] = token = run_token(key, task.id, task.run_number)
+        run = copy(blank)
+        run.task_id = task.id
+        run.run = task.run_number
+        run.instance = row.instance
+        run.generation = task.generation
+        run.slice = row.slice
+        run.token_hash = token_hash(token)
+        run.resource_group_id = task.resource_group_id
+        run.lease = work[task.id, row.slice].lease
         runs.append(run)
-    task_result.insert_runs(turn.tx, runs)
+    task_result.insert_runs(turn.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions)
     turn.flush()
     return _hand_out(turn, runs, tokens, work)
 
@@ -265,8 +264,6 @@ def _blank_run(turn: Turn, bot: Bot, poll: Poll) -> TaskRun:
         stdout_size=None,
         stderr_size=None,
         outputs_ref=None,
-        bot_version=bot.version,
-        bot_dimensions=bot.dimensions,
     )
 
 
@@ -282,7 +279,7 @@ def run_token(key: bytes, task_id: int, run: int) -> str:
 
 def token_hash(token: str) -> str:
     """What is stored of a token: enough to check it, useless to act with it."""
-    return sha256(token.encode()).hexdigest()
+    return blake2s(token.encode()).hexdigest()
 
 
 def _hand_out(

@@ -7,10 +7,12 @@ has. It must stop making ids when its slot is gone.
 from myrmidon.model.errors import InvalidRequest, Problem, StoreRefused
 from myrmidon.model.ids import SLOTS, IdSource, Micros
 from myrmidon.model.task_to_run import FIFO, LIFO, Order
-from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.policy import DAY, DEFAULT_RULES, Rules
 from myrmidon.store import schedulers, task_queues
 from myrmidon.store.db import Tx
 from myrmidon.store.schedulers import Scheduler
+
+_MOST_AGEING: Micros = 30 * DAY
 
 
 def enroll(tx: Tx, address: str, port: int, *, now: Micros, rules: Rules = DEFAULT_RULES) -> Scheduler:
@@ -57,8 +59,8 @@ def set_pool(tx: Tx, pool: str, order: Order) -> None:
     problems = []
     if order.task_order not in (FIFO, LIFO):
         problems.append(Problem("task_order", order.task_order, f"{FIFO} or {LIFO}", "choice"))
-    if order.ageing < 0:
-        problems.append(Problem("ageing", str(order.ageing), "0 (none) or more", "range"))
+    if not 0 <= order.ageing <= _MOST_AGEING:
+        problems.append(Problem("ageing", str(order.ageing), f"0 (none) to {_MOST_AGEING} microseconds", "range"))
     if order.ageing and order.task_order == LIFO:
         problems.append(
             Problem("ageing", str(order.ageing), "0 with lifo: ageing serves the oldest first", "contradiction")

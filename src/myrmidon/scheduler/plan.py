@@ -6,6 +6,7 @@ edges and the first state, each table in one go.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from hmac import digest as hmac_digest
 
@@ -336,7 +337,10 @@ def _new_tasks(turn: Turn, group_id: int, plans: Sequence[Plan]) -> list[TaskRes
     )
     tasks = []
     for plan in plans:
-        task = structs.replace(blank, id=plan.task_id, plain=_is_plain(plan.request), alarm_at=plan.deadline_at)
+        task = copy(blank)
+        task.id = plan.task_id
+        task.plain = _is_plain(plan.request)
+        task.alarm_at = plan.deadline_at
         if plan.job_id is not None:
             task.job_id = plan.job_id
             task.held = int(plan.hold)
@@ -350,7 +354,7 @@ def _new_tasks(turn: Turn, group_id: int, plans: Sequence[Plan]) -> list[TaskRes
 def _is_plain(request: TaskRequest) -> int:
     if request.function is not None or request.max_instances > 1:
         return 0
-    return int(not any([piece.properties.idempotent for piece in request.slices]))
+    return int(not any(piece.properties.idempotent for piece in request.slices))
 
 
 # ---------------------------------------------------------------- values

@@ -9,7 +9,7 @@ through ``make_ready``.
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 
-from myrmidon.model.states import TaskState
+from myrmidon.model.states import READY, RUNNING, SUCCEEDED, WAITING, TaskState
 from myrmidon.model.task_request import Payload, dedupe_key
 from myrmidon.model.task_result import TaskResult
 from myrmidon.model.task_to_run import TaskToRun, rank
@@ -49,14 +49,14 @@ def make_ready(turn: Turn, tasks: Sequence[TaskResult], *, avoid: Mapping[int, s
 def _past_deadline(turn: Turn, task: TaskResult) -> bool:
     if turn.requests[task.id].deadline_at > turn.now:
         return False
-    late = TaskState.TIMED_OUT if task.state == TaskState.RUNNING else TaskState.EXPIRED
+    late = TaskState.TIMED_OUT if task.state == RUNNING else TaskState.EXPIRED
     turn.move(task, TaskState.BOT_DIED if _is_retry(task) else late, "deadline")
     return True
 
 
 def _is_retry(task: TaskResult) -> bool:
     """Whether the end of waiting is the end of a retry; one that somebody holds just waits."""
-    return bool(task.num_retries) and task.state != TaskState.WAITING
+    return bool(task.num_retries) and task.state != WAITING
 
 
 def _impatient(turn: Turn, tasks: Iterable[TaskResult]) -> set[int]:
@@ -66,15 +66,15 @@ def _impatient(turn: Turn, tasks: Iterable[TaskResult]) -> set[int]:
 
 def _give_up(turn: Turn, task: TaskResult) -> None:
     """No bot can run any slice that is left; for a task that was at work, they are gone."""
-    if _is_retry(task) or task.state == TaskState.RUNNING:
+    if _is_retry(task) or task.state == RUNNING:
         turn.move(task, TaskState.BOT_DIED, "no_resource")
     else:
         turn.move(task, TaskState.NO_RESOURCE, "no_resource")
 
 
 def _queue_up(turn: Turn, task: TaskResult, number: int, *, shared: bool, lost_by: str | None) -> None:
-    turned = "next_slice" if task.state == TaskState.READY else task.reason if task.reason in _TOLD else ""
-    turn.move(task, TaskState.READY, turned)
+    turned = "next_slice" if task.state == READY else task.reason if task.reason in _TOLD else ""
+    turn.move(task, READY, turned)
     task.current_task_slice = number
     task.ready_at = turn.now
     turn.enqueue(to_run(turn, task, 0, shared=shared, avoid_bot=_avoided(turn, task, lost_by)))
@@ -93,8 +93,7 @@ def to_run(turn: Turn, task: TaskResult, instance: int, *, shared: bool, avoid_b
         expires_at = request.deadline_at
     place = rank(request.priority, request.created_at, order)
     return TaskToRun(
-        task.id, instance, piece.queue, place, request.priority, expires_at, piece.slice, piece.wait_for_capacity,
-        int(shared), avoid_bot,
+        task.id, instance, piece.queue, place, expires_at, piece.slice, piece.wait_for_capacity, int(shared), avoid_bot
     )  # fmt: skip
 
 
@@ -138,7 +137,7 @@ def _donors(turn: Turn, tasks: Sequence[TaskResult]) -> dict[int, Donor]:
 
     One that is READY was not answered before, and only moves to another slice: it keeps its turn.
     """
-    fresh = [t for t in tasks if t.run_number == 0 and t.generation == 1 and t.state == TaskState.WAITING]
+    fresh = [t for t in tasks if t.run_number == 0 and t.generation == 1 and t.state == WAITING]
     asked = [task for task in fresh if _idempotent(turn, task)]
     if not asked:
         return {}
@@ -196,7 +195,7 @@ def _answer(turn: Turn, task: TaskResult, donor: Donor) -> None:
     task.deduped_run = donor.run
     task.cost_saved_usd = donor.cost_usd
     _copy_outputs(turn, task, donor)
-    turn.move(task, TaskState.SUCCEEDED, "deduped")
+    turn.move(task, SUCCEEDED, "deduped")
 
 
 def _copy_outputs(turn: Turn, task: TaskResult, donor: Donor) -> None:

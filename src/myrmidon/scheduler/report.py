@@ -13,7 +13,7 @@ from msgspec import Struct, json
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
-from myrmidon.model.states import RunState, TaskState
+from myrmidon.model.states import READY, SUCCEEDED, RunState, TaskState
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import (
     FAULTS,
@@ -67,6 +67,7 @@ _STALE = Reply(Outcome.STALE, stop=True)
 _UNKNOWN = Reply(Outcome.UNKNOWN, stop=True)
 _CONFLICT = Reply(Outcome.CONFLICT, stop=True)
 _REPEATED = Reply(Outcome.REPEATED)
+_WELL = RunState.SUCCEEDED
 
 
 def report(
@@ -155,15 +156,17 @@ class _Desk:
         return _ACCEPTED
 
     def _finish(self, task: TaskResult, run: TaskRun, item: Finish) -> Reply:
-        run.started_at = run.started_at if run.started_at is not None else run.claimed_at
+        if run.started_at is None:
+            run.started_at = run.claimed_at
         run.exit_code = item.exit_code
         run.duration = item.duration
-        run.cost_usd = max(run.cost_usd, item.cost_usd)
+        if item.cost_usd > run.cost_usd:
+            run.cost_usd = item.cost_usd
         run.stdout_size = item.stdout_size
         run.stderr_size = item.stderr_size
         run.outputs_ref = json.encode(item.outputs_ref).decode() if item.outputs_ref else None
         verdict = judge_finish(task, item, reruns=0 if item.clean else self.turn.brief(task.id).max_num_retries)
-        if verdict.state == TaskState.SUCCEEDED and not _write_outputs(self.turn, task, item.outputs):
+        if verdict.state == SUCCEEDED and not _write_outputs(self.turn, task, item.outputs):
             verdict = Verdict(TaskState.FAILED, "bad_outputs")
         self.turn.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
         if item.message:
@@ -217,19 +220,18 @@ def conclude(turn: Turn, task: TaskResult, run: TaskRun, verdict: Verdict, other
     While another instance of the task is at work, only a success ends the task:
     the first finisher wins and the others are stopped.
     """
-    if others and verdict.state != TaskState.SUCCEEDED and not task.killing:
-        return False
-    if others and task.killing:
-        return False
-    for other in others:
-        turn.end_run(other, RunState.CANCELED, "superseded")
-    if verdict.state == TaskState.READY:
+    if others:
+        if task.killing or verdict.state != SUCCEEDED:
+            return False
+        for other in others:
+            turn.end_run(other, RunState.CANCELED, "superseded")
+    if verdict.state == READY:
         task.num_retries += int(verdict.retried)
         task.num_reruns += int(verdict.rerun)
         task.reason = verdict.reason
         turn.unqueue(task)
         return True
-    if verdict.state == TaskState.SUCCEEDED:
+    if verdict.state == SUCCEEDED:
         task.instance_id = run.run
     turn.move(task, verdict.state, verdict.reason)
     return False
@@ -237,8 +239,8 @@ def conclude(turn: Turn, task: TaskResult, run: TaskRun, verdict: Verdict, other
 
 def _run_state(item: Finish, verdict: Verdict) -> RunState:
     """How the run itself ended, also when the task goes on."""
-    if verdict.state == TaskState.SUCCEEDED:
-        return RunState.SUCCEEDED
+    if verdict.state == SUCCEEDED:
+        return _WELL
     if not verdict.rerun:
         return RunState(verdict.state)
     return RunState.TIMED_OUT if item.hard_timeout or item.io_timeout else RunState.FAILED

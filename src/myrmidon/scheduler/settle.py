@@ -12,7 +12,7 @@ from msgspec import Struct, json
 
 from myrmidon.model.ids import show_task
 from myrmidon.model.job import FailurePolicy
-from myrmidon.model.states import JobState, TaskState
+from myrmidon.model.states import RUNNING, SUCCEEDED, JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.ready import dedupe_keys, make_ready
 from myrmidon.scheduler.turn import Turn
@@ -43,7 +43,7 @@ def settle(turn: Turn) -> None:
 
 def _follow(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
     """Pass on the end of these tasks; returns how many more edges this transaction may feed."""
-    _donate(turn, [t for t in ended if t.state == TaskState.SUCCEEDED and t.instance_id is not None])
+    _donate(turn, [t for t in ended if t.state == SUCCEEDED and t.instance_id is not None])
     for task in ended:
         if task.num_children:
             turn.drain(drains.CHILDREN, task.id)
@@ -51,7 +51,7 @@ def _follow(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
     if not members:
         return budget
     for task in members:
-        if task.state != TaskState.SUCCEEDED:
+        if task.state != SUCCEEDED:
             _block(turn, task)
     return _feed(turn, members, budget)
 
@@ -104,7 +104,7 @@ def _satisfy(turn: Turn, parents: dict[int, TaskResult], edges: Sequence[tuple[i
     fed: dict[int, int] = {}
     for parent, child in edges:
         task = parents[parent]
-        if task.state == TaskState.SUCCEEDED or children[child].resolves_all:
+        if task.state == SUCCEEDED or children[child].resolves_all:
             met.append((parent, child, task.instance_id))
             fed[child] = fed.get(child, 0) + 1
     if not met:
@@ -168,7 +168,7 @@ def call_off(turn: Turn, drain: Drain) -> None:
 
 def stop(turn: Turn, task: TaskResult, reason: str) -> None:
     """End a locked task that has not started; ask the bot of a running one to stop it."""
-    if task.state == TaskState.RUNNING:
+    if task.state == RUNNING:
         if not task.killing:
             task.killing = 1
             task.reason = reason

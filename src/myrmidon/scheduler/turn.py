@@ -10,7 +10,19 @@ from collections.abc import Iterable, Sequence
 from msgspec import structs
 
 from myrmidon.model.ids import IdSource, Micros
-from myrmidon.model.states import FINAL, MOVES, JobState, RunState, TaskState, check_job_move, check_move
+from myrmidon.model.states import (
+    FINAL,
+    MOVES,
+    READY,
+    RUNNING,
+    SUCCEEDED,
+    WAITING,
+    JobState,
+    RunState,
+    TaskState,
+    check_job_move,
+    check_move,
+)
 from myrmidon.model.task_result import Startable, TaskResult, TaskRun
 from myrmidon.model.task_to_run import Order, TaskToRun
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
@@ -22,6 +34,8 @@ from myrmidon.store.drain import Drain
 from myrmidon.store.job import Job
 from myrmidon.store.task_queues import Queue
 from myrmidon.store.task_request import Brief, RequestRow, SliceRow
+
+_CONCLUDED = frozenset({SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT})
 
 
 class Turn:
@@ -124,12 +138,12 @@ class Turn:
         if task.state in FINAL or state not in MOVES[task.state]:
             check_move(task.state, state, new_generation=new_generation, story=lambda: self._story(task))
         was = task.state
-        if task.job_id is None and state == TaskState.READY and task.id in self._fresh:
+        if task.job_id is None and state == READY and task.id in self._fresh:
             task.state = state
             task.reason = reason
             return
         self._discount(task)
-        if was == TaskState.READY or (state in FINAL and self._may_be_queued(task)):
+        if was == READY or (state in FINAL and self._may_be_queued(task)):
             self._unqueued.add(task.id)
         task.state = state
         task.reason = reason
@@ -137,7 +151,7 @@ class Turn:
             task.generation += 1
         if state in FINAL:
             self._close(task)
-        if was == TaskState.RUNNING and state in FINAL and task.id not in self._dirty:
+        if was == RUNNING and state in FINAL and task.id not in self._dirty:
             self._closed[task.id] = task
             self._count_in(task)
         else:
@@ -153,18 +167,18 @@ class Turn:
         The job counts a task alike before and after, so a claim need not lock the job.
         """
         was = task.state
-        if TaskState.RUNNING not in MOVES[was]:
-            check_move(was, TaskState.RUNNING, new_generation=False, story=lambda: self._story(task))
-        task.state = TaskState.RUNNING
+        if RUNNING not in MOVES[was]:
+            check_move(was, RUNNING, new_generation=False, story=lambda: self._story(task))
+        task.state = RUNNING
         task.reason = ""
-        if was == TaskState.READY:
+        if was == READY:
             self._begun[task.id] = task
         elif isinstance(task, TaskResult):
             self._dirty[task.id] = task
 
     def _close(self, task: TaskResult) -> None:
         task.completed_at = self.now
-        if task.state not in (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT):
+        if task.state not in _CONCLUDED:
             task.abandoned_at = task.abandoned_at or self.now
         task.killing = 0
         task.held = 0
@@ -248,11 +262,11 @@ class Turn:
             self.touch(task)
 
     def _count(self, job: Job, task: TaskResult, n: int) -> None:
-        if task.state == TaskState.SUCCEEDED:
+        if task.state == SUCCEEDED:
             job.num_succeeded += n
         elif task.state in FINAL:
             job.num_failed += n
-        elif task.held or task.state != TaskState.WAITING:
+        elif task.held or task.state != WAITING:
             job.num_active += n
 
     # -- writing

@@ -49,6 +49,8 @@ for _enumeration in (TaskState, RunState, JobState, RequiresPolicy, FailurePolic
 OLDEST = (3, 35, 0)
 WITHOUT_WAL_RACE = (3, 51, 3)
 BUSY_TIMEOUT_S = 5.0
+WRITER_CACHE_KIB = 16 << 10
+"""Holds the heads of a thousand deep queues, which every claim of a bot that serves them looks at."""
 ROWS_PER_INSERT = (64, 16, 4, 1)
 """Few fixed sizes: each is one prepared statement, kept by the connection."""
 
@@ -104,6 +106,7 @@ class Sqlite:
         if writer:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
             connection.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'OFF'}")
+            connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
         else:
             connection.execute("PRAGMA query_only = ON")
         connection.execute("PRAGMA foreign_keys = ON")

@@ -273,12 +273,13 @@ def unfinished_of_group(tx: Tx, resource_group_id: int) -> int | None:
 
 _RUN_COLUMNS = """task_id, run, instance, generation, slice, bot_id, session, nonce, token_hash, state, reason,
     evidence, resource_group_id, claimed_at, started_at, modified_at, ended_at, lease, soft_at, alarm_at, exit_code,
-    duration, cost_usd, stdout_size, stderr_size, outputs_ref, bot_version, bot_dimensions"""
-_RUNS = Insert("task_runs", _RUN_COLUMNS)
+    duration, cost_usd, stdout_size, stderr_size, outputs_ref"""
+_RUNS = Insert("task_runs", f"{_RUN_COLUMNS}, bot_version, bot_dimensions")
 
 
-def insert_runs(tx: Tx, runs: Sequence[TaskRun]) -> None:
-    tx.insert(_RUNS, [structs.astuple(run) for run in runs])
+def insert_runs(tx: Tx, runs: Sequence[TaskRun], *, bot_version: str, bot_dimensions: str) -> None:
+    """New runs, with what the bot that got them is like now."""
+    tx.insert(_RUNS, [(*structs.astuple(run), bot_version, bot_dimensions) for run in runs])
 
 
 RUNS = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"

@@ -13,7 +13,7 @@ from myrmidon.model.task_to_run import Head, TaskToRun
 from myrmidon.store.db import Tx
 from myrmidon.store.sql import Insert
 
-_COLUMNS = "task_id, instance, queue, task_rank, priority, expires_at, slice, wait_for_capacity, shared, avoid_bot"
+_COLUMNS = "task_id, instance, queue, task_rank, expires_at, slice, wait_for_capacity, shared, avoid_bot"
 _ROWS = Insert("task_to_run", _COLUMNS)
 
 
@@ -21,24 +21,19 @@ def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
     tx.insert(_ROWS, [structs.astuple(row) for row in rows])
 
 
-# Three subqueries, each answered by the first entry of its queue in one index, however deep the queue is. As a
-# join with task_to_run MariaDB sometimes reads the whole table, depending on its statistics.
+# The subquery is answered by the first entry of its queue in one index, however deep the queue is. As a join with
+# task_to_run MariaDB sometimes reads the whole table, depending on its statistics.
 HEADS = """
     SELECT b.queue, d.resource_group_id, d.dimensions, d.shared,
-           (SELECT t.task_id FROM task_to_run t WHERE t.queue = b.queue ORDER BY t.task_rank, t.task_id LIMIT 1),
-           (SELECT t.task_rank FROM task_to_run t WHERE t.queue = b.queue ORDER BY t.task_rank, t.task_id LIMIT 1),
-           (SELECT t.priority FROM task_to_run t WHERE t.queue = b.queue ORDER BY t.task_rank, t.task_id LIMIT 1)
+           (SELECT t.task_rank FROM task_to_run t WHERE t.queue = b.queue ORDER BY t.task_rank, t.task_id LIMIT 1)
       FROM bot_task_dimensions b JOIN task_dimensions d ON d.id = b.queue
      WHERE b.bot_id = :bot
 """
 
 
 def heads(tx: Tx, bot_id: str) -> list[Head]:
-    """The best row of each queue that the bot serves; read without locks, so only a hint.
-
-    A queue that is emptied while it is read shows up as a head with holes; it has nothing to give.
-    """
-    return [Head(*row) for row in tx.all(HEADS, bot=bot_id) if None not in row]
+    """The best row of each queue that the bot serves and that is not empty; read without locks, so only a hint."""
+    return [Head(*row) for row in tx.all(HEADS, bot=bot_id) if row[4] is not None]
 
 
 FIRST = f"""

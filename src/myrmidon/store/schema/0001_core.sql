@@ -122,7 +122,6 @@ CREATE TABLE IF NOT EXISTS task_to_run (
     instance INT NOT NULL,
     queue BIGINT NOT NULL,
     task_rank BIGINT NOT NULL,
-    priority INT NOT NULL,
     expires_at BIGINT NOT NULL,
     slice INT NOT NULL,
     wait_for_capacity INT NOT NULL,
@@ -130,7 +129,7 @@ CREATE TABLE IF NOT EXISTS task_to_run (
     avoid_bot VARCHAR(256),
     PRIMARY KEY (task_id, instance)
 ){clustered};
-CREATE INDEX IF NOT EXISTS task_to_run_queue ON task_to_run (queue, task_rank, task_id, priority);
+CREATE INDEX IF NOT EXISTS task_to_run_queue ON task_to_run (queue, task_rank, task_id);
 CREATE INDEX IF NOT EXISTS task_to_run_expiry ON task_to_run (expires_at);
 
 -- probe tells apart two sets of dimensions with one hash: the full set decides, the hash only finds.

@@ -8,6 +8,7 @@ or slow machine changes both. `--quick` takes small sizes: it shows that everyth
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import signal
 import sqlite3
@@ -334,6 +335,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else its files and servers would stay
     ground = Ground()
     bench = Bench(ground, QUICK if asked.quick else Sizes())
+    gc.freeze()  # as a server does when it has started: what was imported is not garbage
     lines = []
     try:
         for bar in BARS:

@@ -565,6 +565,29 @@ class HandshakeHandshakeOfANewBot:
         assert w.value("SELECT COUNT(*) FROM bot_task_dimensions") == 1
 
 
+@pair("handshake/handshake of a new bot in two pools", loses=(WrongState,))
+class HandshakeHandshakeOfANewBotInTwoPools:
+    """No pool's lock lets one wait for the other: only the bot's own does."""
+
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        return {}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.bot("b1", session=1, pool=["one"])
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        return w.bot("b1", session=2, pool=["two"])
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.lost_b is None
+        assert w.all("SELECT session, serving FROM bots") == [(2, 1)]
+        assert w.all("SELECT dimension FROM bot_dimensions WHERE dimension LIKE 'pool:%'") == [("pool:two",)]
+
+
 @pair("handshake/handshake of a bot with a run", loses=(WrongState,))
 class HandshakeHandshakeOfABotWithARun:
     @staticmethod

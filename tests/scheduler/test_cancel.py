@@ -151,6 +151,7 @@ def test_a_task_of_a_canceled_job_that_succeeds_too_late_feeds_nobody(w):
     w.do(cancel.cancel_job, job.id)
     w.finish(run)
     assert w.states(job) == {"a": "KILLED", "b": "CANCELED"}
+    assert w.task(job["b"]).num_succeeded_parents == 0
 
 
 @pytest.mark.parametrize("which", ["unknown", "foreign"])

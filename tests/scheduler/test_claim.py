@@ -387,3 +387,16 @@ def test_a_bot_that_may_take_nothing_of_the_best_queues_looks_into_the_next(worl
     late = world.submit(dimensions={"kind": [kinds[5]]}, priority=200)
     world.clock.advance(20)
     assert [run.task_id for run in world.claim("b1")] == [late]
+
+
+def test_a_bot_that_should_avoid_all_of_the_best_queues_looks_into_the_next(world):
+    kinds = [f"k{n}" for n in range(6)]
+    world.bots("b1", "b2", dimensions={"kind": kinds})
+    for kind in kinds[:5]:
+        world.submit(dimensions={"kind": [kind]}, priority=10)
+    for run in world.claim("b1", 5):
+        world.start(run)
+        world.fault(run, "reboot")
+    late = world.submit(dimensions={"kind": [kinds[5]]}, priority=200)
+    assert [run.task_id for run in world.claim("b1")] == [late]
+    assert len(world.claim("b2", 6)) == 5

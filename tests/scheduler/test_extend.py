@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
-from myrmidon.scheduler import cancel, extend
+from myrmidon.scheduler import cancel, carry, extend, remove
 from tests.builders import a_function, a_graph, output_of, returned
 from tests.model.requests import nested
 
@@ -100,6 +100,18 @@ def test_an_ended_job_takes_no_tasks(w, end):
         w.extend(job, {"b": []})
 
 
+def test_a_job_that_is_half_deleted_says_that_it_has_ended(w, small_chunks):
+    job = w.job({x: [] for x in "abcd"}, nodes={x: {"task": a_function([], ["int64"])} for x in "abcd"})
+    w.carry()
+    w.work("b1", outputs=returned(b"1"))
+    w.do(remove.delete_job, job.id, group_id=w.group.id)
+    w.do(carry.carry_on, *w.read(carry.pending))
+    w.removed = True
+    assert w.count("task_results") == 1
+    with pytest.raises(WrongState):
+        w.extend(job, {"e": []}, nodes={"e": {"task": a_function([output_of("a")])}})
+
+
 def test_a_sealed_job_takes_no_tasks(w):
     job = w.job({"a": []})
     w.do(extend.seal, job.id, group_id=w.group.id)
@@ -165,7 +177,8 @@ def test_subs_find_old_and_new_labels(w):
         None, 5, "x", [], {}, {"tasks": {}}, {"tasks": []}, {"tasks": 5}, {"tasks": [5]},
         {"tasks": {"b": nested(50_000)}}, {"tasks": [{"label": 5}, 7]}, a_graph({"b": []}, priority=10**400),
         a_graph({"b": ["nobody"]}), a_graph({"b": ["b"]}), a_graph({"b": ["c"], "c": ["b"]}), {"tasks": [{"label": 5}]},
-        a_graph({"b": []}, nodes={"b": {"task": a_function([output_of("a")])}}),
+        a_graph({"b": []}, nodes={"b": {"task": a_function([output_of("a")])}}), {"tasks": {"b": {5: 5}}},
+        a_graph({"b": []}, command=["half a letter: \ud800"]), {"tasks": [{"label": ["x"]}]}, {"tasks": {5: {}}},
     ],
 )  # fmt: skip
 def test_a_bad_extension_is_refused_and_nothing_is_stored(lite, raw):

@@ -188,6 +188,16 @@ def test_a_deletion_in_doubt_is_done_once(w):
     assert events(w).count("bot_deleted") == 1
 
 
+@pytest.mark.parametrize(
+    ("verb", "given", "kind"),
+    [(fleet.quarantine, "smells", "bot_quarantined"), (fleet.drain_bot, True, "bot_draining")],
+)
+def test_a_change_in_doubt_is_told_once(w, verb, given, kind):
+    w.do(verb, "b1", given)
+    w.do(in_doubt(verb), "b1", given)
+    assert events(w) == ["bot_connected", kind]
+
+
 # ---------------------------------------------------------------- capacity
 
 

@@ -149,6 +149,18 @@ def test_a_rerun_reopens_and_unblocks_its_job(w):
     assert w.story(job.id) == ["RUNNING", "RUNNING", "FAILED", "RUNNING", "RUNNING", "SUCCEEDED"]
 
 
+def test_what_resolved_after_the_end_of_its_job_counts_when_the_job_is_reopened(w):
+    nodes = {"p": {"deadline_s": 20}, "t": {"requires_policy": "all-resolved"}}
+    job = w.job({"a": [], "p": ["a"], "t": ["p"]}, nodes=nodes)
+    w.do_one("b1", 1)
+    w.advance(20)
+    w.sweep()
+    assert (w.states(job), w.job_state(job)) == ({"a": "FAILED", "p": "EXPIRED", "t": "WAITING"}, "FAILED")
+    w.rerun(job["a"])
+    w.carry()
+    assert w.states(job) == {"a": "READY", "p": "EXPIRED", "t": "READY"}
+
+
 def test_a_job_stays_blocked_while_another_failure_remains(w):
     job = w.job({"a": [], "b": []})
     w.work("b1", 1)

@@ -8,7 +8,7 @@ from msgspec import json
 from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound, StoreUnavailable, WrongState
 from myrmidon.model.ids import show_task
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import share, submit_job
+from myrmidon.scheduler import cancel, rerun, share, submit_job
 from myrmidon.store import task_request
 from myrmidon.store import value as values
 from tests.builders import RULES, a_function, a_graph, a_task, blind_once, constant, inline, output_of, returned, shared
@@ -238,6 +238,39 @@ def test_a_staged_task_past_its_deadline_stays_unseen(world, small_chunks):
 def check_settled_but_staged(w):
     check(w.db)
     assert w.count("outbox") == 0
+
+
+def test_a_staged_task_past_its_deadline_expires_once_its_job_is_there(world, small_chunks):
+    edges = {"0": [], **{str(i): ["0"] for i in range(1, 7)}}
+    made = draft(world, edges, nodes={"1": {"deadline_s": 5}})
+    writes = iter(range(4))
+
+    def write(fn):
+        if next(writes) == 2:
+            world.advance(10)
+            world.sweep()
+        return world.db.write(fn)
+
+    submit_job.submit_job(write, world.group.id, made, now=world.now, ids=world.ids, rules=world.rules)
+    world.carry()
+    world.sweep()
+    assert [world.state(made.task_ids[label]) for label in "012"] == ["READY", "EXPIRED", "WAITING"]
+
+
+def test_a_mass_cancel_does_not_see_a_graph_that_is_only_half_there(world, small_chunks):
+    half_submitted(world)
+    world.do(cancel.cancel_tagged, ["pool:default"], group_id=world.group.id)
+    world.carry()
+    check_settled_but_staged(world)
+
+
+@pytest.mark.parametrize("verb", [rerun.rerun, rerun.hold, rerun.release])
+def test_the_tasks_of_a_graph_that_is_only_half_there_do_not_exist_for_users(world, small_chunks, verb):
+    made = half_submitted(world)
+    assert not world.cancel(made.task_ids["0"])[0].found
+    with pytest.raises(NotFound):
+        world.do(verb, made.task_ids["0"])
+    check_settled_but_staged(world)
 
 
 def test_a_large_graph_that_comes_after_its_removal_is_refused(world, small_chunks):

@@ -14,7 +14,7 @@ import pytest
 
 from myrmidon.model.errors import BrokenPromise, StoreBusy, StoreRefused, StoreUnavailable
 from myrmidon.store import mariadb, postgresql, sqlite
-from myrmidon.store.db import ConnectionLost, Db, Dialect, Insert, LostReply, RowUpdate, Tx, open_db
+from myrmidon.store.db import ConnectionLost, Db, Dialect, Insert, LostRace, LostReply, RowUpdate, Tx, open_db
 from tests import databases, servers
 
 sqlite3: Any = vars(sqlite)["sqlite3"]  # the module that was chosen there
@@ -505,6 +505,19 @@ def test_a_deadlock_is_run_again(server_db: Db) -> None:
     in_threads([both(1), both(2)])
     assert server_db.read(lambda tx: tx.all("SELECT n FROM item ORDER BY id")) == [(12,), (22,)]
     assert sorted(runs) in ([1, 1, 2], [1, 2, 2])
+
+
+def test_a_lost_race_is_run_again_and_nothing_of_the_first_try_stays(db: Db) -> None:
+    attempts: list[int] = []
+
+    def fn(tx: Tx) -> int:
+        attempts.append(tx.attempt)
+        tx.insert(ITEMS, items(3 - len(attempts)))
+        if len(attempts) == 1:
+            raise LostRace("somebody else took the name")
+        return len(attempts)
+
+    assert (db.write(fn), attempts, ids(db)) == (2, [1, 1], [1])
 
 
 def test_skip_locked_leaves_out_what_another_transaction_holds(server_db: Db) -> None:

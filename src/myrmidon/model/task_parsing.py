@@ -140,6 +140,13 @@ _RARE_IN_PROPERTIES: Final[dict[str, _Reader]] = {
     "inputs": read_files,
     "outputs": read_output_paths,
 }
+_SIMPLE_TASK_KEYS: Final = frozenset(_PlainTask.__struct_fields__) - {
+    "name",
+    "slices",
+    "function",
+    "tags",
+    *_RARE_IN_TASK,
+}
 _RARE_TASK_KEYS: Final = frozenset(_RARE_IN_TASK)
 _RARE_PROPERTIES_KEYS: Final = frozenset(_RARE_IN_PROPERTIES)
 
@@ -159,22 +166,8 @@ def _plain_task(raw: object, limits: Limits, label: str = "") -> TaskRequest | N
     slices = _plain_slices(check, given, raw["slices"], function)
     if slices is None or tags is None or not name or not is_clean(name + given.user):
         return None
-    request = TaskRequest(
-        name=name,
-        slices=slices,
-        function=function,
-        priority=given.priority,
-        tags=tags,
-        user=given.user,
-        detached=given.detached,
-        retries=given.retries,
-        reruns=given.reruns,
-        max_instances=given.max_instances,
-        soft_timeout_s=given.soft_timeout_s,
-        lease_s=given.lease_s,
-        deadline_s=given.deadline_s,
-        evaluate_only=given.evaluate_only,
-    )
+    simple = {key: getattr(given, key) for key in raw if key in _SIMPLE_TASK_KEYS}
+    request = TaskRequest(name=name, slices=slices, function=function, tags=tags, **simple)
     if not _RARE_TASK_KEYS.isdisjoint(raw):
         request = structs.replace(request, **_read_rare(check, raw, _RARE_IN_TASK))
         note_contradictions(check, request, ())

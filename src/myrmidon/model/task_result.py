@@ -20,9 +20,9 @@ class TaskResult(Struct, gc=False):
 
     ``num_retries`` and ``num_reruns`` count what was used in this generation;
     ``instance_id`` is the number of the run that won; ``forced`` lets a task run
-    although its parents did not succeed. A ``plain`` task is a command that runs once
-    at a time and answers no other task, as most are: its success needs no look at its
-    request.
+    although its parents did not succeed. A ``plain`` task is a command without a secret
+    that runs once at a time and answers no other task, as most are: it is started and
+    succeeds without a further look at its request.
     """
 
     id: int
@@ -77,6 +77,7 @@ class Startable(Struct, gc=False):
     generation: int
     held: int
     killing: int
+    plain: int
     run_number: int
     current_task_slice: int
     bot_id: str | None = None

@@ -12,7 +12,7 @@ straggler of the network and gets none.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
-from hashlib import blake2b, blake2s
+from hashlib import blake2s
 from hmac import digest as hmac_digest
 
 from msgspec import Struct
@@ -87,7 +87,8 @@ def _again(turn: Turn, poll: Poll) -> list[Claimed]:
     mine = [run for run in live if run.session == poll.session and run.nonce == poll.nonce]
     work = task_request.work(turn.tx, sorted({run.task_id for run in mine})) if mine else {}
     key = claim_key(poll)
-    return _hand_out(turn, mine, {run.task_id: run_token(key, run.task_id, run.run) for run in mine}, work)
+    tokens = {run.task_id: run_token(key, run.task_id, run.run) for run in mine}
+    return _hand_out(turn, mine, tokens, work, special=sorted(tokens))
 
 
 # ---------------------------------------------------------------- choosing
@@ -232,7 +233,7 @@ def _start(
         runs.append(run)
     task_result.insert_runs(turn.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions)
     turn.flush()
-    return _hand_out(turn, runs, tokens, work)
+    return _hand_out(turn, runs, tokens, work, special=sorted(task.id for _, task in taken if not task.plain))
 
 
 def _blank_run(turn: Turn, bot: Bot, poll: Poll) -> TaskRun:
@@ -274,7 +275,7 @@ def claim_key(poll: Poll) -> bytes:
 
 def run_token(key: bytes, task_id: int, run: int) -> str:
     """The secret of one run of a claim."""
-    return blake2b(b"%d.%d" % (task_id, run), key=key, digest_size=32).hexdigest()
+    return blake2s(b"%d.%d" % (task_id, run), key=key).hexdigest()
 
 
 def token_hash(token: str) -> str:
@@ -283,14 +284,20 @@ def token_hash(token: str) -> str:
 
 
 def _hand_out(
-    turn: Turn, runs: Sequence[TaskRun], tokens: Mapping[int, str], work: Mapping[tuple[int, int], Work]
+    turn: Turn,
+    runs: Sequence[TaskRun],
+    tokens: Mapping[int, str],
+    work: Mapping[tuple[int, int], Work],
+    *,
+    special: Sequence[int],
 ) -> list[Claimed]:
+    """The runs with all that their bot needs; ``special`` tasks may have inputs and secrets."""
     if not runs:
         return []
     todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
-    functions = sorted(task_id for task_id, one in todo.items() if one.func_name is not None)
+    functions = [task_id for task_id in special if todo[task_id].func_name is not None]
     inputs = values.inputs(turn.tx, functions) if functions else {}
-    hidden = task_request.secrets(turn.tx, sorted(todo))
+    hidden = task_request.secrets(turn.tx, special) if special else {}
     return [
         Claimed(
             task_id=run.task_id,

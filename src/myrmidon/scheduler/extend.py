@@ -143,8 +143,14 @@ def only_new(raw: object, known: Mapping[str, object]) -> object:
     if isinstance(tasks, dict):
         return {**raw, "tasks": {label: node for label, node in tasks.items() if label not in known}}
     if isinstance(tasks, list):
-        return {**raw, "tasks": [n for n in tasks if not isinstance(n, dict) or n.get("label") not in known]}
+        return {**raw, "tasks": [node for node in tasks if _label_of(node) not in known]}
     return raw
+
+
+def _label_of(node: object) -> str | None:
+    """The label of a node in a list, if it has a proper one; what is wrong with others is found out later."""
+    label = node.get("label") if isinstance(node, dict) else None
+    return label if isinstance(label, str) else None
 
 
 def _plans(turn: Turn, job: Job, extension: _Extension) -> list[Plan]:

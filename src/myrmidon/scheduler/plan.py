@@ -352,9 +352,12 @@ def _new_tasks(turn: Turn, group_id: int, plans: Sequence[Plan]) -> list[TaskRes
 
 
 def _is_plain(request: TaskRequest) -> int:
-    if request.function is not None or request.max_instances > 1:
+    if request.function is not None or request.max_instances > 1 or request.secret_bytes is not None:
         return 0
-    return int(not any(piece.properties.idempotent for piece in request.slices))
+    for piece in request.slices:
+        if piece.properties.idempotent:
+            return 0
+    return 1
 
 
 # ---------------------------------------------------------------- values

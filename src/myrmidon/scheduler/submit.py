@@ -73,7 +73,8 @@ def draft_task(
 ) -> Draft:
     """Check an untyped request and give it ids; InvalidRequest names everything that is wrong with it."""
     request = parse_task(raw, limits)
-    check_key(request_key)
+    if request_key is not None:
+        check_key(request_key)
     task_id, job_id = ids.block(2, now) if request.function else (ids.next(now), 0)
     return Draft(
         task_id=task_id,
@@ -85,8 +86,8 @@ def draft_task(
     )
 
 
-def check_key(key: str | None) -> None:
-    if key is not None and not (0 < len(key) <= _KEY_CHARS and is_clean(key)):
+def check_key(key: str) -> None:
+    if not (0 < len(key) <= _KEY_CHARS and is_clean(key)):
         allowed = f"1 to {_KEY_CHARS} characters"
         raise InvalidRequest([Problem("request_key", show_value(key), allowed, "length")])
 

@@ -75,7 +75,8 @@ def draft_job(
     rules: Rules = DEFAULT_RULES,
 ) -> JobDraft:
     """Check an untyped graph, give ids to its tasks and put them where ``$subs`` asks for them."""
-    check_key(request_key)
+    if request_key is not None:
+        check_key(request_key)
     labels = labels_of(raw)
     job_id, *task_ids = ids.block(1 + len(labels), now)
     by_label = dict(zip(labels, task_ids, strict=True))
@@ -96,7 +97,7 @@ def definitions_of(raw: object, rules: Rules) -> dict[str, str]:
     """A digest of every node as it was written, so that an extension can tell a repeat from a change."""
     tasks = raw.get("tasks") if isinstance(raw, dict) else None
     if isinstance(tasks, dict):
-        return {label: digest_of(node, rules.secret_key) for label, node in tasks.items()}
+        return {label: digest_of(node, rules.secret_key) for label, node in tasks.items() if isinstance(label, str)}
     nodes = [node for node in tasks if isinstance(node, dict)] if isinstance(tasks, list) else []
     return {
         node["label"]: digest_of({k: v for k, v in node.items() if k != "label"}, rules.secret_key)

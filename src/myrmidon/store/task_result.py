@@ -47,7 +47,8 @@ def lock_free(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
 
 
 STARTABLE = """
-    SELECT id, job_id, resource_group_id, state, seq, generation, held, killing, run_number, current_task_slice
+    SELECT id, job_id, resource_group_id, state, seq, generation, held, killing, plain, run_number,
+           current_task_slice
       FROM task_results WHERE id {in:ids} AND state = 'READY' ORDER BY id {skip_locked}
 """
 

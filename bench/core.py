@@ -336,6 +336,7 @@ def main() -> None:
     ground = Ground()
     bench = Bench(ground, QUICK if asked.quick else Sizes())
     gc.freeze()  # as a server does when it has started: what was imported is not garbage
+    gc.set_threshold(50_000)
     lines = []
     try:
         for bar in BARS:

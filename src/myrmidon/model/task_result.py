@@ -5,9 +5,10 @@ one bot. The four reports at the end are all that a bot can say about a run; eac
 names the run and carries the run's token, so that nobody speaks for another.
 """
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from myrmidon.model.ids import Micros
 from myrmidon.model.states import FINAL, RunState, TaskState
@@ -89,35 +90,36 @@ class Startable(Struct, gc=False):
 class TaskRun(Struct, gc=False):
     """One execution of a task on one bot; live while ``ended_at`` is empty.
 
-    What the bot was like then is stored with it, but no decision asks for it.
+    The fields up to ``duration`` are all that a report asks for, the others are as empty as here while the run is
+    live. What the bot was like then is stored with it, but no decision needs it.
     """
 
     task_id: int
     run: int
-    instance: int
-    generation: int
-    slice: int
     bot_id: str
     session: int
-    nonce: int
     token_hash: str
     state: RunState
     reason: str
-    evidence: str | None
-    resource_group_id: int
     claimed_at: Micros
     started_at: Micros | None
-    modified_at: Micros
     ended_at: Micros | None
     lease: Micros
     soft_at: Micros | None
     alarm_at: Micros | None
     exit_code: int | None
     duration: float | None
-    cost_usd: float
-    stdout_size: int | None
-    stderr_size: int | None
-    outputs_ref: str | None
+    instance: int = 0
+    generation: int = 0
+    slice: int = 0
+    nonce: int = 0
+    resource_group_id: int = 0
+    modified_at: Micros = 0
+    evidence: str | None = None
+    cost_usd: float = 0.0
+    stdout_size: int | None = None
+    stderr_size: int | None = None
+    outputs_ref: str | None = None
 
     @property
     def live(self) -> bool:
@@ -160,7 +162,7 @@ class Finish(Struct, frozen=True, kw_only=True, tag="finish", gc=False):
     hard_timeout: bool = False
     io_timeout: bool = False
     killed: bool = False
-    outputs: list[OutputValue] = field(default_factory=list)
+    outputs: Sequence[OutputValue] = ()
     outputs_ref: FilesRef | None = None
     stdout_size: int | None = None
     stderr_size: int | None = None

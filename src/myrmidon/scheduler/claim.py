@@ -38,7 +38,7 @@ _MOST_ROWS = 512
 
 
 class Poll(Struct, frozen=True, kw_only=True):
-    """A bot asks for up to n tasks. ``token_key`` is the servers' secret from which run tokens are made."""
+    """A bot asks for up to n tasks. ``token_key`` is the servers' secret from which the tokens of runs are made."""
 
     bot_id: str
     session: int
@@ -86,9 +86,7 @@ def _again(turn: Turn, poll: Poll) -> list[Claimed]:
     live = task_result.live_runs_of_bot(turn.tx, poll.bot_id)
     mine = [run for run in live if run.session == poll.session and run.nonce == poll.nonce]
     work = task_request.work(turn.tx, sorted({run.task_id for run in mine})) if mine else {}
-    key = claim_key(poll)
-    tokens = {run.task_id: run_token(key, run.task_id, run.run) for run in mine}
-    return _hand_out(turn, mine, tokens, work, special=sorted(tokens))
+    return _hand_out(turn, mine, claim_token(poll), work, special=sorted({run.task_id for run in mine}))
 
 
 # ---------------------------------------------------------------- choosing
@@ -212,70 +210,57 @@ def _start(
 ) -> list[Claimed]:
     work = task_request.work(turn.tx, sorted(task.id for _, task in taken))
     task_to_run.remove_taken(turn.tx, [row for row, _ in taken])
-    blank, key = _blank_run(turn, bot, poll), claim_key(poll)
-    tokens: dict[int, str] = {}
+    token = claim_token(poll)
+    blank = _blank_run(turn, bot, poll, token)
     runs = []
     for row, task in taken:
         task.run_number = next_run_number(task.run_number) or 0
         task.bot_id = bot.id
         task.started_at = turn.now
         turn.begin(task)
-        tokens[task.id] = token = run_token(key, task.id, task.run_number)
         run = copy(blank)
         run.task_id = task.id
         run.run = task.run_number
         run.instance = row.instance
         run.generation = task.generation
         run.slice = row.slice
-        run.token_hash = token_hash(token)
         run.resource_group_id = task.resource_group_id
         run.lease = work[task.id, row.slice].lease
         runs.append(run)
     task_result.insert_runs(turn.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions)
     turn.flush()
-    return _hand_out(turn, runs, tokens, work, special=sorted(task.id for _, task in taken if not task.plain))
+    return _hand_out(turn, runs, token, work, special=sorted(task.id for _, task in taken if not task.plain))
 
 
-def _blank_run(turn: Turn, bot: Bot, poll: Poll) -> TaskRun:
+def _blank_run(turn: Turn, bot: Bot, poll: Poll, token: str) -> TaskRun:
     """What all runs of one claim have in common."""
     return TaskRun(
         task_id=0,
         run=0,
-        instance=0,
-        generation=0,
-        slice=0,
         bot_id=bot.id,
         session=bot.session,
-        nonce=poll.nonce,
-        token_hash="",
+        token_hash=token_hash(token),
         state=RunState.RUNNING,
         reason="",
-        evidence=None,
-        resource_group_id=0,
         claimed_at=turn.now,
         started_at=None,
-        modified_at=turn.now,
         ended_at=None,
         lease=0,
         soft_at=None,
         alarm_at=turn.now + turn.rules.start_within,
         exit_code=None,
         duration=None,
-        cost_usd=0.0,
-        stdout_size=None,
-        stderr_size=None,
-        outputs_ref=None,
+        nonce=poll.nonce,
+        modified_at=turn.now,
     )
 
 
-def claim_key(poll: Poll) -> bytes:
-    """The secret of one claim: the same claim makes the same one, so that its reply can be repeated."""
-    return hmac_digest(poll.token_key, f"{poll.bot_id}\n{poll.session}\n{poll.nonce}".encode(), "sha256")
+def claim_token(poll: Poll) -> str:
+    """The secret of a claim, which its runs share: nobody speaks of them who was not handed them.
 
-
-def run_token(key: bytes, task_id: int, run: int) -> str:
-    """The secret of one run of a claim."""
-    return blake2s(b"%d.%d" % (task_id, run), key=key).hexdigest()
+    The same claim makes the same one, so that its reply can be repeated.
+    """
+    return hmac_digest(poll.token_key, f"{poll.bot_id}\n{poll.session}\n{poll.nonce}".encode(), "sha256").hex()
 
 
 def token_hash(token: str) -> str:
@@ -286,7 +271,7 @@ def token_hash(token: str) -> str:
 def _hand_out(
     turn: Turn,
     runs: Sequence[TaskRun],
-    tokens: Mapping[int, str],
+    token: str,
     work: Mapping[tuple[int, int], Work],
     *,
     special: Sequence[int],
@@ -302,7 +287,7 @@ def _hand_out(
         Claimed(
             task_id=run.task_id,
             run=run.run,
-            token=tokens[run.task_id],
+            token=token,
             work=todo[run.task_id],
             inputs=inputs.get(run.task_id, []),
             secret_bytes=hidden.get(run.task_id),

@@ -34,6 +34,7 @@ from myrmidon.store import job as jobs
 from myrmidon.store import task_queues, task_request, task_result
 from myrmidon.store import value as values
 from myrmidon.store.job import ResourceGroup
+from myrmidon.store.sql import Row
 from myrmidon.store.task_queues import Queue
 from myrmidon.store.task_request import RequestRow, SliceRow
 
@@ -52,8 +53,8 @@ class Plan(Struct, kw_only=True, gc=False):
     insertion: int | None = None
     label: str | None = None
     definition_hash: str = ""
-    parents: list[int] = []
-    satisfied: list[tuple[int, int | None]] = []
+    parents: Sequence[int] = ()
+    satisfied: Sequence[tuple[int, int | None]] = ()
     policy: RequiresPolicy = RequiresPolicy.ALL_SUCCEEDED
     hold: bool = False
     user: str = ""
@@ -191,16 +192,16 @@ def store_plans(
 
     ``produced`` are the outputs of tasks that the job already has, by label.
     """
-    wants = {
-        plan.task_id: [dimensions.canonical(piece.properties.dimensions) for piece in plan.request.slices]
-        for plan in plans
-    }
+    wants = _wanted(plans)
     queues = find_queues(turn, group_id, (text for texts in wants.values() for text in texts))
+    requests: list[Row] = []
+    pieces: list[Row] = []
     for plan in plans:
         texts = wants[plan.task_id]
-        _remember(turn, group_id, plan, [queues[text] for text in texts], texts[0])
+        requests.append(_request_row(turn, group_id, plan, texts[0]))
+        pieces += _slice_rows(turn, plan, [queues[text] for text in texts])
     _count_children(turn, plans)
-    _store_requests(turn, plans)
+    _store_requests(turn, plans, requests, pieces)
     _store_values(turn, plans, dict(produced or {}))
     _store_edges(turn, plans)
     tasks = _new_tasks(turn, group_id, plans)
@@ -210,6 +211,22 @@ def store_plans(
     for task in tasks:
         turn.add(task)
     return tasks
+
+
+def _wanted(plans: Sequence[Plan]) -> dict[int, list[str]]:
+    """The canonical text of what each slice of each task wants; tasks of one call often share the very same set."""
+    known: dict[int, str] = {}
+    wants: dict[int, list[str]] = {}
+    for plan in plans:
+        texts = []
+        for piece in plan.request.slices:
+            dims = piece.properties.dimensions
+            text = known.get(id(dims))
+            if text is None:
+                text = known[id(dims)] = dimensions.canonical(dims)
+            texts.append(text)
+        wants[plan.task_id] = texts
+    return wants
 
 
 def _tags(plan: Plan, wanted: str) -> tuple[Sequence[str], str]:
@@ -231,12 +248,12 @@ def _usual_tags(priority: int, user: str, service_account: str, wanted: str) -> 
     return tuple(tags), _encode(tags).decode()
 
 
-def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int], wanted: str) -> None:
-    """Make the rows of a request, and keep them for the rest of the turn."""
+def _request_row(turn: Turn, group_id: int, plan: Plan, wanted: str) -> Row:
+    """The row of a request; the rest of the turn knows it as well."""
     r = plan.request
     plan.tags, tags = _tags(plan, wanted)
     function = r.function
-    turn.requests[plan.task_id] = RequestRow(
+    row = (
         plan.task_id,
         group_id,
         r.external_id,
@@ -266,22 +283,26 @@ def _remember(turn: Turn, group_id: int, plan: Plan, queues: Sequence[int], want
         tags,
         _encode(r.metadata).decode() if r.metadata else "{}",
     )
+    turn.requests[plan.task_id] = RequestRow(*row)
+    return row
+
+
+def _slice_rows(turn: Turn, plan: Plan, queues: Sequence[int]) -> list[Row]:
+    """The rows of its slices, likewise."""
+    r = plan.request
     promised = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
     secret = hmac_digest(turn.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
-    pieces = []
+    rows: list[Row] = []
     for number, (piece, queue) in enumerate(zip(r.slices, queues, strict=True)):
-        text, digest = properties_row(piece.properties, secret_hmac=secret, function=function, input_digests=promised)
+        text, digest = properties_row(piece.properties, secret_hmac=secret, function=r.function, input_digests=promised)
         waits, idempotent = int(piece.wait_for_capacity), int(piece.properties.idempotent)
-        pieces.append(
-            SliceRow(plan.task_id, number, queue, piece.expiration_s * SECOND, waits, idempotent, digest, text)
-        )
-    turn.slices[plan.task_id] = pieces
+        rows.append((plan.task_id, number, queue, piece.expiration_s * SECOND, waits, idempotent, digest, text))
+    turn.slices[plan.task_id] = [SliceRow(*row) for row in rows]
+    return rows
 
 
-def _store_requests(turn: Turn, plans: Sequence[Plan]) -> None:
-    rows = [turn.requests[plan.task_id] for plan in plans]
-    task_request.insert(turn.tx, [structs.astuple(row) for row in rows])
-    pieces = [structs.astuple(piece) for plan in plans for piece in turn.slices[plan.task_id]]
+def _store_requests(turn: Turn, plans: Sequence[Plan], requests: Sequence[Row], pieces: Sequence[Row]) -> None:
+    task_request.insert(turn.tx, requests)
     task_request.insert_slices(turn.tx, pieces)
     task_request.insert_tags(turn.tx, [(tag, plan.task_id) for plan in plans for tag in plan.tags])
     secrets = [(p.task_id, p.request.secret_bytes) for p in plans if p.request.secret_bytes is not None]

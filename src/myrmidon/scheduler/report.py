@@ -83,8 +83,7 @@ def report(
     """Take a bot's reports, in order; one reply each."""
     turn = Turn(tx, now, ids, rules)
     tasks = turn.lock(item.task_id for item in reports)
-    runs = {(run.task_id, run.run): run for run in task_result.runs_of(tx, sorted(tasks))} if tasks else {}
-    turn.know_briefly(item.task_id for item in reports if item.task_id in tasks and _asks(tasks[item.task_id], item))
+    runs = {(run.task_id, run.run): run for run in task_result.judged_runs(tx, sorted(tasks))} if tasks else {}
     desk = _Desk(turn, bot_id, tasks, runs)
     replies = [desk.take(item) for item in reports]
     make_ready(turn, desk.again, avoid=desk.avoid)
@@ -95,11 +94,6 @@ def report(
         _watch_bot(turn, bot_id, desk.quick_faults)
     bots.beat(tx, bot_id, session, now)
     return replies
-
-
-def _asks(task: TaskResult, item: Report) -> bool:
-    """Whether judging this report takes a look at the request."""
-    return not task.plain or isinstance(item, Fault) or (isinstance(item, Finish) and not item.clean)
 
 
 class _Desk:
@@ -123,10 +117,12 @@ class _Desk:
         self.avoid: dict[int, str] = {}
         self.stats: list[tuple[int, int, PerformanceStats]] = []
         self.quick_faults = 0
+        self._hashes: dict[str, str] = {}
+        self._briefed = False
 
     def take(self, item: Report) -> Reply:
         run = self.runs.get((item.task_id, item.run))
-        if run is None or run.bot_id != self.bot_id or not compare_digest(run.token_hash, token_hash(item.token)):
+        if run is None or run.bot_id != self.bot_id or not self._may_speak(run, item):
             return _UNKNOWN
         task = self.tasks[item.task_id]
         if not run.live:
@@ -141,6 +137,20 @@ class _Desk:
             case GiveBack():
                 return self._give_back(task, run)
 
+    def _may_speak(self, run: TaskRun, item: Report) -> bool:
+        """The token is the one that was handed out with the run. Runs of one claim share it, so it is hashed once."""
+        hashed = self._hashes.get(item.token)
+        if hashed is None:
+            hashed = self._hashes[item.token] = token_hash(item.token)
+        return compare_digest(run.token_hash, hashed)
+
+    def _brief(self, task: TaskResult) -> Brief:
+        """What the request says of a task; that of all tasks of the call is read when the first is asked for."""
+        if not self._briefed:
+            self.turn.know_briefly(self.tasks)
+            self._briefed = True
+        return self.turn.brief(task.id)
+
     def _start(self, task: TaskResult, run: TaskRun) -> Reply:
         if run.started_at is not None:
             return Reply(Outcome.REPEATED, stop=bool(task.killing))
@@ -150,7 +160,7 @@ class _Desk:
             return _STALE
         now = self.turn.now
         run.started_at = now
-        run.soft_at = None if task.plain else _soft_end(self.turn.brief(task.id), now)
+        run.soft_at = None if task.plain else _soft_end(self._brief(task), now)
         run.alarm_at = min(now + run.lease, run.soft_at) if run.soft_at is not None else now + run.lease
         self.turn.touch_run(run)
         return _ACCEPTED
@@ -165,8 +175,8 @@ class _Desk:
         run.stdout_size = item.stdout_size
         run.stderr_size = item.stderr_size
         run.outputs_ref = json.encode(item.outputs_ref).decode() if item.outputs_ref else None
-        verdict = judge_finish(task, item, reruns=0 if item.clean else self.turn.brief(task.id).max_num_retries)
-        if verdict.state == SUCCEEDED and not _write_outputs(self.turn, task, item.outputs):
+        verdict = judge_finish(task, item, reruns=0 if item.clean else self._brief(task).max_num_retries)
+        if verdict.state == SUCCEEDED and not self._write_outputs(task, item.outputs):
             verdict = Verdict(TaskState.FAILED, "bad_outputs")
         self.turn.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
         if item.message:
@@ -189,7 +199,7 @@ class _Desk:
         if kind == "bot_error" and self.turn.now - run.claimed_at < self.turn.rules.quick_failure_window:
             self.quick_faults += 1
         self.turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, kind)
-        verdict = judge_lost(task, kind, retries=self.turn.brief(task.id).retries)
+        verdict = judge_lost(task, kind, retries=self._brief(task).retries)
         self._conclude(task, run, verdict)
         return _ACCEPTED
 
@@ -199,6 +209,27 @@ class _Desk:
         self.turn.end_run(run, RunState.CANCELED, "given_back")
         self._conclude(task, run, judge_unstarted(task))
         return _ACCEPTED
+
+    def _write_outputs(self, task: TaskResult, given: Sequence[OutputValue]) -> bool:
+        """Store what a function returned, once; False when it is not what the function promised."""
+        if task.plain or self._brief(task).func_name is None:
+            return not given
+        turn = self.turn
+        wanted = values.outputs(turn.tx, [task.id]).get(task.id, [])
+        if [kind for _, _, _, kind in wanted] != [output.type for output in given]:
+            return False
+        if any(not _sound(output.payload) for output in given):
+            return False
+        for position, (kind, value_id, shared_id, type_string) in enumerate(wanted):
+            payload = given[position].payload
+            if kind == values.SHARED:
+                if shared_id is None:
+                    made = turn.new_id()
+                    values.insert_shared(turn.tx, [(made, position, type_string, payload, turn.now)])
+                    share_output(turn, task, position, value_id=value_id, shared_value_id=made)
+            else:
+                values.write(turn.tx, value_id, payload)
+        return True
 
     def _conclude(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
         runs = self.by_task[task.id]
@@ -269,27 +300,6 @@ def _late(run: TaskRun, item: Report) -> Reply:
         return _STALE
     same = run.exit_code == item.exit_code and run.duration == item.duration
     return _REPEATED if same else _CONFLICT
-
-
-def _write_outputs(turn: Turn, task: TaskResult, given: Sequence[OutputValue]) -> bool:
-    """Store what a function returned, once; False when it is not what the function promised."""
-    if task.plain or turn.brief(task.id).func_name is None:
-        return not given
-    wanted = values.outputs(turn.tx, [task.id]).get(task.id, [])
-    if [kind for _, _, _, kind in wanted] != [output.type for output in given]:
-        return False
-    if any(not _sound(output.payload) for output in given):
-        return False
-    for position, (kind, value_id, shared_id, type_string) in enumerate(wanted):
-        payload = given[position].payload
-        if kind == values.SHARED:
-            if shared_id is None:
-                made = turn.new_id()
-                values.insert_shared(turn.tx, [(made, position, type_string, payload, turn.now)])
-                share_output(turn, task, position, value_id=value_id, shared_value_id=made)
-        else:
-            values.write(turn.tx, value_id, payload)
-    return True
 
 
 def _sound(payload: Payload) -> bool:

@@ -272,9 +272,10 @@ def unfinished_of_group(tx: Tx, resource_group_id: int) -> int | None:
 
 # ---------------------------------------------------------------- runs
 
-_RUN_COLUMNS = """task_id, run, instance, generation, slice, bot_id, session, nonce, token_hash, state, reason,
-    evidence, resource_group_id, claimed_at, started_at, modified_at, ended_at, lease, soft_at, alarm_at, exit_code,
-    duration, cost_usd, stdout_size, stderr_size, outputs_ref"""
+_JUDGED_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
+    soft_at, alarm_at, exit_code, duration"""
+_RUN_COLUMNS = f"""{_JUDGED_COLUMNS}, instance, generation, slice, nonce, resource_group_id, modified_at, evidence,
+    cost_usd, stdout_size, stderr_size, outputs_ref"""
 _RUNS = Insert("task_runs", f"{_RUN_COLUMNS}, bot_version, bot_dimensions")
 
 
@@ -289,6 +290,14 @@ RUNS = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDE
 def runs_of(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
     """Every run of these tasks, oldest first."""
     return [TaskRun(*row) for row in tx.all(RUNS, task_ids=task_ids)]
+
+
+JUDGED = f"SELECT {_JUDGED_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
+
+
+def judged_runs(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
+    """The same with only what a report asks for; reports read a lot of them."""
+    return [TaskRun(*row) for row in tx.all(JUDGED, task_ids=task_ids)]
 
 
 RUNS_OF_BOT = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"

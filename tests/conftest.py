@@ -3,6 +3,7 @@
     db           a migrated, empty Db; the test runs once per database (ids sqlite, postgresql, mariadb)
     db_url       the same as a URL, for tests that open it themselves or several times
     new_db_url   a database without any table, once per database
+    open_db      a way to open db_url, several times and with a probe; cheaper than opening it by its URL
     sqlite_db    a migrated, empty Db on SQLite only
     open_test_db the way to open any of these URLs, closed when the test ends
     clock, ids   virtual time and an IdSource
@@ -16,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +107,19 @@ def open_test_db() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def db(db_url: str, open_test_db: Callable[..., Any]) -> Any:
-    return open_test_db(db_url)
+def open_db(db_url: str, dialect: str, request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """A way to open db_url; on a server with connections that the tests before have used."""
+    if dialect == "sqlite":
+        return partial(databases.open_for_test, db_url)
+    open_one: Callable[..., Any] = request.getfixturevalue("server_databases")(dialect).stock().open
+    return open_one
+
+
+@pytest.fixture
+def db(open_db: Callable[..., Any]) -> Iterator[Any]:
+    opened = open_db()
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -73,6 +73,71 @@ def open_for_test(url: str, **options: Any) -> Any:
     return open_db(url, **{"durable": False} | options)
 
 
+class Stock:
+    """Connections that outlive the Db that used them: each knows its statements, and none has to be made anew.
+
+    It stands between a Db and its backend. A link that the Db closes is rolled back and kept for the next; what
+    the database sees is what it sees when a client goes: the end of the transaction. The tests of the store
+    itself, and those that cut connections, take real ones.
+    """
+
+    def __init__(self, url: str) -> None:
+        from myrmidon.store.db import _backend
+
+        self._backend = _backend(by_socket(url), durable=False, role="server")
+        self._kept: dict[bool, list[Any]] = {True: [], False: []}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def open(self, **options: Any) -> Any:
+        from myrmidon.store.db import Db
+
+        return Db(self, **options)
+
+    def connect(self, *, writer: bool) -> Any:
+        kept = self._kept[writer]
+        if kept:
+            return kept.pop()
+        link: Any = self._backend.connect(writer=writer)
+        if str(self._backend.dialect) == "postgresql":
+            link.connection.prepare_threshold = 1
+            link.connection.execute(b"SET plan_cache_mode = force_generic_plan")
+        return _kept_by(self, link, writer=writer)
+
+    def take_back(self, link: Any, end: Callable[[], None], *, writer: bool) -> None:
+        try:
+            link.rollback()
+        except Exception:  # noqa: BLE001 - whatever it is, the link is of no use any more
+            end()
+        else:
+            self._kept[writer].append(link)
+
+    def close(self) -> None:
+        """Called by every Db that ends; the connections stay."""
+
+    def end(self) -> None:
+        for links in self._kept.values():
+            while links:
+                links.pop().really_close()
+
+
+def by_socket(url: str) -> str:
+    """The same database without the detour over TCP."""
+    link = connect(url)
+    try:
+        at = link.socket()
+    finally:
+        link.close()
+    return f"{url}?{at}" if at else url
+
+
+def _kept_by(stock: Stock, link: Any, *, writer: bool) -> Any:
+    link.really_close = link.close
+    link.close = lambda: stock.take_back(link, link.really_close, writer=writer)
+    return link
+
+
 def migrate_url(url: str) -> None:
     from myrmidon.store.migrate import migrate
 
@@ -126,7 +191,14 @@ class ServerDatabase:
         self._server = server
         self._migrate = migrate
         self._rows: Rows | None = None
+        self._stock: Stock | None = None
         self._url = ""
+
+    def stock(self) -> Stock:
+        """Connections to the database of the last ``emptied``."""
+        if self._stock is None:
+            self._stock = Stock(self._url)
+        return self._stock
 
     def emptied(self) -> str:
         if self._rows is not None and self._emptied_in_place():
@@ -138,6 +210,9 @@ class ServerDatabase:
         return self._url
 
     def close(self) -> None:
+        if self._stock is not None:
+            self._stock.end()
+            self._stock = None
         if self._rows is not None:
             self._rows.close()
             self._rows = None
@@ -190,6 +265,10 @@ class PostgreSQLLink:
         found = self.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename")
         return [str(name) for (name,) in found]
 
+    def socket(self) -> str:
+        folder = self.rows("SHOW unix_socket_directories")[0][0]
+        return f"host={folder}" if folder else ""
+
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self._db.execute(sql.encode()).fetchall()
 
@@ -232,6 +311,9 @@ class MariaDBLink:
 
     def tables(self) -> list[str]:
         return [str(name) for (name,) in self.rows("SHOW TABLES")]
+
+    def socket(self) -> str:
+        return f"unix_socket={self.rows('SELECT @@socket')[0][0]}"
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self._db.cursor() as cursor:

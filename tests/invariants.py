@@ -319,7 +319,9 @@ class _Page:
         told[task.id] = (last, state, generation)
 
     def _values(self, task: TaskResult) -> Iterable[str]:
-        if task.state in (TaskState.READY, TaskState.RUNNING, TaskState.SUCCEEDED) and not task.forced:
+        """One that succeeded may outlive what it read: a parent runs again, and it is past its deadline."""
+        done = task.state == TaskState.SUCCEEDED and task.satisfied
+        if (done or task.state in (TaskState.READY, TaskState.RUNNING)) and not task.forced:
             yield from (f"has no input {row[1]}" for row in self.inputs.get(task.id, []) if not _written(row))
         if task.state == TaskState.SUCCEEDED:
             yield from (f"has no output {row[1]}" for row in self.outputs.get(task.id, []) if not _written(row))

@@ -199,7 +199,7 @@ class PostgreSQL(Server):
     def _command(self) -> list[str]:
         settings = {
             "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": "",
+            "unix_socket_directories": "" if self.durable else str(self.folder),
             "shared_buffers": "512MB" if self.durable else "128MB",
             "max_wal_size": "2GB",
             "max_connections": "200",
@@ -207,7 +207,7 @@ class PostgreSQL(Server):
             "deadlock_timeout": "1s" if self.durable else "50ms",
         }
         if not self.durable:
-            settings |= {"fsync": "off", "full_page_writes": "off"}
+            settings |= {"fsync": "off", "full_page_writes": "off", "wal_level": "minimal", "max_wal_senders": "0"}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [_binary("postgres"), "-D", str(self.data), "-p", str(self.port), *options]
 
@@ -240,10 +240,12 @@ class MariaDB(Server):
             "skip-name-resolve": "1",
             "innodb-buffer-pool-size": "512M" if self.durable else "128M",
             "innodb-log-file-size": "512M" if self.durable else "96M",
-            "innodb-flush-log-at-trx-commit": "1",
+            "innodb-flush-log-at-trx-commit": "1" if self.durable else "0",
             "innodb-flush-method": "O_DIRECT" if self.durable else "nosync",
             "max-connections": "200",
         }
+        if not self.durable:
+            settings |= {"innodb-doublewrite": "0", "innodb-stats-auto-recalc": "0"}
         return [
             _binary("mariadbd"),
             "--no-defaults",
@@ -261,10 +263,7 @@ def postgresql(*, durable: bool = False) -> Server:
 
 
 def mariadb(*, durable: bool = False) -> Server:
-    """A running MariaDB; `durable` as for `postgresql`.
-
-    Its settings are those of production either way; without `durable` a flush does nothing.
-    """
+    """A running MariaDB; `durable` as for `postgresql`."""
     return _started(MariaDB(durable=durable))
 
 

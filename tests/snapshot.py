@@ -47,8 +47,9 @@ class Snapshot:
 
     def keep(self) -> Rows:
         """Remember this moment; its rows."""
-        self._link.script([self._link.keep(table) for table in self.tables])
         self._kept = self.rows()
+        if self._kept:
+            self._link.script([self._link.keep(table) for table in self._kept])
         return self._kept
 
     def restore(self, now: Rows | None = None) -> None:

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-import pymysql
 import pytest
 
 from myrmidon.model.errors import MyrmidonError
 from myrmidon.scheduler import cancel, fleet, remove, rerun, settle, submit_job
 from myrmidon.store.db import ConnectionLost
 from myrmidon.store.migrate import migrate, verify
-from tests import databases, invariants
+from tests import invariants
 from tests.crash.verbs import VERBS, Facts, Verb
 from tests.snapshot import Rows, Snapshot, difference, named
 from tests.world import World
@@ -67,11 +66,11 @@ class Bomb:
 class Stage:
     """One verb on one database, played again and again from the same moment."""
 
-    def __init__(self, url: str, verb: Verb) -> None:
+    def __init__(self, url: str, verb: Verb, open_db: Callable[..., Any]) -> None:
         self.verb = verb
         self.cheap = url.startswith("sqlite:")
         self.bomb = Bomb()
-        self.doomed = databases.open_for_test(url, probe=self.bomb, sleep=lambda _: None)
+        self.doomed = open_db(probe=self.bomb, sleep=lambda _: None)
         self.shot = Snapshot(url)
         self.world = World(self.doomed).found()
         self.facts: Facts = verb.prepare(self.world)
@@ -153,26 +152,12 @@ def same(expected: Rows, found: Rows, when: str) -> None:
         raise AssertionError(f"The tables differ {when}:\n{difference(expected, found)}")
 
 
-@pytest.fixture(autouse=True)
-def one_tls_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyMySQL reads the machine's certificates for every connection; these tests make thousands."""
-    connection: Any = pymysql.connections.Connection
-    make = connection._create_ssl_ctx
-    made: list[Any] = []
-
-    def kept(self: Any, given: Any) -> Any:
-        if given:
-            return make(self, given)
-        made[:] = made or [make(self, given)]
-        return made[0]
-
-    monkeypatch.setattr(connection, "_create_ssl_ctx", kept)
-
-
 @pytest.fixture(params=VERBS, ids=lambda verb: verb.name)
-def stage(request: pytest.FixtureRequest, db_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(
+    request: pytest.FixtureRequest, db_url: str, open_db: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Stage]:
     verb: Verb = request.param
-    made = Stage(db_url, verb)
+    made = Stage(db_url, verb, open_db)
     for module in CHUNKED:
         monkeypatch.setattr(module, "CHUNK", verb.chunk)
     yield made

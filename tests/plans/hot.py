@@ -9,10 +9,10 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import cancel, carry, claim, extend, report, rerun, share, submit, submit_job, sweep
 from myrmidon.scheduler.claim import Poll
+from myrmidon.store import alarms, outbox, task_queues, task_request, task_result, task_to_run
 from myrmidon.store import bot as bots
 from myrmidon.store import job as jobs
 from myrmidon.store import log as logs
-from myrmidon.store import outbox, task_queues, task_request, task_result, task_to_run
 from tests.world import INT, KEY, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
 Facts = dict[str, Any]
@@ -20,19 +20,20 @@ Call = Callable[[Any, World, Facts], Any]
 
 
 def prepare(w: World) -> Facts:
-    """A hundred tasks in every state, in a handful of queues of two groups."""
+    """Two hundred tasks in every state, in a handful of queues of two groups."""
     other = w.do(share.create_group, "other").id
     w.bot("b1"), w.bot("b2")
     mine = w.group
     idem = {"idempotent": True}
     w.submit(*[a_task(tags=["k:v"], properties=idem) for _ in range(2)])
+    w.submit(*[a_task() for _ in range(40)])
     w.run_all()
     job = w.job(
         {
             "x": a_node(task=a_function(constant())),
             "y": a_node(task=a_function(output_of("x"), shared=True)),
             **{f"c{i}": a_node("x") for i in range(80)},
-            **{f"d{i}": a_node("y") for i in range(10)},
+            **{f"d{i}": a_node("y") for i in range(20)},
         },
         key="job key",
     )
@@ -41,7 +42,7 @@ def prepare(w: World) -> Facts:
     done = w.claim("b1", 60)
     w.report(*(finish(c) if c.task_id != job.task_ids["y"] else finish(c, b"\x08") for c in done))
     running = w.running("b1", 4)
-    w.submit(*[a_task(tags=["k:v"]) for _ in range(10)])
+    w.submit(*[a_task(tags=["k:v"]) for _ in range(70)])
     w.submit(a_task(), key="task key")
     w.submit(*[a_task(dims={"os": ["Debian"]}, slice={"expiration_s": 60}) for _ in range(5)])
     w.group = other
@@ -153,6 +154,7 @@ HOT: dict[str, Call] = {
     "cancel a job": lambda tx, w, f: cancel.cancel_job(tx, f["job"], now=w.now, ids=w.ids),
     "cancel by tag": lambda tx, w, f: task_request.tagged(tx, ["k:v"], after=0, until=1 << 62, n=1000),
     "rerun": lambda tx, w, f: rerun.rerun(tx, f["ids"]["c1"], now=w.now, ids=w.ids, force=True),
+    "what is due": lambda tx, w, f: alarms.first(tx),
     "sweep runs": _later(301, sweep.sweep_runs),
     "sweep slices": _later(61, sweep.sweep_slices),
     "sweep tasks": _later(8 * 86_400, sweep.sweep_tasks),
@@ -199,6 +201,8 @@ NAMED = {
         jobs.ALARMS,
         bots.BEAT,
         bots.ALARMS,
+        bots.HEARD,
+        alarms.FIRST,
         logs.BEFORE,
         logs.OVERLAPPING,
         outbox.UNNUMBERED,

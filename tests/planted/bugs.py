@@ -9,12 +9,15 @@ has to be planted anew: that is a failure too, or this file would slowly stop pr
 
 from __future__ import annotations
 
+import atexit
+import compileall
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +52,7 @@ BUGS = [
         "token-guard",
         "anybody who knows a task's id could end its run",
         "scheduler/report.py",
-        "if run is None or run.bot_id != self.bot_id or not compare_digest(run.token_hash, token_hash(item.token)):",
+        "if run is None or run.bot_id != self.bot_id or not self._may_speak(run, item):",
         "if run is None or run.bot_id != self.bot_id:",
         _in("scheduler/test_report.py", "test_nobody_speaks_for_another_run"),
     ),
@@ -152,7 +155,7 @@ BUGS = [
         "failed-parent-feeds",
         "a task would run on the output of a failure",
         "scheduler/settle.py",
-        "if task.state == TaskState.SUCCEEDED or children[child].resolves_all:",
+        "if task.state == SUCCEEDED or children[child].resolves_all:",
         "if task.final:",
         _in("scheduler/test_settle.py", "test_all_resolved_and_all_succeeded_children_of_one_failed_parent"),
     ),
@@ -168,7 +171,7 @@ BUGS = [
         "canceled-but-queued",
         "a canceled task would be given to a bot",
         "scheduler/turn.py",
-        "        if was == TaskState.READY or (state in FINAL and self._may_be_queued(task)):\n",
+        "        if was == READY or (state in FINAL and self._may_be_queued(task)):\n",
         "        if was != TaskState.READY and (state in FINAL and self._may_be_queued(task)):\n",
         _in("scheduler/test_cancel.py", "test_a_task_that_waits_for_a_bot_is_canceled_at_once"),
     ),
@@ -273,22 +276,35 @@ BUGS = [
 
 def planted(bug: Bug, folder: Path) -> str:
     """Copy the sources with the bug into a folder; why that cannot be done, or nothing."""
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(_compiled(), folder / "src")
     file = folder / "src" / "myrmidon" / bug.file
     text = file.read_text()
     if text.count(bug.old) != 1:
         return f"its text is found {text.count(bug.old)} times in {bug.file}: plant it anew"
     file.write_text(text.replace(bug.old, bug.new))
+    for stale in file.parent.glob(f"__pycache__/{file.stem}.*"):
+        stale.unlink()
     return ""
+
+
+@cache
+def _compiled() -> Path:
+    """The sources with their compiled form, made once: a copy keeps the times by which that is known to be fresh."""
+    folder = Path(tempfile.mkdtemp(prefix="myrmidon-planted-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(folder / "src", quiet=1)
+    return folder / "src"
 
 
 def run_tests(sources: Path, tests: list[str], databases: str) -> subprocess.CompletedProcess[str]:
     """The tests of this tree on other sources."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MYRMIDON_", "PYTEST_", "COV_"))}
     env["PYTHONPATH"] = str(sources)
-    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # so that only the first of these runs has to compile the tests
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--databases", databases, *tests]
+    given = ["-x", "-q", "-p", "no:cacheprovider", "--tb=line", "--databases", databases]
+    command = [sys.executable, "-m", "pytest", *given, *tests]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
 
 

@@ -16,8 +16,6 @@ from urllib.parse import unquote, urlsplit
 import psycopg
 import pymysql
 
-from tests import databases
-
 GLANCE_S = 0.002
 """After this long without a word from a side, the database is asked whether it waits for a lock."""
 PATIENCE_S = 30.0
@@ -31,9 +29,9 @@ class Stuck(Exception):
 class Side:
     """One server and the call it makes; stops at every probe until it is let go."""
 
-    def __init__(self, name: str, url: str, turn: Condition) -> None:
+    def __init__(self, name: str, open_db: Callable[..., Any], turn: Condition) -> None:
         self.name = name
-        self.db = databases.open_for_test(url, probe=self._probe, sleep=lambda _: None)
+        self.db = open_db(probe=self._probe, sleep=lambda _: None)
         self._turn = turn
         self._stepping = False
         self._may_go = False
@@ -101,9 +99,9 @@ class Side:
 class Stepper:
     """Steps two sides through one interleaving after another."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, open_db: Callable[..., Any]) -> None:
         self._turn = Condition()
-        self.sides = (Side("A", url, self._turn), Side("B", url, self._turn))
+        self.sides = (Side("A", open_db, self._turn), Side("B", open_db, self._turn))
         self._waits = _lock_waits(url)
         self.waited = 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
-from myrmidon.scheduler import cancel, carry, extend, remove
+from myrmidon.scheduler import cancel, carry, extend, remove, rerun
 from tests.builders import a_function, a_graph, output_of, returned
 from tests.model.requests import nested
 
@@ -194,3 +194,17 @@ def test_an_extension_that_takes_a_used_external_id_is_refused(w):
     with pytest.raises(Conflict):
         w.extend(job, {"b": []}, nodes={"b": {"task": {**a_function(), "external_id": "x"}}})
     assert w.job_row(job).num_tasks == 1
+
+
+def test_a_job_that_is_being_reset_takes_tasks_when_that_is_done(w, small_chunks):
+    """Else a new task could begin because a parent has ended that is just about to run again."""
+    job = w.job({str(i): [] for i in range(8)})
+    w.carry()
+    w.work("b1", 1)
+    w.do(rerun.rerun_job, job.id)
+    late = {"x": ["7"]}
+    with pytest.raises(WrongState, match="in a moment"):
+        w.extend(job, late, nodes={"x": {"requires_policy": "all-resolved"}})
+    w.carry()
+    w.extend(job, late, nodes={"x": {"requires_policy": "all-resolved"}})
+    assert w.states(job)["x"] == "WAITING"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import cancel, remove, rerun, share
+from tests import invariants
 from tests.builders import a_function, output_of, returned, seconds
 
 CHAIN = {"a": [], "b": ["a"], "c": ["b"]}
@@ -347,6 +350,34 @@ def test_a_large_job_is_reset_in_chunks(w, small_chunks):
     w.do(rerun.rerun_job, job.id)
     w.carry()
     assert set(w.states(job).values()) == {"READY"}
+
+
+def test_a_whole_job_is_run_again_in_chunks_although_values_go_before_their_readers(w, small_chunks):
+    labels = [f"n{i}" for i in range(5)]
+    nodes = {"n0": {"task": a_function(outputs=["int64"])}} | {
+        label: {"task": a_function([output_of(before)], outputs=["int64"])} for before, label in pairwise(labels)
+    }
+    job = w.job({label: [] for label in labels}, nodes=nodes)
+    w.carry()
+    w.work("b1", outputs=returned(b"1"))
+    w.do(rerun.rerun_job, job.id, full=True)
+    invariants.check(w.db)
+    w.carry()
+    assert list(w.states(job).values()) == ["READY", *["WAITING"] * 4]
+
+
+def test_a_success_past_its_deadline_stays_when_all_of_its_job_runs_again(w):
+    nodes = {
+        "a": {"task": a_function(outputs=["int64"])},
+        "b": {"task": a_function([output_of("a")], deadline_s=50)},
+    }
+    job = w.job({"a": [], "b": []}, nodes=nodes)
+    w.do_one("b1", outputs=returned(b"1"))
+    w.do_one("b1")
+    w.advance(60)
+    w.do(rerun.rerun_job, job.id, full=True)
+    w.carry()
+    assert w.states(job) == {"a": "READY", "b": "SUCCEEDED"}
 
 
 def test_a_task_whose_deadline_has_passed_stays_failed_when_its_job_runs_again(w):

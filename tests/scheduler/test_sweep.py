@@ -177,6 +177,31 @@ def test_no_bot_is_buried_because_we_slept(w):
     assert w.bot_row("b1").alive == 0
 
 
+def test_bots_that_were_heard_of_are_looked_at_later_and_the_silent_ones_are_buried(w):
+    for name in ("b2", "b3"):
+        w.bot(name)
+    w.lose("b2", seconds=600)
+    alarms = {name: w.bot_row(name).alarm_at for name in ("b1", "b2", "b3")}
+    assert alarms == {"b1": w.now + seconds(600), "b2": None, "b3": w.now + seconds(600)}
+    assert [w.bot_row(name).alive for name in alarms] == [1, 0, 1]
+
+
+def test_a_sweep_that_finds_nothing_due_writes_its_sign_of_life_and_looks_for_events_only(w):
+    w.submit()
+    w.sweep()
+    w.advance(1)
+    write = w.db.write
+    writes = []
+
+    def counted(fn):
+        writes.append(fn)
+        return write(fn)
+
+    vars(w.db)["write"] = counted
+    w.sweep()
+    assert len(writes) == 2
+
+
 def test_a_clock_that_jumps_back_counts_as_an_outage(w):
     task = w.submit()
     w.take("b1")

@@ -58,6 +58,7 @@ class Bot(Actor):
         self.session = 0
         self.nonce = 0
         self.polling = False
+        self.asked = 0
         self.ticket = 0
         self.pause = self.poll_after
         self.alive = False
@@ -163,6 +164,7 @@ class Bot(Actor):
         if n < 1:
             return
         self.polling = True
+        self.asked = n
         self.nonce += 1
         poll = Poll(bot_id=self.name, session=self.session, nonce=self.nonce, n=n, token_key=TOKEN_KEY)
         self.world.call(self, "claim", lambda s: self._claim(s, poll), self._polled)
@@ -184,7 +186,7 @@ class Bot(Actor):
             self._begin(started)
         if reply:
             self.pause = self.poll_after
-            self._poll_in(2.0)
+            self._poll_in(2.0 if len(reply) == self.asked else self.poll_after)  # fewer than asked were all there are
         else:
             self._poll_in(self.pause * (0.5 + self.world.rng.random()))
             self.pause = min(self.pause * 3, 50.0)

@@ -45,9 +45,9 @@ def in_memory() -> Iterator[list[Db]]:
 
 @contextlib.contextmanager
 def on_server(database: databases.ServerDatabase, n: int = 3) -> Iterator[list[Db]]:
-    """A Db, with connections of its own, per simulated server."""
-    url = database.emptied()
-    dbs = [databases.open_for_test(url) for _ in range(n)]
+    """A Db, with connections of its own, per simulated server; the connections serve one seed after another."""
+    database.emptied()
+    dbs = [database.stock().open() for _ in range(n)]
     try:
         yield dbs
     finally:

@@ -19,7 +19,7 @@ SQLITE_SEEDS = 500
 SERVER_SEEDS = 50
 SOAK_SEEDS = 10_000
 SOAK_CHUNK = 100
-SERVER_CHUNK = 5
+SERVER_CHUNK = 2
 
 
 def simulate(seeds: range, kind: str, fresh: Callable[[], AbstractContextManager[list[Any]]]) -> Counter[str]:

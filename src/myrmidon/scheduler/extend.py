@@ -22,6 +22,7 @@ from myrmidon.scheduler.settle import settle
 from myrmidon.scheduler.submit import taken_names
 from myrmidon.scheduler.submit_job import definitions_of, outputs_by_label
 from myrmidon.scheduler.turn import Turn
+from myrmidon.store import drain as drains
 from myrmidon.store import job as jobs
 from myrmidon.store import task_result
 from myrmidon.store import value as values
@@ -65,7 +66,7 @@ def extend(
     _compare(known, definitions)
     if not fresh and definitions and isinstance(raw, dict) and len(definitions) == len(raw["tasks"]):
         return Extended(job_id=job_id, state=job.state, task_ids=_ids(known, definitions), num_new=0)
-    _check_open(job)
+    _check_open(turn, job)
     task_ids = dict(zip(fresh, ids.block(len(fresh), now), strict=True))
     every = {**{label: task_id for label, (task_id, _) in known.items()}, **task_ids}
     graph, wiring = _read(turn, raw, known, every, limits)
@@ -87,11 +88,14 @@ def _open_job(turn: Turn, job_id: int, group_id: int) -> Job:
     return job
 
 
-def _check_open(job: Job) -> None:
+def _check_open(turn: Turn, job: Job) -> None:
+    """The job takes tasks. Not while it is being reset chunk by chunk: nobody could tell which parents count."""
     if job.state != JobState.RUNNING:
         raise WrongState(f"the job has ended ({job.state}) and takes no more tasks; submit a new job")
     if job.sealed_at is not None:
         raise WrongState("the job is sealed and takes no more tasks; submit a new job")
+    if job.num_draining and drains.exists(turn.tx, drains.RESET, job.id):
+        raise WrongState("the job is just being reset to run again; try again in a moment")
 
 
 def _compare(known: Mapping[str, tuple[int, str]], definitions: Mapping[str, str]) -> None:

@@ -25,11 +25,12 @@ from myrmidon.scheduler.remove import begin_removal, remove_tasks
 from myrmidon.scheduler.rerun import retry_job
 from myrmidon.scheduler.settle import settle
 from myrmidon.scheduler.turn import Turn, live
+from myrmidon.store import alarms, marks, outbox, task_queues, task_request, task_result, task_to_run
 from myrmidon.store import bot as bots
 from myrmidon.store import job as jobs
 from myrmidon.store import log as logs
-from myrmidon.store import marks, outbox, task_queues, task_request, task_result, task_to_run
 from myrmidon.store import value as values
+from myrmidon.store.alarms import Alarms
 from myrmidon.store.db import Db, Tx
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ _LAST_ALIVE = "last_alive"
 _RESUMED = "resumed_at"
 _LOGS_SEEN = "logs_seen"
 BATCH = 100
+NUMBERED = 1000
 
 
 class Swept(Struct):
@@ -61,23 +63,43 @@ def sweep(
         return None
     db.write(lambda tx: mark_alive(tx, now, rules))
     done = Swept()
-    done.runs = _all(db, lambda tx: sweep_runs(tx, now=now, ids=ids, rules=rules))
-    done.bots = _all(db, lambda tx: sweep_bots(tx, now=now, ids=ids, rules=rules))
-    done.slices = _all(db, lambda tx: sweep_slices(tx, now=now, ids=ids, rules=rules))
     gone: list[int] = []
-    done.tasks = _all(db, lambda tx: sweep_tasks(tx, now=now, ids=ids, rules=rules, gone=gone))
-    done.jobs = _all(db, lambda tx: sweep_jobs(tx, now=now, ids=ids, rules=rules))
-    done.drains = carry_all(db, now=now, ids=ids, rules=rules, gone=gone, woken=done.woken)
-    done.events = _all(db, lambda tx: outbox.number(tx, 1000))
-    done.forgotten = _all(db, lambda tx: forget(tx, now=now, rules=rules))
+    passes: dict[str, Callable[[Tx], int]] = {
+        "runs": partial(sweep_runs, now=now, ids=ids, rules=rules),
+        "bots": partial(sweep_bots, now=now, ids=ids, rules=rules),
+        "slices": partial(sweep_slices, now=now, ids=ids, rules=rules),
+        "tasks": partial(sweep_tasks, now=now, ids=ids, rules=rules, gone=gone),
+        "jobs": partial(sweep_jobs, now=now, ids=ids, rules=rules),
+    }
+    due = db.read(alarms.first)
+    for name, step in passes.items():
+        due = _pass(db, step, due, done, name, now)
+    if _rings(due.drains, now):
+        done.drains = carry_all(db, now=now, ids=ids, rules=rules, gone=gone, woken=done.woken)
+    done.events = _all(db, lambda tx: outbox.number(tx, NUMBERED), NUMBERED)
+    if _rings(due.oldest_bot_event, now - rules.retention) or _rings(due.oldest_queue, now - rules.queue_idle):
+        done.forgotten = _all(db, lambda tx: forget(tx, now=now, rules=rules), BATCH)
     drop_logs(db, log_db or db, gone)
     return done
 
 
-def _all(db: Db, step: Callable[[Tx], int]) -> int:
-    """Repeat a pass until it finds nothing more to do."""
-    total = 0
-    while n := db.write(step):
+def _pass(db: Db, step: Callable[[Tx], int], due: Alarms, done: Swept, name: str, now: Micros) -> Alarms:
+    """Repeat a pass while its alarm rings; what is due afterwards, for it may have given the next ones work."""
+    while _rings(getattr(due, name), now) and (n := db.write(step)):
+        setattr(done, name, getattr(done, name) + n)
+        due = db.read(alarms.first)
+    return due
+
+
+def _rings(alarm: Micros | None, now: Micros) -> bool:
+    return alarm is not None and alarm <= now
+
+
+def _all(db: Db, step: Callable[[Tx], int], most: int) -> int:
+    """Repeat a step for as long as it finds all that it may do at once; fewer were the last ones."""
+    total = n = db.write(step)
+    while n >= most:
+        n = db.write(step)
         total += n
     return total
 
@@ -204,10 +226,13 @@ def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     back = marks.read(tx, _RESUMED) or 0
     if back + rules.dead_after > now:
         return 0
-    due = bots.alarms(tx, now, 1)
-    for bot_id in due:
+    due = bots.alarms(tx, now, BATCH)
+    heard = bots.put_off(tx, sorted(due), now=now, dead_after=rules.dead_after) if due else 0
+    if heard:
+        return heard  # the silent ones come in a transaction of their own each: pools are locked before bots
+    for bot_id in due[:1]:
         bury_bot(Turn(tx, now, ids, rules), bot_id)
-    return len(due)
+    return len(due[:1])
 
 
 # ---------------------------------------------------------------- waiting

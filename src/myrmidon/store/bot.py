@@ -81,6 +81,17 @@ def alarms(tx: Tx, now: Micros, n: int) -> list[str]:
     return [row[0] for row in tx.all(ALARMS, now=now, n=n)]
 
 
+HEARD = """
+    UPDATE bots SET alarm_at = heartbeat + :dead_after
+     WHERE id {in_text:ids} AND alive = 1 AND heartbeat > :now - :dead_after
+"""
+
+
+def put_off(tx: Tx, ids: Sequence[str], *, now: Micros, dead_after: Micros) -> int:
+    """Let those of these bots that were heard of lately be looked at later; how many those were."""
+    return tx.run(HEARD, ids=ids, now=now, dead_after=dead_after)
+
+
 _DIMENSIONS = Insert("bot_dimensions", "dimension, bot_id")
 DROP_DIMENSIONS = "DELETE FROM bot_dimensions WHERE bot_id = :id"
 DELETE = "DELETE FROM bots WHERE id = :id"

@@ -168,7 +168,29 @@ def test_a_draining_bot_that_leaves_quarantine_is_matched(w):
     assert w.count("bot_task_dimensions") == 1
 
 
-@pytest.mark.parametrize("verb", [fleet.quarantine, fleet.drain_bot, fleet.delete_bot])
+def test_a_bot_that_is_told_to_end_may_come_back_with_a_new_session(w):
+    w.do(fleet.terminate_bot, "b1")
+    assert w.read(bots.ending, "b1") == 1
+    w.do(fleet.quarantine, "b1", None)
+    assert w.read(bots.ending, "b1") == 1
+    w.bot("b1", session=2)
+    assert w.read(bots.ending, "b1") == 1, "only its earlier session was meant"
+    assert "bot_terminating" in events(w)
+
+
+def test_what_a_bot_says_of_itself_is_noted_once(w):
+    assert w.do(fleet.note_event, "b1", "bot_error", "no disk", session=1)
+    assert not w.do(fleet.note_event, "b1", "bot_error", "no disk", session=1)
+    assert w.do(fleet.note_event, "b1", "bot_log", "hello", session=1)
+    w.clock.advance(61)
+    assert w.do(fleet.note_event, "b1", "bot_log", "hello", session=1)
+    assert events(w) == ["bot_connected", "bot_error", "bot_log", "bot_log"]
+    for bot_id, session in (("b1", 2), ("nobody", 1)):
+        with pytest.raises(WrongState):
+            w.do(fleet.note_event, bot_id, "bot_log", "late", session=session)
+
+
+@pytest.mark.parametrize("verb", [fleet.quarantine, fleet.drain_bot, fleet.delete_bot, fleet.terminate_bot])
 def test_a_bot_that_is_not_there_cannot_be_changed(world, verb):
     with pytest.raises(NotFound):
         world.do(verb, "nobody", *([None] if verb is fleet.quarantine else [True] if verb is fleet.drain_bot else []))

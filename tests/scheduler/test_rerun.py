@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from myrmidon.model.errors import NotFound, WrongState
+from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import cancel, remove, rerun, share
 from tests import invariants
@@ -41,6 +41,23 @@ def test_a_task_that_has_not_ended_stays_as_it_is(w, state):
         w.take("b1")
     before = w.task(task)
     assert (w.rerun(task), w.task(task)) == (rerun.Rerun(task, state, changed=False), before)
+
+
+def test_the_same_request_key_runs_a_task_again_only_once(w):
+    task = w.submit(retries=0)
+    w.do_one("b1", 1)
+    assert w.do(rerun.rerun_once, task, "k").state == "READY"
+    w.do_one("b1", 1)
+    again = w.do(rerun.rerun_once, task, "k")
+    assert (again.state, again.generation) == ("FAILED", 2)
+    with pytest.raises(Conflict):
+        w.do(rerun.rerun_once, task, "k", force=True)
+    assert w.do(rerun.rerun_once, task, "k2").state == "READY"
+
+
+def test_a_rerun_of_nothing_is_refused_with_a_key_too(w):
+    with pytest.raises(NotFound):
+        w.do(rerun.rerun_once, 17, "k")
 
 
 def test_a_rerun_gives_the_infrastructure_its_retries_back(w):

@@ -206,3 +206,15 @@ def test_a_foreign_value_has_no_locality_for_us(w):
     value = a_value(w, w.other)
     with pytest.raises(NotFound):
         w.do(share.add_locality, w.group.id, value.id, "10.0.0.1")
+
+
+def test_ensure_group_gives_the_same_group_again(world):
+    made = world.do(share.ensure_group, "again")
+    assert world.do(share.ensure_group, "again") == made
+
+
+def test_a_repeated_create_group_says_the_same_id_and_gets_its_group(world):
+    made = world.do(share.create_group, "mine", group_id=77)
+    assert world.do(share.create_group, "mine", group_id=77) == made
+    with pytest.raises(Conflict):
+        world.do(share.create_group, "mine", group_id=78)

@@ -253,6 +253,15 @@ def test_a_parent_that_does_not_exist_is_refused(world):
         world.submit(parent="5cee4880088101")
 
 
+def test_a_task_of_another_resource_group_cannot_be_a_parent(world):
+    world.bot("b1")
+    parent = world.submit(user="ada")
+    run = world.take("b1")
+    another = world.do(share.create_group, "another")
+    with pytest.raises(NotFound):
+        world.submit(parent=show_run(parent, run.run), group=another)
+
+
 def test_a_run_that_has_not_been_cannot_be_a_parent(world):
     world.bot("b1")
     parent = world.submit()

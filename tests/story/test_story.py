@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
@@ -15,7 +16,8 @@ CHANCE = re.compile(
 )
 CONSTANT = re.compile(r"(\w+\.)?_?[A-Z][A-Z0-9_]*(\.\w+)?")
 MAY_WRITE_SQL = {
-    f"store/{name}.py" for name in ("sql", "link", "sqlite", "postgresql", "mariadb", "db", "migrate", "filters")
+    f"store/{name}.py"
+    for name in ("sql", "link", "sqlite", "postgresql", "mariadb", "db", "migrate", "filters", "copying")
 }
 MAY_READ_A_CLOCK = {"store/db.py", "store/group_commit.py", "store/migrate.py"}
 
@@ -72,6 +74,23 @@ def test_the_core_reads_no_clock_and_no_chance(part):
         if CHANCE.fullmatch(name)
     ]
     assert found == []
+
+
+def test_the_bot_stands_alone():
+    """A bot runs where nothing is installed: its files import the standard library and each other."""
+    foreign = [
+        (file, name)
+        for file in source.files("bot")
+        for name in source.imported_names(file)
+        if name.split(".")[0] not in sys.stdlib_module_names and not name.startswith("myrmidon.bot.")
+    ]
+    assert foreign == []
+
+
+@pytest.mark.parametrize(("library", "only"), [("starlette", "server/app.py"), ("uvicorn", "server/serve.py")])
+def test_only_one_file_knows_the_web_framework_and_one_the_listener(library, only):
+    knows = {file for file in source.files() for name in source.imported_names(file) if name.split(".")[0] == library}
+    assert knows == {only}
 
 
 def test_every_public_verb_has_a_test_bearing_its_name():

@@ -5,8 +5,14 @@
     ├── Conflict              request.conflict              the same key or label with another body
     │   └── ReportConflict    run.conflict                  a report that contradicts an earlier one
     ├── NotFound              not_found                     no such thing, or not yours to see
+    ├── Unauthorized          unauthorized                  nobody we know, or no longer
     ├── Forbidden             forbidden                     it exists, but not for you
     ├── WrongState            wrong_state                   too late or too early for this verb
+    ├── TooLarge              request.too_large             more bytes than this call may have
+    ├── TooSlow               request.too_slow              the body did not come in time
+    ├── Overloaded            overloaded                    too much at once; comes with Retry-After
+    │   ├── QuotaExceeded     quota                         the resource group has enough waiting
+    │   └── Stopping          stopping                      this server is going down
     ├── BrokenPromise         broken_promise                a bug of ours; never expected
     │   └── IllegalMove       broken_promise.illegal_move   a state move that is not in the table
     └── StoreError            store
@@ -42,10 +48,15 @@ class MyrmidonError(Exception):
     """The root: ``except MyrmidonError`` catches whatever this system raises on purpose."""
 
     code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    """The HTTP status that goes with it."""
+    retry_after_s: ClassVar[int] = 0
+    """When it is worth another try; 0: not by itself."""
     advice: ClassVar[str] = ""
 
     def __init__(self, message: str) -> None:
-        self.message = f"{message} {self.advice}".strip()
+        said = message if message.endswith((".", "!", "?")) else f"{message}."
+        self.message = f"{said} {self.advice}".strip()
         super().__init__(self.message)
 
     def as_dict(self) -> dict[str, object]:
@@ -57,6 +68,7 @@ class InvalidRequest(MyrmidonError):
     """The input is wrong. It carries *every* problem found, so that one round trip mends them all."""
 
     code = "request.invalid"
+    status = 400
     advice = "Nothing was stored; correct the request and send it again."
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -74,6 +86,7 @@ class Conflict(MyrmidonError):
     """A request key, external id or label was used before, with another body."""
 
     code = "request.conflict"
+    status = 409
     advice = "Use a new key, or send exactly what was sent the first time."
 
 
@@ -88,6 +101,7 @@ class NotFound(MyrmidonError):
     """Nothing of that kind has this id; perhaps it was deleted after its retention."""
 
     code = "not_found"
+    status = 404
     advice = "Check the id; it may have been deleted after its retention."
 
     def __init__(self, what: str, which: str) -> None:
@@ -96,10 +110,19 @@ class NotFound(MyrmidonError):
         super().__init__(f"There is no {what} {which}.")
 
 
+class Unauthorized(MyrmidonError):
+    """The caller is nobody we know: no token, a wrong one, one that has expired or was revoked."""
+
+    code = "unauthorized"
+    status = 401
+    advice = "Send a valid token as `Authorization: Bearer ...`."
+
+
 class Forbidden(MyrmidonError):
     """The caller may not do this to that, for example read a value of another resource group."""
 
     code = "forbidden"
+    status = 403
     advice = "Ask its owner for access."
 
 
@@ -107,7 +130,49 @@ class WrongState(MyrmidonError):
     """The thing exists but cannot do this now: a sealed job cannot grow, a running task cannot be rerun."""
 
     code = "wrong_state"
+    status = 409
     advice = "Look at its current state first."
+
+
+class TooLarge(MyrmidonError):
+    """The body has more bytes than this call may have."""
+
+    code = "request.too_large"
+    status = 413
+    advice = "Send it in several smaller calls."
+
+
+class TooSlow(MyrmidonError):
+    """The body did not arrive in time."""
+
+    code = "request.too_slow"
+    status = 408
+    advice = "Nothing was stored; send the request again over a better connection."
+
+
+class Overloaded(MyrmidonError):
+    """The server has more to do than it can answer in time."""
+
+    code = "overloaded"
+    status = 429
+    retry_after_s = 1
+    advice = "Nothing was stored; wait as long as Retry-After says and send it again."
+
+
+class QuotaExceeded(Overloaded):
+    """The resource group has as many tasks, or bytes, waiting as it may have."""
+
+    code = "quota"
+    retry_after_s = 10
+    advice = "Nothing was stored; let some of its tasks end first, or ask for a larger quota."
+
+
+class Stopping(Overloaded):
+    """The server is going down and takes nothing new."""
+
+    code = "stopping"
+    status = 503
+    advice = "Nothing was stored; send it to another server, or again in a moment."
 
 
 class BrokenPromise(MyrmidonError):
@@ -127,6 +192,8 @@ class StoreError(MyrmidonError):
     """The database could not do what was asked."""
 
     code = "store"
+    status = 503
+    retry_after_s = 5
     advice = "See the server's log."
 
 
@@ -134,6 +201,8 @@ class StoreBusy(StoreError):
     """Deadlocks or locks persisted through every retry. Nothing was changed."""
 
     code = "store.busy"
+    status = 503
+    retry_after_s = 1
     advice = "Nothing was changed; try again in a moment."
 
 

@@ -192,7 +192,7 @@ def _satisfies(parent: TaskResult, policy: RequiresPolicy) -> bool:
 
 
 def _check(turn: Turn, group_id: int, plans: Sequence[Plan]) -> None:
-    refused: dict[int, MyrmidonError] = {**check_parents(turn, plans), **check_shared(turn, group_id, plans)}
+    refused: dict[int, MyrmidonError] = {**check_parents(turn, group_id, plans), **check_shared(turn, group_id, plans)}
     refused.update(taken_names(turn, group_id, plans))
     for error in refused.values():
         raise error

@@ -220,6 +220,34 @@ def drain_bot(tx: Tx, bot_id: str, draining: bool, *, now: Micros, ids: IdSource
     return _changed(turn, bot, "bot_draining" if draining else "bot_released", "")
 
 
+BOT_SAYS = frozenset({"bot_error", "bot_log", "bot_rebooting", "bot_shutdown"})
+_SAME_EVENT = 60_000_000
+
+
+def note_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, now: Micros, ids: IdSource) -> bool:
+    """Write down what a bot says has happened to it; False when it said just that a moment ago.
+
+    A bot repeats a call whose answer was lost, and one that is in trouble repeats itself.
+    """
+    bot = bots.read(tx, bot_id)
+    if bot is None or bot.session != session:
+        raise WrongState("this bot's session has ended; it must shake hands again")
+    for _, at, last_kind, last_message in bots.events(tx, bot_id, before=LARGEST, n=1):
+        if (last_kind, last_message) == (kind, message) and now - at < _SAME_EVENT:
+            return False
+    bots.insert_event(tx, bot, ids.next(now), at=now, kind=kind, message=message)
+    return True
+
+
+def terminate_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Bot:
+    """Let a bot finish what it has and then end itself; started again it is welcome."""
+    turn = Turn(tx, now, ids, rules)
+    bot = _bot(turn, bot_id)
+    bots.set_ending(tx, bot_id, bot.session)
+    bots.insert_event(tx, bot, turn.new_id(), at=now, kind="bot_terminating")
+    return bot
+
+
 def _bot(turn: Turn, bot_id: str) -> Bot:
     known = bots.read(turn.tx, bot_id)
     if known is None:

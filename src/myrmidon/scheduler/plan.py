@@ -80,8 +80,11 @@ def open_group(turn: Turn, group_id: int) -> ResourceGroup:
     return group
 
 
-def check_parents(turn: Turn, plans: Iterable[Plan]) -> dict[int, NotFound | WrongState]:
-    """Tie tasks to the running tasks that triggered them; which of them cannot be, and why."""
+def check_parents(turn: Turn, group_id: int, plans: Iterable[Plan]) -> dict[int, NotFound | WrongState]:
+    """Tie tasks to the running tasks that triggered them; which of them cannot be, and why.
+
+    Another group's task is not there for this one: nobody takes over its user, nor learns that it runs.
+    """
     triggered = [plan for plan in plans if plan.request.parent is not None]
     if not triggered:
         return {}
@@ -92,7 +95,7 @@ def check_parents(turn: Turn, plans: Iterable[Plan]) -> dict[int, NotFound | Wro
     for plan in triggered:
         task_id, run = plan.request.parent or (0, 0)
         parent = parents.get(task_id)
-        if parent is None:
+        if parent is None or parent.resource_group_id != group_id:
             refused[plan.task_id] = NotFound("parent task", show_task(task_id))
         elif parent.state != TaskState.RUNNING or not 0 < run <= parent.run_number:
             refused[plan.task_id] = WrongState(

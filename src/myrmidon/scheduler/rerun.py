@@ -6,10 +6,11 @@ say when a task may run.
 """
 
 from collections.abc import Sequence
+from hashlib import sha256
 
 from msgspec import Struct, json
 
-from myrmidon.model.errors import NotFound, WrongState
+from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
@@ -20,7 +21,7 @@ from myrmidon.scheduler.settle import settle, stop
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import drain as drains
 from myrmidon.store import job as jobs
-from myrmidon.store import task_result
+from myrmidon.store import task_request, task_result
 from myrmidon.store import value as values
 from myrmidon.store.db import Tx
 from myrmidon.store.drain import CHUNK, Drain
@@ -69,6 +70,31 @@ def rerun(
     make_ready(turn, [task])
     settle(turn)
     return Rerun(task_id, task.state, changed=True)
+
+
+def rerun_once(
+    tx: Tx,
+    task_id: int,
+    request_key: str,
+    *,
+    now: Micros,
+    ids: IdSource,
+    force: bool = False,
+    cascade: bool = False,
+    rules: Rules = DEFAULT_RULES,
+) -> TaskResult:
+    """As rerun, but the same request key runs the task again only once, however often it is said; the task as it is."""
+    request = task_request.read(tx, [task_id]).get(task_id)
+    if request is None:
+        raise NotFound("task", show_task(task_id))
+    group_id = request.resource_group_id
+    key = f"rerun:{sha256(request_key.encode()).hexdigest()}"
+    asked = sha256(f"{task_id} {force} {cascade}".encode()).hexdigest()
+    if task_request.insert_keys(tx, [(group_id, key, asked, task_id, now)]):
+        rerun(tx, task_id, now=now, ids=ids, force=force, cascade=cascade, rules=rules)
+    elif task_request.keys(tx, group_id, [key])[key] != (asked, task_id):
+        raise Conflict("the request key was used for another rerun")
+    return task_result.read(tx, [task_id])[task_id]
 
 
 def _check(turn: Turn, task: TaskResult, *, force: bool) -> None:

@@ -26,18 +26,32 @@ _STORED_LIMIT = 64 << 20
 _ADDRESS_LIMIT = 40
 
 
-def create_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource) -> ResourceGroup:
-    """A new resource group; the same name again is refused."""
+def create_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource, group_id: int | None = None) -> ResourceGroup:
+    """A new resource group; the same name again is refused.
+
+    A call that is repeated says the same ``group_id`` again and gets the group that it has made.
+    """
     if not 0 < len(external_id) <= _NAME_LIMIT or "\x00" in external_id or external_id != external_id.strip():
         allowed = f"1 to {_NAME_LIMIT} characters without spaces at the ends"
         raise InvalidRequest([Problem("external_id", external_id[:100], allowed, "length")])
-    group = ResourceGroup(ids.next(now), external_id, now, 0)
+    group = ResourceGroup(ids.next(now) if group_id is None else group_id, external_id, now, 0)
     if not jobs.insert_group(tx, group):
         known = jobs.group(tx, external_id)
-        if tx.attempt > 1 and known is not None and known.created_at == now:
+        if known is not None and (known.id == group_id or (tx.attempt > 1 and known.created_at == now)):
             return known
         raise Conflict(f"there is a resource group named {external_id} already; choose another name")
     return group
+
+
+def ensure_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource) -> ResourceGroup:
+    """The resource group of this name, made if it is not there: for who says so twice, or two at once."""
+    known = jobs.group(tx, external_id)
+    if known is not None:
+        return known
+    try:
+        return create_group(tx, external_id, now=now, ids=ids)
+    except Conflict:
+        return get_group(tx, external_id)
 
 
 def get_group(tx: Tx, external_id: str) -> ResourceGroup:

@@ -109,7 +109,7 @@ def submit(
     if tx.attempt > 1:
         answers.update(_already_stored(turn, drafts))
     plans = {d.task_id: _plan(turn, d) for d in drafts if d.task_id not in answers and d.task_id not in twins}
-    answers.update(check_parents(turn, plans.values()))
+    answers.update(check_parents(turn, group_id, plans.values()))
     answers.update(check_shared(turn, group_id, plans.values()))
     answers.update(taken_names(turn, group_id, [p for p in plans.values() if p.task_id not in answers]))
     for draft in drafts:

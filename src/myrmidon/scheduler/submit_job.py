@@ -240,7 +240,7 @@ def _store_part(
 ) -> list[TaskResult]:
     deadline = _deadline(turn, draft)
     plans = [_node_plan(turn, draft, index, deadline) for index in part]
-    refused: dict[int, MyrmidonError] = {**check_parents(turn, plans), **check_shared(turn, group_id, plans)}
+    refused: dict[int, MyrmidonError] = {**check_parents(turn, group_id, plans), **check_shared(turn, group_id, plans)}
     refused.update(taken_names(turn, group_id, plans))
     for error in refused.values():
         raise error

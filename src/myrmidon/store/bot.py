@@ -31,6 +31,13 @@ def lock_many(tx: Tx, ids: Sequence[str]) -> dict[str, Bot]:
     return {row[0]: Bot(*row) for row in tx.all(LOCK_MANY, ids=ids)}
 
 
+READ_MANY = f"SELECT {_COLUMNS} FROM bots WHERE id {{in_text:ids}} ORDER BY id"
+
+
+def read_many(tx: Tx, ids: Sequence[str]) -> list[Bot]:
+    return [Bot(*row) for row in tx.all(READ_MANY, ids=ids)] if ids else []
+
+
 def insert(tx: Tx, bot: Bot) -> bool:
     """A bot never seen before; False when another server has just met it."""
     return tx.insert_new(_BOTS, [structs.astuple(bot)]) == 1
@@ -63,6 +70,14 @@ def beat(tx: Tx, bot_id: str, session: int, now: Micros) -> None:
 def claimed(tx: Tx, bot: Bot, nonce: int, now: Micros) -> None:
     """Remember the last claim of a locked bot."""
     tx.run(CLAIMED, id=bot.id, nonce=nonce, now=max(now, bot.heartbeat))
+
+
+SET_STATE = "UPDATE bots SET state = :state WHERE id = :id AND session = :session"
+
+
+def set_state(tx: Tx, bot_id: str, session: int, state: str) -> None:
+    """What a bot says of itself besides its dimensions: free space, load, versions."""
+    tx.run(SET_STATE, id=bot_id, session=session, state=state)
 
 
 _BEATS = RowUpdate("bots", key="id, session", sets="heartbeat", types="text, bigint, bigint")
@@ -126,6 +141,21 @@ def set_quarantine(tx: Tx, bot_id: str, why: str | None) -> None:
     tx.run(SET_QUARANTINE, id=bot_id, why=why)
 
 
+ENDING = "SELECT ends_session FROM bot_settings WHERE bot_id = :id"
+SET_ENDING = "UPDATE bot_settings SET ends_session = :session WHERE bot_id = :id"
+
+
+def ending(tx: Tx, bot_id: str) -> int | None:
+    """The last session of a bot that shall end; a bot that was started again since then may stay."""
+    row = tx.one(ENDING, id=bot_id)
+    return row[0] if row else None
+
+
+def set_ending(tx: Tx, bot_id: str, session: int) -> None:
+    tx.insert_new(_SETTINGS, [(bot_id, None)])
+    tx.run(SET_ENDING, id=bot_id, session=session)
+
+
 EVENT_AT = "SELECT id FROM bot_events WHERE bot_id = :bot AND at = :at AND kind = :kind LIMIT 1"
 _EVENTS = Insert("bot_events", "bot_id, id, at, kind, message, task_id, run, dimensions, state, version")
 
@@ -148,6 +178,18 @@ DELETE_EVENT = "DELETE FROM bot_events WHERE bot_id = :bot AND id = :id"
 def events(tx: Tx, bot_id: str, *, before: int, n: int) -> list[tuple[int, Micros, str, str]]:
     """What happened to a bot, newest first."""
     return [(row[0], row[1], row[2], row[3]) for row in tx.all(EVENTS, id=bot_id, before=before, n=n)]
+
+
+CHANGED = """
+    SELECT bot_id, at FROM bot_events
+     WHERE at > :since AND kind {in_text:kinds} ORDER BY at LIMIT :n
+"""
+CHANGES = ("bot_quarantined", "bot_released", "bot_draining", "bot_terminating", "bot_deleted")
+
+
+def changed(tx: Tx, *, since: Micros, n: int) -> list[tuple[str, Micros]]:
+    """Bots that somebody has put aside, let go on or told to end since then."""
+    return [(row[0], row[1]) for row in tx.all(CHANGED, since=since, n=n, kinds=CHANGES)]
 
 
 def delete_old_events(tx: Tx, *, before: Micros, n: int) -> int:

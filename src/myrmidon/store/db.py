@@ -186,6 +186,11 @@ class Db:
         row = self.read(lambda tx: tx.one(self._backend.clock_sql))
         return int(row[0]) if row else 0
 
+    @property
+    def broken(self) -> str:
+        """How the disk failed; empty while nothing is known to be wrong with it."""
+        return self._broken
+
     def close(self) -> None:
         """Close what is idle now, and each link in use when it comes back. Readers first, see Sqlite."""
         self._readers.close()
@@ -211,7 +216,7 @@ class Db:
 class Tx:
     """A transaction, seen by the function that runs in it."""
 
-    __slots__ = ("_depth", "_link", "_probe", "attempt", "committed", "committing", "dialect")
+    __slots__ = ("_depth", "_link", "_probe", "attempt", "committed", "committing", "dialect", "queued", "told")
 
     def __init__(self, link: Link, dialect: Dialect, attempt: int, probe: Probe | None) -> None:
         self._link = link
@@ -220,6 +225,10 @@ class Tx:
         self.dialect = dialect
         self.attempt = attempt
         """1, or more when an earlier run of fn may have been committed."""
+        self.queued: dict[int, int] = {}
+        """How many tasks to run each queue got; whoever wakes bots after the commit looks here."""
+        self.told: list[tuple[Any, ...]] = []
+        """The events written, as rows of the outbox; whoever waits for a task is answered from here."""
         self.committing = False
         self.committed = False
 

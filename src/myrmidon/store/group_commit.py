@@ -53,11 +53,15 @@ class Write(Generic[T]):
 
 
 class GroupCommit:
-    """Write from many threads. ``inline`` runs every write at once in the caller: no thread, no grouping."""
+    """Write from many threads. ``inline`` runs every write at once in the caller: no thread, no grouping.
 
-    def __init__(self, db: Db, *, inline: bool = False) -> None:
+    ``watch`` is told the size of every group that is about to be committed.
+    """
+
+    def __init__(self, db: Db, *, inline: bool = False, watch: Callable[[int], None] | None = None) -> None:
         self._db = db
         self._inline = inline
+        self._watch = watch
         self._waiting: SimpleQueue[Write[Any] | None] = SimpleQueue()
         self._lock = Lock()
         self._closed = False
@@ -120,6 +124,8 @@ class GroupCommit:
         return group, False
 
     def _commit(self, group: list[Write[Any]]) -> None:
+        if self._watch:
+            self._watch(len(group))
         if len(group) == 1:
             self._alone(group[0])
             return

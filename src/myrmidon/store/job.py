@@ -343,6 +343,13 @@ def groups(tx: Tx, *, after: str = "", n: int = 200) -> list[ResourceGroup]:
     return [ResourceGroup(*row) for row in tx.all(GROUPS, after=after, n=n)]
 
 
+GROUP_NAMES = "SELECT id, external_id FROM resource_groups WHERE id {in:ids}"
+
+
+def group_names(tx: Tx, ids: Sequence[int]) -> dict[int, str]:
+    return dict(tx.all(GROUP_NAMES, ids=ids)) if ids else {}
+
+
 def mark_group(tx: Tx, group_id: int) -> None:
     """From here on nothing new may enter the group."""
     tx.run(MARK_GROUP, id=group_id)
@@ -350,3 +357,11 @@ def mark_group(tx: Tx, group_id: int) -> None:
 
 def delete_group(tx: Tx, group_id: int) -> None:
     tx.run(DELETE_GROUP, id=group_id)
+
+
+GROUPS_OF = "SELECT id, resource_group_id FROM jobs WHERE id {in:ids}"
+
+
+def groups_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
+    """The resource group of each job."""
+    return dict(tx.all(GROUPS_OF, ids=ids)) if ids else {}

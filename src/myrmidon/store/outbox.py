@@ -63,6 +63,7 @@ def body_of(body: TaskBody | JobBody) -> str:
 def write(tx: Tx, rows: Sequence[tuple[int, int, Micros, str, str, str]]) -> None:
     """Add events (subject, seq, at, kind, state, body) to the transaction of their change."""
     tx.insert(_EVENTS, rows)
+    tx.told.extend(rows)
 
 
 UNNUMBERED = """
@@ -86,6 +87,19 @@ def number(tx: Tx, n: int) -> int:
     tx.update_rows(_NUMBER, [(subject, seq, last + i) for i, (subject, seq) in enumerate(found, start=1)])
     marks.put(tx, _POSITION, last + len(found))
     return len(found)
+
+
+ANY_UNNUMBERED = "SELECT subject FROM outbox WHERE position IS NULL ORDER BY subject, seq LIMIT 1"
+
+
+def is_numbered(tx: Tx) -> bool:
+    """Whether every event has its number; read without locks, so that a quiet server writes nothing."""
+    return tx.one(ANY_UNNUMBERED) is None
+
+
+def newest(tx: Tx) -> int:
+    """The number of the last event that has one."""
+    return marks.read(tx, _POSITION) or 0
 
 
 AFTER = """

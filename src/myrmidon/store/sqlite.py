@@ -211,3 +211,33 @@ def _lock(path: str) -> IO[bytes]:
             " this one a file of its own, or let both use PostgreSQL or MariaDB."
         ) from error
     return lock
+
+
+def backup_file(path: str, to: Path) -> None:
+    """Copy a file as it is at one moment while others write it; nobody waits for it.
+
+    All pages in one step: a copy in several would begin anew whenever somebody writes in between.
+    """
+    source = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+    copy = sqlite3.connect(to)
+    try:
+        source.backup(copy, pages=-1)
+        copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"SQLite cannot copy {path}: {error}.") from error
+    finally:
+        copy.close()
+        source.close()
+
+
+def check_file(path: Path) -> None:
+    """StoreRefused when a file is no sound database."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        found = connection.execute("PRAGMA quick_check").fetchone()
+    except sqlite3.Error as error:
+        raise StoreRefused(f"{path} is not a sound database: {error}.") from error
+    finally:
+        connection.close()
+    if found != ("ok",):
+        raise StoreRefused(f"{path} is not a sound database: {found[0]}.")

@@ -206,6 +206,14 @@ def serving_bots(tx: Tx, queue: int, n: int) -> list[str]:
     return [row[0] for row in tx.all(SERVING, queue=queue, n=n)]
 
 
+OF_QUEUE = "SELECT bot_id FROM bot_task_dimensions WHERE queue = :queue"
+
+
+def bots_of_queue(tx: Tx, queue: int) -> list[str]:
+    """All bots that serve a queue, whether or not they would take a task now."""
+    return [row[0] for row in tx.all(OF_QUEUE, queue=queue)]
+
+
 AGGREGATE = "SELECT dimension, COUNT(*) FROM bot_dimensions GROUP BY dimension ORDER BY dimension"
 CLEAR_AGGREGATION = "DELETE FROM dimension_aggregation"
 _AGGREGATION = Insert("dimension_aggregation", "dimension, value, num_bots")

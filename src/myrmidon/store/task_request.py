@@ -169,12 +169,29 @@ def secrets(tx: Tx, ids: Sequence[int]) -> dict[int, bytes]:
     return {row[0]: bytes(row[1]) for row in tx.all(SECRETS, ids=ids)}
 
 
+WITH_SECRET = "SELECT task_id FROM secret_bytes WHERE task_id {in:ids}"
+
+
+def with_secret(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Those of the tasks that have a secret, which stays where it is."""
+    return {row[0] for row in tx.all(WITH_SECRET, ids=ids)}
+
+
 KNOWN = "SELECT id FROM task_requests WHERE id {in:ids}"
 
 
 def known(tx: Tx, ids: Sequence[int]) -> set[int]:
     """Which of these ids are stored already; asked when an earlier commit's outcome is unknown."""
     return {row[0] for row in tx.all(KNOWN, ids=ids)}
+
+
+NEWEST = "SELECT MAX(id) FROM task_requests"
+
+
+def newest(tx: Tx) -> int:
+    """The greatest id that any task has; 0 when there is none."""
+    row = tx.one(NEWEST)
+    return (row[0] or 0) if row else 0
 
 
 BY_EXTERNAL = """

@@ -66,6 +66,22 @@ def jobs_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
     return dict(tx.all(JOBS_OF, ids=ids))
 
 
+STANDING = "SELECT id, resource_group_id, state FROM task_results WHERE id {in:ids}"
+
+
+def standing(tx: Tx, ids: Sequence[int]) -> dict[int, tuple[int, str]]:
+    """The resource group and the state of each task: all that whoever waits for many of them asks for."""
+    return {row[0]: (row[1], row[2]) for row in tx.all(STANDING, ids=ids)}
+
+
+GROUPS_OF = "SELECT id, resource_group_id FROM task_results WHERE id {in:ids}"
+
+
+def groups_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
+    """The resource group of each task."""
+    return dict(tx.all(GROUPS_OF, ids=ids)) if ids else {}
+
+
 def insert(tx: Tx, tasks: Sequence[TaskResult]) -> None:
     """Bring new tasks into being, with their first event."""
     for task in tasks:

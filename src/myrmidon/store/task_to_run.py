@@ -19,6 +19,8 @@ _ROWS = Insert("task_to_run", _COLUMNS)
 
 def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
     tx.insert(_ROWS, [structs.astuple(row) for row in rows])
+    for row in rows:
+        tx.queued[row.queue] = tx.queued.get(row.queue, 0) + 1
 
 
 # The subquery is answered by the first entry of its queue in one index, however deep the queue is. As a join with
@@ -155,6 +157,39 @@ FORGIVE = "UPDATE task_to_run SET avoid_bot = NULL WHERE queue = :queue AND avoi
 def forgive(tx: Tx, queue: int) -> None:
     """Let a bot try again what it lost: nobody else is left to do it."""
     tx.run(FORGIVE, queue=queue)
+
+
+# A subquery for the same reason as in HEADS; with EXISTS, MariaDB reads the whole index.
+NOT_EMPTY = """
+    SELECT each.value,
+           (SELECT t.task_id FROM task_to_run t WHERE t.queue = each.value ORDER BY t.task_rank, t.task_id LIMIT 1)
+      FROM {each:queues}
+"""
+
+
+def not_empty(tx: Tx, queues: Sequence[int]) -> list[int]:
+    """Those of these queues that have work."""
+    return [row[0] for row in tx.all(NOT_EMPTY, queues=queues) if row[1] is not None] if queues else []
+
+
+QUEUES_OF = "SELECT queue, COUNT(*) FROM task_to_run WHERE task_id {in:task_ids} GROUP BY queue"
+
+
+def queues_of(tx: Tx, task_ids: Sequence[int]) -> dict[int, int]:
+    """Where these tasks wait for a bot, and how many of them in each queue."""
+    return {row[0]: row[1] for row in tx.all(QUEUES_OF, task_ids=task_ids)} if task_ids else {}
+
+
+DEPTH = """
+    SELECT COUNT(*) FROM (SELECT task_id FROM task_to_run WHERE queue = :queue
+                           ORDER BY task_rank, task_id LIMIT :most) waiting
+"""
+
+
+def depth(tx: Tx, queue: int, most: int) -> int:
+    """How many tasks of a queue wait; counted up to ``most``."""
+    row = tx.one(DEPTH, queue=queue, most=most)
+    return row[0] if row else 0
 
 
 POSITION = """

@@ -17,6 +17,13 @@ CREATE TABLE IF NOT EXISTS schedulers (
     slot INT NOT NULL UNIQUE
 ){table};
 
+-- Secrets that all servers share, made by the first of them.
+CREATE TABLE IF NOT EXISTS server_keys (
+    name VARCHAR(32) NOT NULL PRIMARY KEY,
+    value {blob} NOT NULL,
+    created_at BIGINT NOT NULL
+){table};
+
 CREATE TABLE IF NOT EXISTS tokens (
     id {id},
     name VARCHAR(256) NOT NULL,
@@ -450,7 +457,8 @@ CREATE INDEX IF NOT EXISTS bots_alarm ON bots (alarm_at);
 
 CREATE TABLE IF NOT EXISTS bot_settings (
     bot_id VARCHAR(256) NOT NULL PRIMARY KEY,
-    quarantined {longtext}
+    quarantined {longtext},
+    ends_session BIGINT
 ){table};
 
 CREATE TABLE IF NOT EXISTS bot_events (
@@ -472,7 +480,8 @@ CREATE TABLE IF NOT EXISTS releases (
     digest VARCHAR(64) NOT NULL PRIMARY KEY,
     created_at BIGINT NOT NULL,
     active INT NOT NULL,
-    canary_percent INT NOT NULL
+    canary_percent INT NOT NULL,
+    content {blob} NOT NULL
 ){clustered};
 
 -- ---------------------------------------------------------------- outside

@@ -1,0 +1,1 @@
+"""The door: how clients and bots reach the core over HTTP."""

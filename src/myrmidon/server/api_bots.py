@@ -1,0 +1,341 @@
+"""Bots as people see them: lists, one in full, what happened to it, what it ran; and putting them aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta, Raw, Struct, json
+
+from myrmidon.model.bot import Bot
+from myrmidon.model.errors import NotFound
+from myrmidon.model.ids import Micros, show_run, show_task
+from myrmidon.scheduler import fleet
+from myrmidon.server.api_admin import Done, Limit, Page
+from myrmidon.server.cursors import read_cursor, show_cursor
+from myrmidon.server.door import ADMINS, READERS, Call, Door, Route
+from myrmidon.store import bot as bots
+from myrmidon.store import filters
+from myrmidon.store.db import Tx
+from myrmidon.store.filters import BotFilter, RunLine
+
+_LAST_ID = (1 << 63) - 1
+_DELETED = "bot_deleted"
+
+Busy: TypeAlias = Mapping[str, Sequence[tuple[int, int, int]]]
+"""Runs under way by bot: task, run, resource group."""
+
+
+class BotQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``dimension`` is ``key:value``; all that are given must be there."""
+
+    dimension: Annotated[list[str], Meta(max_length=16)] = []
+    state: Literal["alive", "dead", "quarantined", "maintenance", "draining", "busy", "idle"] | None = None
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class BotSummary(Struct, frozen=True, kw_only=True):
+    """``status`` is one word for what matters most about the bot now."""
+
+    bot_id: str
+    status: str
+    alive: bool
+    draining: bool
+    quarantined: str | None
+    maintenance: str | None
+    dimensions: dict[str, list[str]]
+    version: str
+    address: str
+    first_seen_at: Micros
+    last_seen_at: Micros
+    runs: list[str]
+
+
+class BotInfo(BotSummary, frozen=True, kw_only=True):
+    """A bot in full; ``state`` is what it says of itself."""
+
+    state: Raw
+    session: int
+    boot_id: str
+    authenticated: str
+    num_quick_failures: int
+
+
+class BotList(Struct, frozen=True):
+    bots: list[BotSummary]
+    cursor: str | None
+
+
+async def list_bots(door: Door, call: Call) -> BotList:
+    query: BotQuery = call.query
+    after = read_cursor(door.keys.cursor, "bots", query.cursor) if query.cursor else ""
+    wanted = BotFilter(dimensions=query.dimension, state=query.state)
+    scope = await door.scope(call)
+
+    def look(tx: Tx) -> tuple[list[Bot], Busy]:
+        ids = filters.bots(tx, wanted, after=after, n=query.limit)
+        return bots.read_many(tx, ids), filters.busy_with(tx, ids)
+
+    found, busy = await door.read(look)
+    more = show_cursor(door.keys.cursor, "bots", found[-1].id) if len(found) == query.limit else None
+    return BotList([_summary(door, bot, busy, scope) for bot in found], more)
+
+
+async def get_bot(door: Door, call: Call) -> BotInfo:
+    bot_id = call.params["id"]
+    scope = await door.scope(call)
+
+    def look(tx: Tx) -> tuple[Bot, Busy]:
+        bot = bots.read(tx, bot_id)
+        if bot is None:
+            raise NotFound("bot", bot_id)
+        return bot, filters.busy_with(tx, [bot_id])
+
+    bot, busy = await door.read(look)
+    return _info(bot, _summary(door, bot, busy, scope))
+
+
+def _info(bot: Bot, short: BotSummary) -> BotInfo:
+    return BotInfo(
+        **{field: getattr(short, field) for field in BotSummary.__struct_fields__},
+        state=Raw(bot.state.encode()),
+        session=bot.session,
+        boot_id=bot.boot_id,
+        authenticated=bot.authenticated,
+        num_quick_failures=bot.num_quick_failures,
+    )
+
+
+def _summary(door: Door, bot: Bot, busy: Busy, scope: int | None) -> BotSummary:
+    """That it is busy everybody may know; with what, only those whose tasks they are."""
+    seat = door.hub.seats.get(bot.id)
+    runs = [show_run(task_id, run) for task_id, run, group in busy.get(bot.id, ()) if scope in (None, group)]
+    return BotSummary(
+        bot_id=bot.id,
+        status=_status(bot, busy=bot.id in busy),
+        alive=bool(bot.alive),
+        draining=bool(bot.draining),
+        quarantined=bot.quarantined,
+        maintenance=bot.maintenance,
+        dimensions=json.decode(bot.dimensions, type=dict[str, list[str]]),
+        version=bot.version,
+        address=bot.address,
+        first_seen_at=bot.first_seen_at,
+        last_seen_at=max(bot.heartbeat, seat.seen_at if seat else 0),
+        runs=runs,
+    )
+
+
+def _status(bot: Bot, *, busy: bool) -> str:
+    if not bot.alive:
+        return "dead"
+    if bot.quarantined is not None:
+        return "quarantined"
+    if bot.maintenance is not None:
+        return "maintenance"
+    if bot.draining:
+        return "draining"
+    return "busy" if busy else "idle"
+
+
+# ---------------------------------------------------------------- what happened to it, what it ran
+
+
+class BotEventInfo(Struct, frozen=True):
+    at: Micros
+    kind: str
+    message: str
+
+
+class BotEventList(Struct, frozen=True):
+    events: list[BotEventInfo]
+    cursor: str | None
+
+
+async def list_events(door: Door, call: Call) -> BotEventList:
+    """What happened to a bot, newest first; also after it was deleted, until the retention ends."""
+    bot_id, page = call.params["id"], call.query
+    kind = f"events {bot_id}"
+    before = int(read_cursor(door.keys.cursor, kind, page.cursor)) if page.cursor else _LAST_ID
+    found = await door.read(lambda tx: bots.events(tx, bot_id, before=before, n=page.limit))
+    more = show_cursor(door.keys.cursor, kind, str(found[-1][0])) if len(found) == page.limit else None
+    return BotEventList([BotEventInfo(at, what, message) for _, at, what, message in found], more)
+
+
+class BotRun(Struct, frozen=True, kw_only=True):
+    task_id: str
+    run: str
+    name: str
+    state: str
+    reason: str
+    claimed_at: Micros
+    started_at: Micros | None
+    ended_at: Micros | None
+    exit_code: int | None
+    duration: float | None
+
+
+class BotRunList(Struct, frozen=True):
+    runs: list[BotRun]
+    cursor: str | None
+
+
+async def list_runs(door: Door, call: Call) -> BotRunList:
+    """What a bot has run, newest task first."""
+    bot_id, page = call.params["id"], call.query
+    kind = f"runs {bot_id}"
+    before = int(read_cursor(door.keys.cursor, kind, page.cursor)) if page.cursor else _LAST_ID
+    scope = await door.scope(call)
+    found, last = await door.read(
+        lambda tx: filters.runs_of_bot(tx, bot_id, group_id=scope, before=before, n=page.limit)
+    )
+    more = show_cursor(door.keys.cursor, kind, str(last)) if last else None
+    return BotRunList([_bot_run(line) for line in found], more)
+
+
+def _bot_run(line: RunLine) -> BotRun:
+    return BotRun(
+        task_id=show_task(line.task_id),
+        run=show_run(line.task_id, line.run),
+        name=line.name,
+        state=line.state,
+        reason=line.reason,
+        claimed_at=line.claimed_at,
+        started_at=line.started_at,
+        ended_at=line.ended_at,
+        exit_code=line.exit_code,
+        duration=line.duration,
+    )
+
+
+# ---------------------------------------------------------------- putting aside
+
+
+class QuarantineBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Why the bot shall get no work; null lets it work again."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)] | None
+
+
+class DrainBody(Struct, frozen=True, forbid_unknown_fields=True):
+    draining: bool = True
+
+
+class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+    """No fields."""
+
+
+class BotChanged(Struct, frozen=True):
+    bot_id: str
+    alive: bool
+    draining: bool
+    quarantined: str | None
+
+
+def _changed(bot: Bot) -> BotChanged:
+    return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined)
+
+
+async def quarantine_bot(door: Door, call: Call) -> BotChanged:
+    """Give a bot no more work, for a reason, or let it work again; what it runs goes on."""
+    bot_id, reason, now = call.params["id"], call.body.reason, door.now()
+    bot = await door.write(lambda tx: fleet.quarantine(tx, bot_id, reason, now=now, ids=door.ids, rules=door.rules))
+    door.hub.look(bot_id)
+    return _changed(bot)
+
+
+async def drain_bot(door: Door, call: Call) -> BotChanged:
+    """Let a bot finish what it has and give it nothing more, or end that."""
+    bot_id, draining, now = call.params["id"], call.body.draining, door.now()
+    bot = await door.write(lambda tx: fleet.drain_bot(tx, bot_id, draining, now=now, ids=door.ids, rules=door.rules))
+    door.hub.look(bot_id)
+    return _changed(bot)
+
+
+async def terminate_bot(door: Door, call: Call) -> BotChanged:
+    """Let a bot finish what it has and then end its process."""
+    bot_id, now = call.params["id"], door.now()
+    bot = await door.write(lambda tx: fleet.terminate_bot(tx, bot_id, now=now, ids=door.ids, rules=door.rules))
+    door.hub.look(bot_id)
+    return _changed(bot)
+
+
+async def delete_bot(door: Door, call: Call) -> Done:
+    """Forget a bot. Saying it again is the same as saying it once."""
+    bot_id, now = call.params["id"], door.now()
+
+    def forget(tx: Tx) -> None:
+        try:
+            fleet.delete_bot(tx, bot_id, now=now, ids=door.ids, rules=door.rules)
+        except NotFound:
+            last = bots.events(tx, bot_id, before=_LAST_ID, n=1)
+            if not last or last[0][2] != _DELETED:
+                raise
+
+    await door.write(forget)
+    door.hub.forget(bot_id)
+    return Done()
+
+
+ROUTES = (
+    Route(method="GET", path="/api/v1/bots", call=list_bots, who=READERS, query=BotQuery, out=BotList, summary="Bots"),
+    Route(method="GET", path="/api/v1/bots/{id}", call=get_bot, who=READERS, out=BotInfo, summary="One bot in full"),
+    Route(
+        method="GET",
+        path="/api/v1/bots/{id}/events",
+        call=list_events,
+        who=READERS,
+        query=Page,
+        out=BotEventList,
+        summary="What happened to a bot",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/bots/{id}/tasks",
+        call=list_runs,
+        who=READERS,
+        query=Page,
+        out=BotRunList,
+        summary="What a bot has run",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/bots/{id}/quarantine",
+        call=quarantine_bot,
+        who=ADMINS,
+        body=QuarantineBody,
+        out=BotChanged,
+        mutates=True,
+        summary="Give a bot no work, or let it work again",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/bots/{id}/drain",
+        call=drain_bot,
+        who=ADMINS,
+        body=DrainBody,
+        out=BotChanged,
+        mutates=True,
+        summary="Let a bot finish and give it nothing more",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/bots/{id}/terminate",
+        call=terminate_bot,
+        who=ADMINS,
+        body=Nothing,
+        out=BotChanged,
+        mutates=True,
+        summary="Let a bot finish and end",
+    ),
+    Route(
+        method="DELETE",
+        path="/api/v1/bots/{id}",
+        call=delete_bot,
+        who=ADMINS,
+        out=Done,
+        mutates=True,
+        summary="Forget a bot",
+    ),
+)

@@ -1,0 +1,157 @@
+"""A server's application inside the test's own process, called as a web server would call it, without a socket.
+
+with inside(tmp_path) as app:
+    app.get("/api/v1/server")                       # Reply(status, headers, body) as the administrator
+    app.post("/api/v1/tasks", {...}, token=app.token("user"))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from myrmidon.server import service
+from myrmidon.server.app import App
+from myrmidon.server.auth import Guard, bot_credential, new_token
+from myrmidon.server.door import Role, open_door
+from myrmidon.server.routes import every_route
+from myrmidon.server.settings import Settings
+from myrmidon.store import token as tokens
+
+BOT = "b1"
+
+
+class Reply(Struct):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """The code of an error."""
+        return str(self.json["error"]["code"])
+
+
+class Inside:
+    """One application with a door of its own; calls are made one after the other unless a test says otherwise."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.runner = asyncio.Runner()
+        self.runner.get_loop()
+        self.door = open_door(settings, address="127.0.0.1", port=1)
+        self.guard = Guard(self.door)
+        self.routes = every_route(metrics_open=settings.metrics_open)
+        self.app = App(self.door, self.guard, self.routes)
+        self._tokens: dict[tuple[str, str | None], str] = {}
+        self.runner.run(service.Service(self.door).begin())
+
+    def token(self, role: str, group: str | None = "default") -> str:
+        """A token of this role; bound to a group unless it is an administrator's."""
+        if role == Role.NOBODY:
+            return ""
+        if role == Role.BOT:
+            return bot_credential(self.door.keys.bot, BOT, 1)
+        bound = None if role in (Role.ADMIN, Role.BOOTSTRAP) else group
+        if (role, bound) not in self._tokens:
+            self._tokens[role, bound] = self.new_token(role, bound)
+        return self._tokens[role, bound]
+
+    def new_token(self, role: str, group: str | None, *, expires_at: int | None = None) -> str:
+        group_id = self.run(self.door.group_id(group)) if group else None
+        row, text = new_token(
+            f"a {role}", Role(role), group_id, now=self.door.now(), ids=self.door.ids, expires_at=expires_at
+        )
+        self.door.db.write(lambda tx: tokens.insert(tx, row))
+        return text
+
+    def run(self, story: Any) -> Any:
+        return self.runner.run(story)
+
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> Reply:
+        reply: Reply = self.run(self.ask(method, path, body, **options))
+        return reply
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+        peer: str = "127.0.0.1",
+        pieces: list[bytes] | None = None,
+    ) -> Reply:
+        """One request. `pieces` come one by one; after the last nothing more comes, unless it is the empty one."""
+        shown = self.token("admin") if token is None else token
+        sent = {"host": "127.0.0.1"} | ({"authorization": f"Bearer {shown}"} if shown else {}) | (headers or {})
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        messages = [
+            {"type": "http.request", "body": piece, "more_body": bool(piece)}
+            for piece in (pieces if pieces is not None else [data, b""])
+        ]
+        bare, _, query = path.partition("?")
+        scope = {
+            "type": "http", "method": method, "path": unquote(bare), "raw_path": bare.encode(), "root_path": "",
+            "query_string": query.encode(), "client": (peer, 1), "server": ("127.0.0.1", 1), "scheme": "http",
+            "http_version": "1.1", "asgi": {"version": "3.0"},
+            "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()],
+        }  # fmt: skip
+        answer: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return messages.pop(0) if messages else await asyncio.Future()
+
+        async def send(message: Any) -> None:
+            answer.append(message)
+
+        await self.app(scope, receive, send)
+        fields = {name.decode(): value.decode() for name, value in answer[0]["headers"]}
+        return Reply(answer[0]["status"], fields, b"".join(part.get("body", b"") for part in answer[1:]))
+
+    def get(self, path: str, **options: Any) -> Reply:
+        return self.call("GET", path, **options)
+
+    def post(self, path: str, body: Any = None, **options: Any) -> Reply:
+        return self.call("POST", path, {} if body is None else body, **options)
+
+    def delete(self, path: str, **options: Any) -> Reply:
+        return self.call("DELETE", path, **options)
+
+    def put(self, path: str, body: Any = None, **options: Any) -> Reply:
+        return self.call("PUT", path, body, **options)
+
+    def submit(self, *tasks: dict[str, Any], **options: Any) -> list[str]:
+        answers = self.post("/api/v1/tasks", {"tasks": list(tasks)}, **options).json["tasks"]
+        return [str(one["task_id"]) for one in answers]
+
+    def meet_bot(self, name: str = BOT, session: int = 1) -> None:
+        """A bot shakes hands."""
+        dimensions = {"id": [name], "pool": ["default"], "os": ["Linux"]}
+        reply = self.post("/bot/v1/handshake", {"bot_id": name, "session": session, "dimensions": dimensions})
+        assert reply.status == 200, reply
+
+    def close(self) -> None:
+        self.door.hub.stop()
+        self.runner.close()
+        self.door.close()
+
+
+@contextmanager
+def inside(folder: Path, database: str | None = None, **settings: Any) -> Iterator[Inside]:
+    url = database or f"sqlite:///{folder}/myrmidon.db"
+    opened = Inside(Settings(data_dir=str(folder), database=url, durable=url.startswith("sqlite:"), **settings))
+    with contextlib.closing(opened):
+        yield opened

@@ -1,0 +1,300 @@
+"""Lists, quotas, overload and the calls on tasks and bots, through the application."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+import pytest
+
+from myrmidon.model.ids import parse_id, show_run
+from myrmidon.server.settings import PoolOrder, Quota
+from myrmidon.store import filters
+from tests.server.doors import a_task, finish
+from tests.server.inside import inside
+
+
+@pytest.fixture
+def app(tmp_path):
+    with inside(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def any_app(db_url, tmp_path):
+    with inside(tmp_path, db_url) as opened:
+        yield opened
+
+
+def pages(app, path: str, what: str) -> list[dict]:
+    """A whole list, page by page."""
+    found: list[dict] = []
+    cursor = ""
+    while True:
+        page = app.get(f"{path}&cursor={quote(cursor)}" if cursor else path).json
+        found += page[what]
+        cursor = page["cursor"]
+        if cursor is None:
+            return found
+
+
+def exchange(app, nonce: int, n: int = 0, *reports: dict, bot: str = "b1") -> dict:
+    body = {"session": 1, "nonce": nonce, "n": n, "reports": list(reports)}
+    answer = app.post("/bot/v1/exchange", body, token=app.token("bot"))
+    assert answer.status == 200, answer
+    return answer.json
+
+
+# ---------------------------------------------------------------- lists
+
+
+@pytest.mark.parametrize("sort", ["newest", "oldest"])
+@pytest.mark.parametrize("limit", [1, 3, 7, 100])
+def test_pages_hold_every_task_once_and_in_order(any_app, sort, limit):
+    made = any_app.submit(*[a_task(f"c{n % 2}", tags=[f"odd:{n % 2}"]) for n in range(10)])
+    path = f"/api/v1/tasks?sort={sort}&limit={limit}"
+    wanted = made if sort == "oldest" else made[::-1]
+    assert [one["task_id"] for one in pages(any_app, path, "tasks")] == wanted
+    odd = [task for task in wanted if made.index(task) % 2]
+    assert [one["task_id"] for one in pages(any_app, f"{path}&tag=odd:1", "tasks")] == odd
+    assert [one["task_id"] for one in pages(any_app, f"{path}&tag=odd:1&tag=pool:default", "tasks")] == odd
+    assert [one["task_id"] for one in pages(any_app, f"{path}&name=c1&pool=default", "tasks")] == odd
+
+
+@pytest.mark.parametrize("sort", ["newest", "oldest"])
+@pytest.mark.parametrize("tag", ["", "&tag=pool:default"])
+def test_a_search_that_finds_little_goes_on_over_several_pages(app, monkeypatch, sort, tag):
+    monkeypatch.setattr(filters, "LOOKED_AT", 4)
+    made = app.submit(*[a_task(f"c{n}") for n in range(23)])
+    for name in ("c0", "c11", "c22", "c4", "c18"):
+        found = pages(app, f"/api/v1/tasks?sort={sort}&name={name}{tag}", "tasks")
+        assert [one["task_id"] for one in found] == [made[int(name[1:])]]
+    assert len(pages(app, f"/api/v1/tasks?sort={sort}&limit=3{tag}", "tasks")) == 23
+    assert pages(app, f"/api/v1/tasks?sort={sort}&state=RUNNING{tag}", "tasks") == []
+
+
+def test_tasks_are_found_by_state_bot_time_and_group(any_app):
+    app = any_app
+    app.meet_bot()
+    before = app.door.now()
+    ran, left = app.submit(a_task(), a_task())
+    got = exchange(app, 1, 1)["tasks"][0]
+    exchange(app, 1, 0, finish(got))
+    assert [one["task_id"] for one in app.get("/api/v1/tasks?state=SUCCEEDED").json["tasks"]] == [ran]
+    assert [one["task_id"] for one in app.get("/api/v1/tasks?state=SUCCEEDED&state=READY").json["tasks"]] == [left, ran]
+    assert [one["task_id"] for one in app.get("/api/v1/tasks?bot=b1").json["tasks"]] == [ran]
+    assert app.get(f"/api/v1/tasks?end={before - 2000}").json["tasks"] == []
+    assert len(app.get(f"/api/v1/tasks?start={before - 2000}&end={app.door.now() + 2000}").json["tasks"]) == 2
+    assert app.get("/api/v1/tasks?group=nope").code == "not_found"
+    shown = app.get(f"/api/v1/tasks/{ran}").json
+    assert (shown["result"]["state"], shown["result"]["exit_code"], shown["runs"][0]["bot_id"]) == (
+        "SUCCEEDED",
+        0,
+        "b1",
+    )
+
+
+def test_bots_are_found_by_dimension_and_state(any_app):
+    app = any_app
+    for name in ("b1", "b2", "b3"):
+        app.meet_bot(name)
+    app.submit(a_task(dimensions={"pool": ["default"], "id": ["b1"]}))
+    run = exchange(app, 1, 1)["tasks"][0]["run"]
+    app.post("/api/v1/bots/b2/quarantine", {"reason": "smoke"})
+    app.post("/api/v1/bots/b3/drain", {"draining": True})
+    told = {one["bot_id"]: one for one in pages(app, "/api/v1/bots?limit=1", "bots")}
+    assert {name: one["status"] for name, one in told.items()} == {"b1": "busy", "b2": "quarantined", "b3": "draining"}
+    assert (told["b1"]["runs"], told["b2"]["quarantined"]) == ([run], "smoke")
+    for query, names in (
+        ("state=busy", ["b1"]), ("state=quarantined", ["b2"]), ("state=draining", ["b3"]), ("state=idle", []),
+        ("state=dead", []), ("state=alive", ["b1", "b2", "b3"]), ("dimension=id:b2", ["b2"]),
+        ("dimension=os:Linux&dimension=id:b3", ["b3"]), ("dimension=os:Plan9", []), ("state=maintenance", []),
+    ):  # fmt: skip
+        assert [one["bot_id"] for one in app.get(f"/api/v1/bots?{query}").json["bots"]] == names
+    app.post("/api/v1/bots/b2/quarantine", {"reason": None})
+    assert app.get("/api/v1/bots/b2").json["status"] == "idle"
+    kinds = [one["kind"] for one in pages(app, "/api/v1/bots/b2/events?limit=1", "events")]
+    assert kinds == ["bot_released", "bot_quarantined", "bot_connected"]
+
+
+def test_a_bots_runs_are_listed_whole_and_to_their_owners_only(any_app):
+    app = any_app
+    app.post("/api/v1/groups", {"name": "other"})
+    app.meet_bot()
+    made = app.submit(*[a_task() for _ in range(4)])
+    for nonce in range(1, 4):
+        exchange(app, nonce, 0, finish(exchange(app, nonce, 1)["tasks"][0]))
+    exchange(app, 4, 1)
+    runs = pages(app, "/api/v1/bots/b1/tasks?limit=1", "runs")
+    assert [one["run"] for one in runs] == [show_run(parse_id(task)[0], 1) for task in made[::-1]]
+    assert runs[0]["state"] == "RUNNING"
+    stranger = app.token("viewer", "other")
+    assert app.get("/api/v1/bots/b1/tasks", token=stranger).json["runs"] == []
+    seen = app.get("/api/v1/bots/b1", token=stranger).json
+    assert (seen["status"], seen["runs"]) == ("busy", [])
+
+
+def test_a_deleted_bot_is_gone_and_may_come_back(app):
+    app.meet_bot()
+    assert app.delete("/api/v1/bots/b1").status == 200
+    assert app.get("/api/v1/bots/b1").code == "not_found"
+    assert app.delete("/api/v1/bots/b1").status == 200
+    assert app.delete("/api/v1/bots/nobody").code == "not_found"
+    app.meet_bot(session=2)
+    assert app.get("/api/v1/bots/b1").json["status"] == "idle"
+
+
+def test_a_terminated_bot_is_told_so(app):
+    app.meet_bot()
+    assert app.post("/api/v1/bots/b1/terminate").status == 200
+    assert exchange(app, 1, 1)["order"] == "terminate"
+
+
+def test_queues_and_pools_tell_what_waits(any_app):
+    app = any_app
+    app.meet_bot()
+    app.submit(a_task(), a_task(), a_task(dimensions={"pool": ["gpu"]}))
+    told = {one["pool"]: one for one in pages(app, "/api/v1/queues?limit=1", "queues")}
+    assert (told["default"]["num_ready"], told["default"]["num_bots"]) == (2, 1)
+    assert (told["gpu"]["num_ready"], told["gpu"]["num_bots"]) == (1, 0)
+    assert app.put("/api/v1/pools/gpu", {"task_order": "lifo"}).json["task_order"] == "lifo"
+    assert {one["name"]: one["task_order"] for one in pages(app, "/api/v1/pools?limit=1", "pools")} == {
+        "default": "fifo",
+        "gpu": "lifo",
+    }
+    page = app.get("/metrics").body.decode()
+    assert 'myrmidon_queue_depth{pool="default"} 2.0' in page
+    assert 'myrmidon_bots{state="alive"} 1.0' in page
+
+
+def test_pools_are_ordered_by_the_settings(tmp_path):
+    with inside(tmp_path, pools={"night": PoolOrder(task_order="lifo"), "day": PoolOrder(ageing_s=60)}) as app:
+        told = {one["name"]: one for one in app.get("/api/v1/pools").json["pools"]}
+        assert (told["night"]["task_order"], told["day"]["ageing"]) == ("lifo", 60_000_000)
+
+
+# ---------------------------------------------------------------- verbs
+
+
+def test_one_wrong_task_harms_no_other(app):
+    answers = app.post("/api/v1/tasks", {"tasks": [a_task(), {"name": ""}, 7, a_task()]}).json["tasks"]
+    assert ["error" in one for one in answers] == [False, True, True, False]
+    assert answers[1]["error"]["problems"]
+
+
+def test_many_tasks_are_checked_beside_the_loop(app):
+    assert len(set(app.submit(*[a_task() for _ in range(100)]))) == 100
+
+
+def test_a_submit_that_only_evaluates_stores_nothing(app):
+    answer = app.post("/api/v1/tasks", {"tasks": [a_task(evaluate_only=True)]}).json["tasks"][0]
+    assert ("task_id" in answer, answer["state"]) == (False, "WAITING")
+    assert app.get("/api/v1/tasks").json["tasks"] == []
+
+
+def test_a_task_is_cancelled_killed_and_run_again(app):
+    app.meet_bot()
+    task = app.submit(a_task())[0]
+    path = f"/api/v1/tasks/{task}"
+    got = exchange(app, 1, 1)["tasks"][0]
+    exchange(app, 1, 0, {"type": "start", "run": got["run"], "token": got["token"]})
+    assert app.post(f"{path}/cancel").json == {"task_id": task, "ok": False, "state": "RUNNING", "was_running": True}
+    assert app.post(f"{path}/cancel", {"kill_running": True}).json["ok"]
+    exchange(app, 1, 0, finish(got, -9, killed=True))
+    assert app.get(path).json["result"]["state"] == "KILLED"
+    assert app.post(f"{path}/cancel").json["ok"]
+    assert app.post(f"{path}/rerun").json == {"task_id": task, "state": "READY", "generation": 2}
+    assert app.get(f"{path}/why").json["position"] == 0
+
+
+def test_a_mass_cancel_means_only_what_has_all_the_tags(app):
+    app.submit(a_task(tags=["a:1", "b:1"]), a_task(tags=["a:1"]))
+    assert app.post("/api/v1/tasks/cancel", {"tags": ["a:1", "b:1"]}).status == 200
+    assert app.door.db.read(lambda tx: tx.all("SELECT kind FROM drains")) == [("tagged",)]
+    assert app.post("/api/v1/tasks/cancel", {"tags": []}).code == "request.invalid"
+
+
+def test_a_secret_is_never_shown(app):
+    task = app.submit(a_task(secret_bytes="c2VjcmV0"))[0]
+    reply = app.get(f"/api/v1/tasks/{task}")
+    assert reply.json["request"]["has_secret"]
+    assert b"c2VjcmV0" not in reply.body
+    assert b"secret_bytes" not in reply.body
+
+
+def test_a_group_with_work_is_not_deleted(app):
+    app.post("/api/v1/groups", {"name": "g"})
+    task = app.submit(a_task(), token=app.token("user", "g"))[0]
+    assert app.delete("/api/v1/groups/g").code == "wrong_state"
+    app.post(f"/api/v1/tasks/{task}/cancel")
+    assert app.delete("/api/v1/groups/g").status == 200
+    assert app.delete("/api/v1/groups/nope").code == "not_found"
+
+
+# ---------------------------------------------------------------- limits
+
+
+def test_a_quota_of_tasks_is_kept_and_freed_again(any_app, monkeypatch):
+    app = any_app
+    monkeypatch.setattr("myrmidon.server.quotas.FRESH", 0)
+    app.door.quotas._settings = app.door.settings.__class__(quotas={"default": Quota(pending_tasks=3)})
+    made = app.submit(a_task(), a_task())
+    full = app.post("/api/v1/tasks", {"tasks": [a_task(), a_task()]})
+    assert (full.status, full.code, full.headers["retry-after"]) == (429, "quota", "10")
+    app.post(f"/api/v1/tasks/{made[0]}/cancel")
+    assert app.post("/api/v1/tasks", {"tasks": [a_task(), a_task()]}).status == 200
+
+
+def test_a_quota_of_bytes_is_kept(tmp_path):
+    with inside(tmp_path, quota=Quota(pending_bytes=2000)) as app:
+        body = {"tasks": [a_task("x" * 900)]}
+        headers = {"content-length": "1000"}
+        replies = [app.post("/api/v1/tasks", body, headers=headers) for _ in range(3)]
+        assert [reply.status for reply in replies] == [200, 200, 429]
+
+
+def test_an_overloaded_server_says_so_and_hears_heartbeats(tmp_path):
+    with inside(tmp_path, most_calls=2) as app:
+        app.meet_bot()
+        app.door.calls_at_work = 2
+        busy = app.get("/api/v1/tasks")
+        assert (busy.status, busy.code, busy.headers["retry-after"]) == (429, "overloaded", "1")
+        assert app.post("/bot/v1/heartbeat", {"session": 1}, token=app.token("bot")).status == 200
+        assert app.get("/healthz").status == 200
+        app.door.calls_at_work = 0
+        assert app.get("/api/v1/tasks").status == 200
+
+
+def test_a_server_that_should_get_no_work_says_why(app, monkeypatch):
+    assert app.get("/readyz", token="").status == 200
+    app.door.enrolled = False
+    monkeypatch.setattr(app.door.db, "_broken", "no more sectors")
+    clock = app.door.now
+    app.door.now = lambda: clock() + 3_000_000
+    reply = app.get("/readyz", token="")
+    assert (reply.status, len(reply.json["problems"]), reply.headers["retry-after"]) == (503, 3, "5")
+    assert app.get("/healthz", token="").status == 200
+
+
+def test_a_stopping_server_takes_nothing_new(app):
+    app.door.stopping = True
+    reply = app.post("/api/v1/tasks", {"tasks": [a_task()]})
+    assert (reply.status, reply.code) == (503, "stopping")
+    assert app.get("/readyz").status == 503
+
+
+def test_a_body_in_pieces_is_put_together_and_bounded(tmp_path):
+    with inside(tmp_path, body_limit=1024, body_timeout_s=0.1) as app:
+        whole = [b'{"na', b'me": "p', b'ieces"}', b""]
+        assert app.post("/api/v1/groups", pieces=whole).status == 200
+        assert app.post("/api/v1/groups", pieces=[b"x" * 600, b"x" * 600, b""]).code == "request.too_large"
+        assert app.post("/api/v1/groups", pieces=[b'{"name"']).code == "request.too_slow"
+
+
+def test_calls_at_the_same_time_do_not_mix(app):
+    async def at_once():
+        asked = [app.ask("GET", "/api/v1/server", headers={"X-Request-Id": f"r{n}"}) for n in range(50)]
+        return await asyncio.gather(*asked)
+
+    assert [reply.headers["x-request-id"] for reply in app.run(at_once())] == [f"r{n}" for n in range(50)]
+    assert app.door.calls_at_work == 0

@@ -1,0 +1,297 @@
+"""The server as a process: start, limits of the listener, stop, crash, TLS, a database that goes away."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests import databases, servers
+from tests.live import live_server
+from tests.server.doors import a_task
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """One for all tests that leave it as it was."""
+    settings: dict[str, Any] = {"header_timeout_s": 0.3, "body_timeout_s": 0.4, "body_limit": 20_000}
+    with live_server(folder=tmp_path_factory.mktemp("serve"), **settings) as started:
+        yield started
+
+
+def dial(server, said: bytes) -> socket.socket:
+    at = urlsplit(server.url)
+    connection = socket.create_connection((at.hostname, at.port), timeout=10)
+    connection.sendall(said)
+    return connection
+
+
+def head(server, *, length: int, more: str = "") -> bytes:
+    return (
+        f"POST /api/v1/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {server.token}\r\n"
+        f"Content-Length: {length}\r\n{more}\r\n"
+    ).encode()
+
+
+def all_of(connection: socket.socket) -> bytes:
+    """Everything until the server hangs up."""
+    said = b""
+    while piece := connection.recv(65536):
+        said += piece
+    return said
+
+
+# ---------------------------------------------------------------- limits of the listener
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: loc"], ids=["silent", "unfinished"])
+def test_headers_that_do_not_come_in_time_end_the_connection(server, said):
+    with dial(server, said) as connection:
+        assert all_of(connection) == b""
+
+
+def test_headers_without_end_are_refused(server):
+    with dial(server, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n") as connection, suppress(OSError):
+        for number in range(10_000):
+            connection.sendall(f"X-{number}: {'x' * 100}\r\n".encode())
+        pytest.fail("a megabyte of headers was taken")
+
+
+def test_a_slow_body_is_refused_and_nothing_is_stored(server):
+    with dial(server, head(server, length=100) + b'{"tasks"') as connection:
+        said = all_of(connection)
+    assert said.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(said.split(b"\r\n\r\n")[1])["error"]["code"] == "request.too_slow"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_large_body_is_refused_before_it_is_read(server, chunked):
+    if chunked:
+        start = head(server, length=0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        said = start + b"7530\r\n" + b" " * 0x7530 + b"\r\n"
+    else:
+        said = head(server, length=20_001)
+    with dial(server, said) as connection:
+        answer = all_of(connection)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"request.too_large"' in answer
+
+
+def test_a_caller_that_hangs_up_is_not_waited_for(server):
+    hello = {"bot_id": "gone", "session": 1, "dimensions": {"id": ["gone"], "pool": ["default"]}}
+    credential = server.post("/bot/v1/handshake", hello)[1]["credential"]
+    ask = b'{"session": 1, "nonce": 1, "n": 1, "wait_s": 60}'
+    said = head(server, length=len(ask)).replace(b"/api/v1/tasks", b"/bot/v1/exchange")
+    with dial(server, said.replace(server.token.encode(), credential.encode()) + ask):
+        until_it_says(server, b"myrmidon_bots_waiting 1.0")
+    until_it_says(server, b"myrmidon_bots_waiting 0.0")
+    with dial(server, head(server, length=100) + b"{"):
+        pass
+    assert server.get("/healthz")[0] == 200
+    assert "Exception" not in server.log
+
+
+def test_a_reader_of_a_stream_that_takes_nothing_is_let_go(server):
+    said = f"GET /api/v1/events?after=0 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {server.token}\r\n\r\n"
+    with dial(server, said.encode()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(40):
+            server.post("/api/v1/tasks", {"tasks": [a_task()] * 20})
+        assert server.get("/healthz")[0] == 200
+    assert "Exception" not in server.log
+
+
+def until_it_says(server, metric: bytes) -> None:
+    end = time.monotonic() + 10
+    while metric not in server.get("/metrics")[1]:
+        assert time.monotonic() < end, metric
+
+
+def test_other_calls_go_on_beside_slow_ones(server):
+    slow = [dial(server, b"GET /healthz HTTP/1.1\r\n") for _ in range(50)]
+    assert server.get("/healthz")[0] == 200
+    for connection in slow:
+        connection.close()
+
+
+# ---------------------------------------------------------------- what it tells
+
+
+def test_logs_are_json_with_request_ids_and_without_secrets(server):
+    secret = "c2VjcmV0LWJ5dGVz"
+    token = server.new_token("user")
+    server.post("/api/v1/groups", {"name": "logged"}, headers={"X-Request-Id": "mine-1"})
+    server.post("/api/v1/tasks", {"tasks": [a_task(secret_bytes=secret)]}, token=token)
+    server.get(f"/bootstrap?tok={token}", token="")
+    server.get("/api/v1/server", token="myr_1_" + "x" * 43)
+    lines = [json.loads(line) for line in server.log.splitlines()]
+    assert any(line.get("request_id") == "mine-1" and line["path"] == "/api/v1/groups" for line in lines)
+    assert all({"event", "level", "timestamp"} <= set(line) for line in lines)
+    for hidden in (secret, token, token.split("_")[2], server.token, "x" * 43):
+        assert hidden not in server.log
+
+
+def test_metrics_tell_what_the_issue_of_the_day_may_be(server):
+    server.post("/api/v1/tasks", {"tasks": [a_task()]})
+    status, page = server.get("/metrics")
+    text = page.decode()
+    assert status == 200
+    for name in (
+        "request_seconds_bucket", "writer_wait_seconds_count", "commit_batch_size_count", "pending_seconds_count",
+        "queue_depth{", "queue_age_seconds{", "bots{", "sweep_lag_seconds", "outbox_age_seconds",
+        "clock_skew_seconds", "tasks_unfinished{", "calls_at_work", "bots_waiting",
+    ):  # fmt: skip
+        assert f"myrmidon_{name}" in text
+    assert server.get("/metrics", token="")[0] == 401
+
+
+# ---------------------------------------------------------------- stop
+
+
+def test_a_stop_answers_those_who_wait_and_ends_in_time():
+    with live_server() as server, ThreadPoolExecutor(8) as callers:
+        held = []
+        for number in range(4):
+            hello = {"bot_id": f"b{number}", "session": 1, "dimensions": {"id": [f"b{number}"], "pool": ["default"]}}
+            credential = server.post("/bot/v1/handshake", hello)[1]["credential"]
+            ask = {"session": 1, "nonce": 1, "n": 1, "wait_s": 30}
+            held.append(callers.submit(server.post, "/bot/v1/exchange", ask, token=credential))
+        until_it_says(server, b"myrmidon_bots_waiting 4.0")
+        began = time.monotonic()
+        assert server.stop(10) == 0
+        assert time.monotonic() - began < 10
+        assert [one.result(5)[0] for one in held] == [200] * 4
+        assert '"stopped"' in server.log
+
+
+def test_a_server_that_is_killed_needs_no_repair(tmp_path):
+    with live_server(folder=tmp_path) as server:
+        told: list[str] = []
+
+        def submit_on() -> None:
+            try:
+                while True:
+                    told.extend(
+                        one["task_id"] for one in server.post("/api/v1/tasks", {"tasks": [a_task()] * 3})[1]["tasks"]
+                    )
+            except Exception:  # noqa: BLE001 - the server is gone
+                return
+
+        writers = [threading.Thread(target=submit_on) for _ in range(3)]
+        for writer in writers:
+            writer.start()
+        while len(told) < 60:
+            pass
+        server.kill()
+        for writer in writers:
+            writer.join()
+        server.start()
+        for task in told:
+            assert server.get(f"/api/v1/tasks/{task}")[0] == 200
+
+
+def test_a_second_server_on_one_file_is_refused(tmp_path):
+    with live_server(folder=tmp_path):
+        command = [sys.executable, "-m", "myrmidon.server.serve", "--data-dir", str(tmp_path), "--port", "0"]
+        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert b"Another server already uses" in done.stderr
+
+
+def test_wrong_settings_end_the_start_with_all_problems():
+    command = [sys.executable, "-m", "myrmidon.server.serve", "--port", "x", "--host", "0.0.0.0"]
+    done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert b"port" in done.stderr
+    assert b"host" in done.stderr
+
+
+# ---------------------------------------------------------------- TLS
+
+
+def test_tls_by_settings(tmp_path):
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-keyout", tmp_path / "key", "-out", tmp_path / "certificate"],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("there is no openssl here")
+    files: dict[str, Any] = {"tls_certificate": str(tmp_path / "certificate"), "tls_key": str(tmp_path / "key")}
+    with live_server(**files) as server:
+        assert server.get("/api/v1/server")[0] == 200
+        context = ssl.create_default_context(cafile=str(tmp_path / "certificate"))
+        with (
+            socket.create_connection(("127.0.0.1", server.port)) as raw,
+            context.wrap_socket(raw, server_hostname="localhost") as wrapped,
+        ):
+            assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
+
+
+# ---------------------------------------------------------------- a database that goes away
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_database_away_means_503_and_work_goes_on_when_it_is_back(kind):
+    if servers.available()[kind]:
+        pytest.skip(str(servers.available()[kind]))
+    database = servers.KINDS[kind](durable=False)
+    database.prepare()
+    database.start()
+    try:
+        with live_server(database.new_database()) as server:
+            task = server.post("/api/v1/tasks", {"tasks": [a_task()]})[1]["tasks"][0]["task_id"]
+            database.kill()
+            answer = server.call("POST", "/api/v1/tasks", {"tasks": [a_task()]})
+            assert (answer.status, json.loads(answer.data)["error"]["code"][:5]) == (503, "store")
+            assert answer.headers["retry-after"]
+            assert server.get("/healthz")[0] == 200
+            assert server.get("/readyz")[0] == 503
+            database.start()
+            assert server.get(f"/api/v1/tasks/{task}")[0] == 200
+            assert server.get("/readyz")[0] == 200
+            assert server.process is not None
+            assert server.process.poll() is None
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(15) == 0
+    finally:
+        database.stop()
+
+
+def test_a_database_that_does_not_answer_keeps_no_server_from_stopping():
+    if servers.available()["mariadb"]:
+        pytest.skip(str(servers.available()["mariadb"]))
+    database = servers.mariadb()
+    assert database.process is not None
+    try:
+        with live_server(database.new_database(), stop_s=1) as server:
+            said = f"GET /api/v1/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {server.token}\r\n\r\n"
+            database.process.send_signal(signal.SIGSTOP)
+            with dial(server, said.encode()):
+                assert server.get("/healthz")[0] == 200  # came after the call that is stuck
+                server.stop(10)
+    finally:
+        database.process.send_signal(signal.SIGCONT)
+        database.stop()
+
+
+def test_two_servers_share_one_database(dialect):
+    if dialect == "sqlite":
+        pytest.skip("SQLite serves one server only")
+    url = servers.new_database(databases.server_url(dialect))
+    with live_server(url) as first, live_server(url, folder=first.folder) as second:
+        task = first.post("/api/v1/tasks", {"tasks": [a_task()]})[1]["tasks"][0]["task_id"]
+        assert second.get(f"/api/v1/tasks/{task}")[0] == 200
+        told = second.get("/api/v1/servers")[1]["servers"]
+        assert [(one["alive"], one["this"]) for one in told] == [(True, False), (True, True)]

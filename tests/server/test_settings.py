@@ -1,0 +1,142 @@
+"""Settings: where they come from, which is stronger, and that every problem is told at once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from myrmidon.model.errors import InvalidRequest
+from myrmidon.server.settings import Allowed, PoolOrder, Quota, Settings, check, read_settings
+
+FILE = """
+port = 1
+public_url = "https://file.example"
+log_mib = 5
+allowed_hosts = ["a"]
+
+[pools.gpu]
+task_order = "lifo"
+
+[quotas.small]
+pending_tasks = 3
+
+[[allow]]
+network = "10.0.0.0/8"
+name = "lab"
+role = "user"
+group = "default"
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "myrmidon.toml"
+    path.write_text(FILE)
+    return str(path)
+
+
+def problems_of(*args, **given):
+    with pytest.raises(InvalidRequest) as caught:
+        read_settings(*args, **{"environment": {}, **given})
+    return {problem.path: problem for problem in caught.value.problems}
+
+
+def test_the_defaults_are_fine():
+    settings = read_settings(environment={})
+    assert check(settings) == []
+    assert settings.database_url.startswith("sqlite:///")
+    assert settings.log_database_url == f"{settings.database_url}-logs"
+
+
+def test_a_file_may_set_everything(file):
+    settings = read_settings(file, environment={})
+    assert (settings.port, settings.log_mib, settings.allowed_hosts) == (1, 5, ["a"])
+    assert settings.pools == {"gpu": PoolOrder(task_order="lifo")}
+    assert settings.quota_of("small") == Quota(pending_tasks=3)
+    assert settings.quota_of("other") == Quota()
+    assert settings.allow == [Allowed(network="10.0.0.0/8", name="lab", role="user", group="default")]
+
+
+def test_the_environment_is_stronger_than_the_file_and_flags_than_both(file):
+    environment = {
+        "MYRMIDON_CONFIG": file,
+        "MYRMIDON_PORT": "2",
+        "MYRMIDON_PUBLIC_URL": "https://environment.example",
+        "MYRMIDON_ALLOWED_HOSTS": '["b", "c"]',
+        "MYRMIDON_TOKEN": "for the command line",
+        "MYRMIDON_TASK_ID": "of the task that starts this server",
+        "OTHER": "1",
+    }
+    settings = read_settings(environment=environment, flags={"port": 3, "public_url": None, "sweep_s": "0.5"})
+    assert (settings.port, settings.public_url, settings.log_mib) == (3, "https://environment.example", 5)
+    assert (settings.allowed_hosts, settings.sweep_s) == (["b", "c"], 0.5)
+
+
+def test_every_problem_of_every_place_is_told_at_once(tmp_path):
+    path = tmp_path / "wrong.toml"
+    path.write_text(
+        'port = "no"\nnonsense = 1\nlog_level = "loud"\nproxies = ["10.0.0.300"]\n[pools.p]\ntask_order="x"\n'
+    )
+    environment = {"MYRMIDON_BODY_LIMIT": "1", "MYRMIDON_NOPE": "1", "MYRMIDON_LOG_MIB": "many"}
+    told = problems_of(str(path), environment=environment, flags={"host": "0.0.0.0", "database": "oracle:x"})
+    assert set(told) == {
+        "file: port", "file: nonsense", "log_level", "proxies", "pools.p.task_order", "body_limit", "MYRMIDON_NOPE",
+        "MYRMIDON_LOG_MIB", "host", "database", "log_database",
+    }  # fmt: skip
+    assert all(problem.allowed for problem in told.values())
+
+
+def test_a_file_that_is_not_there_or_not_toml_is_told(tmp_path):
+    assert set(problems_of(str(tmp_path / "none"))) == {"config"}
+    (tmp_path / "odd").write_text("=")
+    assert set(problems_of(str(tmp_path / "odd"))) == {"config"}
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"tls_certificate": "/none"}, "tls_certificate"),
+        ({"tls_certificate": "/none"}, "tls_key"),
+        ({"host": "0.0.0.0"}, "host"),
+        ({"host": "192.168.1.5"}, "host"),
+        ({"port": 65_536}, "port"),
+        ({"public_url": "swarm.example"}, "public_url"),
+        ({"allow": [{"network": "x", "name": "a"}]}, "allow.network"),
+        ({"allow": [{"network": "10.0.0.0/8", "name": "a", "role": "king"}]}, "allow.role"),
+        ({"allow": [{"network": "10.0.0.0/8", "name": "a", "role": "user"}]}, "allow.group"),
+        ({"allow": [{"network": "10.0.0.0/8"}]}, "--allow"),
+        ({"pools": {"p": {"task_order": "lifo", "ageing_s": 5}}}, "pools.p.ageing_s"),
+        ({"database": "sqlite:///:memory:"}, "database"),
+        ({"stop_s": -1}, "stop_s"),
+        (
+            {"host": "0.0.0.0", "plain_http": True, "allow": [{"network": "10.0.0.0/8", "name": "a", "role": "admin"}]},
+            "allowed_hosts",
+        ),
+    ],
+)
+def test_what_is_unsafe_or_contradicts_itself_is_refused(given, path):
+    assert path in problems_of(flags=given)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
+def test_this_machine_needs_no_tls(host):
+    assert read_settings(environment={}, flags={"host": host}).local
+
+
+def test_plain_http_for_others_must_be_said(tmp_path):
+    assert read_settings(environment={}, flags={"host": "0.0.0.0", "plain_http": True}).plain_http
+
+
+def test_the_rules_of_the_core_follow_the_settings():
+    settings = read_settings(environment={}, flags={"dead_after_s": 7, "log_mib": 25, "retention_days": 2})
+    rules = settings.rules(b"key")
+    assert (rules.dead_after, rules.log_head + rules.log_tail) == (7_000_000, 25 << 20)
+    assert (rules.retention, rules.secret_key) == (2 * 86_400_000_000, b"key")
+
+
+def test_every_setting_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    documented = set(re.findall(r"`(\w+)`", text.split("## Who may do what")[0]))
+    assert set(Settings.__struct_fields__) - documented == set()

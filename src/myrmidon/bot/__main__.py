@@ -1,0 +1,76 @@
+"""The bot's command line: `python bot.zip start`, or `python -m myrmidon.bot start` from a source tree.
+
+Everything is imported late: whatever else is broken in a zip, `is_fine` must be able to say so, and a bad import in
+one command must not take away the others.
+"""
+
+from __future__ import annotations
+
+import sys
+
+USAGE = """usage: bot.zip COMMAND
+  start --dir DIR [--server URL] [--token-file FILE] [--bot-id ID] [--pool POOL] [--dimension KEY=VALUE]...
+              runs the bot in the foreground; settings are kept in DIR (default $MYRMIDON_BOT_DIR or ~/myrmidon-bot)
+  is_fine     tests this zip; exit code 0 if it is fit to run
+  version     the digest of this zip
+  attributes  the dimensions that this machine would offer
+environment: MYRMIDON_BOT_DIR MYRMIDON_SERVER MYRMIDON_BOT_TOKEN MYRMIDON_BOT_ID
+"""
+
+
+def main(argv: list[str]) -> int:
+    if sys.version_info < (3, 8):
+        sys.stderr.write("myrmidon bot: Python 3.8 or later is needed\n")
+        return 2
+    command, rest = (argv[0], argv[1:]) if argv else ("start", [])
+    if command == "start":
+        return _start(rest)
+    if command == "soldier":
+        from myrmidon.bot import soldier
+
+        return soldier.serve(rest)
+    if command == "is_fine":
+        from myrmidon.bot import fine
+
+        return fine.check()
+    if command == "version":
+        from myrmidon.bot import updater
+
+        sys.stdout.write(updater.own_version() + "\n")
+        return 0
+    if command == "attributes":
+        return _attributes(rest)
+    sys.stderr.write(USAGE)
+    return 0 if command in ("help", "--help", "-h") else 2
+
+
+def _start(rest: list[str]) -> int:
+    from myrmidon.bot import keeper, orders, system
+
+    try:
+        system.check_fit()
+        folder = orders.prepare(rest)
+    except (orders.Unusable, NotImplementedError) as error:
+        sys.stderr.write(f"myrmidon bot: {error}\n")
+        return 2
+    return keeper.Keeper(folder).keep()
+
+
+def _attributes(rest: list[str]) -> int:
+    import json
+
+    from myrmidon.bot import dimensions, orders
+
+    try:
+        given = orders.parse(rest)
+    except orders.Unusable as error:
+        sys.stderr.write(f"myrmidon bot: {error}\n")
+        return 2
+    bot_id, pool = given["bot_id"] or dimensions.default_id(), given["pool"] or "default"
+    found = dimensions.dimensions(bot_id, pool, given["extra"])
+    sys.stdout.write(json.dumps(found, indent=2, sort_keys=True) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""Letters: one exchange with the server each, with reports, pieces of logs, and a wish for tasks.
+
+A letter is written once and sent until it is answered, word for word: its number tells the server a repeat from a
+new wish. Results stay in line, and in the journal, until the server has answered for them.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+from myrmidon.bot import system
+from myrmidon.bot.command import INLINE
+from myrmidon.bot.duty import MOST_TASKS, Duty
+from myrmidon.bot.spool import Spool
+
+LOG_CHARS = 256 << 10
+
+
+class Letter:
+    """``records`` are the results in it, ``spooled`` how far it carries the logs of a command that still runs."""
+
+    __slots__ = ("body", "records", "sent", "spooled", "written_at")
+
+    def __init__(
+        self, body: dict[str, Any], records: list[dict[str, Any]], spooled: list[tuple[str, int, int]]
+    ) -> None:
+        self.body = body
+        self.records = records
+        self.spooled = spooled
+        self.written_at = system.awake()
+        self.sent = 0
+
+    def only_report(self) -> None:
+        """The wish for tasks is withdrawn; what the server has given out for this letter already comes all the same."""
+        self.body["n"] = 0
+        self.body["wait_s"] = 0.0
+
+
+def write(
+    duty: Duty, spool: Spool, head: dict[str, Any], *, start: dict[str, Any] | None = None, logs_of: str | None = None
+) -> Letter:
+    """The next letter: the oldest results, what is given back, and what of a running command is asked for.
+
+    ``head`` holds session, nonce, n and wait_s.
+    """
+    records = _oldest(duty)
+    reports = [record["report"] for record in records]
+    pieces = [_piece(record["report"], *log) for record in records for log in record["logs"]]
+    if start is not None:
+        reports.append({"type": "start", "run": start["run"], "token": start["token"]})
+    given_back = [{"type": "give_back", "run": task["run"], "token": task["token"]} for task in duty.take_refused()]
+    spooled: list[tuple[str, int, int]] = []
+    if logs_of is not None:
+        more, spooled = _from_spool(spool, logs_of)
+        pieces += more
+    holds = [[task["run"], task["token"]] for task in duty.held()]
+    body = {**head, "reports": reports + given_back, "logs": pieces, "holds": holds}
+    return Letter(body, records, spooled)
+
+
+def _oldest(duty: Duty) -> list[dict[str, Any]]:
+    """The oldest results, as many as one letter holds."""
+    records: list[dict[str, Any]] = []
+    size = 0
+    with duty.change:
+        for record in duty.finished:
+            size += sum(len(data) for _, _, data in record["logs"])
+            if records and (size > LOG_CHARS or len(records) == MOST_TASKS):
+                break
+            records.append(record)
+    return records
+
+
+def _from_spool(spool: Spool, run: str) -> tuple[list[dict[str, Any]], list[tuple[str, int, int]]]:
+    owner = {"run": run, "token": spool.tokens.get(run, "")}
+    pieces, spooled = [], []
+    for stream in (0, 1):
+        at, data = spool.read(run, stream, INLINE // 2)
+        if data:
+            pieces.append(_piece(owner, stream, at, b64encode(data).decode()))
+            spooled.append((run, stream, at + len(data)))
+    return pieces, spooled
+
+
+def _piece(owner: dict[str, Any], stream: int, at: int, data: str) -> dict[str, Any]:
+    return {"run": owner["run"], "token": owner["token"], "stream": stream, "offset": at, "data": data}

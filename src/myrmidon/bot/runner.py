@@ -1,0 +1,302 @@
+"""Runs one command: a fresh folder, its environment, caches and secret; then the end, the cleaning and the report.
+
+    work/run      where the command starts; caches are mapped into it
+    work/tmp      its TMPDIR
+    work/secret   its secret bytes, told by path in MYRMIDON_SECRET_FILE
+
+All of it is gone when the report is made, and so is every process that the command has started. What the command
+got wrong, like a program that does not exist, is a failed task with a message in its stderr; what the bot got wrong
+is a fault, and the task is tried elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from base64 import b64decode, b64encode
+from typing import Any
+
+from myrmidon.bot import system
+from myrmidon.bot.caches import Caches
+from myrmidon.bot.command import Command, Watch
+
+_OURS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+_TICK_S = 0.1
+
+
+class Unfit(Exception):
+    """The task asks for something that cannot be: it has failed, on every bot."""
+
+
+class Runner:
+    """Runs commands one after the other in one folder."""
+
+    def __init__(self, folder: str, caches: Caches, watch: Watch, facts: dict[str, str]) -> None:
+        self.work = os.path.join(folder, "work")
+        self.caches = caches
+        self.watch = watch
+        system.remove_tree(self.work)
+        os.makedirs(self.work, mode=0o700)
+        self.null = os.open(os.devnull, os.O_RDONLY)
+        self.secret = os.path.join(self.work, "secret")
+        self.has_secret = False
+        self.count = 0
+        self.traces: dict[str, tuple[float, tuple[int, ...]]] = {}
+        self.begun = 0.0
+        self.run_folder = self._fresh("run")
+        self.tmp_folder = self._fresh("tmp")
+        self.env = _base_env(facts, self.tmp_folder)
+
+    def execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
+        """Run the command of a task; what to report of it. None when the run is no longer this bot's."""
+        self.begun = system.awake()
+        command = Command(task, self.begun)
+        installed: list[tuple[str, str]] = []
+        try:
+            cwd, env = self._prepare(task, installed)
+            self._start(command, cwd, env)
+            code = self._wait(command)
+            record = self._judge(command, code)
+        except Unfit as error:
+            record = _failed(command, str(error))
+        except OSError as error:
+            kind = "disk_full" if system.disk_is_full(error) else "bot_error"
+            record = _fault(command, kind, f"the bot could not run the command: {error}")
+        finally:
+            self.watch.current = None
+            problem = self._clean(installed)
+        if problem and record is not None:
+            record["problem"] = problem
+        return record
+
+    # -- before
+
+    def _prepare(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> tuple[str, dict[bytes, bytes]]:
+        if task.get("function"):
+            raise Unfit("this bot runs commands, no functions")
+        env = self.env.copy()
+        env[b"MYRMIDON_TASK_ID"] = task["run"].encode()
+        if task.get("caches"):
+            self._install(task["caches"], installed)
+        if task.get("secret_bytes") is not None:
+            self._write_secret(b64decode(task["secret_bytes"]))
+            env[b"MYRMIDON_SECRET_FILE"] = os.fsencode(self.secret)
+        if task.get("env"):
+            _apply(env, task["env"])
+        if task.get("env_prefixes"):
+            self._prefix(env, task["env_prefixes"])
+        return self._cwd(task.get("relative_cwd") or ""), env
+
+    def _install(self, wanted: list[dict[str, str]], installed: list[tuple[str, str]]) -> None:
+        paths = {one["name"]: below(self.run_folder, one["path"]) for one in wanted}
+        for name, path in paths.items():
+            inner = [other for other in paths.values() if other.startswith(path + os.sep)]
+            if inner or list(paths.values()).count(path) > 1 or path == self.run_folder:
+                raise Unfit(f"the path of the cache {name} covers another one")
+        for name, path in sorted(paths.items()):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            try:
+                self.caches.install(name, path)
+            except ValueError as error:
+                raise Unfit(str(error)) from error
+            installed.append((name, path))
+
+    def _write_secret(self, content: bytes) -> None:
+        handle = os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self.has_secret = True
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+
+    def _prefix(self, env: dict[bytes, bytes], prefixes: dict[str, list[str]]) -> None:
+        for key, paths in prefixes.items():
+            name = os.fsencode(key)
+            parts = [os.fsencode(below(self.run_folder, path)) for path in paths]
+            if env.get(name):
+                parts.append(env[name])
+            env[name] = os.fsencode(os.pathsep).join(parts)
+
+    def _cwd(self, relative: str) -> str:
+        """Where the command starts. A cache may hold links: following one must not lead out of the run's folder."""
+        if not relative:
+            return self.run_folder
+        path = below(self.run_folder, relative)
+        if not _is_inside(path, self.run_folder):
+            raise Unfit(f"relative_cwd {relative!r} leads out of the run's folder")
+        try:
+            os.makedirs(path, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise Unfit(f"relative_cwd {relative!r} is not a folder") from error
+        return path
+
+    def _start(self, command: Command, cwd: str, env: dict[bytes, bytes]) -> None:
+        argv = command.task["command"]
+        writers = self.watch.writers
+        try:
+            command.pid = system.start(argv, env, cwd, (self.null, writers[0], writers[1]))
+        except OSError as error:
+            if error.errno in _OURS:
+                raise
+            raise Unfit(f"{shlex.quote(argv[0])} could not be started: {error.strerror or error}") from error
+        except (ValueError, IndexError) as error:
+            raise Unfit(f"the command could not be started: {error}") from error
+        self.watch.begin(command)
+
+    # -- after
+
+    def _wait(self, command: Command) -> int:
+        system.wait_end(command.pid)
+        with self.watch.lock:
+            command.ended = True
+            code = system.reap(command.pid)
+        if not system.nothing_left(command.pid):
+            self.watch.new_pipes()
+        self.watch.finish(command)
+        return code
+
+    def _judge(self, command: Command, code: int) -> dict[str, Any] | None:
+        duration = system.awake() - command.begun
+        if command.why == "lost":
+            return None
+        if command.why in ("shutdown", "disk_full", "bot_error"):
+            return _fault(command, command.why, f"the bot ended the command: {command.why}")
+        if code and not command.why and self._short_of_disk():
+            return _fault(command, "disk_full", f"the command failed with exit code {code} while the disk was full")
+        return _finish(command, code, duration)
+
+    def _short_of_disk(self) -> bool:
+        free, total = system.free_disk(self.work)
+        return free < system.required_disk(total)
+
+    def _clean(self, installed: list[tuple[str, str]]) -> str:
+        """Nothing of the command stays; what cannot be removed is told."""
+        for name, path in installed:
+            if _is_real(path, self.run_folder):
+                self.caches.put_back(name, path)
+        if installed:
+            self.caches.trim()
+        if self.has_secret:
+            os.unlink(self.secret)
+            self.has_secret = False
+        problem = ""
+        if not self._untouched(self.run_folder):
+            problem = self._remove(self.run_folder)
+            self.run_folder = self._fresh("run")
+        if not self._untouched(self.tmp_folder):
+            problem = self._remove(self.tmp_folder) or problem
+            self.tmp_folder = self._fresh("tmp")
+            self.env.update(_tmp_env(self.tmp_folder))
+        return problem
+
+    def _remove(self, folder: str) -> str:
+        self.traces.pop(folder, None)
+        return "" if system.remove_tree(folder) else f"{folder} could not be removed"
+
+    def _fresh(self, name: str) -> str:
+        """A new empty folder. It bears its plain name unless something of that name would not go away."""
+        path = os.path.join(self.work, name)
+        while True:
+            try:
+                os.mkdir(path, 0o700)
+                break
+            except FileExistsError:
+                self.count += 1
+                path = os.path.join(self.work, f"{name}.{self.count}")
+        self.traces[path] = (system.awake(), _trace(path))
+        return path
+
+    def _untouched(self, folder: str) -> bool:
+        """Still exactly as it was made: most commands leave no trace, and then the folder serves the next one.
+
+        Any change shows in the folder's times, unless it came within the same tick of the file system's clock.
+        """
+        made_at, trace = self.traces[folder]
+        try:
+            return _trace(folder) == trace and (self.begun - made_at > _TICK_S or not os.listdir(folder))
+        except OSError:
+            return False
+
+
+# ---------------------------------------------------------------- paths and environments
+
+
+def below(root: str, path: str) -> str:
+    """The absolute path of a relative one. Raises Unfit for whatever would not stay below root."""
+    parts = path.replace("\\", "/").split("/")
+    if not path or "\0" in path or path.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
+        raise Unfit(f"{path!r} is not a path below the run's folder")
+    return os.path.normpath(os.path.join(root, *parts))
+
+
+def _is_inside(path: str, root: str) -> bool:
+    return os.path.realpath(path).startswith(os.path.realpath(root) + os.sep) or path == root
+
+
+def _is_real(path: str, root: str) -> bool:
+    """No part of the path below root is a link: nothing but what the bot has put there is taken back."""
+    while len(path) > len(root):
+        if os.path.islink(path) or not os.path.isdir(path):
+            return False
+        path = os.path.dirname(path)
+    return True
+
+
+def _trace(folder: str) -> tuple[int, ...]:
+    found = os.lstat(folder)
+    return (found.st_ino, found.st_mode, found.st_nlink, found.st_uid, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _base_env(facts: dict[str, str], tmp: str) -> dict[bytes, bytes]:
+    """The bot's own environment without what belongs to the bot: a task must not find its token."""
+    env = {key: value for key, value in os.environb.items() if not key.startswith(b"MYRMIDON_")}
+    env.update({os.fsencode(key): os.fsencode(value) for key, value in facts.items()})
+    env.update(_tmp_env(tmp))
+    return env
+
+
+def _tmp_env(tmp: str) -> dict[bytes, bytes]:
+    return {key: os.fsencode(tmp) for key in (b"TMPDIR", b"TMP", b"TEMP")}
+
+
+def _apply(env: dict[bytes, bytes], changes: dict[str, str]) -> None:
+    """An empty value deletes."""
+    for key, value in changes.items():
+        if value:
+            env[os.fsencode(key)] = os.fsencode(value)
+        else:
+            env.pop(os.fsencode(key), None)
+
+
+# ---------------------------------------------------------------- what is reported
+
+
+def _finish(command: Command, code: int, duration: float) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "type": "finish",
+        "run": command.run,
+        "token": command.token,
+        "exit_code": code,
+        "duration": round(duration, 6),
+        "stdout_size": command.sizes[0],
+        "stderr_size": command.sizes[1],
+    }
+    if command.why:
+        report["killed" if command.why == "killed" else command.why] = True
+    return {"report": report, "logs": command.pieces()}
+
+
+def _failed(command: Command, message: str) -> dict[str, Any]:
+    """The command never ran, and it is not the bot's fault: its stderr says why."""
+    text = f"myrmidon: {message}\n".encode(errors="replace")
+    command.sizes[1] = len(text)
+    record = _finish(command, 1, 0.0)
+    record["report"]["message"] = message
+    record["logs"] = [[1, 0, b64encode(text).decode()]]
+    return record
+
+
+def _fault(command: Command, kind: str, message: str) -> dict[str, Any]:
+    report = {"type": "fault", "run": command.run, "token": command.token, "kind": kind, "message": message}
+    return {"report": report, "logs": command.pieces()}

@@ -1,0 +1,416 @@
+"""Everything that differs between operating systems, and nothing else: starting and killing, locks, clocks, disks.
+
+The other files of the bot know no operating system. Linux has all of it; macOS lacks the kernel's help with
+orphans, so that there a process that leaves its group *and* its parent is found by the process table only. On Windows
+the pure parts work; `check_fit` refuses to start, because starting and killing commands there is not written yet.
+
+A bot is the reaper of its commands: whatever a command leaves behind becomes the bot's own child, however it was
+detached. So "no child is left" proves that nothing is left, and costs one system call after each command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+if sys.platform != "win32":
+    import fcntl
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PIPE_BYTES = 1 << 20
+_F_SETPIPE_SZ = 1031
+_TASK_OOM_SCORE = b"500"
+
+
+def name_of(platform: str) -> str:
+    """One of linux, macos, windows; anything else is treated like Linux without its extras."""
+    if platform.startswith("win"):
+        return "windows"
+    return "macos" if platform == "darwin" else "linux"
+
+
+NAME = name_of(sys.platform)
+
+
+def check_fit(name: str = NAME) -> None:
+    """Raise NotImplementedError where a bot cannot run."""
+    if name == "windows":
+        raise NotImplementedError("Bots do not run on Windows yet: starting and killing commands there is missing.")
+
+
+# ---------------------------------------------------------------- clocks
+
+
+def awake() -> float:
+    """Seconds of a clock that never steps and that counts while the machine sleeps."""
+    return _read_clock(_CLOCK)
+
+
+def _same_clock() -> int:
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.CLOCK_BOOTTIME
+    return getattr(time, "CLOCK_MONOTONIC_RAW", time.CLOCK_MONOTONIC)
+
+
+_CLOCK = _same_clock() if NAME != "windows" else 0
+_read_clock = time.clock_gettime if NAME != "windows" else lambda _: time.monotonic()
+
+
+def boot_id() -> str:
+    """Another text after every start of the machine; empty where none can be had."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if NAME == "linux":
+            return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+        if NAME == "macos":
+            ask = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            return subprocess.check_output(ask, timeout=10).decode().strip()
+    return ""
+
+
+# ---------------------------------------------------------------- being a parent
+
+
+_is_reaper = False
+
+
+def become_reaper() -> bool:
+    """Orphans of this process's descendants become its own children. False where the kernel cannot."""
+    global _is_reaper
+    _is_reaper = _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    return _is_reaper
+
+
+def signal_when_parent_dies(number: int) -> bool:
+    return _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _prctl(option: int, value: int) -> bool:
+    if NAME != "linux":
+        return False
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None, use_errno=True)
+        return bool(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
+    return False
+
+
+# ---------------------------------------------------------------- starting a command
+
+_cwd_lock = threading.Lock()
+_can_spawn = hasattr(os, "posix_spawn")
+_RESET = [number for number in (getattr(signal, "SIGPIPE", None), getattr(signal, "SIGXFSZ", None)) if number]
+
+
+def start(argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int, int, int]) -> int:
+    """Start a command in a session of its own; its pid. Raises OSError when it cannot be started.
+
+    posix_spawn takes a sixth less time than subprocess but knows no working folder. So this process goes there
+    for the moment; nothing else in a bot uses relative paths.
+    """
+    global _can_spawn
+    if _can_spawn:
+        try:
+            return _spawn(argv, env, cwd, streams)
+        except NotImplementedError:  # the C library knows no new session
+            _can_spawn = False
+    return _popen(argv, env, cwd, streams)
+
+
+def _spawn(argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int, int, int]) -> int:
+    stdin, stdout, stderr = streams
+    actions = ((os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2))
+    with _cwd_lock:
+        os.chdir(cwd)
+        try:
+            path = _find(argv[0], env)
+            return os.posix_spawn(path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET)
+        finally:
+            os.chdir("/")
+
+
+def _popen(argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int, int, int]) -> int:
+    stdin, stdout, stderr = streams
+    child = subprocess.Popen(argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
+    child.returncode = 0  # this object is not asked again: the bot waits for its children itself
+    return child.pid
+
+
+def _find(name: str, env: dict[bytes, bytes]) -> str | bytes:
+    """Where the command is, by the PATH that it will see itself."""
+    if "/" in name:
+        return name
+    raw = os.fsencode(name)
+    refused = False
+    for folder in env.get(b"PATH", os.fsencode(os.defpath)).split(b":"):
+        path = os.path.join(folder or b".", raw)
+        if os.path.isfile(path):
+            if os.access(path, os.X_OK):
+                return path
+            refused = True
+    code = errno.EACCES if refused else errno.ENOENT
+    raise OSError(code, os.strerror(code), name)
+
+
+# ---------------------------------------------------------------- waiting for it
+
+
+def wait_end(pid: int) -> None:
+    """Return when the child has ended. It stays a zombie, so that nobody else can get its pid before `reap`."""
+    if hasattr(os, "waitid"):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def reap(pid: int) -> int:
+    """The exit code of a child that has ended; minus the signal that killed it."""
+    return exit_code(os.waitpid(pid, 0)[1])
+
+
+def exit_code(status: int) -> int:
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def childless() -> bool:
+    """Whether nothing is left, living or dead; buries what is dead."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
+# ---------------------------------------------------------------- killing
+
+
+def ask_to_end(pid: int) -> None:
+    """SIGTERM to the command and all of its group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGTERM)
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to the group that the command was started in."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def kill_all_children(patience: float = 10.0) -> bool:
+    """Kill everything below this process, also what has detached itself; False if something will not die.
+
+    Stopped first and killed then, again and again: what forks faster than it is found runs out of living parents.
+    """
+    until = time.monotonic() + patience
+    pause = 0.001
+    while not childless():
+        found = descendants(process_table(), os.getpid())
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+        if time.monotonic() > until:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+    return True
+
+
+def kill_descendants() -> None:
+    """SIGKILL to everything below this process, once, burying nobody."""
+    for pid in descendants(process_table(), os.getpid()):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def nothing_left(pid: int) -> bool:
+    """Kill whatever a command has left behind when it ended; False if something will not die."""
+    if _is_reaper:
+        return childless() or kill_all_children()
+    kill_group(pid)
+    childless()
+    return True
+
+
+def mark_of(folder: str) -> bytes:
+    """What every command of the bot in this folder has in its environment."""
+    return b"MYRMIDON_BOT_FOLDER=" + os.fsencode(folder)
+
+
+def kill_marked(mark: bytes) -> None:
+    """Kill what a bot has left behind that was killed together with its keeper, as far as it still bears the mark."""
+    if NAME != "linux":
+        return
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in _read(f"/proc/{name}/environ").split(b"\0"):
+                    os.kill(int(name), signal.SIGKILL)
+
+
+def descendants(parents: dict[int, int], root: int) -> set[int]:
+    """All processes below root, given each process's parent."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    unseen = [root]
+    while unseen:
+        for pid in children.get(unseen.pop(), ()):
+            if pid not in found and pid != root:
+                found.add(pid)
+                unseen.append(pid)
+    return found
+
+
+def process_table() -> dict[int, int]:
+    """The parent of every process."""
+    if NAME == "linux":
+        return _proc_table()
+    if NAME == "macos":
+        return parse_ps(subprocess.check_output(["/bin/ps", "-axo", "pid=,ppid="], timeout=30).decode())
+    return {}
+
+
+def _proc_table() -> dict[int, int]:
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                table[int(name)] = parse_stat(_read(f"/proc/{name}/stat"))
+    return table
+
+
+def parse_stat(line: bytes) -> int:
+    """The parent in a line of /proc/<pid>/stat; the name in it may hold anything, also parentheses."""
+    return int(line[line.rindex(b")") + 1 :].split()[1])
+
+
+def parse_ps(text: str) -> dict[int, int]:
+    """`ps -axo pid=,ppid=` of macOS."""
+    rows = (line.split() for line in text.splitlines())
+    return {int(row[0]): int(row[1]) for row in rows if len(row) == 2}
+
+
+def parse_tasks(text: str) -> dict[int, int]:
+    """`Get-CimInstance Win32_Process | ConvertTo-Csv` of Windows, with ProcessId and ParentProcessId."""
+    lines = [[cell.strip('"') for cell in line.split(",")] for line in text.splitlines() if '"' in line]
+    if not lines:
+        return {}
+    pid, parent = lines[0].index("ProcessId"), lines[0].index("ParentProcessId")
+    return {int(row[pid]): int(row[parent]) for row in lines[1:]}
+
+
+def let_it_die_first(pid: int) -> None:
+    """When memory runs out, the kernel should take the command and leave the bot."""
+    if NAME == "linux":
+        with contextlib.suppress(OSError):
+            write_file(f"/proc/{pid}/oom_score_adj", _TASK_OOM_SCORE)
+
+
+# ---------------------------------------------------------------- pipes
+
+
+def make_pipe() -> tuple[int, int]:
+    """A pipe that is read without waiting, and large, so that short commands never wait for their reader."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    if NAME == "linux":
+        with contextlib.suppress(OSError):  # the user has many pipes already: a small one works as well
+            fcntl.fcntl(writer, _F_SETPIPE_SZ, _PIPE_BYTES)
+    return reader, writer
+
+
+# ---------------------------------------------------------------- files
+
+
+def lock(path: str) -> int | None:
+    """Take a lock that lasts until this process ends, however it ends; None if another process has it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def free_disk(path: str) -> tuple[int, int]:
+    """(free, total) bytes of the disk on which a path lies."""
+    usage = shutil.disk_usage(path)
+    return usage.free, usage.total
+
+
+def required_disk(total: int) -> int:
+    """How much of a disk must be free before a bot takes work: 5 %, at most 1 GiB."""
+    return min(total // 20, 1 << 30)
+
+
+def disk_is_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def write_file(path: str, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def write_private(path: str, content: bytes) -> None:
+    """Replace a file as a whole, readable by this user only; a reader sees the old or the new content."""
+    part = f"{path}.part"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part)
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def remove_tree(path: str) -> bool:
+    """Remove a folder that the bot made, whatever a command has put into it; never follows a link out of it."""
+    try:
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            shutil.rmtree(path, onerror=_insist)
+        else:
+            os.unlink(path)
+    except OSError:
+        return not os.path.lexists(path)
+    return not os.path.lexists(path)
+
+
+def _insist(_remove: object, path: str, _: object) -> None:
+    """A folder without permissions hides what is in it: open it up and try once more."""
+    parent = os.path.dirname(path)
+    for folder in (parent, path):
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(os.lstat(folder).st_mode):
+                os.chmod(folder, 0o700)
+    with contextlib.suppress(OSError):
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            os.unlink(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,158 @@
+"""A new zip: fetched, checked, tried in a process of its own, and only then chosen.
+
+    bot.zip                  the last known good one: what a person starts, and what is returned to
+    bot.1.zip, bot.2.zip     new ones, alternating, so that the running zip is never written to
+    next.json                which zip the keeper shall start next, with its digest
+
+The version of a zip is a digest over the names and contents of its files. A zip is started only if its digest is
+the one the server has named and the server has signed that digest with this bot's credential. Starting it, and
+going back when it fails, is the keeper's work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from io import BytesIO
+
+from myrmidon.bot import system
+
+GOOD = "bot.zip"
+NEXT = "next.json"
+FAILED = "failed.json"
+TRY_S = 60.0
+# What a damaged zip makes the standard library raise; NotImplementedError is a RuntimeError.
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, LookupError, RuntimeError, ValueError)
+
+
+class BadZip(Exception):
+    """A zip that must not be started, and why."""
+
+
+def digest_of(files: dict[str, bytes]) -> str:
+    """The version of a zip with these files; how it was packed makes no difference."""
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        raw = name.encode()
+        digest.update(b"%d:%s%d:" % (len(raw), raw, len(content)))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def content_digest(zipped: bytes) -> str:
+    """The version of a zip. Raises BadZip when it cannot be read, or holds two files of one name."""
+    try:
+        with zipfile.ZipFile(BytesIO(zipped)) as archive:
+            names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+            if len(set(names)) != len(names):
+                raise BadZip("two files of the zip have the same name")
+            return digest_of({name: archive.read(name) for name in names})
+    except _UNREADABLE as error:
+        raise BadZip(f"the zip cannot be read: {error}") from error
+
+
+def own_zip() -> str | None:
+    """The zip from which this process runs; None when it runs from a source tree."""
+    path = os.path.abspath(__file__)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path if os.path.isfile(path) and zipfile.is_zipfile(path) else None
+
+
+def own_version() -> str:
+    path = own_zip()
+    return content_digest(_read(path)) if path else "source"
+
+
+def check(zipped: bytes, version: str, signature: str, credential: str) -> None:
+    """Raise BadZip unless this is the zip that the server has named, and the server has named it."""
+    wanted = hmac.new(credential.encode(), version.encode(), "sha256").hexdigest()
+    if not hmac.compare_digest(wanted, signature):
+        raise BadZip("the server's signature of the new version is wrong")
+    found = content_digest(zipped)
+    if found != version:
+        raise BadZip(f"the new zip has the digest {found}, not {version}")
+
+
+def install(folder: str, zipped: bytes, version: str) -> None:
+    """Put a checked zip beside the running one, try it, and choose it. Raises BadZip when it is not fine."""
+    name = "bot.2.zip" if os.path.basename(own_zip() or "") == "bot.1.zip" else "bot.1.zip"
+    path = os.path.join(folder, name)
+    system.write_private(path, zipped)
+    try_out(path)
+    system.write_private(os.path.join(folder, NEXT), json.dumps({"zip": name, "digest": version}).encode())
+
+
+def try_out(path: str, patience: float = TRY_S) -> None:
+    """Run the zip's own test of itself in a process of its own."""
+    child = subprocess.Popen(
+        [sys.executable, "-I", path, "is_fine"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        cwd="/",
+    )
+    try:
+        said, _ = child.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        system.kill_group(child.pid)
+        child.communicate()
+        raise BadZip(f"the new zip did not start within {patience:.0f} s") from None
+    if child.returncode != 0:
+        raise BadZip(f"the new zip is not fine: {said[-500:].decode(errors='replace').strip()}")
+
+
+def take_next(folder: str) -> str | None:
+    """The zip to start next, chosen by `install`; None when none was, or it is not what was checked any more."""
+    path = os.path.join(folder, NEXT)
+    try:
+        chosen = json.loads(_read(path))
+        os.unlink(path)
+        name = str(chosen["zip"])
+        if name in ("bot.1.zip", "bot.2.zip") and content_digest(_read(os.path.join(folder, name))) == chosen["digest"]:
+            return os.path.join(folder, name)
+    except (OSError, ValueError, KeyError, TypeError, BadZip):
+        pass
+    return None
+
+
+def mark_good(folder: str) -> None:
+    """This process has shaken hands and got its first answer: from now on its zip is the one to return to."""
+    mine = own_zip()
+    good = os.path.join(folder, GOOD)
+    if mine is not None and mine != good:
+        system.write_private(good, _read(mine))
+
+
+def note_failure(folder: str, path: str, why: str) -> None:
+    """The keeper goes back to the good zip; the bot will tell the server why."""
+    version = ""
+    with contextlib.suppress(OSError, BadZip):
+        version = content_digest(_read(path))
+    with contextlib.suppress(OSError):
+        system.write_private(os.path.join(folder, FAILED), json.dumps({"version": version, "why": why}).encode())
+
+
+def take_failure(folder: str) -> tuple[str, str] | None:
+    """(version, why) of a new zip that was started and failed; told once."""
+    path = os.path.join(folder, FAILED)
+    try:
+        noted = json.loads(_read(path))
+        os.unlink(path)
+        return str(noted["version"]), str(noted["why"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,310 @@
+"""One command on a real bot, from its zip, on this interpreter and on Python 3.8."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+from tests.bot.bots import BotProcess, alive, wait_for
+from tests.bot.stub import Stub
+
+SHELL = "/bin/sh"
+
+
+def test_an_exit_code_comes_back(fleet: Stub):
+    assert [fleet.run(SHELL, "-c", f"exit {code}")["exit_code"] for code in (0, 1, 3, 255)] == [0, 1, 3, 255]
+
+
+def test_a_command_killed_by_a_signal_has_a_negative_exit_code(fleet: Stub):
+    assert fleet.run(SHELL, "-c", "kill -9 $$")["exit_code"] == -9
+
+
+def test_stdout_and_stderr_come_back_apart(fleet: Stub):
+    run = fleet.submit(SHELL, "-c", "echo out; echo err >&2; printf more; printf even >&2")
+    result = fleet.result(run)
+    assert (fleet.log(run, 0), fleet.log(run, 1)) == (b"out\nmore", b"err\neven")
+    assert (result["stdout_size"], result["stderr_size"]) == (8, 8)
+
+
+def test_a_silent_command_costs_no_log_request(fleet: Stub):
+    before = fleet.log_posts
+    run = fleet.submit("/bin/true")
+    fleet.result(run)
+    assert fleet.log_posts == before
+    assert (run, 0) not in fleet.logs
+
+
+def test_a_shell_may_open_its_own_stderr_without_losing_what_it_said_before(fleet: Stub):
+    run = fleet.submit(SHELL, "-c", "echo one >&2; echo two > /dev/stderr; echo three >&2")
+    fleet.result(run)
+    assert fleet.log(run, 1) == b"one\ntwo\nthree\n"
+
+
+def _written(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+@pytest.mark.parametrize(
+    ("script", "sizes"),
+    [
+        ("import os; os.write(1, os.urandom(3000)); os.write(2, bytes(range(256)))", (3000, 256)),
+        ("import sys; sys.stdout.buffer.write(b'x' * 10_000_000)", (10_000_000, 0)),
+        ("import os\nfor i in range(20000): os.write(1 + i % 2, b'%d\\n' % i)", (54445, 54445)),
+        ("import sys; sys.stdout.write('no end of line')", (14, 0)),
+    ],
+    ids=["binary", "ten megabytes without a line end", "interleaved", "no newline"],
+)
+def test_log_bytes_are_equal_by_their_digest(fleet: Stub, tmp_path: Path, script: str, sizes: tuple[int, int]):
+    copy = (
+        "import os, hashlib, json\nreal = os.write\ndigests = {1: hashlib.sha256(), 2: hashlib.sha256()}\n"
+        "def write(fd, data):\n  done = 0\n  while done < len(data): done += real(fd, data[done:])\n"
+        "  digests[fd].update(data)\nos.write = write\n"
+        "import sys\nclass Out:\n  def write(self, data): write(1, data.encode() if isinstance(data, str) else data)\n"
+        "  def flush(self): pass\nOut.buffer = Out()\nsys.stdout = Out()\n"
+    )
+    note = f"\nopen({str(tmp_path / 'sums')!r}, 'w').write(json.dumps([d.hexdigest() for d in digests.values()]))"
+    run = fleet.submit(*_written(copy + script + note))
+    result = fleet.result(run)
+    got = [hashlib.sha256(fleet.log(run, stream)).hexdigest() for stream in (0, 1)]
+    assert got == json.loads((tmp_path / "sums").read_text())
+    assert (result["stdout_size"], result["stderr_size"]) == sizes
+
+
+def test_output_is_seen_while_the_command_still_runs(fleet: Stub, tmp_path: Path):
+    go = tmp_path / "go"
+    run = fleet.submit(SHELL, "-c", f"echo early; while [ ! -e {go} ]; do sleep 0.05; done")
+    fleet.until(lambda: fleet.log(run) == b"early\n", "the early line")
+    assert run not in fleet.results
+    go.touch()
+    assert fleet.result(run)["exit_code"] == 0
+
+
+def test_a_long_command_is_said_to_have_begun(fleet: Stub, tmp_path: Path):
+    go = tmp_path / "go"
+    run = fleet.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.05; done")
+    fleet.until(lambda: [r for r in fleet.reports if r["run"] == run and r["type"] == "start"], "a start")
+    go.touch()
+    fleet.result(run)
+
+
+def test_the_environment_is_set_changed_and_deleted(fleet: Stub):
+    env = {"ADDED": "yes", "HOME": "", "MYRMIDON_BOT_ID": "other"}
+    run = fleet.submit("/usr/bin/env", env=env)
+    fleet.result(run)
+    seen = dict(line.split("=", 1) for line in fleet.log(run).decode().splitlines())
+    assert (seen["ADDED"], seen.get("HOME"), seen["MYRMIDON_BOT_ID"]) == ("yes", None, "other")
+    assert seen["MYRMIDON_TASK_ID"] == run
+    assert seen["TMPDIR"].endswith("/work/tmp")
+
+
+def test_a_task_does_not_see_the_tokens_of_its_bot(fleet: Stub):
+    run = fleet.submit(SHELL, "-c", "env; cat /proc/$PPID/environ; tr '\\0' ' ' < /proc/$PPID/cmdline")
+    fleet.result(run)
+    seen = fleet.log(run)
+    assert b"bootstrap-token" not in seen
+    assert b"myb_" not in seen
+
+
+def test_prefixes_are_put_before_a_path(fleet: Stub, folder: Path):
+    run = fleet.submit(SHELL, "-c", "echo $PATH; echo $NEW", env_prefixes={"PATH": ["a", "b/c"], "NEW": ["d"]})
+    fleet.result(run)
+    path, new = fleet.log(run).decode().splitlines()
+    root = folder / "work" / "run"
+    assert path.startswith(f"{root}/a:{root}/b/c:")
+    assert new == f"{root}/d"
+
+
+def test_a_program_is_found_by_the_path_of_the_task(fleet: Stub, tmp_path: Path):
+    tool = tmp_path / "my-tool"
+    tool.write_text("#!/bin/sh\necho found\n")
+    tool.chmod(0o755)
+    run = fleet.submit("my-tool", env={"PATH": f"{tmp_path}:/bin"})
+    assert fleet.result(run)["exit_code"] == 0
+    assert fleet.log(run) == b"found\n"
+
+
+def test_the_working_folder_is_made_and_its_content_is_gone_afterwards(fleet: Stub, folder: Path):
+    run = fleet.submit(SHELL, "-c", "pwd; mkdir -p x/y; echo z > x/y/z; chmod 0 x", relative_cwd="sub/dir")
+    fleet.result(run)
+    assert fleet.log(run).decode().strip() == str(folder / "work" / "run" / "sub" / "dir")
+    assert sorted(path.name for path in (folder / "work").rglob("*")) == ["run", "tmp"]
+
+
+@pytest.mark.parametrize("path", ["../out", "/etc", "a/../../b", "a\0b"])
+def test_a_working_folder_outside_is_a_failure_of_the_task(fleet: Stub, path: str):
+    run = fleet.submit("/bin/true", relative_cwd=path)
+    result = fleet.result(run)
+    assert (result["type"], result["exit_code"]) == ("finish", 1)
+    assert b"not a path below" in fleet.log(run, 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [(["/no/such/program"], b"No such file"), (["no-such-program"], b"No such file"), (["/etc/passwd"], b"ermission")],
+)
+def test_a_program_that_cannot_be_started_is_a_failure_of_the_task(fleet: Stub, command: list[str], said: bytes):
+    run = fleet.submit(*command)
+    result = fleet.result(run)
+    assert (result["type"], result["exit_code"]) == ("finish", 1)
+    assert said in fleet.log(run, 1)
+    assert result["stderr_size"] == len(fleet.log(run, 1))
+
+
+def test_secret_bytes_are_in_a_private_file_and_gone_afterwards(fleet: Stub, folder: Path):
+    script = "cat $MYRMIDON_SECRET_FILE; stat -c %a $MYRMIDON_SECRET_FILE; echo $MYRMIDON_SECRET_FILE"
+    run = fleet.submit(SHELL, "-c", script, secret_bytes=b64encode(b"\x00secret\n").decode())
+    fleet.result(run)
+    secret, mode, path = fleet.log(run).split(b"\n")[0:3]
+    assert (secret, mode) == (b"\x00secret", b"600")
+    assert not os.path.exists(path)
+    assert fleet.run(SHELL, "-c", 'test -z "$MYRMIDON_SECRET_FILE"')["exit_code"] == 0
+
+
+def test_a_named_cache_outlives_its_run(fleet: Stub, folder: Path):
+    caches = [{"name": "ccache", "path": "deep/cache"}]
+    fleet.run(SHELL, "-c", "echo kept > deep/cache/file", caches=caches)
+    run = fleet.submit(SHELL, "-c", "cat deep/cache/file", caches=caches)
+    fleet.result(run)
+    assert fleet.log(run) == b"kept\n"
+    assert (folder / "caches" / "named" / "ccache" / "file").read_text() == "kept\n"
+    assert sorted(path.name for path in (folder / "work").iterdir()) == ["run", "tmp"]
+
+
+def test_a_cache_swapped_for_a_link_takes_nothing_from_outside(fleet: Stub, tmp_path: Path, folder: Path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("precious")
+    script = f"rmdir a/b a; ln -s {tmp_path} a; ls a/mine"
+    assert fleet.run(SHELL, "-c", script, caches=[{"name": "trick", "path": "a/mine"}])["exit_code"] != 99
+    assert fleet.run(SHELL, "-c", f"rm -rf a; ln -s {tmp_path} a", caches=[{"name": "trick", "path": "a/mine"}])
+    assert (tmp_path / "mine" / "file").read_text() == "precious"
+    assert not (folder / "caches" / "named" / "trick").exists()
+
+
+def test_a_link_inside_a_cache_does_not_lead_the_command_out(fleet: Stub):
+    caches = [{"name": "links", "path": "c"}]
+    fleet.run(SHELL, "-c", "ln -s / c/root; echo x > c/x", caches=caches)
+    run = fleet.submit("/bin/true", caches=caches, relative_cwd="c/root/etc")
+    assert fleet.result(run)["exit_code"] == 1
+    assert b"leads out" in fleet.log(run, 1)
+
+
+def test_two_caches_that_cover_each_other_are_a_failure_of_the_task(fleet: Stub):
+    run = fleet.submit("/bin/true", caches=[{"name": "a", "path": "c"}, {"name": "b", "path": "c/d"}])
+    assert fleet.result(run)["exit_code"] == 1
+    assert b"covers another" in fleet.log(run, 1)
+
+
+def test_a_command_over_its_hard_time_limit_is_asked_and_then_killed(fleet: Stub):
+    result = fleet.run(
+        SHELL, "-c", "trap '' TERM; while :; do sleep 1; done", execution_timeout_s=0.3, grace_period_s=0.3
+    )
+    assert (result["exit_code"], result.get("hard_timeout")) == (-9, True)
+
+
+def test_a_command_that_ends_when_asked_keeps_its_own_exit_code(fleet: Stub):
+    script = "trap 'echo bye; exit 42' TERM; while :; do sleep 0.05; done"
+    run = fleet.submit(SHELL, "-c", script, execution_timeout_s=0.3, grace_period_s=20)
+    result = fleet.result(run)
+    assert (result["exit_code"], result.get("hard_timeout"), fleet.log(run)) == (42, True, b"bye\n")
+
+
+def test_a_command_that_says_nothing_for_too_long_is_ended(fleet: Stub):
+    result = fleet.run(SHELL, "-c", "echo once; sleep 30", io_timeout_s=0.4)
+    assert (result.get("io_timeout"), result.get("hard_timeout"), result["exit_code"]) == (True, None, -15)
+
+
+def _daemon(tmp_path: Path) -> str:
+    """A process that has left its parent, its session, its group and its environment behind, and notes its pid."""
+    note = tmp_path / "daemon"
+    inner = (
+        "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); "
+        f"open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    )
+    return f'env -i {sys.executable} -S -c "{inner}" > /dev/null 2>&1; while [ ! -s {note} ]; do sleep 0.02; done'
+
+
+def test_a_daemon_of_a_command_dies_with_it(fleet: Stub, tmp_path: Path):
+    result = fleet.run(SHELL, "-c", _daemon(tmp_path))
+    assert result["exit_code"] == 0
+    assert not alive(int((tmp_path / "daemon").read_text()))
+
+
+def test_a_daemon_dies_when_its_command_is_killed(fleet: Stub, tmp_path: Path):
+    script = f"{_daemon(tmp_path)}; trap '' TERM; while :; do sleep 1; done"
+    result = fleet.run(SHELL, "-c", script, execution_timeout_s=1, grace_period_s=0)
+    assert result.get("hard_timeout")
+    assert not alive(int((tmp_path / "daemon").read_text()))
+
+
+def test_a_background_process_does_not_keep_a_command_from_ending(fleet: Stub):
+    run = fleet.submit(SHELL, "-c", "sleep 600 & echo $!")
+    fleet.result(run)
+    assert not alive(int(fleet.log(run)))
+
+
+def test_a_run_that_is_told_to_stop_is_killed(fleet: Stub, tmp_path: Path):
+    started = tmp_path / "started"
+    run = fleet.submit(SHELL, "-c", f"touch {started}; while :; do echo tick; sleep 0.2; done")
+    wait_for(started.exists, "the command's start")
+    with fleet.change:
+        fleet.stops.add(run)
+    result = fleet.result(run)
+    assert (result.get("killed"), result["exit_code"]) == (True, -15)
+
+
+def test_a_silent_command_is_stopped_at_once_and_its_end_is_told_at_once(fleet: Stub, tmp_path: Path):
+    """Its bot waits at the server meanwhile; the default time between two signs of life is ten seconds."""
+    listens = lambda run: [b for _, _, b in fleet.calls if b.get("wait_s") and b["holds"] and b["holds"][0][0] == run]  # noqa: E731
+    stopped = fleet.submit(SHELL, "-c", "sleep 600")
+    fleet.until(lambda: listens(stopped), "the bot to listen")
+    with fleet.change:
+        fleet.stops.add(stopped)
+    assert fleet.result(stopped, deadline_s=5)["killed"]
+    go = tmp_path / "go"
+    ended = fleet.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done; echo word; exit 4")
+    fleet.until(lambda: listens(ended), "the bot to listen")
+    go.touch()
+    assert fleet.result(ended, deadline_s=5)["exit_code"] == 4
+    assert fleet.log(ended) == b"word\n"
+
+
+def test_quick_tasks_are_claimed_and_reported_many_at_a_time(fleet: Stub):
+    fleet.calls.clear()
+    runs = [fleet.submit("/bin/true") for _ in range(100)]
+    assert {fleet.result(run)["exit_code"] for run in runs} == {0}
+    exchanges = [body for _, path, body in fleet.calls if path.endswith("exchange")]
+    assert len(exchanges) < 60
+
+
+def test_tasks_behind_a_long_one_are_given_back(fleet: Stub, tmp_path: Path):
+    go = tmp_path / "go"
+    with fleet.change:
+        long = fleet.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done")
+        behind = fleet.submit("/bin/true")
+    fleet.until(lambda: fleet.outcomes.get(behind) == "given_back" or behind in fleet.results, "the second one's fate")
+    assert long not in fleet.results
+    go.touch()
+    fleet.result(long)
+
+
+def test_a_function_is_nothing_for_this_bot(fleet: Stub):
+    run = fleet.submit("/bin/true", function={"package_name": "p", "func_name": "f", "language": "PYTHON"})
+    assert fleet.result(run)["exit_code"] == 1
+
+
+def test_the_bot_opens_no_port(shared: tuple[Stub, BotProcess]):
+    _, bot = shared
+    inodes = {os.readlink(f"/proc/{bot.soldier()}/fd/{name}") for name in os.listdir(f"/proc/{bot.soldier()}/fd")}
+    listening = [
+        line.split()[9]
+        for kind in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+        if line.split()[3] == "0A"
+    ]
+    assert not inodes & {f"socket:[{inode}]" for inode in listening}

@@ -58,9 +58,16 @@ planted: $(VENV)/ready servers ## Plant known bugs, and see that the tests catch
 bench-core: $(VENV)/ready servers ## The speed of the core on the three databases, fully durable
 	$(PYTHON) -m bench.core
 
+FIRST_TASK = sh -c 'echo "Hello from $$(hostname), which runs its first task."; uname -sr'
+UP = $(VENV)/bin/myrmidon up --bots 2 --data-dir build/run
+
 .PHONY: run
-run: ## Start a server (comes with the next step)
-	@echo "There is no server to run yet: this is the core only. The server comes with the next step."
+run: $(VENV)/ready ## A server and two bots, and a first task; stays up until Ctrl-C
+	@$(UP) -- $(FIRST_TASK)
+
+.PHONY: demo
+demo: $(VENV)/ready ## The same, and ends
+	@$(UP) --port 0 --once -- $(FIRST_TASK)
 
 .PHONY: fix
 fix: $(VENV)/ready ## Format, and repair what the linter can repair

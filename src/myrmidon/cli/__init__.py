@@ -1,0 +1,1 @@
+"""The hand: the command line, one file per noun."""

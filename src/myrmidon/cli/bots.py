@@ -1,0 +1,214 @@
+"""`bots` and `bot`: look at bots, look after one, and bring new ones in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from myrmidon.cli import show
+from myrmidon.cli.hand import Hand, connected, pages
+from myrmidon.cli.request import Duration, Pair
+from myrmidon.cli.tokens import invitation
+
+_WHICH = click.argument("bot_id", metavar="BOT")
+_STATES = ("alive", "dead", "idle", "busy", "draining", "quarantined", "maintenance")
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@click.command()
+@click.option("--dimension", "-d", "dimensions", type=Pair(), multiple=True, help="Only with KEY=VALUE. Repeat: all.")
+@click.option("--state", "-s", type=click.Choice(_STATES), help="Only bots that are so.")
+@click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=200, show_default=True, help="At most so many.")
+@connected
+def bots(hand: Hand, dimensions: tuple[tuple[str, str], ...], state: str | None, limit: int) -> None:
+    """List bots."""
+    wanted = [f"{key}:{value}" for key, value in dimensions]
+    found = pages(hand.client.bots, "bots", limit, dimension=wanted, state=state)
+    if hand.as_json:
+        show.as_json(found)
+        return
+    show.table(
+        ("bot", "state", "seen", "runs", "dimensions"),
+        [_row(one) for one in found["bots"]],
+        empty="No bots. Start one here with `myrmidon bot`; `myrmidon bot invite` tells how to elsewhere.",
+    )
+
+
+def _row(bot: dict[str, Any]) -> tuple[object, ...]:
+    has = show.dimensions(bot["dimensions"], leave_out=("id",))
+    return (bot["bot_id"], show.state(bot["status"]), show.ago(bot["last_seen_at"]), " ".join(bot["runs"]), has)
+
+
+class StartsBots(click.Group):
+    """`myrmidon bot` with options only starts one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=StartsBots)
+def bot() -> None:
+    """A bot on this machine; or look after one.
+
+    Without a command, `start`.
+    """
+
+
+@bot.command(name="show")
+@_WHICH
+@click.option("--events", "-n", type=click.IntRange(0, 1000), default=10, show_default=True, help="So many events.")
+@connected
+def show_bot(hand: Hand, bot_id: str, events: int) -> None:
+    """What a bot is, what it does, and what happened to it."""
+    found = hand.client.bot(bot_id)
+    found["events"] = hand.client.bot_events(bot_id, limit=events)["events"] if events else []
+    if hand.as_json:
+        show.as_json(found)
+        return
+    show.fields(
+        [
+            ("bot", found["bot_id"]),
+            ("state", show.state(found["status"])),
+            ("quarantined", found["quarantined"]),
+            ("maintenance", found["maintenance"]),
+            ("runs", " ".join(found["runs"])),
+            ("seen", show.ago(found["last_seen_at"])),
+            ("first seen", show.moment(found["first_seen_at"])),
+            ("address", found["address"]),
+            ("version", found["version"][:12]),
+            ("dimensions", show.dimensions(found["dimensions"]).replace(" ", "\n")),
+        ]
+    )
+    if found["events"]:
+        click.echo()
+        rows = [(show.moment(one["at"]), one["kind"], one["message"]) for one in found["events"]]
+        show.table(("when", "what", "message"), rows, empty="")
+
+
+@bot.command()
+@_WHICH
+@click.option("--undo", is_flag=True, help="Let it work again.")
+@connected
+def drain(hand: Hand, bot_id: str, *, undo: bool) -> None:
+    """Give a bot no new work; what it runs now goes on."""
+    answer = hand.client.drain(bot_id, draining=not undo)
+    _told(hand, answer, f"Bot {bot_id} {'works again' if undo else 'gets no new work'}.")
+
+
+@bot.command()
+@_WHICH
+@click.option("--reason", "-r", default="by hand", show_default=True, help="Why; shown beside the bot.")
+@click.option("--undo", is_flag=True, help="Let it work again.")
+@connected
+def quarantine(hand: Hand, bot_id: str, reason: str, *, undo: bool) -> None:
+    """Put a bot aside because something is wrong with it."""
+    answer = hand.client.quarantine(bot_id, None if undo else reason)
+    _told(hand, answer, f"Bot {bot_id} {'is no longer' if undo else 'is'} quarantined.")
+
+
+@bot.command()
+@_WHICH
+@connected
+def terminate(hand: Hand, bot_id: str) -> None:
+    """Tell a bot to finish what it runs and exit."""
+    _told(hand, hand.client.terminate(bot_id), f"Bot {bot_id} exits when its work is done.")
+
+
+@bot.command()
+@_WHICH
+@connected
+def delete(hand: Hand, bot_id: str) -> None:
+    """Forget a bot that is gone.
+
+    One that comes again must be introduced again, as a new one.
+    """
+    _told(hand, hand.client.delete_bot(bot_id), f"Bot {bot_id} is forgotten.")
+
+
+def _told(hand: Hand, answer: dict[str, Any], sentence: str) -> None:
+    if hand.as_json:
+        show.as_json(answer)
+    else:
+        click.echo(sentence)
+
+
+# -- bringing bots in ----------------------------------------------------------------------------------------
+
+
+@bot.command()
+@click.option("--expires", type=Duration(), help="How long new bots may come with it. Default: until it is revoked.")
+@connected
+def invite(hand: Hand, expires: int | None) -> None:
+    """Print a command that starts a bot elsewhere.
+
+    It works on any machine with curl and Python 3.8 or newer. It holds a token of its own that can do nothing but
+    bring in bots; `myrmidon token revoke` ends that.
+    """
+    info = hand.client.server()
+    server = info.get("public_url") or hand.place.server
+    made = hand.client.create_token("invited bots", role="bot-bootstrap", expires_in_s=expires)
+    if hand.as_json:
+        show.as_json({**made, "command": invitation(server, made["token"])})
+        return
+    click.echo(invitation(server, made["token"]))
+    if urlsplit(server).hostname in _LOCAL:
+        show.note(
+            "This address is good on this machine only: start the server with --host and --public-url for others."
+        )
+
+
+@bot.command()
+@click.option("--dir", "folder", metavar="DIR", help="The bot's folder; one for each bot. Default: ~/myrmidon-bot.")
+@click.option("--pool", help="Its pool. Default: default.")
+@click.option("--id", "bot_id", help="Its id. Default: the name of this machine.")
+@click.option(
+    "--dimension", "-d", "dimensions", type=Pair(), multiple=True, help="More of what it has, KEY=VALUE. Repeat."
+)
+@connected
+def start(
+    hand: Hand, folder: str | None, pool: str | None, bot_id: str | None, dimensions: tuple[tuple[str, str], ...]
+) -> None:
+    """Turn this machine into a bot of the server, until Ctrl-C.
+
+    The token must be an administrator's, or one with the role bot-bootstrap.
+    """
+    place = Path(folder or "~/myrmidon-bot").expanduser().absolute()
+    words = bot_command(hand, place, pool=pool, bot_id=bot_id, dimensions=dimensions)
+    if hand.as_json:
+        show.as_json({"server": hand.place.server, "dir": str(place)})
+    else:
+        click.echo(f"Starting a bot of {hand.place.server} in {place}; Ctrl-C stops it.", err=True)
+    sys.stdout.flush()
+    os.execve(words[0], words, bot_environment(hand))  # noqa: S606 - becomes the bot
+
+
+def bot_command(
+    hand: Hand,
+    folder: Path,
+    *,
+    pool: str | None = None,
+    bot_id: str | None = None,
+    dimensions: Sequence[tuple[str, str]] = (),
+) -> list[str]:
+    """The command that starts a bot in a folder: from the zip of its server, as on any other machine."""
+    first = folder.with_name(f"{folder.name}.first.zip")
+    first.parent.mkdir(parents=True, exist_ok=True)
+    first.write_bytes(hand.client.bot_zip())
+    words = [sys.executable, str(first), "start", "--dir", str(folder), "--server", hand.place.server]
+    for flag, value in (("--pool", pool), ("--bot-id", bot_id)):
+        words += [flag, value] if value else []
+    return words + [word for key, value in dimensions for word in ("--dimension", f"{key}={value}")]
+
+
+def bot_environment(hand: Hand) -> dict[str, str]:
+    """What a bot's process sees: nothing of our own settings but the token that introduces it."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MYRMIDON_")}
+    return {**env, "MYRMIDON_BOT_TOKEN": hand.place.token or ""}

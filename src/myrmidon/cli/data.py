@@ -1,0 +1,133 @@
+"""`backup`, `restore` and `copy-db`: the data of an installation as a whole.
+
+These work on the data folder and the databases themselves, on the machine where those are; server/backup.py does it
+all. The one thing added here is the administrator's token: without it nobody could come in after a restore elsewhere.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from myrmidon.cli import exits, show, where
+from myrmidon.cli.hand import json_option
+from myrmidon.cli.server import read_given
+
+if TYPE_CHECKING:
+    from myrmidon.server.settings import Settings
+
+
+def _of_which(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that name an installation."""
+    options = (
+        click.option("--data-dir", metavar="DIR", help="The data folder. Default: that of the server on this machine."),
+        click.option("--database", metavar="URL", help="The database, where it is not in the data folder."),
+        click.option("--config", metavar="FILE", help="The server's settings in TOML."),
+        json_option,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@_of_which
+def backup(folder: Path, *, as_json: bool, **given: Any) -> None:
+    """Copy all data into a new FOLDER; the server may run meanwhile.
+
+    The copy holds all tokens and keys: keep it as safe as the data.
+    """
+    settings = _settings(given)
+    with _refusals():
+        from myrmidon.server import backup as backups
+
+        about = backups.backup(settings, folder)
+    _copy_token(settings.folder / where.TOKEN_FILE, folder / where.TOKEN_FILE)
+    if as_json:
+        show.as_json({"folder": str(folder), "made_at": about.made_at, "version": about.version})
+        return
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    click.echo(f"{show.size(size)} in {folder}.")
+    show.next_step(f"myrmidon restore {folder} --data-dir NEW, to see that it works")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--replace", is_flag=True, help="Even where there is data; that is kept beside it under another name.")
+@_of_which
+def restore(folder: Path, *, replace: bool, as_json: bool, **given: Any) -> None:
+    """Put the backup in FOLDER in place. The server must be stopped."""
+    settings = _settings(given)
+    with _refusals():
+        from myrmidon.server import backup as backups
+
+        about = backups.restore(settings, folder, replace=replace)
+    _copy_token(folder / where.TOKEN_FILE, settings.folder / where.TOKEN_FILE)
+    if as_json:
+        show.as_json({"data_dir": str(settings.folder), "made_at": about.made_at, "version": about.version})
+        return
+    click.echo(f"The backup of {show.moment(about.made_at)} is in place in {settings.folder}.")
+    show.next_step(f"myrmidon up --data-dir {settings.folder}")
+
+
+@click.command(name="copy-db")
+@click.argument("from_url", metavar="FROM")
+@click.argument("to_url", metavar="TO")
+@json_option
+def copy_db(from_url: str, to_url: str, *, as_json: bool) -> None:
+    """Move an installation to another, empty database. No server may be running on either.
+
+    FROM stays as it is: until the new one has proved itself, it is the best backup.
+
+    \b
+      myrmidon copy-db sqlite:///$HOME/.local/share/myrmidon/myrmidon.db postgresql://user:password@host/database
+    """
+    with _refusals():
+        from myrmidon.server import backup as backups
+
+        done = backups.copy_db(from_url, to_url)
+    if as_json:
+        show.as_json({name: {"rows": one.rows, "num_bytes": one.num_bytes} for name, one in sorted(done.items())})
+        return
+    rows = [(name, one.rows, show.size(one.num_bytes)) for name, one in sorted(done.items()) if one.rows]
+    show.table(("table", "rows", "size"), rows, empty="There was nothing to copy.")
+    show.next_step("myrmidon server --database TO, with the same --data-dir")
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    """Those of the server on this machine, unless another one is named."""
+    if not any(given.values()):
+        given["data_dir"] = where.read_local().get("data_dir")
+    return read_given({**given, "others": ()})
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What the store refuses, as a sentence."""
+    from myrmidon.model.errors import MyrmidonError
+
+    try:
+        yield
+    except MyrmidonError as error:
+        raise Impossible(error.message) from error
+
+
+class Impossible(click.ClickException):
+    """The database does not allow it: in use, not empty, not there."""
+
+    exit_code = exits.CONFLICT
+
+
+def _copy_token(source: Path, target: Path) -> None:
+    """Where there is one: an installation may have had its first token from elsewhere."""
+    if not source.exists():
+        return
+    if target.exists():
+        shutil.copy2(target, target.with_name(f"{target.name}.before"))
+    where.write_private(target, source.read_text())

@@ -1,0 +1,30 @@
+"""`login`: remember a server and a token for it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from myrmidon.cli import show, where
+from myrmidon.cli.hand import Hand, json_option
+
+
+@click.command()
+@click.argument("server", metavar="URL")
+@json_option
+def login(server: str, *, as_json: bool) -> None:
+    """Remember a server and a token for it; the token is asked for, or read from stdin.
+
+    It is tried first, and kept in a file that only you can read.
+    """
+    token = (click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    if not token:
+        raise click.UsageError("A token is needed; an administrator makes one with `myrmidon token create`.")
+    hand = Hand(server, token, as_json=as_json)
+    info = hand.client.server()
+    file = where.write_config(hand.place.server, token)
+    if as_json:
+        show.as_json({"server": hand.place.server, "who": info["who"], "role": info["role"], "file": str(file)})
+        return
+    click.echo(f"Logged in to {hand.place.server} as {info['who']} ({info['role']}); kept in {file}.")

@@ -1,0 +1,184 @@
+"""`myrmidon`: finds the command, runs it, and turns what goes wrong into a sentence and an exit code.
+
+Commands are imported when they are called: `myrmidon --help` costs no more than click itself. So the table below has
+their one-line help too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+import click
+
+from myrmidon.cli import exits
+from myrmidon.sdk import errors
+
+SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "Start": {
+        "up": ("up:up", "A server and bots on this machine, until Ctrl-C."),
+        "server": ("server:server", "A server."),
+        "bot": ("bots:bot", "A bot on this machine; or look after one: show, drain, quarantine, terminate, delete."),
+        "login": ("login:login", "Remember a server and a token for it."),
+    },
+    "Work": {
+        "run": ("run:run", "Run a command on a bot, show its output, exit with its code."),
+        "trigger": ("run:trigger", "Submit a command and return at once."),
+        "collect": ("run:collect", "Wait for tasks to end."),
+        "task": ("tasks:task", "One task: show, log, why, cancel, rerun, reproduce."),
+        "tasks": ("tasks:tasks", "List tasks."),
+    },
+    "Look": {
+        "bots": ("bots:bots", "List bots."),
+        "queues": ("queues:queues", "What waits, and who could run it."),
+        "pools": ("queues:pools", "Pools, and how they order their tasks."),
+        "servers": ("server:servers", "The servers at work, and dead ones."),
+        "doctor": ("doctor:doctor", "Check server, token, clock, bots and disk, and say what to do."),
+    },
+    "Administer": {
+        "token": ("tokens:token", "Tokens: create, list, revoke."),
+        "config": ("server:config", "The server's settings: check."),
+        "backup": ("data:backup", "Copy the data of a running server."),
+        "restore": ("data:restore", "Put a backup in place."),
+        "copy-db": ("data:copy_db", "Move an installation to another database."),
+    },
+    "Help": {
+        "help": ("manual:manual", "Pages of the manual: exit-codes, server, first-steps."),
+        "completion": ("manual:completion", "Shell completion for bash, zsh and fish."),
+    },
+}
+
+_PLACES: Final = {name: place for commands in SECTIONS.values() for name, (place, _) in commands.items()}
+
+
+class Commands(click.Group):
+    """The commands of the table, each imported when it is called for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_PLACES)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        if name not in _PLACES:
+            return None
+        module, _, attribute = _PLACES[name].partition(":")
+        found: click.Command = getattr(import_module(f"myrmidon.cli.{module}"), attribute)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _PLACES:
+            ctx.fail(f"There is no command {args[0]!r}.{_nearest(args[0])}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()], col_spacing=3)
+
+
+def _nearest(name: str) -> str:
+    from difflib import get_close_matches  # late: only a typing error needs it
+
+    close = get_close_matches(name, list(_PLACES), 1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Every command has --help. The first steps: myrmidon help first-steps",
+)
+@click.version_option(package_name="myrmidon", message="%(prog)s %(version)s")
+@click.pass_context
+def myrmidon(ctx: click.Context) -> None:
+    """Runs work on a legion of dumb, replaceable bots."""
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit. Nothing but a bug of ours ends in a traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = myrmidon.main(words, prog_name="myrmidon", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        code = done.exit_code
+    except click.exceptions.NoArgsIsHelpError as nothing:
+        click.echo(nothing.format_message(), err=True)
+        code = exits.USAGE
+    except click.ClickException as wrong:
+        _tell_wrong(wrong, as_json=_asks_for_json(words))
+        code = wrong.exit_code
+    except errors.CallFailed as failed:
+        tell(failed, as_json=_asks_for_json(words))
+        code = exits.of_error(failed)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("\nInterrupted.", err=True)
+        code = exits.INTERRUPTED
+    except BrokenPipeError:  # `myrmidon tasks | head`: nobody reads on, and there is nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = exits.OK
+    sys.exit(code if isinstance(code, int) else exits.OK)
+
+
+def _asks_for_json(words: Sequence[str]) -> bool:
+    before = words[: words.index("--")] if "--" in words else words
+    return "--json" in before
+
+
+def tell(failed: errors.CallFailed, *, as_json: bool) -> None:
+    """What went wrong, and what to do next."""
+    if as_json:
+        _print_json(failed.as_dict())
+        return
+    if len(failed.problems) > 1:
+        lines = [f"{len(failed.problems)} problems with the request; nothing was stored.", *_listed(failed)]
+    else:
+        lines = [failed.message]
+    _complain("\n".join(lines), _advice(failed))
+
+
+def _listed(failed: errors.CallFailed) -> list[str]:
+    told = [[problem.get(key, "") for key in ("path", "value", "allowed")] for problem in failed.problems]
+    return [f"  {path or 'request'}: got {value}; allowed: {allowed}" for path, value, allowed in told]
+
+
+def _tell_wrong(wrong: click.ClickException, *, as_json: bool) -> None:
+    """A command line that cannot be understood, or something else that click noticed."""
+    usage = wrong.ctx if isinstance(wrong, click.UsageError) else None
+    if as_json:
+        _print_json({"code": "usage" if usage else "failed", "message": wrong.format_message()})
+        return
+    if usage:
+        click.echo(usage.get_usage(), err=True)
+    _complain(wrong.format_message(), f"{usage.command_path} --help" if usage else "")
+
+
+def _complain(message: str, advice: str) -> None:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    if advice:
+        click.echo(f"{click.style('next:', bold=True)} {advice}", err=True)
+
+
+def _print_json(error: dict[str, object]) -> None:
+    import json  # late: `--help` is quicker without
+
+    click.echo(json.dumps({"error": error}))
+
+
+def _advice(failed: errors.CallFailed) -> str:
+    if isinstance(failed, errors.Untrusted):
+        return "set SSL_CERT_FILE to the certificate of the authority that signed it, if you trust that."
+    if isinstance(failed, errors.Unreachable):
+        return "start one with `myrmidon up`, or name yours with --server; `myrmidon doctor` looks closer."
+    if isinstance(failed, errors.NotAllowed):
+        return "give a token with MYRMIDON_TOKEN or `myrmidon login`; `myrmidon doctor` shows which one is used now."
+    if isinstance(failed, errors.Overloaded):
+        return "try again in a moment; `myrmidon doctor` looks closer."
+    if isinstance(failed, errors.ServerBroken):
+        return "look into the server's log; if it is a bug, please report it."
+    return ""

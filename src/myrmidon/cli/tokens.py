@@ -1,0 +1,81 @@
+"""`token`: who may come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from myrmidon.cli import show
+from myrmidon.cli.hand import Hand, connected, pages
+from myrmidon.cli.request import Duration
+
+ROLES = ("admin", "user", "viewer", "bot-bootstrap")
+
+
+@click.group()
+def token() -> None:
+    """Tokens: create, list, revoke."""
+
+
+@token.command()
+@click.argument("name")
+@click.option("--role", type=click.Choice(ROLES), default="user", show_default=True, help="What it may do.")
+@click.option("--group", help="The resource group it is bound to. Default: that of the server.")
+@click.option("--expires", type=Duration(), help="How long it is good. Default: until it is revoked.")
+@connected
+def create(hand: Hand, name: str, role: str, group: str | None, expires: int | None) -> None:
+    """Make a token for NAME and print it: it is shown only this once."""
+    made = hand.client.create_token(name, role=role, group=group, expires_in_s=expires)
+    if hand.as_json:
+        show.as_json(made)
+        return
+    click.echo(made["token"])
+    show.note(f"token {made['id']} for {name}, role {role}; it is not shown again")
+    if role == "bot-bootstrap":
+        show.note("a bot on another machine: " + invitation(hand.place.server, made["token"]))
+    else:
+        show.note(f"its owner runs: myrmidon login {hand.place.server}")
+
+
+def invitation(server: str, bootstrap: str) -> str:
+    """The command that starts a bot on any machine with Python; a refusal is shown, and not run."""
+    return f"curl -sSf '{server}/bootstrap?tok={bootstrap}' | python3 -"
+
+
+@token.command(name="list")
+@connected
+def list_tokens(hand: Hand) -> None:
+    """List tokens; never the tokens themselves."""
+    found = pages(hand.client.tokens, "tokens", 10_000)
+    if hand.as_json:
+        show.as_json(found)
+        return
+    show.table(
+        ("id", "role", "group", "state", "created", "name"),
+        [
+            (one["id"], one["role"], one["group"], _state(one), show.moment(one["created_at"]), one["name"])
+            for one in found["tokens"]
+        ],
+        empty="No tokens.",
+    )
+
+
+def _state(token: dict[str, Any]) -> str:
+    if token["revoked_at"]:
+        return "revoked"
+    if token["expires_at"]:
+        return f"until {show.moment(token['expires_at'])}"
+    return "good"
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@connected
+def revoke(hand: Hand, token_id: str) -> None:
+    """Make a token useless, on every server within 30 seconds."""
+    answer = hand.client.revoke_token(token_id)
+    if hand.as_json:
+        show.as_json(answer)
+        return
+    click.echo(f"Token {token_id} is revoked.")

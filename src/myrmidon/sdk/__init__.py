@@ -1,0 +1,1 @@
+"""The caller: talks to a server, over HTTP only."""

@@ -1,0 +1,216 @@
+"""Everything else a user types: lists, one thing in full, bots, tokens, the doctor; for people and for programs."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Up
+from tests.cli.terminal import Terminal
+
+
+@pytest.fixture(scope="session")
+def failed(up: Up) -> str:
+    """The id of a task that wrote to both streams and failed."""
+    task_id = up.terminal.ok(
+        "trigger", "-n", "failed", "-t", "shelf:3", "--", "sh", "-c", "echo out; echo err >&2; exit 3"
+    )
+    up.terminal.run("collect", task_id.strip())
+    return task_id.strip()
+
+
+@pytest.fixture(scope="session")
+def bot_id(up: Up) -> str:
+    return str(up.terminal.json("bots")["bots"][0]["bot_id"])
+
+
+def test_tasks_are_listed_by_what_they_are_like(terminal: Terminal, failed: str):
+    found = terminal.json("tasks", "--tag", "shelf:3", "--state", "failed", "--since", "1h", "--pool", "default")
+    assert [task["task_id"] for task in found["tasks"]] == [failed]
+    shown = terminal.ok("tasks", "--name", "failed")
+    assert shown.splitlines()[0].split() == ["TASK", "STATE", "AGE", "TOOK", "BOT", "NAME"]
+    assert failed in shown
+
+
+def test_a_list_ends_at_its_limit_and_says_so(terminal: Terminal, failed: str):
+    terminal.ok("run", "--", "true")
+    found = terminal.run("tasks", "--limit", "1")
+    assert len(found.stdout.splitlines()) == 2
+    assert "There are more" in found.stderr
+
+
+def test_a_task_is_shown_in_full(terminal: Terminal, failed: str):
+    shown = terminal.ok("task", "show", failed)
+    assert "FAILED (exit code 3)" in shown
+    assert "sh -c 'echo out; echo err >&2; exit 3'" in shown
+    assert "shelf:3" in shown
+    assert "priority:100" not in shown
+
+
+def test_a_log_is_shown_and_its_streams_can_be_had_apart(terminal: Terminal, failed: str):
+    done = terminal.run("task", "log", failed)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "err\n")
+    assert terminal.run("task", "log", "--stream", "stderr", failed).stdout == ""
+    followed = terminal.run("task", "log", "-f", failed)
+    assert (followed.returncode, followed.stdout, followed.stderr) == (3, "out\n", "err\n")
+
+
+def test_a_task_runs_again_and_here(terminal: Terminal, failed: str):
+    assert "runs again" in terminal.ok("task", "rerun", failed)
+    assert terminal.run("collect", failed).returncode == 3
+    assert len(terminal.json("task", "show", failed)["runs"]) == 2
+    here = terminal.run("task", "reproduce", failed)
+    assert (here.returncode, here.stdout) == (3, "out\n")
+
+
+def test_why_tells_of_a_task_that_has_ended(terminal: Terminal, failed: str):
+    assert "The task has ended: FAILED" in terminal.ok("task", "why", failed)
+
+
+LISTS: list[tuple[list[str], set[str]]] = [
+    (["tasks"], {"tasks", "cursor"}),
+    (["bots"], {"bots", "cursor"}),
+    (["queues"], {"queues", "cursor"}),
+    (["pools"], {"pools", "cursor"}),
+    (["servers"], {"servers"}),
+    (["token", "list"], {"tokens", "cursor"}),
+    (["doctor"], {"findings"}),
+    (["config", "check"], {"data_dir", "database", "port"}),
+]
+
+
+@pytest.mark.parametrize(("words", "keys"), LISTS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_every_list_is_json_with_stable_keys(terminal: Terminal, words: list[str], keys: set[str]):
+    found = terminal.json(*words)
+    assert keys <= set(found)
+    assert len(terminal.ok(*words).splitlines()) >= 2
+
+
+def test_one_thing_is_json_too(terminal: Terminal, failed: str, bot_id: str):
+    task = terminal.json("task", "show", failed)
+    assert {"task_id", "group", "request", "result", "runs"} <= set(task)
+    assert {"task_id", "state", "summary", "dimensions"} <= set(terminal.json("task", "why", failed))
+    assert {"bot_id", "status", "dimensions", "runs", "events"} <= set(terminal.json("bot", "show", bot_id))
+
+
+def status_of(terminal: Terminal, bot_id: str) -> str:
+    return str(terminal.json("bot", "show", bot_id, "--events", "0")["status"])
+
+
+def test_a_bot_is_put_aside_and_works_again(terminal: Terminal, bot_id: str):
+    terminal.ok("bot", "quarantine", bot_id, "--reason", "bad disk")
+    shown = terminal.ok("bot", "show", bot_id)
+    assert "quarantined" in shown
+    assert "bad disk" in shown
+    terminal.ok("bot", "quarantine", bot_id, "--undo")
+    terminal.ok("bot", "drain", bot_id)
+    assert status_of(terminal, bot_id) == "draining"
+    terminal.ok("bot", "drain", bot_id, "--undo")
+    assert status_of(terminal, bot_id) == "idle"
+
+
+def test_a_bot_is_started_used_terminated_and_forgotten(up: Up, tmp_path: Path):
+    words = ["bot", "--dir", str(tmp_path / "bot"), "--id", "third", "-d", "shelf=3", "--server", up.url]
+    with up.terminal.start(*words) as bot:
+        assert up.terminal.ok("run", "-d", "shelf=3", "--", "echo", "from the shelf") == "from the shelf\n"
+        up.terminal.ok("bot", "terminate", "third")
+        assert bot.wait(30) == 0
+    up.terminal.ok("bot", "delete", "third")
+    gone = up.terminal.run("bot", "show", "third")
+    assert gone.returncode == 66
+    assert "There is no bot third" in gone.stderr
+
+
+def test_an_invitation_is_a_command_with_a_token_of_its_own(terminal: Terminal):
+    made = terminal.json("bot", "invite", "--expires", "1h")
+    assert made["role"] == "bot-bootstrap"
+    assert made["command"].startswith("curl -sSf 'http://127.0.0.1:")
+    assert made["token"] in made["command"]
+
+
+def test_a_token_lets_in_what_its_role_may_and_nothing_once_revoked(up: Up, tmp_path: Path):
+    made = up.terminal.json("token", "create", "ada", "--role", "viewer")
+    ada = Terminal(tmp_path)
+    assert "Logged in" in ada.ok("login", up.url, given=f"{made['token']}\n")
+    ada.ok("tasks")
+    refused = ada.run("run", "--", "true")
+    assert refused.returncode == 77
+    assert "next:" in refused.stderr
+    up.terminal.ok("token", "revoke", made["id"])
+    assert ada.run("tasks").returncode == 77
+    assert [
+        one["revoked_at"] is not None for one in up.terminal.json("token", "list")["tokens"] if one["id"] == made["id"]
+    ] == [True]
+
+
+def test_the_doctor_finds_what_is_wrong(up: Up, tmp_path: Path):
+    assert all(finding["how"] == "ok" for finding in up.terminal.json("doctor")["findings"])
+    lost = Terminal(tmp_path, MYRMIDON_SERVER="http://127.0.0.1:9").run("doctor")
+    assert lost.returncode == 1
+    assert "start one with `myrmidon up`" in lost.stdout
+    stranger = Terminal(tmp_path, MYRMIDON_SERVER=up.url, MYRMIDON_TOKEN="myr_wrong").run("doctor")
+    assert stranger.returncode == 1
+    assert "is refused" in stranger.stdout
+
+
+def test_wrong_settings_are_told_all_at_once(terminal: Terminal):
+    done = terminal.run("config", "check", "--nonsense", "1", "--log-level", "loud")
+    assert done.returncode == 65
+    assert "nonsense" in done.stderr
+    assert "loud" in done.stderr
+    assert terminal.json("config", "check", "--log-mib", "10", "--metrics-open=true")["log_mib"] == 10
+
+
+@contextmanager
+def on_a_terminal(terminal: Terminal, *words: str, **variables: str) -> Iterator[Iterator[bytes]]:
+    """What a command writes when a person looks, piece by piece."""
+    ours, theirs = pty.openpty()
+    env = {**terminal.env, "TERM": "xterm", **variables}
+    child = subprocess.Popen([sys.executable, "-m", "myrmidon", *words], env=env, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        yield pieces(ours)
+    finally:
+        child.wait(30)
+        os.close(ours)
+
+
+def pieces(terminal: int) -> Iterator[bytes]:
+    with suppress(OSError):  # Linux says so when the last writer is gone
+        while piece := os.read(terminal, 65_536):
+            yield piece
+
+
+def seen(terminal: Terminal, *words: str, **variables: str) -> bytes:
+    """All of it."""
+    with on_a_terminal(terminal, *words, **variables) as shown:
+        return b"".join(shown)
+
+
+def test_there_are_colours_on_a_terminal_only_and_never_with_no_color(terminal: Terminal, failed: str):
+    assert b"\x1b[" in seen(terminal, "tasks")
+    assert b"\x1b[" not in seen(terminal, "tasks", NO_COLOR="1")
+    assert "\x1b[" not in terminal.ok("tasks")
+
+
+def test_collect_shows_a_bar_on_a_terminal(terminal: Terminal):
+    task_id = terminal.ok("trigger", "--", "true").strip()
+    shown = seen(terminal, "collect", task_id)
+    assert b"1/1" in shown
+    assert b"SUCCEEDED" in shown
+
+
+def test_a_person_is_told_what_a_task_waits_for(terminal: Terminal):
+    with on_a_terminal(terminal, "run", "-t", "stuck:yes", "-d", "gpu=a100", "--", "true") as shown:
+        told = b""
+        while b"waiting: No bot fits" not in told:
+            told += next(shown)
+        terminal.ok("task", "cancel", "--tag", "stuck:yes")
+        assert b"CANCELED" in b"".join(shown)

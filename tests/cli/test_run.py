@@ -1,0 +1,144 @@
+"""Commands run on real bots: their output, their codes, and how they are stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from tests.cli.terminal import Terminal
+
+
+def a_fifo(tmp_path: Path) -> Path:
+    """A command that reads it waits until the test writes to it."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    return fifo
+
+
+def test_run_shows_both_streams_and_exits_with_the_commands_code(terminal: Terminal):
+    done = terminal.run("run", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+
+
+def test_bytes_that_are_no_text_come_through(terminal: Terminal):
+    done = terminal.run("run", "--", "sh", "-c", r"printf 'a\377\000b' | od -An -tx1")
+    assert done.stdout.split() == ["61", "ff", "00", "62"]
+
+
+def test_a_line_is_seen_while_the_command_still_runs(terminal: Terminal, tmp_path: Path):
+    fifo = a_fifo(tmp_path)
+    with terminal.start("run", "--", "sh", "-c", f"echo first; cat {fifo}; exit 4") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "first\n"
+        assert running.poll() is None
+        fifo.write_text("second\n")
+        rest, _ = running.communicate(timeout=30)
+    assert (running.returncode, rest) == (4, "second\n")
+
+
+def test_options_reach_the_command(terminal: Terminal, tmp_path: Path):
+    (tmp_path / "secret").write_text("hush")
+    done = terminal.run(
+        *("run", "-e", "GREETING=hi", "--cwd", "below", "--cache", "c=kept", "--env-prefix", "WHERE=bin"),
+        *("--secret-file", str(tmp_path / "secret"), "--"),
+        *("sh", "-c", 'echo $GREETING ${PWD##*/}; ls -d ../kept; echo ${WHERE##*/}; cat "$MYRMIDON_SECRET_FILE"'),
+    )
+    assert done.stdout == "hi below\n../kept\nbin\nhush"
+    assert done.returncode == 0
+
+
+def test_a_fallback_is_taken_when_no_bot_has_what_is_wanted(terminal: Terminal):
+    done = terminal.run("run", "--no-wait-for-capacity", "-d", "gpu=a100", "--fallback", "gpu=", "--", "echo", "plan b")
+    assert (done.returncode, done.stdout) == (0, "plan b\n")
+
+
+def test_no_bot_at_all_is_an_exit_code_of_its_own(terminal: Terminal):
+    done = terminal.run("run", "--no-wait-for-capacity", "-d", "gpu=a100", "--", "true")
+    assert done.returncode == 122
+    assert "NO_RESOURCE" in done.stderr
+
+
+def test_a_timeout_is_124(terminal: Terminal):
+    done = terminal.run("run", "--timeout", "1s", "--grace", "1s", "--", "sleep", "60")
+    assert done.returncode == 124
+    assert "TIMED_OUT" in done.stderr
+
+
+def test_with_json_the_output_goes_to_stderr_and_the_task_to_stdout(terminal: Terminal):
+    done = terminal.run("run", "--json", "--name", "told", "-t", "a:b", "--", "sh", "-c", "echo out; exit 3")
+    task = json.loads(done.stdout)
+    assert done.returncode == 3
+    assert done.stderr == "out\n"
+    assert (task["request"]["name"], task["result"]["state"], task["result"]["exit_code"]) == ("told", "FAILED", 3)
+    assert "a:b" in task["request"]["tags"]
+
+
+def test_an_equal_earlier_result_answers_with_its_log(terminal: Terminal):
+    asked = ("run", "--json", "--idempotent", "-e", "ROUND=dedupe", "--", "sh", "-c", "echo once")
+    first, second = terminal.run(*asked), terminal.run(*asked)
+    assert (first.stderr, second.stderr) == ("once\n", "once\n")
+    assert json.loads(second.stdout)["result"]["deduped_from"] == json.loads(first.stdout)["result"]["run"]
+
+
+def test_ctrl_c_asks_once_and_cancels_the_second_time(terminal: Terminal, tmp_path: Path):
+    fifo = a_fifo(tmp_path)
+    with terminal.start("run", "--", "sh", "-c", f"echo begun; exec cat {fifo}") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline() == "begun\n"
+        running.send_signal(signal.SIGINT)
+        assert running.stderr.readline() == "\n"
+        assert "Ctrl-C again cancels task" in running.stderr.readline()
+        assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        _, rest = running.communicate(timeout=30)
+    assert running.returncode == 125
+    assert "Cancelling" in rest
+    assert "KILLED" in rest
+
+
+def test_a_request_with_problems_is_told_in_full(terminal: Terminal):
+    done = terminal.run("run", "-d", "os= x", "--cache", "A=../b", "--", "true")
+    assert done.returncode == 65
+    assert "3 problems" in done.stderr
+    assert done.stderr.count("allowed:") == 3
+    told = json.loads(terminal.run("run", "--json", "-d", "os= x", "--", "true").stdout)
+    assert told["error"]["code"] == "request.invalid"
+    assert told["error"]["problems"][0]["path"] == "slices[0].properties.dimensions.os[0]"
+
+
+def test_collect_waits_for_many_and_tells_of_the_first_that_failed(terminal: Terminal):
+    said = [terminal.ok("trigger", "--json", "--", "sh", "-c", f"echo {n}; exit {n}") for n in (0, 5, 6)]
+    made = [json.loads(text)["tasks"][0] for text in said]
+    done = terminal.run("collect", "--json", given=json.dumps({"tasks": made}))
+    assert done.returncode == 5
+    collected = json.loads(done.stdout)
+    assert [task["task_id"] for task in collected["tasks"]] == [task["task_id"] for task in made]
+    assert [task["result"]["exit_code"] for task in collected["tasks"]] == [0, 5, 6]
+    assert collected["waiting"] == []
+    plain = terminal.run("collect", "--log", *(f"{task['task_id'][:-2]}01" for task in made))
+    assert sorted(plain.stdout.split()) == ["0", "5", "6"]
+    assert plain.stderr.count("FAILED exit") == 2
+
+
+def test_what_has_not_ended_in_time_is_75_and_what_is_cancelled_125(terminal: Terminal):
+    task_id = terminal.ok("trigger", "--name", "never", "-d", "gpu=a100", "--", "true").strip()
+    waiting = terminal.run("collect", "--timeout", "0", task_id)
+    assert waiting.returncode == 75
+    why = terminal.ok("task", "why", task_id)
+    assert "none of the remaining bots has gpu:a100" in why
+    assert "CANCELED" in terminal.ok("task", "cancel", task_id)
+    assert terminal.run("collect", task_id).returncode == 125
+
+
+def test_everything_with_a_tag_is_cancelled(terminal: Terminal):
+    made = [terminal.ok("trigger", "-t", "batch:7", "-d", "gpu=a100", "--", "true").strip() for _ in range(2)]
+    assert terminal.json("task", "cancel", "--tag", "batch:7") == {"tasks": [], "tags": ["batch:7"]}
+    assert terminal.run("collect", *made).returncode == 125
+    assert terminal.run("task", "cancel").returncode == 2
+
+
+def test_trigger_can_wait(terminal: Terminal):
+    assert terminal.run("trigger", "--wait", "--", "sh", "-c", "exit 9").returncode == 9

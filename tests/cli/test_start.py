@@ -1,0 +1,68 @@
+"""Starting is quick, and the parts keep to themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import Terminal
+from tests.story import source
+
+HEAVY = ("rich", "urllib3", "msgspec", "myrmidon.server", "myrmidon.store", "myrmidon.scheduler", "myrmidon.model")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["help", "exit-codes"], ["task"]])
+def test_help_imports_nothing_heavy(words: list[str]):
+    program = (
+        "import sys\nfrom myrmidon.cli.main import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print(*sys.modules, sep='\\n', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    loaded = done.stderr.split()
+    assert [name for name in loaded if name.startswith(HEAVY)] == []
+
+
+def test_the_caller_imports_nothing_but_itself():
+    found = {imported for file in source.files("sdk") for imported in source.imported_files(file)}
+    assert [imported for imported in found if not imported.startswith("sdk/")] == []
+
+
+def test_the_hand_reaches_into_a_server_only_to_start_one_or_to_move_its_data():
+    allowed = {"cli/server.py", "cli/data.py"}
+    found = [
+        (file, imported)
+        for file in source.files("cli")
+        if file not in allowed
+        for imported in source.imported_files(file)
+        if not imported.startswith(("cli/", "sdk/"))
+    ]
+    assert found == []
+
+
+def test_an_unknown_command_gets_a_suggestion(tmp_path: Path):
+    done = Terminal(tmp_path).run("colect")
+    assert done.returncode == 2
+    assert "Did you mean 'collect'?" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed_and_complete(shell: str, tmp_path: Path):
+    assert "_MYRMIDON_COMPLETE" in Terminal(tmp_path).ok("completion", shell)
+
+
+def test_completion_completes(tmp_path: Path):
+    asked = {"_MYRMIDON_COMPLETE": "bash_complete", "COMP_WORDS": "myrmidon ta", "COMP_CWORD": "1"}
+    done = Terminal(tmp_path).run(**asked)
+    assert done.stdout.split() == ["plain,task", "plain,tasks"]
+
+
+def test_no_server_is_told_with_what_to_do(tmp_path: Path):
+    terminal = Terminal(tmp_path, MYRMIDON_SERVER="http://127.0.0.1:9")
+    done = terminal.run("tasks")
+    assert done.returncode == 69
+    assert "No server answers at http://127.0.0.1:9 (connection refused)" in done.stderr
+    assert "next: start one with `myrmidon up`" in done.stderr

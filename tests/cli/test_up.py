@@ -1,0 +1,107 @@
+"""`myrmidon up` starts, stops and leaves nothing behind; its data can be copied and put back."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from pathlib import Path
+
+from tests.cli.conftest import processes_of, start_up, stop_up
+from tests.cli.terminal import Terminal
+
+
+def test_up_starts_runs_and_stops_with_no_process_left(tmp_path: Path):
+    up = start_up(tmp_path, "--bots", "1")
+    assert "myrmidon run -- " in up.said
+    assert len(processes_of(up.data)) >= 3
+    up.terminal.ok("trigger", "--", "sleep", "600")
+    code, rest = stop_up(up)
+    assert code == 0
+    assert "Everything has stopped" in rest
+    assert processes_of(up.data) == []
+    assert not (tmp_path / "config" / "myrmidon" / "local.json").exists()
+
+
+def test_up_that_is_killed_takes_everything_with_it(tmp_path: Path):
+    up = start_up(tmp_path, "--bots", "1")
+    watched = [os.pidfd_open(pid) for pid in children_of(up.process.pid)]
+    up.process.kill()
+    up.process.communicate()
+    for child in watched:
+        assert ended(child), "a child outlived `myrmidon up`"
+        os.close(child)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def ended(pidfd: int, within_s: float = 30.0) -> bool:
+    return bool(select.select([pidfd], [], [], within_s)[0])
+
+
+def test_up_once_runs_a_command_and_exits_with_its_code(tmp_path: Path):
+    words = ["up", "--port", "0", "--bots", "1", "--data-dir", str(tmp_path / "legion"), "--once", "--"]
+    done = Terminal(tmp_path).run(*words, "sh", "-c", "echo hello; exit 3")
+    assert done.returncode == 3
+    assert "\nhello\n" in done.stdout
+    assert processes_of(tmp_path / "legion") == []
+
+
+def test_up_says_why_it_cannot_start(tmp_path: Path):
+    words = ["up", "--data-dir", str(tmp_path / "legion"), "--host", "203.0.113.1", "--plain-http"]
+    done = Terminal(tmp_path).run(*words)
+    assert done.returncode == 1
+    assert "The server did not start" in done.stderr
+    assert "Cannot listen on 203.0.113.1" in done.stderr
+
+
+def test_a_second_up_on_the_same_folder_is_refused_and_a_terminated_bot_stays_away(tmp_path: Path):
+    up = start_up(tmp_path, "--bots", "1")
+    second = up.terminal.run("up", "--data-dir", str(up.data), "--port", "0")
+    assert second.returncode == 1
+    assert f"up on this folder already, at {up.url}" in second.stderr
+    [bot] = up.terminal.json("bots")["bots"]
+    up.terminal.ok("bot", "terminate", bot["bot_id"])
+    assert up.process.stdout is not None
+    assert any("has ended, as it was told to" in line for line in up.process.stdout)
+    code, rest = stop_up(up)
+    assert (code, rest.count("starting it again")) == (0, 0)
+
+
+def test_a_backup_of_a_running_server_is_restored_elsewhere_with_its_tokens(tmp_path: Path):
+    up = start_up(tmp_path, "--bots", "0")
+    task_id = json.loads(up.terminal.ok("trigger", "--json", "--name", "kept", "--", "true"))["tasks"][0]["task_id"]
+    up.terminal.ok("backup", str(tmp_path / "copy"))
+    assert up.terminal.run("backup", str(tmp_path / "copy")).returncode == 78
+    in_use = up.terminal.run("restore", str(tmp_path / "copy"), "--replace")
+    assert in_use.returncode == 78
+    stop_up(up)
+
+    elsewhere = tmp_path / "elsewhere" / "legion"
+    terminal = Terminal(elsewhere.parent)
+    terminal.ok("restore", str(tmp_path / "copy"), "--data-dir", str(elsewhere))
+    again = start_up(elsewhere.parent, "--bots", "1")
+    try:
+        assert again.terminal.run("collect", task_id).returncode == 0
+    finally:
+        stop_up(again)
+
+
+def test_copy_db_moves_an_installation(tmp_path: Path):
+    up = start_up(tmp_path, "--bots", "0")
+    up.terminal.ok("trigger", "--name", "moved", "--", "true")
+    source, target = f"sqlite:///{up.data}/myrmidon.db", f"sqlite:///{tmp_path}/moved.db"
+    assert up.terminal.run("copy-db", source, target).returncode == 78
+    stop_up(up)
+    copied = up.terminal.json("copy-db", source, target)
+    assert copied["task_requests"]["rows"] == 1
+
+
+def test_sigterm_stops_up_too(tmp_path: Path):
+    up = start_up(tmp_path, "--bots", "0")
+    up.process.send_signal(signal.SIGTERM)
+    up.process.communicate(timeout=60)
+    assert up.process.returncode == 0

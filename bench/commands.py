@@ -1,0 +1,221 @@
+"""Commands on real bots: how much of a bare loop is left, how long one takes, and what output costs.
+
+    python -m bench.commands [--only NAME,NAME] [--quick]
+
+`myrmidon up` with two bots, its defaults and a database on a real disk; the client is the SDK. Whatever a bar compares
+is measured in turn, round by round, so that a busy machine changes both. Prints a table, then one line per bar:
+`bar NAME VALUE LIMIT ok|short`.
+
+    W4               1,000 x /bin/true with log and exit code, as a share of a bare subprocess.run loop in 2 processes
+    W4-latency       one /bin/true from submit to its result, p50, over a bare subprocess.run
+    W4-latency-p99   its p99 over its p50
+    log-rate         MB/s of output streamed by both bots together
+    log-flood        slowdown of commands on one bot beside floods of output on the other
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from bench.bed import real_disk
+from myrmidon.sdk.client import Client
+from myrmidon.sdk.transport import Transport
+
+TRUE = ["/bin/true"]
+BARE = "import subprocess\nfor _ in range({}): subprocess.run(['/bin/true'], capture_output=True)"
+FLOODS = {
+    "1 GB of text": "import sys\nfor _ in range(8192): sys.stdout.buffer.write((b'x' * 127 + b'\\n') * 1024)",
+    "a line of 100 MB": "import sys\nfor _ in range(100): sys.stdout.buffer.write(b'y' * (1 << 20))",
+    "100 MB of binary": "import os, sys\nfor _ in range(100): sys.stdout.buffer.write(os.urandom(1 << 20))",
+}
+
+
+class Sizes(NamedTuple):
+    tasks: int = 1_000
+    rounds: int = 5
+    ones: int = 200
+    stream_mb: int = 90
+    beside: int = 300
+
+
+QUICK = Sizes(tasks=50, rounds=1, ones=10, stream_mb=4, beside=20)
+
+
+@contextmanager
+def legion() -> Iterator[tuple[Client, list[str]]]:
+    """A server with two bots, and their ids."""
+    folder = Path(tempfile.mkdtemp(prefix="myrmidon-bench-", dir=real_disk()))
+    words = [sys.executable, "-m", "myrmidon", "up", "--json", "--port=0", f"--data-dir={folder}", "--bots=2"]
+    up = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        if up.stdout is None:
+            raise RuntimeError("no pipe to the server")
+        told = json.loads(up.stdout.readline() or "{}")
+        client = Client(Transport(told["server"], (folder / "admin.token").read_text().strip()))
+        yield client, sorted(bot["bot_id"] for bot in client.bots()["bots"])
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def a_task(command: Sequence[str], **dimensions: list[str]) -> dict[str, Any]:
+    properties = {"dimensions": {"pool": ["default"], **dimensions}, "command": list(command)}
+    return {"name": "bench", "slices": [{"properties": properties}]}
+
+
+def run_all(client: Client, tasks: Sequence[dict[str, Any]]) -> list[str]:
+    """Submit, and wait until the last one has ended well."""
+    ids = [one["task_id"] for one in client.submit(tasks)]
+    wait_all(client, ids)
+    return ids
+
+
+def wait_all(client: Client, ids: Sequence[str]) -> None:
+    left = list(ids)
+    while left:
+        states = {one["task_id"]: one["state"] for one in client.wait(left, all_of=True)["tasks"]}
+        if bad := {state for state in states.values() if state not in ("READY", "RUNNING", "SUCCEEDED")}:
+            raise RuntimeError(f"a command of the benchmark ended {bad}")
+        left = [one for one in left if states[one] != "SUCCEEDED"]
+
+
+def timed(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def bare(n: int) -> None:
+    """The same number of commands in a loop, in two processes."""
+    both = [subprocess.Popen([sys.executable, "-c", BARE.format(n // 2)]) for _ in range(2)]
+    for one in both:
+        one.wait()
+
+
+class Bench:
+    """Measures on one legion, and notes what it measures in a table."""
+
+    def __init__(self, client: Client, bots: Sequence[str], sizes: Sizes) -> None:
+        self.client = client
+        self.bots = bots
+        self.sizes = sizes
+        self._latency: tuple[float, float, float] | None = None
+
+    def note(self, what: str, figure: str) -> None:
+        print(f"  {what:<58} {figure:>24}", flush=True)
+
+    def w4(self) -> float:
+        n = self.sizes.tasks
+        tasks = [a_task(TRUE) for _ in range(n)]
+        run_all(self.client, tasks)  # to warm up
+        ours, loop = [], []
+        for _ in range(self.sizes.rounds):
+            ours.append(n / timed(lambda: run_all(self.client, tasks)))
+            loop.append(n / timed(lambda: bare(n)))
+        self.note("/bin/true on two bots", f"{median(ours):,.0f}/s")
+        self.note("/bin/true in two bare loops", f"{median(loop):,.0f}/s")
+        return median(ours) / median(loop)
+
+    def latency(self) -> float:
+        p50, _, alone = self._measured_latency()
+        return p50 / alone
+
+    def latency_p99(self) -> float:
+        p50, p99, _ = self._measured_latency()
+        return p99 / p50
+
+    def _measured_latency(self) -> tuple[float, float, float]:
+        if self._latency is None:
+            ours, alone = [], []
+            for _ in range(self.sizes.ones + 10):
+                ours.append(timed(lambda: run_all(self.client, [a_task(TRUE)])))
+                alone.append(timed(lambda: subprocess.run(TRUE, capture_output=True, check=True)))
+            ours, alone = sorted(ours[10:]), sorted(alone[10:])
+            p99 = ours[int(len(ours) * 0.99) - 1]
+            self._latency = median(ours), p99, median(alone)
+            self.note("one /bin/true, p50, p99", f"{median(ours) * 1e3:.2f} ms, {p99 * 1e3:.2f} ms")
+            self.note("one bare subprocess.run, p50", f"{median(alone) * 1e3:.2f} ms")
+        return self._latency
+
+    def log_rate(self) -> float:
+        mb = self.sizes.stream_mb
+        command = ["head", "-c", str(mb * 1_000_000), "/dev/zero"]
+        tasks = [a_task(command, id=[bot]) for bot in self.bots]
+        rates = [len(tasks) * mb / timed(lambda: run_all(self.client, tasks)) for _ in range(self.sizes.rounds)]
+        self.note(f"{len(tasks)} x {mb} MB of output", f"{median(rates):.0f} MB/s")
+        return median(rates)
+
+    def log_flood(self) -> float:
+        """The worst of the floods; before and after each, the same commands without one."""
+        here, there = self.bots[:2]
+        tasks = [a_task(TRUE, id=[here]) for _ in range(self.sizes.beside)]
+        run_all(self.client, tasks)  # to warm up
+        worst = 0.0
+        for name, program in FLOODS.items():
+            quiet, beside = [], []
+            for _ in range(self.sizes.rounds):
+                quiet.append(timed(lambda: run_all(self.client, tasks)))
+                flood = self.client.submit([a_task([sys.executable, "-c", program], id=[there])])[0]["task_id"]
+                beside.append(timed(lambda: run_all(self.client, tasks)))
+                wait_all(self.client, [flood])
+            self.note(f"beside {name}", f"{median(beside) / median(quiet):.2f} x")
+            worst = max(worst, median(beside) / median(quiet))
+        return worst
+
+
+class Bar(NamedTuple):
+    name: str
+    limit: str
+    measure: Callable[[Bench], float]
+    at_least: bool = False
+
+    def line(self, value: float) -> str:
+        good = value >= float(self.limit) if self.at_least else value <= float(self.limit)
+        return f"bar {self.name} {value:.2f} {self.limit} {'ok' if good else 'short'}"
+
+
+BARS = (
+    Bar("W4", "0.7", Bench.w4, at_least=True),
+    Bar("W4-latency", "8", Bench.latency),
+    Bar("W4-latency-p99", "3", Bench.latency_p99),
+    Bar("log-rate", "50", Bench.log_rate, at_least=True),
+    Bar("log-flood", "1.1", Bench.log_flood),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="NAMES", help="the bars to measure, with commas between")
+    parser.add_argument("--quick", action="store_true", help="small sizes: does everything work?")
+    asked = parser.parse_args()
+    wanted = {name for name in asked.only.split(",") if name} or {bar.name for bar in BARS}
+    if unknown := wanted - {bar.name for bar in BARS}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(bar.name for bar in BARS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else its files and servers would stay
+    lines = []
+    with legion() as (client, bots):
+        bench = Bench(client, bots, QUICK if asked.quick else Sizes())
+        for bar in BARS:
+            if bar.name in wanted:
+                print(bar.name, flush=True)
+                lines.append(bar.line(bar.measure(bench)))
+    print()
+    for line in lines:
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -54,6 +54,10 @@ coverage-report:
 planted: $(VENV)/ready servers ## Plant known bugs, and see that the tests catch every one
 	$(PYTHON) -m tests.planted
 
+.PHONY: bench
+bench: $(VENV)/ready ## The speed of the whole: commands on real bots, output, a large idle fleet
+	$(PYTHON) -m bench
+
 .PHONY: bench-core
 bench-core: $(VENV)/ready servers ## The speed of the core on the three databases, fully durable
 	$(PYTHON) -m bench.core

@@ -1,10 +1,7 @@
 """Commands on real bots: how much of a bare loop is left, how long one takes, and what output costs.
 
-    python -m bench.commands [--only NAME,NAME] [--quick]
-
 `myrmidon up` with two bots, its defaults and a database on a real disk; the client is the SDK. Whatever a bar compares
-is measured in turn, round by round, so that a busy machine changes both. Prints a table, then one line per bar:
-`bar NAME VALUE LIMIT ok|short`.
+is measured in turn, round by round, so that a busy machine changes both.
 
     W4               1,000 x /bin/true with log and exit code, as a share of a bare subprocess.run loop in 2 processes
     W4-latency       one /bin/true from submit to its result, p50, over a bare subprocess.run
@@ -15,7 +12,6 @@ is measured in turn, round by round, so that a busy machine changes both. Prints
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import signal
@@ -29,6 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from bench import peers
+from bench.bars import Bar, note
 from bench.bed import real_disk
 from myrmidon.sdk.client import Client
 from myrmidon.sdk.transport import Transport
@@ -36,10 +34,11 @@ from myrmidon.sdk.transport import Transport
 TRUE = ["/bin/true"]
 BARE = "import subprocess\nfor _ in range({}): subprocess.run(['/bin/true'], capture_output=True)"
 FLOODS = {
-    "1 GB of text": "import sys\nfor _ in range(8192): sys.stdout.buffer.write((b'x' * 127 + b'\\n') * 1024)",
-    "a line of 100 MB": "import sys\nfor _ in range(100): sys.stdout.buffer.write(b'y' * (1 << 20))",
-    "100 MB of binary": "import os, sys\nfor _ in range(100): sys.stdout.buffer.write(os.urandom(1 << 20))",
+    "1 GB of text": (1000, "sys.stdout.buffer.write((b'x' * 127 + b'\\n') * 7813)"),
+    "a line of 100 MB": (100, "sys.stdout.buffer.write(b'y' * 1_000_000)"),
+    "100 MB of binary": (100, "sys.stdout.buffer.write(os.urandom(1_000_000))"),
 }
+"""Megabytes, and how a program writes one of them."""
 
 
 class Sizes(NamedTuple):
@@ -48,9 +47,10 @@ class Sizes(NamedTuple):
     ones: int = 200
     stream_mb: int = 90
     beside: int = 300
+    flood: float = 1.0
 
 
-QUICK = Sizes(tasks=50, rounds=1, ones=10, stream_mb=4, beside=20)
+QUICK = Sizes(tasks=50, rounds=1, ones=10, stream_mb=2, beside=20, flood=0.01)
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def bare(n: int) -> None:
 
 
 class Bench:
-    """Measures on one legion, and notes what it measures in a table."""
+    """Measures on one legion."""
 
     def __init__(self, client: Client, bots: Sequence[str], sizes: Sizes) -> None:
         self.client = client
@@ -114,19 +114,19 @@ class Bench:
         self.sizes = sizes
         self._latency: tuple[float, float, float] | None = None
 
-    def note(self, what: str, figure: str) -> None:
-        print(f"  {what:<58} {figure:>24}", flush=True)
-
     def w4(self) -> float:
         n = self.sizes.tasks
         tasks = [a_task(TRUE) for _ in range(n)]
         run_all(self.client, tasks)  # to warm up
         ours, loop = [], []
+        others = iter(peers.installed().values())
         for _ in range(self.sizes.rounds):
             ours.append(n / timed(lambda: run_all(self.client, tasks)))
             loop.append(n / timed(lambda: bare(n)))
-        self.note("/bin/true on two bots", f"{median(ours):,.0f}/s")
-        self.note("/bin/true in two bare loops", f"{median(loop):,.0f}/s")
+            for name, rate in peers.commands_per_second(next(others, [])).items():
+                note(f"/bin/true by {name}", f"{rate:,.0f}/s")
+        note("/bin/true on two bots", f"{median(ours):,.0f}/s")
+        note("/bin/true in two bare loops", f"{median(loop):,.0f}/s")
         return median(ours) / median(loop)
 
     def latency(self) -> float:
@@ -146,8 +146,8 @@ class Bench:
             ours, alone = sorted(ours[10:]), sorted(alone[10:])
             p99 = ours[int(len(ours) * 0.99) - 1]
             self._latency = median(ours), p99, median(alone)
-            self.note("one /bin/true, p50, p99", f"{median(ours) * 1e3:.2f} ms, {p99 * 1e3:.2f} ms")
-            self.note("one bare subprocess.run, p50", f"{median(alone) * 1e3:.2f} ms")
+            note("one /bin/true, p50, p99", f"{median(ours) * 1e3:.2f} ms, {p99 * 1e3:.2f} ms")
+            note("one bare subprocess.run, p50", f"{median(alone) * 1e3:.2f} ms")
         return self._latency
 
     def log_rate(self) -> float:
@@ -155,7 +155,7 @@ class Bench:
         command = ["head", "-c", str(mb * 1_000_000), "/dev/zero"]
         tasks = [a_task(command, id=[bot]) for bot in self.bots]
         rates = [len(tasks) * mb / timed(lambda: run_all(self.client, tasks)) for _ in range(self.sizes.rounds)]
-        self.note(f"{len(tasks)} x {mb} MB of output", f"{median(rates):.0f} MB/s")
+        note(f"{len(tasks)} x {mb} MB of output", f"{median(rates):.0f} MB/s")
         return median(rates)
 
     def log_flood(self) -> float:
@@ -164,27 +164,17 @@ class Bench:
         tasks = [a_task(TRUE, id=[here]) for _ in range(self.sizes.beside)]
         run_all(self.client, tasks)  # to warm up
         worst = 0.0
-        for name, program in FLOODS.items():
+        for name, (mb, write) in FLOODS.items():
+            program = f"import os, sys\nfor _ in range({round(mb * self.sizes.flood)}): {write}"
             quiet, beside = [], []
             for _ in range(self.sizes.rounds):
                 quiet.append(timed(lambda: run_all(self.client, tasks)))
                 flood = self.client.submit([a_task([sys.executable, "-c", program], id=[there])])[0]["task_id"]
                 beside.append(timed(lambda: run_all(self.client, tasks)))
                 wait_all(self.client, [flood])
-            self.note(f"beside {name}", f"{median(beside) / median(quiet):.2f} x")
+            note(f"beside {name}", f"{median(beside) / median(quiet):.2f} x")
             worst = max(worst, median(beside) / median(quiet))
         return worst
-
-
-class Bar(NamedTuple):
-    name: str
-    limit: str
-    measure: Callable[[Bench], float]
-    at_least: bool = False
-
-    def line(self, value: float) -> str:
-        good = value >= float(self.limit) if self.at_least else value <= float(self.limit)
-        return f"bar {self.name} {value:.2f} {self.limit} {'ok' if good else 'short'}"
 
 
 BARS = (
@@ -196,26 +186,14 @@ BARS = (
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="NAMES", help="the bars to measure, with commas between")
-    parser.add_argument("--quick", action="store_true", help="small sizes: does everything work?")
-    asked = parser.parse_args()
-    wanted = {name for name in asked.only.split(",") if name} or {bar.name for bar in BARS}
-    if unknown := wanted - {bar.name for bar in BARS}:
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(bar.name for bar in BARS)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else its files and servers would stay
+def measure(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
+    """The lines of these bars."""
+    if not wanted:
+        return []
     lines = []
     with legion() as (client, bots):
-        bench = Bench(client, bots, QUICK if asked.quick else Sizes())
-        for bar in BARS:
-            if bar.name in wanted:
-                print(bar.name, flush=True)
-                lines.append(bar.line(bar.measure(bench)))
-    print()
-    for line in lines:
-        print(line)
-
-
-if __name__ == "__main__":
-    main()
+        bench = Bench(client, bots, QUICK if quick else Sizes())
+        for bar in wanted:
+            print(bar.name, flush=True)
+            lines.append(bar.line(bar.measure(bench)))
+    return lines

@@ -22,6 +22,7 @@ from itertools import product
 from statistics import median
 from typing import Any, NamedTuple
 
+from bench.bars import Bar, chosen, note
 from bench.bed import DIMENSIONS, KINDS, Bed, Ground, a_request
 from bench.floor import Floor
 from bench.rows import Sample, load, sample
@@ -59,16 +60,11 @@ QUICK = Sizes(
 
 
 class Bench:
-    """Measures, and notes what it measures in a table."""
+    """Measures on grounds of its own."""
 
     def __init__(self, ground: Ground, sizes: Sizes) -> None:
         self.ground = ground
         self.sizes = sizes
-        self.table: list[tuple[str, str]] = []
-
-    def note(self, what: str, figure: str) -> None:
-        self.table.append((what, figure))
-        print(f"  {what:<58} {figure:>24}", flush=True)
 
     # -- lives against the floor
 
@@ -76,7 +72,7 @@ class Bench:
         """Lives per second of the verbs over those of the floor, in turn."""
         s = self.sizes
         if kind == "sqlite":
-            self.note("sqlite: commits of one row, as limits.py counts them", f"{self._commits():,.0f}/s")
+            note("sqlite: commits of one row, as limits.py counts them", f"{self._commits():,.0f}/s")
         with ExitStack() as stack:
             verbs, bare = (stack.enter_context(self.ground.bed(kind)) for _ in range(2))
             verbs.greet()
@@ -86,8 +82,8 @@ class Bench:
             rounds = [self._life_round(verbs, floor) for _ in range(s.life_rounds)]
         lives = s.life_batches * s.batch
         ours, theirs = (lives / median(each) for each in zip(*rounds, strict=True))
-        self.note(f"{kind}: lives by the verbs", f"{ours:,.0f}/s")
-        self.note(f"{kind}: lives by the floor", f"{theirs:,.0f}/s")
+        note(f"{kind}: lives by the verbs", f"{ours:,.0f}/s")
+        note(f"{kind}: lives by the floor", f"{theirs:,.0f}/s")
         return ours / theirs
 
     def _life_round(self, verbs: Bed, floor: Floor) -> tuple[float, float]:
@@ -146,9 +142,9 @@ class Bench:
         """The same on the servers, for the table only."""
         for kind in KINDS[1:] if self.sizes.deep_elsewhere else ():
             try:
-                self.note(f"{kind}: so here it would be", f"{measure(kind):.2f}")
+                note(f"{kind}: so here it would be", f"{measure(kind):.2f}")
             except CannotStart as why:
-                self.note(str(why), "-")
+                note(str(why), "-")
 
     def _filled(self, bed: Bed, queues: int, ready: int, pool: str = "default") -> Site:
         """READY tasks in so many queues, and a bot that serves them all."""
@@ -175,7 +171,7 @@ class Bench:
                         spent.append(took)
             few, many = (median(spent) for spent in times)
             for name, each in zip(names, (few, many), strict=True):
-                self.note(f"{name}, claim of {n}", f"{each * 1e3:.2f} ms")
+                note(f"{name}, claim of {n}", f"{each * 1e3:.2f} ms")
             worst = max(worst, many / few)
         return worst
 
@@ -189,7 +185,7 @@ class Bench:
             self._lives(bed, 10 * s.batch)  # to warm up
             spent = [timed(lambda: self._lives(bed, s.flat_lives)) for _ in range(10)]
         rates = " ".join(f"{s.flat_lives / each:.0f}" for each in spent)
-        self.note(f"{kind}: lives/s in ten rounds of {s.flat_lives:,}", rates)
+        note(f"{kind}: lives/s in ten rounds of {s.flat_lives:,}", rates)
         return spent[-1] / spent[0]
 
     def _lives(self, bed: Bed, lives: int) -> None:
@@ -205,8 +201,8 @@ class Bench:
             few = median(self._feed(bed, s.few_children) for _ in range(s.few_jobs))
             many = median(self._feed(bed, s.children) for _ in range(2))
             few = median([few, *(self._feed(bed, s.few_children) for _ in range(s.few_jobs))])
-        self.note(f"a parent of {s.few_children:,} ends", f"{few * 1e6:.1f} us per child")
-        self.note(f"a parent of {s.children:,} ends", f"{many * 1e6:.1f} us per child")
+        note(f"a parent of {s.few_children:,} ends", f"{few * 1e6:.1f} us per child")
+        note(f"a parent of {s.children:,} ends", f"{many * 1e6:.1f} us per child")
         return many / few
 
     def _feed(self, bed: Bed, children: int) -> float:
@@ -244,7 +240,7 @@ class Bench:
         numbers = map(str, (s.memory_lives, s.warm_up, s.batch))
         command = [sys.executable, "-m", "bench.memory", self.ground.url("sqlite"), *numbers]
         grown = float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-        self.note(f"sqlite: the process grows over {s.memory_lives:,} lives by", f"{grown:.1f} MB")
+        note(f"sqlite: the process grows over {s.memory_lives:,} lives by", f"{grown:.1f} MB")
         return grown
 
 
@@ -291,20 +287,6 @@ def timed(work: Callable[[], Any]) -> float:
 # ---------------------------------------------------------------- bars
 
 
-class Bar(NamedTuple):
-    """A figure and what it must reach; at most the limit, or at least it."""
-
-    name: str
-    limit: str
-    measure: Callable[[Bench], float]
-    at_least: bool = False
-
-    def line(self, value: float) -> str:
-        limit = float(self.limit)
-        good = value >= limit if self.at_least else value <= limit
-        return f"bar {self.name} {value:.2f} {self.limit} {'ok' if good else 'short'}"
-
-
 def _life(kind: str) -> Bar:
     return Bar(f"life-{kind}", "0.5", lambda bench: bench.life(kind), at_least=True)
 
@@ -329,9 +311,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="NAMES", help="the bars to measure, with commas between")
     parser.add_argument("--quick", action="store_true", help="small sizes: does everything work?")
     asked = parser.parse_args()
-    wanted = {name for name in asked.only.split(",") if name} or {bar.name for bar in BARS}
-    if unknown := wanted - {bar.name for bar in BARS}:
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(bar.name for bar in BARS)}")
+    wanted = chosen(BARS, asked.only)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else its files and servers would stay
     ground = Ground()
     bench = Bench(ground, QUICK if asked.quick else Sizes())
@@ -339,10 +319,9 @@ def main() -> None:
     gc.set_threshold(50_000)
     lines = []
     try:
-        for bar in BARS:
-            if bar.name in wanted:
-                print(bar.name, flush=True)
-                lines.append(bar.line(_measured(bench, bar)))
+        for bar in wanted:
+            print(bar.name, flush=True)
+            lines.append(bar.line(_measured(bench, bar)))
     finally:
         ground.close()
     print()
@@ -355,7 +334,7 @@ def _measured(bench: Bench, bar: Bar) -> float:
     try:
         return bar.measure(bench)
     except CannotStart as why:
-        bench.note(str(why), "-")
+        note(str(why), "-")
         return math.nan
 
 

@@ -1,10 +1,7 @@
 """A large idle fleet on one server: memory per bot, processor, and how fast a submit reaches a waiting bot.
 
-    python -m bench.fleet --bots 20000
-
 One real server process on SQLite with its defaults; the bots are connections of this process that speak the
-bots' wire: handshake, then long polls of 30 s over one kept connection each. Prints a table and three lines,
-`bar NAME VALUE LIMIT ok|short`:
+bots' wire: handshake, then long polls of 30 s over one kept connection each. The bars:
 
     fleet-memory   KiB of the server's resident memory per bot, the server itself included
     fleet-cpu      share of one core while nothing happens
@@ -16,7 +13,6 @@ the table says how many.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -24,14 +20,16 @@ import resource
 import tempfile
 import time
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from bench.bars import Bar, note
+from bench.bed import real_disk
 from tests.live import LiveServer, live_server
 
-LIMITS = {"fleet-memory": 30.0, "fleet-cpu": 0.2, "fleet-wake": 100.0}
 POLL_S = 30
 SPARE_FILES = 500
 AT_ONCE = 64
@@ -180,15 +178,16 @@ async def measure(server: LiveServer, bots: int, window_s: float, wakes: int) ->
     client = Connection()
     await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", server.port)
     await fleet.wake_times(client, 5)  # the queue becomes known
-    await asyncio.sleep(POLL_S)  # every bot is in a poll that found nothing new
+    await asyncio.sleep(min(POLL_S, window_s))  # every bot is in a poll that found nothing new
     before, at = processor_s(server.pid), time.perf_counter()
     await asyncio.sleep(window_s)
     share = (processor_s(server.pid) - before) / (time.perf_counter() - at)
     kib = resident_kib(server.pid)
     took = sorted(await fleet.wake_times(client, wakes))
     fleet.check()
-    print(f"{bots} bots joined in {joined_s:.1f} s; the server grew from {started_kib >> 10} to {kib >> 10} MiB")
-    print(f"wake p50 {1000 * took[len(took) // 2]:.2f} ms, p99 {1000 * took[len(took) * 99 // 100]:.2f} ms")
+    note(f"{bots:,} bots join in", f"{joined_s:.1f} s")
+    note("the server grows", f"from {started_kib >> 10} to {kib >> 10} MiB")
+    note("wake p50, p99", f"{1000 * took[len(took) // 2]:.1f} ms, {1000 * took[len(took) * 99 // 100]:.1f} ms")
     return {
         "fleet-memory": kib / bots,
         "fleet-cpu": share,
@@ -202,25 +201,26 @@ def allowed_bots(wanted: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     most = hard - SPARE_FILES if hard != resource.RLIM_INFINITY else wanted
     if most < wanted:
-        print(f"the system allows {hard} open files: {most} bots in place of {wanted}")
+        note(f"the system allows {hard:,} open files, so bots are", f"{most:,} of {wanted:,}")
     return min(wanted, most)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="a large idle fleet on one server")
-    parser.add_argument("--bots", type=int, default=20_000)
-    parser.add_argument("--window", type=float, default=60.0, help="seconds over which the processor is measured")
-    parser.add_argument("--wakes", type=int, default=500)
-    given = parser.parse_args(arguments)
-    bots = allowed_bots(given.bots)
+BARS = (
+    Bar("fleet-memory", "30", itemgetter("fleet-memory")),
+    Bar("fleet-cpu", "0.2", itemgetter("fleet-cpu")),
+    Bar("fleet-wake", "100", itemgetter("fleet-wake")),
+)
+
+
+def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
+    """The lines of these bars, of one fleet."""
+    if not wanted:
+        return []
+    print("fleet", flush=True)
+    bots, window_s, wakes = (100, 1.0, 20) if quick else (allowed_bots(20_000), 60.0, 500)
     with (
-        tempfile.TemporaryDirectory(prefix="fleet-", dir=os.environ.get("MYRMIDON_BENCH_DIR")) as folder,
+        tempfile.TemporaryDirectory(prefix="fleet-", dir=real_disk()) as folder,
         live_server(f"sqlite:///{folder}/fleet.db", folder=Path(folder)) as server,
     ):
-        found = uvloop.run(measure(server, bots, given.window, given.wakes))
-    for name, value in found.items():
-        print(f"bar {name} {value:.3f} {LIMITS[name]:g} {'ok' if value <= LIMITS[name] else 'short'}")
-
-
-if __name__ == "__main__":
-    main()
+        found = uvloop.run(measure(server, bots, window_s, wakes))
+    return [bar.line(bar.measure(found)) for bar in wanted]

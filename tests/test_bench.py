@@ -21,13 +21,14 @@ NAMES = [
     "life-sqlite", "life-postgresql", "life-mariadb", "deep-1-queue", "deep-1000-queues", "many-queues",
     "flat-postgresql", "flat-mariadb", "flat-sqlite", "fan-out", "memory",
 ]  # fmt: skip
+WHOLE = [
+    "W4", "W4-latency", "W4-latency-p99", "fleet-memory", "fleet-cpu", "fleet-wake", "log-rate", "log-flood",
+]  # fmt: skip
 WRITTEN = ("task_requests", "task_slices", "task_tags", "task_results", "task_runs", "task_to_run", "outbox")
 
 
-def bench(*args):
-    return subprocess.run(
-        [sys.executable, "-m", "bench.core", *args], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+def bench(*args, module="bench.core"):
+    return subprocess.run([sys.executable, "-m", module, *args], cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def test_there_is_a_bar_for_everything_that_was_promised():
@@ -42,6 +43,15 @@ def test_a_quick_run_ends_with_one_line_per_bar():
     matched = [LINE.fullmatch(line) for line in lines]
     assert all(matched), ran.stdout
     assert [found[1] for found in matched if found] == only
+
+
+def test_a_quick_run_of_the_whole_ends_with_one_line_per_bar():
+    ran = bench("--quick", module="bench")
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()[-len(WHOLE) :]
+    matched = [LINE.fullmatch(line) for line in lines]
+    assert all(matched), ran.stdout
+    assert [found[1] for found in matched if found] == WHOLE
 
 
 def test_a_bar_that_does_not_exist_is_refused():

@@ -1,0 +1,33 @@
+"""The speed of the whole: `make bench`, or `python -m bench [--only NAME,NAME] [--quick]`.
+
+A table of what was measured, with figures of other systems that are installed in turn with ours; then one line per bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from bench import bars, commands, fleet
+
+BARS = (*commands.BARS[:3], *fleet.BARS, *commands.BARS[3:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="NAMES", help="the bars to measure, with commas between")
+    parser.add_argument("--quick", action="store_true", help="small sizes: does everything work?")
+    asked = parser.parse_args()
+    wanted = bars.chosen(BARS, asked.only)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else its files and servers would stay
+    lines = commands.measure([bar for bar in wanted if bar in commands.BARS], quick=asked.quick)
+    lines += fleet.measure_bars([bar for bar in wanted if bar in fleet.BARS], quick=asked.quick)
+    print()
+    names = [bar.name for bar in BARS]
+    for line in sorted(lines, key=lambda line: names.index(line.split()[1])):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Bars: figures with a limit each, in lines that a script can read: `bar NAME VALUE LIMIT ok|short`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+
+class Bar(NamedTuple):
+    """A figure and what it must reach; at most the limit, or at least it."""
+
+    name: str
+    limit: str
+    measure: Callable[[Any], float]
+    at_least: bool = False
+
+    def line(self, value: float) -> str:
+        limit = float(self.limit)
+        good = value >= limit if self.at_least else value <= limit
+        return f"bar {self.name} {value:.2f} {self.limit} {'ok' if good else 'short'}"
+
+
+def chosen(bars: Sequence[Bar], only: str) -> list[Bar]:
+    """Those that were asked for by name, with commas between; all when none were."""
+    wanted = {name for name in only.split(",") if name} or {bar.name for bar in bars}
+    if unknown := wanted - {bar.name for bar in bars}:
+        known = ", ".join(bar.name for bar in bars)
+        print(f"there is no {', '.join(sorted(unknown))}; there are {known}", file=sys.stderr)
+        raise SystemExit(2)
+    return [bar for bar in bars if bar.name in wanted]
+
+
+def note(what: str, figure: str) -> None:
+    """One line of the table above the bars."""
+    print(f"  {what:<58} {figure:>24}", flush=True)

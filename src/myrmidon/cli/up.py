@@ -196,7 +196,7 @@ class Legion:
 
     def suggest(self) -> None:
         """The first things to try, by the name under which this program is found."""
-        myrmidon = "myrmidon" if shutil.which("myrmidon") else os.path.relpath(sys.argv[0])
+        myrmidon = own_name()
         self.say("In another terminal, try:")
         self.say(f"  {myrmidon} run -- sh -c 'echo hello from $(hostname)'")
         self.say(f"  {myrmidon} bots")
@@ -258,6 +258,14 @@ class Legion:
 def _flag(name: str, value: object) -> str:
     flag = f"--{name.replace('_', '-')}"
     return flag if value is True else f"{flag}={value}"
+
+
+def own_name() -> str:
+    """What to type to call this program: its name, its path where the shell would not find it, or as a module."""
+    if shutil.which("myrmidon"):
+        return "myrmidon"
+    beside = Path(sys.executable).with_name("myrmidon")
+    return os.path.relpath(beside) if beside.exists() else f"{show_path(Path(sys.executable))} -m myrmidon"
 
 
 def show_path(path: Path) -> str:

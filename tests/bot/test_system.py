@@ -21,7 +21,7 @@ def test_every_platform_has_a_name(platform: str, name: str):
 def test_a_bot_refuses_to_start_where_it_cannot_kill():
     system.check_fit("linux")
     system.check_fit("macos")
-    with pytest.raises(NotImplementedError, match="Windows"):
+    with pytest.raises(system.Unfit, match="Windows"):
         system.check_fit("windows")
 
 

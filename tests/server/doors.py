@@ -19,7 +19,7 @@ import msgspec
 
 from myrmidon.model.ids import parse_id, show_task
 from myrmidon.scheduler import submit as submitting
-from myrmidon.server import desk, service
+from myrmidon.server import desk, placing, service
 from myrmidon.server.bot_wire import BotEvent, Exchange, Handshake, Heartbeat, LogPlace
 from myrmidon.server.door import Call, Door, Identity, Role, open_door
 from myrmidon.server.settings import Settings
@@ -113,7 +113,7 @@ async def submit(door: Door, *tasks: dict[str, Any]) -> list[str]:
     now = door.now()
     group = await door.group_id("default")
     drafts = [submitting.draft_task(task, now=now, ids=door.ids, rules=door.rules) for task in tasks]
-    answers = await desk.place(
+    answers = await placing.place(
         door, lambda tx: submitting.submit(tx, group, drafts, now=now, ids=door.ids, rules=door.rules)
     )
     return [show_task(answer.task_id) for answer in answers]  # type: ignore[union-attr]

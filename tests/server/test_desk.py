@@ -14,7 +14,7 @@ import pytest
 from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, TooLarge, Unauthorized, WrongState
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import cancel, fleet
-from myrmidon.server import desk
+from myrmidon.server import desk, placing
 from myrmidon.server.door import Call
 from myrmidon.store import bot as bots
 from myrmidon.store import log as logs
@@ -209,7 +209,7 @@ def test_a_submit_that_fails_leaves_the_waiting_bot_waiting(door, monkeypatch):
         poll = asyncio.ensure_future(bot.exchange(reports=[finish(task)], wait_s=20))
         await until(lambda: door.hub.num_waiting == 1)
         with monkeypatch.context() as patch:
-            patch.setattr(desk._Placing, "_claim", lambda self, tx, seat, share: 1 / 0)
+            patch.setattr(placing.Placing, "_claim", lambda self, tx, seat, share: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 await submit(door, a_task())
         (task_id,) = await submit(door, a_task())

@@ -50,7 +50,7 @@ def _start(rest: list[str]) -> int:
     try:
         system.check_fit()
         folder = orders.prepare(rest)
-    except (orders.Unusable, NotImplementedError) as error:
+    except (orders.Unusable, system.Unfit) as error:
         sys.stderr.write(f"myrmidon bot: {error}\n")
         return 2
     return keeper.Keeper(folder).keep()

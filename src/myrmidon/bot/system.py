@@ -42,10 +42,14 @@ def name_of(platform: str) -> str:
 NAME = name_of(sys.platform)
 
 
+class Unfit(Exception):
+    """A bot cannot run on this system; the message says why."""
+
+
 def check_fit(name: str = NAME) -> None:
-    """Raise NotImplementedError where a bot cannot run."""
+    """Raise Unfit where a bot cannot run."""
     if name == "windows":
-        raise NotImplementedError("Bots do not run on Windows yet: starting and killing commands there is missing.")
+        raise Unfit("Bots do not run on Windows yet: starting and killing commands there is missing.")
 
 
 # ---------------------------------------------------------------- clocks

@@ -24,8 +24,8 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server.api_admin import Limit, Name
 from myrmidon.server.cursors import read_cursor, show_cursor
-from myrmidon.server.desk import place
 from myrmidon.server.door import READERS, WRITERS, Call, Door, Role, Route
+from myrmidon.server.placing import place
 from myrmidon.store import filters, task_request, task_result
 from myrmidon.store import job as jobs
 from myrmidon.store.db import Tx

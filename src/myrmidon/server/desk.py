@@ -2,8 +2,7 @@
 
 One exchange is one transaction: reports, the sign of life, the claim. A bot that has nothing to say and for
 which there is nothing costs no look at the database at all: its poll is held in the hub, on what is known of
-the bot since the last look. A submit that finds a bot waiting claims for it inside its own write and hands
-the answer over (``place``), so that one commit lies between a submit and the start of its command.
+the bot since the last look.
 
 A bot acts as itself only, and on runs whose token it has. This file decides nothing about tasks.
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TypeVar
@@ -61,8 +60,8 @@ from myrmidon.server.bot_wire import (
     run_of,
     taken,
 )
-from myrmidon.server.door import BOTS, INTRODUCERS, Call, Door, Role, Route, in_time
-from myrmidon.server.waiting import LOOK, MOST_HOPS, TIME_IS_UP, Notes, Seat, Woken
+from myrmidon.server.door import BOTS, INTRODUCERS, Call, Door, Role, Route
+from myrmidon.server.waiting import LOOK, MOST_HOPS, TIME_IS_UP, Seat, Woken
 from myrmidon.store import bot as bots
 from myrmidon.store import task_queues, task_to_run
 from myrmidon.store.db import Tx
@@ -72,8 +71,6 @@ T = TypeVar("T")
 WORK_S = 0.05
 """How much work a claim takes at once: enough to hide the way to the server, too little to be missed elsewhere."""
 QUICKEST_S = 0.0005
-MOST_PLACED = 8
-"""For how many waiting bots one submit claims; the others are woken and claim for themselves."""
 LOOK_AGAIN: Micros = 600 * SECOND
 TELL_AGAIN: Micros = 600 * SECOND
 BEAT_EVERY: Micros = 60 * SECOND
@@ -335,7 +332,7 @@ async def _write_turn(door: Door, bot_id: str, ask: Exchange, seat: Seat | None,
     beat, crowd = hub.beat, hub.crowd(seat) if seat else 0
     queues = sorted(seat.line.queues)[:_MOST_QUEUES] if seat and crowd else []
     _learn_pace(seat, ask)
-    most = 0 if order or door.stopping else min(ask.n, door.rules.claim_limit, _size(seat))
+    most = 0 if order or door.stopping else min(ask.n, door.rules.claim_limit, claim_size(seat))
 
     def write(tx: Tx) -> Wrote:
         looked = _look(tx, bot_id, ask.session) if seat is None else None
@@ -352,7 +349,7 @@ async def _write_turn(door: Door, bot_id: str, ask: Exchange, seat: Seat | None,
     if seat is None:
         raise BrokenPromise("a bot was neither known nor looked at")
     seat.flushed_at = now
-    _measure(door, ask, wrote.replies, wrote.tasks)
+    measure(door, ask, wrote.replies, wrote.tasks)
     if ask.state is not None:
         seat.state_at = now
     if wrote.tasks:
@@ -375,14 +372,14 @@ def _speak(
         if ask.holds or not (reports or wrote.n):
             wrote.stop = reporting.heartbeat(tx, bot_id, held_runs(ask.holds), session=ask.session, now=now)
         if wrote.n:
-            wrote.tasks = _claim(tx, door, bot_id, ask.session, ask.nonce, wrote.n, now)
+            wrote.tasks = claim_under(tx, door, bot_id, ask.session, ask.nonce, wrote.n, now)
     except NotFound:
         raise WrongState("This bot was deleted; it must shake hands again.") from None
     if ask.state is not None:
         bots.set_state(tx, bot_id, ask.session, encode(ask.state).decode())
 
 
-def _claim(tx: Tx, door: Door, bot_id: str, session: int, nonce: int, n: int, now: Micros) -> list[Claimed]:
+def claim_under(tx: Tx, door: Door, bot_id: str, session: int, nonce: int, n: int, now: Micros) -> list[Claimed]:
     """Claim under a poll's nonce, which the poll may do several times: it is held until there is something.
 
     Each try is a nonce of its own for the core, and only the last one can have brought anything. So a poll that
@@ -400,7 +397,7 @@ def _claim(tx: Tx, door: Door, bot_id: str, session: int, nonce: int, n: int, no
     return claim(structs.replace(poll, nonce=last + 1))
 
 
-def _measure(door: Door, ask: Exchange, replies: Sequence[Reply], tasks: Sequence[Claimed]) -> None:
+def measure(door: Door, ask: Exchange, replies: Sequence[Reply], tasks: Sequence[Claimed]) -> None:
     """Tell the metrics of runs that have ended and runs that begin."""
     now = door.now()
     for said, reply in zip(ask.reports, replies, strict=False):
@@ -444,7 +441,7 @@ def _learn_pace(seat: Seat | None, ask: Exchange) -> None:
         seat.pace = max(QUICKEST_S, (seat.pace + mean) / 2 if seat.pace else mean)
 
 
-def _size(seat: Seat | None) -> int:
+def claim_size(seat: Seat | None) -> int:
     """So many runs are about ``WORK_S`` of work on this bot; one while its pace is not known."""
     return max(1, round(WORK_S / seat.pace)) if seat is not None and seat.pace else 1
 
@@ -456,89 +453,6 @@ def _share(tx: Tx, queues: Sequence[int], n: int, crowd: int) -> int:
     enough = min(_MOST_DEPTH, n * (crowd + 1))
     ready = sum(task_to_run.depth(tx, queue, enough) for queue in queues)
     return min(n, max(1, -(-ready // (crowd + 1))))
-
-
-# ---------------------------------------------------------------- a submit that finds a bot waiting
-
-
-async def place(door: Door, fn: Callable[[Tx], T]) -> T:
-    """As ``door.write``, for a submit: its tasks go to bots that wait for them, inside the same transaction.
-
-    The bots' held polls are answered as soon as the commit is on disk: one commit lies between the submit and
-    the start. What goes wrong for a bot harms the submit in no way: the bot looks for itself then.
-    """
-    placing = _Placing(door)
-
-    def run(tx: Tx) -> T:
-        result = fn(tx)
-        placing.place(tx)
-        return result
-
-    writing = door.begin_write(run)
-    writing.add_done_callback(placing.done)
-    return (await in_time(asyncio.shield(writing)))[0]
-
-
-_NOTHING_SAID = Exchange(session=0)
-
-
-class _Placing:
-    """The bots that one submit has reserved, and what it claimed for them."""
-
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._reserved: dict[Seat, None] = {}
-        self._claimed: dict[Seat, list[Claimed]] = {}
-
-    def place(self, tx: Tx) -> None:
-        """On the writer's thread. It may run again: the bots that are reserved already stay so."""
-        self._claimed = {}
-        for queue, count in list(tx.queued.items()):
-            seats = [seat for seat in self._reserved if queue in seat.line.queues and seat not in self._claimed]
-            more = min(count - len(seats), MOST_PLACED - len(self._reserved))
-            if more > 0:
-                seats += self._door.hub.reserve(queue, more)
-                self._reserved.update(dict.fromkeys(seats))
-            seats.sort(key=lambda seat: seat.bot_id)
-            left = count
-            for number, seat in enumerate(seats):
-                left -= self._claim(tx, seat, -(-left // (len(seats) - number)))
-        if tx.attempt > 1:
-            for seat in [seat for seat in self._reserved if seat not in self._claimed]:
-                self._claim(tx, seat, 1)  # the commit in doubt may have claimed for it: the same nonce finds out
-
-    def _claim(self, tx: Tx, seat: Seat, share: int) -> int:
-        door, (nonce, n) = self._door, seat.claim
-        if share < 1:
-            return 0
-        n = min(n, share, _size(seat))
-        try:
-            tasks = _claim(tx, door, seat.bot_id, seat.session, nonce, n, door.now())
-        except (NotFound, WrongState):
-            return 0  # its session has ended meanwhile: the bot will hear of it when it looks for itself
-        self._claimed[seat] = tasks
-        for one in tasks:
-            if one.work.queue in tx.queued:
-                tx.queued[one.work.queue] -= 1
-        return len(tasks)
-
-    def done(self, writing: asyncio.Future[tuple[T, Notes]]) -> None:
-        """On the event loop, after the commit or after it has failed."""
-        hub = self._door.hub
-        good = not writing.cancelled() and writing.exception() is None
-        notes = writing.result()[1] if good else Notes()
-        notes.queued = {queue: n for queue, n in notes.queued.items() if n > 0}
-        for seat in self._reserved:
-            tasks = self._claimed.get(seat) if good else None
-            if tasks:
-                seat.flushed_at = self._door.now()
-                seat.nonce = max(seat.nonce, seat.claim[0])
-                _measure(self._door, _NOTHING_SAID, [], tasks)
-                more = hub.may_have_work(seat) or not seat.line.queues.isdisjoint(notes.queued)
-                hub.hand_over(seat, (tasks, more))
-            else:
-                hub.settle(seat)
-        hub.tell(notes)
 
 
 # ---------------------------------------------------------------- signs of life and events

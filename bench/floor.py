@@ -132,12 +132,11 @@ class MariadbWriter:
 
     def __init__(self, url: str, *, durable: bool) -> None:
         self._link = Mariadb(url, durable=durable).connect(writer=True)
-        self._cursor = self._link.cursor
         self.begin, self.commit, self.close = self._link.begin, self._link.commit, self._link.close
 
     def insert(self, statement: Insert, rows: Sequence[Row]) -> list[Step]:
         head = f"INSERT INTO {statement.table} ({statement.columns}) VALUES "
-        return [lambda: self._cursor.execute(head + ",".join([_row(row) for row in rows]))]
+        return [lambda: self._link.say(head + ",".join([_row(row) for row in rows]))]
 
     def update(self, statement: RowUpdate, rows: Sequence[Row]) -> Step:
         return lambda: self._link.update_rows(statement, rows)
@@ -147,11 +146,7 @@ class MariadbWriter:
         for value in params:
             text = text.replace("{}", _literal(value), 1)
 
-        def step() -> Any:
-            self._cursor.execute(text)
-            return self._cursor.fetchall()
-
-        return step
+        return lambda: self._link.say(text).rows
 
 
 def _row(row: Row) -> str:

@@ -101,7 +101,6 @@ class Stock:
             return kept.pop()
         link: Any = self._backend.connect(writer=writer)
         if str(self._backend.dialect) == "postgresql":
-            link.connection.prepare_threshold = 1
             link.connection.execute(b"SET plan_cache_mode = force_generic_plan")
         return _kept_by(self, link, writer=writer)
 

@@ -95,12 +95,11 @@ class Explainer:
                 return self._ask_postgresql(encoded, arrays)
             case Dialect.MARIADB:
                 seen: list[str] = []
-                cursor = self._link.cursor
-                self._link.cursor = _Listening(cursor, seen)
+                self._link.say = lambda text: seen.append(text) or _Nothing()
                 try:
                     self._link.update_rows(statement, rows)
                 finally:
-                    self._link.cursor = cursor
+                    del self._link.say
                 return self._ask_mariadb(seen[0])
 
     def _ask_postgresql(self, text: bytes, values: Any) -> Any:
@@ -110,21 +109,13 @@ class Explainer:
 
     def _ask_mariadb(self, text: str) -> Any:
         """As a table: with ANSI_QUOTES the JSON form quotes names inside its strings, and is none."""
-        self._link.cursor.execute("EXPLAIN " + text)
-        return list(self._link.cursor.fetchall())
+        return self._link.say("EXPLAIN " + text).rows
 
 
-class _Listening:
-    """Hears what the link would say, and says nothing to the server."""
+class _Nothing:
+    """The answer to a statement that was heard, not said."""
 
-    rowcount = 0
-
-    def __init__(self, cursor: Any, seen: list[str]) -> None:
-        self._cursor, self._seen = cursor, seen
-
-    def execute(self, text: str) -> int:
-        self._seen.append(text)
-        return 0
+    affected_rows = 0
 
 
 # --- Reading the answers: ("scan", table) and ("sort", "") ---

@@ -504,7 +504,7 @@ def test_a_deadlock_is_run_again(server_db: Db) -> None:
 
     in_threads([both(1), both(2)])
     assert server_db.read(lambda tx: tx.all("SELECT n FROM item ORDER BY id")) == [(12,), (22,)]
-    assert sorted(runs) in ([1, 1, 2], [1, 2, 2])
+    assert len(runs) >= 3, "nobody was run again"  # the loser may be back so soon that they meet a second time
 
 
 def test_a_lost_race_is_run_again_and_nothing_of_the_first_try_stays(db: Db) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, count
 from operator import itemgetter
 from typing import Any
 
 import psycopg
 from psycopg import pq
 from psycopg.abc import Buffer
+from psycopg.adapt import PyFormat, Transformer
 from psycopg.types.numeric import Int8BinaryDumper, IntDumper, NumericBinaryLoader
 
 from myrmidon.model.errors import BrokenPromise, StoreRefused, StoreUnavailable
@@ -22,7 +23,10 @@ COPY_FROM = 16
 """From how many rows on COPY beats one multi-row VALUES."""
 ROWS_PER_INSERT_NEW = (64, 16, 4, 1)
 CONNECT_TIMEOUT_S = 10
+PATIENCE_MS = 30_000
+"""How long what was sent may go unacknowledged before the connection counts as lost."""
 MOST_PREPARED = 1000
+"""Statements that a connection knows by name; past this many it forgets them all and starts again."""
 
 # random_page_cost: the rows in use are in memory; with the default a few dozen keys would mean a whole scan.
 SESSION = (
@@ -58,6 +62,7 @@ class Postgresql:
                 keepalives_idle=10,
                 keepalives_interval=5,
                 keepalives_count=4,
+                tcp_user_timeout=PATIENCE_MS,
             )
             _prepare(connection, writer=writer)
             settings = connection.execute(SETTINGS).fetchone()
@@ -84,7 +89,11 @@ def why_refused(fsync: str, full_pages: str, encoding: str, standby: object, *, 
 
 
 class PostgresqlLink:
-    """The connection is in autocommit mode: BEGIN and COMMIT are sent here, plainly, and cheaper."""
+    """The connection is in autocommit mode: BEGIN and COMMIT are sent here, plainly, and cheaper.
+
+    Statements go to libpq without psycopg's cursor, which takes longer over one than the server does; values and
+    rows are still psycopg's to write and read. COPY is left to the cursor.
+    """
 
     survives = False
 
@@ -92,6 +101,9 @@ class PostgresqlLink:
         self.connection = connection
         self.cursor = connection.cursor(binary=True)
         self._writer = writer
+        self._values = Transformer(connection)
+        self._names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
+        self._numbers = count()
 
     def begin(self) -> None:
         """A reader sees each statement's own moment either way, so it saves the round trip."""
@@ -121,20 +133,21 @@ class PostgresqlLink:
         return Trouble.FULL if state == "53100" else None
 
     def all(self, sql: str, params: dict[str, Any]) -> list[Row]:
-        return self._execute(sql, params).fetchall()
+        return self._rows(self._execute(sql, params))
 
     def one(self, sql: str, params: dict[str, Any]) -> Row | None:
-        return self._execute(sql, params).fetchone()
+        rows = self._rows(self._execute(sql, params))
+        return rows[0] if rows else None
 
     def run(self, sql: str, params: dict[str, Any]) -> int:
-        return max(self._execute(sql, params).rowcount, 0)
+        return self._execute(sql, params).command_tuples or 0
 
     def insert(self, statement: Insert, rows: Sequence[Row]) -> None:
         if not rows:
             return
         if len(rows) < COPY_FROM:
             text = insert_text(Dialect.POSTGRESQL, statement, len(rows), only_new=False)
-            self.cursor.execute(text.encode(), tuple(chain.from_iterable(rows)))
+            self._perform(text.encode(), tuple(chain.from_iterable(rows)))
             return
         with self.cursor.copy(f"COPY {statement.table} ({statement.columns}) FROM STDIN".encode()) as copy:
             for row in rows:
@@ -146,7 +159,7 @@ class PostgresqlLink:
             while len(rows) - done >= size:
                 text = insert_text(Dialect.POSTGRESQL, statement, size, only_new=True)
                 values = tuple(chain.from_iterable(rows[done : done + size]))
-                inserted += self.cursor.execute(text.encode(), values).rowcount
+                inserted += self._perform(text.encode(), values).command_tuples or 0
                 done += size
         return inserted
 
@@ -156,23 +169,60 @@ class PostgresqlLink:
         text, encoders = _row_update(statement)
         columns = zip(*rows, strict=True)
         arrays = tuple(encode(column) for encode, column in zip(encoders, columns, strict=True))
-        return self.cursor.execute(text, arrays).rowcount
+        return self._perform(text, arrays).command_tuples or 0
 
-    def _execute(self, sql: str, params: dict[str, Any]) -> psycopg.Cursor[Row]:
+    def _execute(self, sql: str, params: dict[str, Any]) -> pq.abc.PGresult:
         text, values = _prepared(sql)
-        return self.cursor.execute(text, values(params) if values else None)
+        return self._perform(text, values(params) if values else ())
+
+    def _perform(self, text: bytes, values: Sequence[Any]) -> pq.abc.PGresult:
+        """Once by its text, from then on by a name: what is said only once is not worth one."""
+        pgconn, write = self.connection.pgconn, self._values
+        data: Any = write.dump_sequence(values, _auto(len(values)))
+        types, formats = write.types or (), write.formats
+        name = self._names.get((text, types))
+        if name is None:
+            self._names[text, types] = b""
+            return _checked(pgconn.exec_params(text, data, types, formats, pq.Format.BINARY))
+        if not name:
+            name = self._prepared(text, types)
+        return _checked(pgconn.exec_prepared(name, data, formats, pq.Format.BINARY))
+
+    def _prepared(self, text: bytes, types: tuple[int, ...]) -> bytes:
+        if len(self._names) > MOST_PREPARED:
+            _checked(self.connection.pgconn.exec_(b"DEALLOCATE ALL"))
+            self._names.clear()
+        name = b"m%d" % next(self._numbers)
+        _checked(self.connection.pgconn.prepare(name, text, types))
+        self._names[text, types] = name
+        return name
+
+    def _rows(self, result: pq.abc.PGresult) -> list[Row]:
+        self._values.set_pgresult(result, set_loaders=True, format=pq.Format.BINARY)
+        return self._values.load_rows(0, result.ntuples, tuple)
 
     def _say(self, command: bytes, *, expect: bytes) -> None:
-        result = self.connection.pgconn.exec_(command)
-        if result.status != pq.ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(result)
+        result = _checked(self.connection.pgconn.exec_(command))
         if result.command_status != expect:
             # A failed statement was swallowed; PostgreSQL answers COMMIT with a rollback and no error.
             raise BrokenPromise("A transaction went on after a statement in it had failed.")
 
 
+def _checked(result: pq.abc.PGresult) -> pq.abc.PGresult:
+    if result.status not in _DONE:
+        raise psycopg.errors.error_from_result(result)
+    return result
+
+
+_DONE = frozenset((pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK))
+
+
+@lru_cache(maxsize=1024)
+def _auto(n: int) -> list[PyFormat]:
+    return [PyFormat.AUTO] * n
+
+
 def _prepare(connection: psycopg.Connection[Row], *, writer: bool) -> None:
-    connection.prepared_max = MOST_PREPARED
     connection.execute(SESSION.format("off" if writer else "on").encode())
     # One type for integers of every size: else each mix of sizes is a statement of its own to prepare.
     connection.adapters.register_dumper(int, Int8BinaryDumper)

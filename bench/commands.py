@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
     rounds: int = 5
     ones: int = 200
     stream_mb: int = 90
-    beside: int = 300
+    beside: int = 1_000
     flood: float = 1.0
 
 
@@ -119,12 +119,13 @@ class Bench:
         tasks = [a_task(TRUE) for _ in range(n)]
         run_all(self.client, tasks)  # to warm up
         ours, loop = [], []
-        others = iter(peers.installed().values())
-        for _ in range(self.sizes.rounds):
+        others = list(peers.installed().values())
+        for number in range(self.sizes.rounds):
             ours.append(n / timed(lambda: run_all(self.client, tasks)))
             loop.append(n / timed(lambda: bare(n)))
-            for name, rate in peers.commands_per_second(next(others, [])).items():
-                note(f"/bin/true by {name}", f"{rate:,.0f}/s")
+            for command in others[number :: self.sizes.rounds]:
+                for name, rate in peers.commands_per_second(command).items():
+                    note(f"/bin/true by {name}", f"{rate:,.0f}/s")
         note("/bin/true on two bots", f"{median(ours):,.0f}/s")
         note("/bin/true in two bare loops", f"{median(loop):,.0f}/s")
         return median(ours) / median(loop)

@@ -524,7 +524,7 @@ def _discovery(tx: Tx) -> Iterable[str]:
         matched.setdefault(bot, set()).add(queue)
     for bot, text in bots:
         has = dimensions.bot_sets(text)
-        mine = [one for pool in has.get("pool", ()) for one in by_pool.get(pool, [])]
+        mine = [one for pool in ("", *has.get("pool", ())) for one in by_pool.get(pool, [])]
         serves = {queue for queue, wanted in mine if dimensions.matches(wanted, has)}
         for queue in serves ^ matched.get(bot, set()):
             yield f"9 bot {bot} {'is not matched with' if queue in serves else 'is wrongly matched with'} queue {queue}"
@@ -605,7 +605,7 @@ DANGLING_TEXT = """
 KEYS = """
     SELECT k.request_key, k.subject FROM request_keys k
       LEFT JOIN task_results r ON r.id = k.subject LEFT JOIN jobs j ON j.id = k.subject
-     WHERE r.id IS NULL AND j.id IS NULL
+     WHERE r.id IS NULL AND j.id IS NULL AND k.subject <> 0
 """
 EVENTS = """
     SELECT o.subject, o.seq FROM outbox o

@@ -5,6 +5,7 @@
         server.get("/api/v1/server")      # (status, decoded JSON)
         server.new_token("user")          # another token
         server.kill(); server.start()     # a crash and a restart on the same port and files
+        server.source = a_source(folder, ("bot/wire.py", "15.0", "1.0"))        # another release from now on
 
 The server dies with the process that started it, however that ends. `server.log` is what it wrote to standard error.
 """
@@ -31,6 +32,7 @@ from tests.servers import PR_SET_PDEATHSIG, _free_port, _libc
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
+PACKAGE = Path(__file__).parents[1] / "src" / "myrmidon"
 
 
 class LiveServer:
@@ -44,6 +46,8 @@ class LiveServer:
         self.url = f"{'https' if settings.get('tls_certificate') else 'http'}://127.0.0.1:{self.port}"
         self.stderr = folder / f"server-{self.port}.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.source: Path | None = None
+        """The sources that it runs from, if not these."""
         self.http = urllib3.PoolManager(
             retries=False,
             timeout=urllib3.Timeout(connect=10, read=60),
@@ -89,9 +93,13 @@ class LiveServer:
                 stderr=log,
                 start_new_session=True,
                 preexec_fn=die_with_parent,
-                env={name: value for name, value in os.environ.items() if not name.startswith("MYRMIDON_")},
+                env=self._environment(),
             )
         self._wait_until_ready()
+
+    def _environment(self) -> dict[str, str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("MYRMIDON_")}
+        return ours | ({"PYTHONPATH": str(self.source)} if self.source else {})
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> int:
         """SIGTERM; the exit code. A server that does not end in time is an error."""
@@ -155,13 +163,16 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(database: str | None = None, *, folder: Path | None = None, **settings: Any) -> Iterator[LiveServer]:
+def live_server(
+    database: str | None = None, *, folder: Path | None = None, source: Path | None = None, **settings: Any
+) -> Iterator[LiveServer]:
     """A running server; a folder and an SQLite file of its own unless they are given. Settings as in settings.py."""
     own = None if folder else Path(tempfile.mkdtemp(prefix="myrmidon-live-"))
     place = folder or own
     assert place is not None
     place.mkdir(parents=True, exist_ok=True)
     server = LiveServer(database or f"sqlite:///{place}/myrmidon.db", place, settings)
+    server.source = source
     try:
         server.start()
         yield server
@@ -170,6 +181,16 @@ def live_server(database: str | None = None, *, folder: Path | None = None, **se
         server.http.clear()
         if own:
             shutil.rmtree(own, ignore_errors=True)
+
+
+def a_source(folder: Path, *changes: tuple[str, str, str]) -> Path:
+    """A copy of the sources in which (file, old, new) are replaced: another release, which makes another bot zip."""
+    shutil.copytree(PACKAGE, folder / "myrmidon", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, old, new in changes:
+        file = folder / "myrmidon" / name
+        assert old in file.read_text(), f"{old!r} is not in {name}"
+        file.write_text(file.read_text().replace(old, new, 1))
+    return folder
 
 
 def _as_json(value: Any) -> str:

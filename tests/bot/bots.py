@@ -84,8 +84,9 @@ def a_bot(
     python: str = sys.executable,
     files: dict[str, bytes] | None = None,
     token: str = "bootstrap-token",
+    env: dict[str, str] | None = None,
 ) -> Iterator[BotProcess]:
-    """A bot from a zip in its own folder, ended when the test is."""
+    """A bot from a zip in its own folder, ended when the test is. It trusts a new zip after its first good task."""
     folder.mkdir(parents=True, exist_ok=True)
     zipped = folder / "bot.zip"
     if not zipped.exists():
@@ -93,7 +94,13 @@ def a_bot(
     with open(folder.parent / f"{folder.name}.out", "ab") as out:
         process = subprocess.Popen(
             [python, str(zipped), "start", "--dir", str(folder), "--bot-id", folder.name, *flags],
-            env={**os.environ, "MYRMIDON_BOT_TOKEN": token},
+            env={
+                **os.environ,
+                "MYRMIDON_BOT_TOKEN": token,
+                "MYRMIDON_BOT_PROVE_S": "0.001",
+                "MYRMIDON_BOT_HOST_DIR": str(folder.parent / "host"),
+                **(env or {}),
+            },
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

@@ -30,8 +30,12 @@ class Stub:
         self.reports: list[dict[str, Any]] = []
         self.outcomes: dict[str, str] = {}
         self.logs: dict[tuple[str, int], bytearray] = {}
-        self.log_posts = 0
+        self.log_posts: list[float] = []
+        self.log_pause_s = 0.0
         self.events: list[tuple[str, str]] = []
+        self.said: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.gives: dict[str, Any] = {}
         self.hellos: list[dict[str, Any]] = []
         self.calls: list[tuple[float, str, dict[str, Any]]] = []
         self.stops: set[str] = set()
@@ -122,7 +126,7 @@ class Stub:
         return {
             "credential": credential, "bot_id": body["bot_id"], "session": body["session"], "keep": keep,
             "quarantined": body.get("quarantined"), "version": body["version"], "zip_hmac": "", "poll_s": self.poll_s,
-            "heartbeat_s": self.heartbeat_s, "server_time": int(time.time() * 1e6),
+            "heartbeat_s": self.heartbeat_s, "server_time": int(time.time() * 1e6), "config": "", **self.gives,
         }  # fmt: skip
 
     def exchange(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -186,11 +190,13 @@ class Stub:
 
     def append_log(self, path: str, query: dict[str, list[str]], data: bytes) -> dict[str, Any]:
         _, _, _, _, run, stream = path.split("/")
-        self.log_posts += 1
-        return {"length": self._append(run, int(stream), int(query["offset"][0]), data)}
+        self.log_posts.append(time.monotonic())
+        length = self._append(run, int(stream), int(query["offset"][0]), data)
+        return {"length": length, "pause_s": self.log_pause_s}
 
     def event(self, body: dict[str, Any]) -> dict[str, Any]:
         self.events.append((body["kind"], body["message"]))
+        self.said.append(body)
         return {}
 
     # -- the wire
@@ -274,6 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, stub.append_log(path, query, data)
         body = json.loads(data)
         stub.calls.append((time.monotonic(), path, body))
+        stub.headers.append(dict(self.headers))
         verb = path.rsplit("/", 1)[1]
         if verb != "handshake" and body["session"] in stub.sessions_ended:
             return 409, {"error": {"code": "wrong_state", "message": "the session has ended"}}

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from base64 import b64encode
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,10 @@ def test_stdout_and_stderr_come_back_apart(fleet: Stub):
 
 
 def test_a_silent_command_costs_no_log_request(fleet: Stub):
-    before = fleet.log_posts
+    before = len(fleet.log_posts)
     run = fleet.submit("/bin/true")
     fleet.result(run)
-    assert fleet.log_posts == before
+    assert len(fleet.log_posts) == before
     assert (run, 0) not in fleet.logs
 
 
@@ -83,6 +84,16 @@ def test_output_is_seen_while_the_command_still_runs(fleet: Stub, tmp_path: Path
     assert run not in fleet.results
     go.touch()
     assert fleet.result(run)["exit_code"] == 0
+
+
+def test_a_flood_waits_on_its_own_pipe_when_the_server_asks_for_pauses(fleet: Stub):
+    before, fleet.log_pause_s = len(fleet.log_posts), 0.05
+    run = fleet.submit("/usr/bin/head", "-c", str(20 << 20), "/dev/zero")
+    fleet.result(run)
+    fleet.log_pause_s = 0.0
+    times = fleet.log_posts[before:][:8]  # of the first 8 MiB at least: the last ones go up when it has ended
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 0.05
+    assert fleet.log(run) == bytes(20 << 20)
 
 
 def test_a_long_command_is_said_to_have_begun(fleet: Stub, tmp_path: Path):
@@ -172,7 +183,7 @@ def test_a_named_cache_outlives_its_run(fleet: Stub, folder: Path):
     run = fleet.submit(SHELL, "-c", "cat deep/cache/file", caches=caches)
     fleet.result(run)
     assert fleet.log(run) == b"kept\n"
-    assert (folder / "caches" / "named" / "ccache" / "file").read_text() == "kept\n"
+    assert (folder / "c" / "named" / "ccache" / "file").read_text() == "kept\n"
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["run", "tmp"]
 
 
@@ -183,7 +194,7 @@ def test_a_cache_swapped_for_a_link_takes_nothing_from_outside(fleet: Stub, tmp_
     assert fleet.run(SHELL, "-c", script, caches=[{"name": "trick", "path": "a/mine"}])["exit_code"] != 99
     assert fleet.run(SHELL, "-c", f"rm -rf a; ln -s {tmp_path} a", caches=[{"name": "trick", "path": "a/mine"}])
     assert (tmp_path / "mine" / "file").read_text() == "precious"
-    assert not (folder / "caches" / "named" / "trick").exists()
+    assert not (folder / "c" / "named" / "trick").exists()
 
 
 def test_a_link_inside_a_cache_does_not_lead_the_command_out(fleet: Stub):

@@ -11,13 +11,13 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.bot.bots import BotProcess, a_bot, alive, wait_for, zip_files
+from tests.bot.bots import BotProcess, a_bot, alive, wait_for
 from tests.live import LiveServer, live_server
 
 SHELL = "/bin/sh"
@@ -174,14 +174,6 @@ def _started(server: LiveServer, task_id: str) -> bool:
     return bool(runs) and runs[0]["started_at"] is not None
 
 
-def test_a_poison_task_kills_its_bot_twice_and_no_more(server: LiveServer, tmp_path: Path):
-    with live_bot(server, tmp_path / "poisoned", "poisoned"):
-        task_id = submit(server, "poisoned", SHELL, "-c", "sleep 0.5; kill -9 $PPID; sleep 600")
-        told = ended(server, task_id)
-        assert (told["result"]["state"], len(told["runs"])) == ("BOT_DIED", 2)
-        assert ended(server, submit(server, "poisoned", "/bin/true"))["result"]["state"] == "SUCCEEDED"
-
-
 def test_a_result_that_could_not_be_reported_is_delivered_after_both_have_died(tmp_path: Path):
     with live_server(folder=tmp_path / "server") as server, live_bot(server, tmp_path / "journal", "journal") as bot:
         go = tmp_path / "go"
@@ -197,29 +189,6 @@ def test_a_result_that_could_not_be_reported_is_delivered_after_both_have_died(t
         told = ended(server, task_id)
         assert (told["result"]["state"], told["result"]["exit_code"], len(told["runs"])) == ("FAILED", 5, 1)
         assert log(server, task_id) == b"before\nafter\n"
-
-
-def test_three_older_bots_update_to_the_servers_zip_and_work(server: LiveServer, tmp_path: Path):
-    """They also work on the way: the order waits for what runs, and the old zip stays until the new one is fine."""
-    token = server.new_token("bot-bootstrap")
-    wait_for(lambda: server.get("/api/v1/server")[1]["bot_version"], "the zip")
-    wanted = server.get("/api/v1/server")[1]["bot_version"]
-    older = zip_files(server.url, __init__='"""An older bot."""\n')
-    names = ("older1", "older2", "older3")
-    with ExitStack() as bots:
-        for name in names:
-            bots.enter_context(a_bot(server.url, tmp_path / name, "--pool", "older", files=older, token=token))
-        made = [submit(server, "older", "/bin/true") for _ in range(20)]
-        assert {ended(server, task_id)["result"]["state"] for task_id in made} == {"SUCCEEDED"}
-        for name in names:
-            wait_for(lambda name=name: _version(server, name) == wanted, f"the update of {name}")
-        made = [submit(server, "older", "/bin/true") for _ in range(20)]
-        assert {ended(server, task_id)["result"]["state"] for task_id in made} == {"SUCCEEDED"}
-
-
-def _version(server: LiveServer, name: str) -> str:
-    status, told = server.get(f"/api/v1/bots/{name}")
-    return str(told.get("version") or told.get("bot", {}).get("version")) if status == 200 else ""
 
 
 def test_a_bot_told_to_terminate_ends(server: LiveServer, tmp_path: Path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bot.bots import a_bot, pack, source_of, zip_files
+from tests.bot.bots import a_bot, pack, source_of, wait_for, zip_files
 from tests.bot.stub import Stub
 
 
@@ -31,7 +31,11 @@ def test_three_bots_update_and_go_on_working(stub: Stub, tmp_path: Path):
             stub.until(updated, f"the update of {name}")
         runs = [stub.submit("/bin/true") for _ in range(9)]
         assert {stub.result(run)["exit_code"] for run in runs} == {0}
-    assert all((tmp_path / name / "bot.zip").read_bytes() == zipped for name in ("b1", "b2", "b3"))
+        good = [tmp_path / name / "bot.zip" for name in ("b1", "b2", "b3")]
+        wait_for(
+            lambda: stub.run("/bin/true") and all(path.read_bytes() == zipped for path in good),
+            "each of them to have run a task well, and to return to the new zip from now on",
+        )
     assert stub.says("bot_error") == []
 
 

@@ -33,6 +33,11 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "drain": (("b",), {"draining": True}),
     "terminate": (("b",), {}),
     "bot_zip": ((), {}),
+    "bot_dimensions": ((), {}),
+    "config": ((), {}),
+    "config_history": ((), {}),
+    "releases": ((), {}),
+    "revert_release": (("0" * 64,), {}),
     "delete_bot": (("b",), {}),
     "server": ((), {}),
     "servers": ((), {}),
@@ -46,6 +51,8 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "create_token": (("t",), {"role": "user"}),
     "revoke_token": (("1",), {}),
     "ready": ((), {}),
+    "query": (("tasks/list",), {"limit": 1}),
+    "post": (("tasks/new", {}), {}),
 }
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
+import sys
+from hashlib import sha256
 from pathlib import Path
 
+import pytest
+
+from myrmidon.sdk import client, transport
+from tests.chaos import chaos
 from tests.cli.conftest import Up
 from tests.cli.proxy import cutting
 from tests.cli.terminal import Terminal
@@ -28,6 +36,48 @@ def test_a_lost_reply_is_asked_for_again_with_the_same_key_and_one_task_runs(up:
     assert len(keys) == 3
     assert len(set(keys)) == 1
     assert len(up.terminal.json("tasks", "--name", "lost-reply")["tasks"]) == 1
+
+
+WRITES = "import random, sys; sys.stdout.buffer.write(random.Random(%d).randbytes(%d).hex().encode())"
+FAULTS = ("refused", "lost", "cut", "twice", "late")
+
+
+def test_commands_through_a_bad_network_run_once_each_with_every_byte(up: Up):
+    """Every other call or stream is harmed, each in its own way; nobody at the terminal sees any of it."""
+    with chaos(up.url, rate=0.0) as proxy:
+        proxy.plan = [fault for kind in FAULTS * 5 for fault in (kind, "")]
+        terminal = through(up, proxy.url)
+        for number, size in enumerate((10, 30_000, 100_000)):
+            name = ("--name", f"bad-network-{number}")
+            done = terminal.run("run", *name, "--", sys.executable, "-c", WRITES % (number, size))
+            wanted = random.Random(number).randbytes(size).hex()
+            assert done.returncode == 0, (done.stderr, proxy.done)
+            assert sha256(done.stdout.encode()).digest() == sha256(wanted.encode()).digest(), proxy.done
+        said = terminal.ok("trigger", "--json", "--name", "bad-network-9", "--", "true")
+        made = json.loads(said)["tasks"][0]["task_id"]
+        assert terminal.json("collect", made)["tasks"][0]["result"]["state"] == "SUCCEEDED", proxy.done
+        assert set(proxy.count()) == set(FAULTS), proxy.done
+    for number in (0, 1, 2, 9):
+        (task,) = up.terminal.json("tasks", "--name", f"bad-network-{number}")["tasks"]
+        assert len(up.terminal.json("task", "show", task["task_id"])["runs"]) == 1
+
+
+def test_a_hole_is_noticed_and_the_call_said_again(up: Up, monkeypatch: pytest.MonkeyPatch):
+    """Also the very first one: what takes the connection and says nothing is a server, not its absence."""
+    monkeypatch.setattr(transport, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(transport, "_QUIET_STREAM_S", 1.0)
+    token = (up.data / "admin.token").read_text().strip()
+    with chaos(up.url, rate=0.0) as proxy:
+        proxy.plan = ["hole", "hole"]
+        caller = client.Client(transport.Transport(proxy.url, token, patience=transport.Patience(first_s=0.1)))
+        properties = {"command": ["echo", "hello"], "dimensions": {"pool": ["default"]}}
+        [made] = caller.submit([{"name": "in-a-hole", "slices": [{"properties": properties}]}])
+        proxy.plan = ["hole"]
+        *_, end = caller.follow(made["task_id"])
+        assert isinstance(end, dict)
+        assert end["state"] == "SUCCEEDED"
+        proxy.calm()
+    assert len(up.terminal.json("tasks", "--name", "in-a-hole")["tasks"]) == 1
 
 
 def test_a_cut_stream_is_taken_up_where_it_broke(up: Up, tmp_path: Path):

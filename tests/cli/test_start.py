@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from myrmidon.cli.main import myrmidon
 from tests.cli.terminal import Terminal
+from tests.cli.test_parsing import every_command
 from tests.story import source
 
 HEAVY = ("rich", "urllib3", "msgspec", "myrmidon.server", "myrmidon.store", "myrmidon.scheduler", "myrmidon.model")
@@ -24,6 +28,34 @@ def test_help_imports_nothing_heavy(words: list[str]):
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
     loaded = done.stderr.split()
     assert [name for name in loaded if name.startswith(HEAVY)] == []
+
+
+def test_help_takes_less_than_a_fifth_of_a_second(tmp_path: Path):
+    """Of the processor's time: what else the machine does is not the command's. The best of a few tries counts."""
+    terminal = Terminal(tmp_path)
+    spent = []
+    for _ in range(10):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        terminal.ok("--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+        if spent[-1] < 0.2:
+            break
+    assert min(spent) < 0.2, spent
+
+
+PROMISED = (
+    "up", "server", "bot start", "run", "trigger", "collect", "tasks", "task show", "task log", "task why",
+    "task cancel", "task rerun", "task reproduce", "bots", "bot show", "bot drain", "bot quarantine", "bot terminate",
+    "bot delete", "queues", "servers", "token create", "token list", "token revoke", "config check", "doctor",
+)  # fmt: skip
+
+
+def test_every_command_that_is_promised_exists_and_speaks_json():
+    known = {" ".join(words): command for words, command in every_command(myrmidon)}
+    assert [name for name in PROMISED if name not in known] == []
+    without = [name for name in PROMISED if not any("--json" in option.opts for option in known[name].params)]
+    assert without == ["server"], "which says nothing but its log, and that is JSON"
 
 
 def test_the_caller_imports_nothing_but_itself():
@@ -58,6 +90,15 @@ def test_completion_completes(tmp_path: Path):
     asked = {"_MYRMIDON_COMPLETE": "bash_complete", "COMP_WORDS": "myrmidon ta", "COMP_CWORD": "1"}
     done = Terminal(tmp_path).run(**asked)
     assert done.stdout.split() == ["plain,task", "plain,tasks"]
+
+
+def test_a_real_bash_completes(tmp_path: Path):
+    """With the line that the README tells people to put into their shell."""
+    typed = "COMP_WORDS=(myrmidon task ca) COMP_CWORD=2; _myrmidon_completion myrmidon; echo ${COMPREPLY[@]}"
+    script = f'eval "$(myrmidon completion bash)"; {typed}'
+    terminal = Terminal(tmp_path, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    done = subprocess.run(["bash", "-c", script], env=terminal.env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["cancel"], done.stderr
 
 
 def test_no_server_is_told_with_what_to_do(tmp_path: Path):

@@ -111,8 +111,10 @@ class Stage:
         return self.shot.rows()
 
     def outcome(self, rows: Rows) -> Rows:
-        """What must be the same when a client calls twice."""
-        return named({table: found for table, found in rows.items() if table != self.verb.told_again})
+        """What must be the same when a client calls twice. A mark of 0 says as much as none."""
+        again = {self.verb.told_again, "bot_event_facts"} if self.verb.told_again else set()
+        kept = {table: found for table, found in rows.items() if table not in again}
+        return named({**kept, "marks": [text for text in kept.get("marks", []) if not text.endswith("|0")]})
 
     def crash_at(self, n: int) -> None:
         where = f"{self.verb.name} at event {n} of {len(self.events)}, {self.events[n - 1]}"

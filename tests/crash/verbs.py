@@ -13,7 +13,7 @@ from typing import Any
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import GiveBack, PerformanceStats
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, extend, fleet, remove, report, rerun, share, sweep
+from myrmidon.scheduler import cancel, extend, fleet, remove, report, rerun, share, sweep, terminate
 from myrmidon.store import outbox
 from tests.world import INT, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
@@ -369,6 +369,19 @@ def _(w: World, f: Facts) -> Any:
 @verb("drain_bot", a_ready_task, told_again="bot_events")
 def _(w: World, f: Facts) -> Any:
     return w.do(fleet.drain_bot, "b1", True)
+
+
+@verb("change_bot that leaves its queues", a_ready_task, told_again="bot_events")
+def _(w: World, f: Facts) -> Any:
+    has = {"id": ["b1"], "pool": ["elsewhere"]}
+    return w.do(fleet.change_bot, fleet.Change(bot_id="b1", session=1, dimensions=has, maintenance="moving"))
+
+
+@verb("order_end", a_ready_task)
+def _(w: World, f: Facts) -> Any:
+    """The id is made at the door, once for all tries of a call."""
+    made = w.ids.next(w.now)
+    return w.do(terminate.order_end, "b1", w.group, task_id=made, reason="old", authenticated="ann")
 
 
 @verb("delete_bot", a_ready_task)

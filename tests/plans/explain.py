@@ -95,7 +95,12 @@ class Explainer:
                 return self._ask_postgresql(encoded, arrays)
             case Dialect.MARIADB:
                 seen: list[str] = []
-                self._link.say = lambda text: seen.append(text) or _Nothing()
+
+                def hear(text: str) -> _Nothing:
+                    seen.append(text)
+                    return _Nothing()
+
+                self._link.say = hear
                 try:
                     self._link.update_rows(statement, rows)
                 finally:

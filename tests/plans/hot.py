@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import cancel, carry, claim, extend, report, rerun, share, submit, submit_job, sweep
 from myrmidon.scheduler.claim import Poll
-from myrmidon.store import alarms, outbox, task_queues, task_request, task_result, task_to_run
+from myrmidon.store import (
+    alarms,
+    bot_searches,
+    outbox,
+    run_views,
+    searches,
+    tallies,
+    task_queues,
+    task_request,
+    task_result,
+    task_to_run,
+)
 from myrmidon.store import bot as bots
 from myrmidon.store import job as jobs
 from myrmidon.store import log as logs
+from myrmidon.store.bot_searches import BotSearch
+from myrmidon.store.searches import Search
 from tests.world import INT, KEY, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
 Facts = dict[str, Any]
@@ -54,7 +69,72 @@ def prepare(w: World) -> Facts:
             w.db.write(lambda tx, item=item: report.append_log(tx, item))
     w.db.write(lambda tx: outbox.number(tx, 150))
     value = w.do(share.create_value, GroupOwner(w.group), INT, Payload(inline=b"\x05", size=1)).id
+    for task_id in sorted(job.task_ids.values())[:8]:
+        w.db.write(lambda tx, first=task_id: _tallied(tx, w, first))
     return {"job": job.job_id, "ids": job.task_ids, "x": x, "running": running, "value": value}
+
+
+def _tallied(tx: Any, w: World, first_id: int) -> None:
+    """A span of one task, sealed."""
+    tallies.add_span(tx, first_id, first_id + 16, w.now)
+    rows = [(tag, first_id, w.group, state, 1) for tag in ("", "pool:default", "k:v") for state in ("FAILED", "KILLED")]
+    span = tallies.read(tx, first_id)
+    assert span is not None
+    tallies.save(tx, structs.replace(span, sealed=1, num_tasks=1, look_at=None), rows, tallies.lock(tx))
+
+
+def _newest(w: World, n: int) -> int:
+    return int(w.value("SELECT id FROM task_results ORDER BY id DESC LIMIT 1 OFFSET :n", n=n))
+
+
+def _search(**more: Any) -> Search:
+    return Search(terms=[["k:v"], ["pool:default"]], states=("READY", "RUNNING"), **more)
+
+
+def _counts(tx: Any, w: World, f: Facts) -> Any:
+    """The rows of a span's worth of tasks, and the sums of everything that was tallied."""
+    low = _newest(w, 2000)
+    edges = tallies.whole_spans(tx, low, searches.EVER)
+    assert edges is not None
+    return (
+        searches._count_rows(tx, _search(), low, searches.EVER),
+        searches._count_rows(tx, Search(states=("READY",)), low, searches.EVER),
+        searches._count_loose(tx, _search(), sorted(f["ids"].values())[:50]),
+        tallies.sums(tx, "pool:default", edges, None),
+        tallies.sums(tx, "", edges, w.group),
+        tallies.is_tallied(tx, "pool:default", edges),
+        tallies.spans_with(tx, ("KILLED", "FAILED"), low, searches.EVER),
+        tallies.version(tx),
+    )
+
+
+def _tally(tx: Any, w: World, f: Facts) -> Any:
+    """What sealing a span asks, and opening one."""
+    span = tallies.due(tx, w.now, 1) or tallies.spans(tx, _newest(w, 9000), _newest(w, 8000))
+    tallies.next_span(tx, _newest(w, 5000), 2048, staged_until=w.now + 3600 * SECOND)
+    tallies.members(tx, span[0])
+    tallies.ended(tx, span[0])
+    tallies.num_unended(tx, span[0])
+    tallies.put_off(tx, span[0].first_id, w.now)
+    return tallies.open_spans(tx, [span[0].first_id], w.now)
+
+
+def _sorted(tx: Any, w: World, f: Facts) -> Any:
+    low = _newest(w, 2000)
+    return searches._latest(tx, _search(), "completed_at", None, low, searches.EVER, n=50, after=searches.TOP)
+
+
+def _of_bot(tx: Any, w: World, f: Facts) -> Any:
+    run = task_result.runs_of(tx, [f["running"][0].task_id])[0]
+    ids = sorted(f["ids"].values())[:50]
+    return (
+        run_views.idle_since(tx, run, searches.EVER),
+        run_views.runs_of_bot(tx, "b1", low=0, high=searches.EVER, n=50),
+        run_views.bots_of_runs(tx, ids),
+        run_views.stats(tx, ids),
+        bots.events_in_full(tx, "b1", low=0, high=searches.EVER, n=50),
+        bot_searches.bots(tx, BotSearch(terms=[["os:Linux"]], busy=True, dead=False), after="", n=50),
+    )
 
 
 def log_bytes(run: Any, stream: int, offset: int) -> report.LogBytes:
@@ -184,6 +264,12 @@ HOT: dict[str, Call] = {
     "request keys": lambda tx, w, f: task_request.keys(tx, w.group, ["task key", "job key", "no key"]),
     "triggered tasks": lambda tx, w, f: task_request.children(tx, f["ids"]["x"]),
     "references": _references,
+    "a page of tasks with tags and states": lambda tx, w, f: searches.page(tx, _search(), n=100),
+    "a page of tasks by state": lambda tx, w, f: searches.page(tx, Search(states=("READY",)), n=100),
+    "a page of tasks with one of several tags": lambda tx, w, f: searches.page(tx, Search(terms=[["k:v", "a:b"]]), n=9),
+    "count tasks": _counts,
+    "tally a span": _tally,
+    "what a bot ran and went through": _of_bot,
 }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from myrmidon.model.errors import InvalidRequest, NotFound
-from myrmidon.scheduler import cancel
+from myrmidon.model.errors import Conflict, InvalidRequest, NotFound
+from myrmidon.scheduler import cancel, sweep
 from myrmidon.scheduler.cancel import Canceled
 from myrmidon.scheduler.report import Outcome
 
@@ -223,6 +223,28 @@ def test_a_mass_cancel_that_finds_nothing_ends(w):
     w.do(cancel.cancel_tagged, ["no:thing", "at:all"], group_id=w.group.id)
     w.carry()
     assert w.count("drains") == 0
+
+
+def test_cancel_tagged_once_means_nothing_new_when_it_is_said_again(w):
+    w.do(cancel.cancel_tagged_once, ["a:1"], "key", group_id=w.group.id)
+    w.carry()
+    w.advance(1)
+    task = w.submit(tags=["a:1"])
+    w.do(cancel.cancel_tagged_once, ["a:1"], "key", group_id=w.group.id)
+    w.carry()
+    assert w.state(task) == "READY"
+    with pytest.raises(Conflict):
+        w.do(cancel.cancel_tagged_once, ["b:2"], "key", group_id=w.group.id)
+    w.do(cancel.cancel_tagged_once, ["a:1"], "another key", group_id=w.group.id)
+    w.carry()
+    assert w.state(task) == "CANCELED"
+
+
+def test_request_keys_that_stand_for_no_task_are_forgotten_in_the_end(w):
+    w.do(cancel.cancel_tagged_once, ["a:1"], "key", group_id=w.group.id)
+    w.advance(8 * 86_400)
+    w.do(sweep.forget)
+    assert w.count("request_keys") == 0
 
 
 def test_a_mass_cancel_without_tags_is_refused(w):

@@ -7,6 +7,7 @@ import pytest
 from myrmidon.model.bot import Hello
 from myrmidon.model.errors import InvalidRequest, NotFound, WrongState
 from myrmidon.scheduler import fleet
+from myrmidon.scheduler.terminate import order_end
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import bot as bots
 from tests.builders import in_doubt
@@ -169,13 +170,12 @@ def test_a_draining_bot_that_leaves_quarantine_is_matched(w):
 
 
 def test_a_bot_that_is_told_to_end_may_come_back_with_a_new_session(w):
-    w.do(fleet.terminate_bot, "b1")
+    w.do(bots.set_ending, "b1", 1)
     assert w.read(bots.ending, "b1") == 1
     w.do(fleet.quarantine, "b1", None)
     assert w.read(bots.ending, "b1") == 1
     w.bot("b1", session=2)
     assert w.read(bots.ending, "b1") == 1, "only its earlier session was meant"
-    assert "bot_terminating" in events(w)
 
 
 def test_what_a_bot_says_of_itself_is_noted_once(w):
@@ -190,7 +190,79 @@ def test_what_a_bot_says_of_itself_is_noted_once(w):
             w.do(fleet.note_event, bot_id, "bot_log", "late", session=session)
 
 
-@pytest.mark.parametrize("verb", [fleet.quarantine, fleet.drain_bot, fleet.delete_bot, fleet.terminate_bot])
+def end(w, bot_id="b1", **given):
+    return w.do(order_end, bot_id, w.group.id, task_id=w.ids.next(w.now), reason="", authenticated="ann", **given)
+
+
+def test_an_order_to_end_is_taken_before_everything_else_by_that_bot_only(world):
+    w = world
+    w.bot("b1")
+    w.bot("b2")
+    w.submit(priority=0)
+    task_id = end(w)
+    assert end(w) == task_id
+    assert (w.why(task_id).num_bots, w.why(task_id).num_serving) == (1, 1)
+    with pytest.raises(NotFound):
+        end(w, "nobody")
+    assert [one.task_id for one in w.claim("b2", 5)] != [task_id]
+    (first,) = w.claim("b1", 1)
+    assert (first.task_id, first.work.name, end(w)) == (task_id, "Terminate b1", task_id)
+    w.finish(first)
+    assert w.state(task_id) == "SUCCEEDED"
+    assert end(w) != task_id, "that one is done"
+    assert "bot_terminating" in events(w)
+
+
+def test_an_order_to_end_reaches_a_bot_that_gets_no_work_and_one_that_has_moved(world):
+    w = world
+    w.bot("b1", quarantined="no disk")
+    w.submit()
+    task_id = end(w)
+    assert [one.task_id for one in w.claim("b1", 5)] == [task_id]
+    w.bot("b2")
+    other = end(w, "b2")
+    w.bot("b2", session=2, pool="elsewhere")
+    assert [one.task_id for one in w.claim("b2", 5)] == [other]
+
+
+def test_an_order_to_end_that_nobody_takes_expires(world):
+    w = world
+    w.bot("b1")
+    task_id = end(w)
+    w.advance(86_401)
+    w.sweep()
+    assert w.state(task_id) == "EXPIRED"
+
+
+def change(w, bot_id="b1", session=1, **given):
+    return w.do(fleet.change_bot, fleet.Change(bot_id=bot_id, session=session, **given))
+
+
+def test_a_bot_that_has_changed_leaves_queues_and_finds_others(world):
+    w = world
+    w.bot("b1", os="Linux")
+    w.submit(dimensions={"pool": ["default"], "os": ["Linux"]})
+    here = {"id": ["b1"], "pool": ["default"], "os": ["Other"]}
+    bot = change(w, dimensions=here)
+    assert bot.serving
+    assert w.claim("b1") == []
+    w.submit(dimensions={"pool": ["default"], "os": ["Other"]})
+    assert len(w.claim("b1")) == 1
+    assert events(w)[-1] == "request_sleep"
+    told = len(events(w))
+    change(w, dimensions=here)
+    assert len(events(w)) == told, "nothing is new"
+
+
+def test_only_the_present_session_of_a_living_bot_may_change(world):
+    w = world
+    w.bot("b1")
+    for bot_id, session in (("b1", 2), ("nobody", 1)):
+        with pytest.raises(WrongState):
+            change(w, bot_id, session)
+
+
+@pytest.mark.parametrize("verb", [fleet.quarantine, fleet.drain_bot, fleet.delete_bot])
 def test_a_bot_that_is_not_there_cannot_be_changed(world, verb):
     with pytest.raises(NotFound):
         world.do(verb, "nobody", *([None] if verb is fleet.quarantine else [True] if verb is fleet.drain_bot else []))

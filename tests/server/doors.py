@@ -19,7 +19,7 @@ import msgspec
 
 from myrmidon.model.ids import parse_id, show_task
 from myrmidon.scheduler import submit as submitting
-from myrmidon.server import desk, placing, service
+from myrmidon.server import bot_logs, desk, greeting, placing, service
 from myrmidon.server.bot_wire import BotEvent, Exchange, Handshake, Heartbeat, LogPlace
 from myrmidon.server.door import Call, Door, Identity, Role, open_door
 from myrmidon.server.settings import Settings
@@ -69,7 +69,7 @@ class Soldier:
 
     async def shake(self, who: Identity = BOOTSTRAP, **fields: Any) -> Any:
         body = Handshake(bot_id=self.name, session=self.session, dimensions=self.dimensions, **fields)
-        welcome = await desk.handshake(self.door, Call(who=who, body=body, address="127.0.0.1"))
+        welcome = await greeting.handshake(self.door, Call(who=who, body=body, address="127.0.0.1"))
         self.credential = welcome.credential
         return welcome
 
@@ -85,8 +85,9 @@ class Soldier:
         held = [(task["run"], task["token"]) for task in holds]
         return await desk.heartbeat(self.door, self._call(Heartbeat(session=self.session, holds=held)))
 
-    async def event(self, kind: str, message: str = "") -> Any:
-        return await desk.event(self.door, self._call(BotEvent(session=self.session, kind=kind, message=message)))
+    async def event(self, kind: str, message: str = "", bad_release: str | None = None) -> Any:
+        said = BotEvent(session=self.session, kind=kind, message=message, bad_release=bad_release)
+        return await desk.event(self.door, self._call(said))
 
     async def log(self, task: Any, stream: int, offset: int, data: bytes) -> Any:
         call = Call(
@@ -96,7 +97,7 @@ class Soldier:
             params={"run": task["run"], "stream": str(stream)},
             headers={"x-run-token": task["token"]},
         )
-        return await desk.log(self.door, call)
+        return await bot_logs.log(self.door, call)
 
     def _call(self, body: Any) -> Call:
         return Call(who=self.who, body=body, headers={"authorization": f"Bearer {self.credential}"})

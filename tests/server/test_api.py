@@ -7,7 +7,10 @@ from urllib.parse import quote
 
 import pytest
 
+from myrmidon.model.errors import StoreUnavailable
 from myrmidon.model.ids import parse_id, show_run
+from myrmidon.scheduler import enroll
+from myrmidon.server import api_submit
 from myrmidon.server.settings import PoolOrder, Quota
 from myrmidon.store import filters
 from tests.server.doors import a_task, finish
@@ -186,6 +189,41 @@ def test_many_tasks_are_checked_beside_the_loop(app):
     assert len(set(app.submit(*[a_task() for _ in range(100)]))) == 100
 
 
+def test_a_long_list_that_broke_off_in_the_middle_is_completed_by_its_repeat(app, monkeypatch):
+    stored: list[int] = []
+
+    def store(*given):
+        if len(stored) == 2:
+            raise StoreUnavailable("The database is away.")
+        stored.append(1)
+        return _store(*given)
+
+    _store = api_submit._store
+    tasks = {"tasks": [a_task(f"t{n}") for n in range(300)]}
+    key = {"Idempotency-Key": "all of them"}
+    monkeypatch.setattr(api_submit, "_store", store)
+    assert app.post("/api/v1/tasks", tasks, headers=key).status == 503
+    monkeypatch.setattr(api_submit, "_store", _store)
+    first = app.post("/api/v1/tasks", tasks, headers=key).json["tasks"]
+    again = app.post("/api/v1/tasks", tasks, headers=key).json["tasks"]
+    assert [one["task_id"] for one in first] == [one["task_id"] for one in again]
+    assert [one.get("repeated", False) for one in first] == [n < 96 for n in range(300)]
+    assert len(app.get("/api/v1/tasks?limit=1000").json["tasks"]) == 300
+
+
+def test_a_long_list_without_a_key_is_stored_at_once_or_not_at_all(app, monkeypatch):
+    calls: list[int] = []
+    _store = api_submit._store
+
+    def store(*given):
+        calls.append(1)
+        return _store(*given)
+
+    monkeypatch.setattr(api_submit, "_store", store)
+    assert len(app.submit(*(a_task(f"t{n}") for n in range(300)))) == 300
+    assert len(calls) == 1
+
+
 def test_a_submit_that_only_evaluates_stores_nothing(app):
     answer = app.post("/api/v1/tasks", {"tasks": [a_task(evaluate_only=True)]}).json["tasks"][0]
     assert ("task_id" in answer, answer["state"]) == (False, "WAITING")
@@ -298,3 +336,11 @@ def test_calls_at_the_same_time_do_not_mix(app):
 
     assert [reply.headers["x-request-id"] for reply in app.run(at_once())] == [f"r{n}" for n in range(50)]
     assert app.door.calls_at_work == 0
+
+
+def test_a_server_that_died_is_still_shown_and_shown_as_dead(app):
+    long_ago = app.door.now() - 3_600_000_000
+    app.door.db.write(lambda tx: enroll.enroll(tx, "10.0.0.9", 8910, now=long_ago, rules=app.door.rules))
+    told = {one["address"]: one for one in app.get("/api/v1/servers").json["servers"]}
+    assert (told["10.0.0.9"]["alive"], told["10.0.0.9"]["this"]) == (False, False)
+    assert (told["127.0.0.1"]["alive"], told["127.0.0.1"]["this"]) == (True, True)

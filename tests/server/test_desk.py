@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, TooLarge, Unauthorized, WrongState
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import cancel, fleet
+from myrmidon.scheduler.terminate import order_end
 from myrmidon.server import desk, placing
 from myrmidon.server.door import Call
 from myrmidon.store import bot as bots
@@ -311,7 +313,9 @@ def test_orders_reach_a_held_poll(door):
         await bot.shake()
         poll = asyncio.ensure_future(bot.exchange(wait_s=20))
         await until(lambda: door.hub.num_waiting == 1)
-        await door.write(lambda tx: fleet.terminate_bot(tx, "b1", now=door.now(), ids=door.ids))
+        group, made = await door.group_id("default"), door.ids.next(door.now())
+        order = partial(order_end, bot_id="b1", group_id=group, task_id=made, reason="", authenticated="another server")
+        await asyncio.to_thread(door.db.write, partial(order, now=door.now(), ids=door.ids))
         assert (await poll)["order"] == "terminate"  # found by the service, without a word from the caller
         assert (await bot.exchange(wait_s=20))["order"] == "terminate"
         assert (await bot.heartbeat()).order == "terminate"

@@ -9,7 +9,7 @@ import pytest
 
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import cancel, enroll
-from myrmidon.server import bot_zip, service
+from myrmidon.server import rollout, service
 from myrmidon.server.service import Service
 from myrmidon.store import bot as bots
 from myrmidon.store import drain as drains
@@ -176,12 +176,12 @@ def test_all_servers_on_a_database_want_the_same_zip(db_url, tmp_path, monkeypat
             async with serving(two):
                 new = two.hub.wanted
                 assert old != new, "another address is another zip"
-                await bot_zip.refresh_wanted(one)
+                await rollout.refresh(one)
                 assert one.hub.wanted == new
                 kept = await one.read(partial(releases.read, digest=old))
                 assert kept is not None
                 assert not kept.active
-                assert await bot_zip.offer_zip(one) == new, "it was here before, so it is no news"
+                assert await rollout.offer_zip(one) == new, "it was here before, so it is no news"
 
     with (
         a_door(db_url, tmp_path / "one", public_url="https://one") as one,

@@ -2,33 +2,80 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
+from base64 import b64decode
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from hashlib import sha256
+from itertools import count, cycle
+from pathlib import Path
+from typing import Any
 
 import pytest
+import urllib3
 
-from tests.live import live_server
-from tests.server.wire import WireBot, a_task, wait_for
+from tests import databases, servers
+from tests.bot.test_chaos import bot_of
+from tests.bot.test_live import ended, log, submit
+from tests.chaos import chaos
+from tests.live import LiveServer, live_server
+from tests.server.test_bots_on_the_wire import events_of
+from tests.server.wire import WireBot, wait_for
 
 pytestmark = [pytest.mark.untraced, pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True)]
+_lanes = count(1)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Iterator[tuple[ExitStack, dict[str, tuple[LiveServer, LiveServer]]]]:
+    """Pairs of servers, made when they are first asked for."""
+    with ExitStack() as stack:
+        yield stack, {}
+
+
+def a_pair(stack: ExitStack, url: str, folder: Path) -> tuple[LiveServer, LiveServer]:
+    """Two servers on one new database; they share nothing else but their administrator's token."""
+    one = stack.enter_context(live_server(url, folder=folder / "one"))
+    (folder / "two").mkdir()
+    (folder / "two" / "admin.token").write_text(one.token)
+    return one, stack.enter_context(live_server(url, folder=folder / "two", public_url=one.url))
 
 
 @pytest.fixture
-def two_servers(new_db_url, tmp_path):
-    """Two servers on one new database; they share nothing else but their administrator's token."""
-    with live_server(new_db_url, folder=tmp_path / "one") as one:
-        (tmp_path / "two").mkdir()
-        (tmp_path / "two" / "admin.token").write_text(one.token)
-        with live_server(new_db_url, folder=tmp_path / "two", public_url=one.url) as two:
-            yield one, two
+def two_servers(dialect, pairs, tmp_path_factory) -> tuple[LiveServer, LiveServer]:
+    stack, made = pairs
+    if dialect not in made:
+        url = servers.new_database(databases.server_url(dialect))
+        made[dialect] = a_pair(stack, url, tmp_path_factory.mktemp(f"two-{dialect}"))
+    return made[dialect]
 
 
-def test_a_submit_on_one_server_wakes_a_bot_that_waits_on_the_other(two_servers):
-    one, two = two_servers
-    bot = WireBot(two, "b1")
+@pytest.fixture
+def lane() -> str:
+    """What only the bots of one test have, and only its tasks want."""
+    return f"lane{next(_lanes)}"
+
+
+def a_bot(server: LiveServer, lane: str, number: int = 1) -> WireBot:
+    bot = WireBot(server, f"{lane}-{number}")
+    bot.dimensions["os"] = [lane]
     bot.shake()
-    one.post("/api/v1/tasks", {"tasks": [a_task()]})
+    return bot
+
+
+def a_task(lane: str, **properties: Any) -> dict[str, Any]:
+    wanted = {"dimensions": {"pool": ["default"], "os": [lane]}, "command": ["true"], **properties}
+    return {"name": lane, "slices": [{"properties": wanted}]}
+
+
+def test_a_submit_on_one_server_wakes_a_bot_that_waits_on_the_other(two_servers, lane):
+    one, two = two_servers
+    bot = a_bot(two, lane)
+    one.post("/api/v1/tasks", {"tasks": [a_task(lane)]})
     task = bot.work()[0]
     bot.finish(task)
     with ThreadPoolExecutor(2) as threads:
@@ -36,7 +83,7 @@ def test_a_submit_on_one_server_wakes_a_bot_that_waits_on_the_other(two_servers)
             poll = threads.submit(bot.work)
             wait_for(lambda: bot.is_waiting(two))
             began = time.monotonic()
-            made = one.post("/api/v1/tasks", {"tasks": [a_task()]})[1]["tasks"][0]
+            made = one.post("/api/v1/tasks", {"tasks": [a_task(lane)]})[1]["tasks"][0]
             got = poll.result(20)
             took = time.monotonic() - began
             assert took < 1.0, f"woken after {took:.2f} s in round {round_trip}"
@@ -51,11 +98,10 @@ def test_a_submit_on_one_server_wakes_a_bot_that_waits_on_the_other(two_servers)
             assert time.monotonic() - reported < 1.0
 
 
-def test_a_cancel_on_one_server_stops_a_run_that_is_held_on_the_other(two_servers):
+def test_a_cancel_on_one_server_stops_a_run_that_is_held_on_the_other(two_servers, lane):
     one, two = two_servers
-    bot = WireBot(two, "b1")
-    bot.shake()
-    made = one.post("/api/v1/tasks", {"tasks": [a_task()]})[1]["tasks"][0]
+    bot = a_bot(two, lane)
+    made = one.post("/api/v1/tasks", {"tasks": [a_task(lane)]})[1]["tasks"][0]
     task = bot.work()[0]
     bot.start(task)
     with ThreadPoolExecutor(1) as threads:
@@ -67,24 +113,23 @@ def test_a_cancel_on_one_server_stops_a_run_that_is_held_on_the_other(two_server
         assert time.monotonic() - began < 1.0
 
 
-def test_both_servers_hand_out_the_same_zip_and_take_each_others_credentials(two_servers):
+def test_both_servers_hand_out_the_same_zip_and_take_each_others_credentials(two_servers, lane):
     one, two = two_servers
-    bot = WireBot(one, "b1")
+    bot = a_bot(one, lane)
     welcome = bot.shake()
     zips = [server.call("GET", "/bot/v1/zip", token=bot.credential) for server in (one, two)]
     wait_for(lambda: len({server.get("/api/v1/server")[1]["bot_version"] for server in (one, two)}) == 1, 15)
-    assert {answer.status for answer in zips} == {200}
+    assert {(answer.status, answer.headers["etag"]) for answer in zips} == {(200, f'"{welcome["version"]}"')}
+    assert zips[0].data == zips[1].data
     bot.server = two
     assert bot.exchange(n=0)["order"] is None
-    assert welcome["bot_id"] == "b1"
+    assert welcome["bot_id"] == bot.name
 
 
-def test_two_servers_never_give_one_task_to_two_bots(two_servers):
+def test_two_servers_never_give_one_task_to_two_bots(two_servers, lane):
     one, two = two_servers
-    bots = [WireBot(server, f"b{i}") for i, server in enumerate([one, two, one, two])]
-    for bot in bots:
-        bot.shake()
-    one.post("/api/v1/tasks", {"tasks": [a_task() for _ in range(60)]})
+    bots = [a_bot(server, lane, number) for number, server in enumerate([one, two, one, two])]
+    one.post("/api/v1/tasks", {"tasks": [a_task(lane) for _ in range(60)]})
     lock = threading.Lock()
     runs: list[str] = []
 
@@ -101,11 +146,73 @@ def test_two_servers_never_give_one_task_to_two_bots(two_servers):
     assert len(runs) == len(set(runs)) == 60
 
 
-def test_a_killed_server_costs_nothing_but_a_repeated_call(two_servers):
+def test_a_whole_life_is_the_same_through_either_server(two_servers, lane):
+    """Submitted here, run there; its log, its events and its end are seen on the other side."""
     one, two = two_servers
-    bot = WireBot(one, "b1")
-    bot.shake()
-    made = two.post("/api/v1/tasks", {"tasks": [a_task()]})[1]["tasks"][0]
+    bot = a_bot(two, lane)
+    story = events_of(one, "/api/v1/events?after=0")
+    (made,) = one.post("/api/v1/tasks", {"tasks": [a_task(lane)]})[1]["tasks"]
+    task_id = made["task_id"]
+    (task,) = bot.work()
+    bot.start(task)
+    said = random.Random(1).randbytes(300_000)
+    assert bot.log(task, 0, 0, said[:200_000])[0] == 200
+    follow = events_of(one, f"/api/v1/tasks/{task_id}/log/follow")
+    heard = b"".join(b64decode(next(follow)[2]["data"]) for _ in range(1))
+    bot.server = one
+    assert bot.log(task, 0, 200_000, said[200_000:])[0] == 200
+    bot.finish(task, 3)
+    for _, name, told in follow:
+        if name == "end":
+            assert (told["state"], told["exit_code"]) == ("FAILED", 3)
+            break
+        heard += b64decode(told["data"])
+    assert sha256(heard).digest() == sha256(said).digest()
+    assert two.call("GET", f"/api/v1/tasks/{task_id}/log?limit=1000000").data == said
+    assert two.post(f"/api/v1/tasks/{task_id}/rerun")[1]["generation"] == 2
+    (again,) = bot.work()
+    bot.finish(again)
+    assert two.get(f"/api/v1/tasks/{task_id}")[1]["result"]["state"] == "SUCCEEDED"
+    states = []
+    for _, _, told in story:
+        states += [told["state"]] if told["id"] == task_id else []
+        if "SUCCEEDED" in states:
+            break
+    assert states == ["READY", "RUNNING", "FAILED", "WAITING", "READY", "RUNNING", "SUCCEEDED"]
+
+
+def test_an_equal_task_is_answered_and_a_repeated_submit_recognised_by_the_other_server(two_servers, lane):
+    one, two = two_servers
+    bot = a_bot(one, lane)
+    same = a_task(lane, idempotent=True)
+    (first,) = one.post("/api/v1/tasks", {"tasks": [same]})[1]["tasks"]
+    bot.finish(bot.work()[0])
+    (second,) = two.post("/api/v1/tasks", {"tasks": [same]})[1]["tasks"]
+    assert (second["state"], second["deduped_from"]) == ("SUCCEEDED", first["task_id"])
+    with ThreadPoolExecutor(8) as threads:
+        key = {"Idempotency-Key": "one task"}
+        racing = [
+            threads.submit(server.post, "/api/v1/tasks", {"tasks": [a_task(lane)]}, headers=key)
+            for server in (one, two) * 4
+        ]
+        made = {one.result(20)[1]["tasks"][0]["task_id"] for one in racing}
+    assert len(made) == 1
+    assert len(bot.exchange(n=8)["tasks"]) == 1
+
+
+def test_a_task_that_waits_is_cancelled_for_both(two_servers, lane):
+    one, two = two_servers
+    bot = a_bot(two, lane)
+    (made,) = two.post("/api/v1/tasks", {"tasks": [a_task(lane)]})[1]["tasks"]
+    assert one.post(f"/api/v1/tasks/{made['task_id']}/cancel")[1]["state"] == "CANCELED"
+    assert bot.exchange()["tasks"] == []
+    assert two.get(f"/api/v1/tasks/{made['task_id']}")[1]["result"]["state"] == "CANCELED"
+
+
+def test_a_killed_server_costs_nothing_but_a_repeated_call(two_servers, lane):
+    one, two = two_servers
+    bot = a_bot(one, lane)
+    made = two.post("/api/v1/tasks", {"tasks": [a_task(lane)]})[1]["tasks"][0]
     task = bot.work()[0]
     bot.start(task)
     one.kill()
@@ -115,3 +222,96 @@ def test_a_killed_server_costs_nothing_but_a_repeated_call(two_servers):
     assert two.get(f"/api/v1/tasks/{made['task_id']}")[1]["result"]["state"] == "SUCCEEDED"
     one.start()
     assert one.get(f"/api/v1/tasks/{made['task_id']}")[1]["result"]["state"] == "SUCCEEDED"
+
+
+def test_a_real_bot_goes_on_with_the_other_server_when_its_own_is_killed(two_servers, lane, tmp_path):
+    """Behind one address, as a balancer gives it; the command knows of nothing."""
+    one, two = two_servers
+    go = tmp_path / "go"
+    script = f"echo before; while [ ! -e {go} ]; do sleep 0.02; done; seq 20000"
+    with chaos(one.url, rate=0.0) as way, bot_of(two, tmp_path / lane, lane, "--server", way.url):
+        task_id = submit(two, lane, "/bin/sh", "-c", script)
+        wait_for(lambda: log(two, task_id) == b"before\n")
+        one.kill()
+        way.turn_to(two.url)
+        go.touch()
+        told = ended(two, task_id)
+        assert (told["result"]["state"], len(told["runs"])) == ("SUCCEEDED", 1)
+        assert log(two, task_id) == b"before\n" + b"".join(b"%d\n" % number for number in range(1, 20_001))
+        one.start()
+
+
+def start_safely(database: servers.Server) -> None:
+    """Commits of test servers survive the death of their process, if not that of the machine."""
+    database.start()
+    if database.kind == "mariadb":
+        servers.execute(database.url, "SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+
+
+def stubborn(live: list[LiveServer], path: str, body: Any, **options: Any) -> Any:
+    """Ask one server after the other until there is an answer; what is away comes back."""
+    end = time.monotonic() + 60
+    for server in cycle(live):
+        try:
+            status, answer = server.post(path, body, **options)
+        except urllib3.exceptions.HTTPError:
+            status, answer = 0, None
+        if status == 200:
+            return answer
+        assert status in (0, 503), (status, answer)
+        assert time.monotonic() < end, (status, answer)
+        time.sleep(0.02)
+    raise AssertionError
+
+
+def test_kill_of_a_server_and_of_the_database_in_mid_flight_loses_and_doubles_nothing(dialect, lane, tmp_path):
+    """Four bots and two clients on two servers, while one server and the database are killed with -9."""
+    database = servers.KINDS[dialect](durable=False)
+    database.prepare()
+    start_safely(database)
+    finished: list[str] = []
+    acknowledged: list[str] = []
+    wanted = 160
+
+    def submit_on(name: str, live: list[LiveServer]) -> None:
+        for number in range(wanted // 2 // 5):
+            key = {"Idempotency-Key": f"{name} {number}"}
+            body = {"tasks": [a_task(lane) for _ in range(5)]}
+            answer = stubborn(live, "/api/v1/tasks", body, headers=key)
+            acknowledged.extend(one["task_id"] for one in answer["tasks"])
+
+    def labour(bot: WireBot, live: list[LiveServer]) -> None:
+        reports: list[Any] = []
+        while len(finished) < wanted or reports:
+            bot.nonce += 1
+            body = {"session": bot.session, "nonce": bot.nonce, "n": 4, "wait_s": 0.5, "reports": reports}
+            answer = stubborn(live, "/bot/v1/exchange", body, token=bot.credential)
+            assert [reply["outcome"] for reply in answer["replies"]] == ["accepted"] * len(reports)
+            finished.extend(report["run"] for report in reports)
+            reports = [bot.finish_of(task, duration=0.01) for task in answer["tasks"]]
+
+    try:
+        with ExitStack() as stack:
+            url = database.new_database()
+            one, two = a_pair(stack, url, tmp_path)
+            bots = [a_bot(server, lane, number) for number, server in enumerate([one, two, one, two])]
+            threads = stack.enter_context(ThreadPoolExecutor(6))
+            working = [threads.submit(labour, bot, [bot.server, one, two]) for bot in bots]
+            working += [threads.submit(submit_on, f"client {at.port}", [at, one, two]) for at in (one, two)]
+            for enough, kill, start in (
+                (20, database.kill, partial(start_safely, database)),
+                (80, two.kill, two.start),
+            ):
+                wait_for(partial(lambda enough: len(finished) >= enough, enough), 60)
+                kill()
+                start()
+            for work in working:
+                work.result(60)
+            assert len(finished) == len(set(finished)) == len(set(acknowledged)) == wanted
+            for server in (one, two):
+                body = {"task_ids": acknowledged, "mode": "all", "wait_s": 10}
+                waited = stubborn([server], "/api/v1/tasks/wait", body)
+                assert waited["done"]
+                assert {(task["state"], task["run"][-2:]) for task in waited["tasks"]} == {("SUCCEEDED", "01")}
+    finally:
+        database.stop()

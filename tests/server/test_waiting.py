@@ -6,7 +6,8 @@ import asyncio
 import sys
 from threading import Thread
 
-from myrmidon.server.waiting import LOOK, TIME_IS_UP, Hub, Notes, Woken
+from myrmidon.server.seats import LOOK, TIME_IS_UP, Notes, Woken
+from myrmidon.server.waiting import Hub
 
 LONG = 60.0
 

@@ -55,6 +55,13 @@ def used_names(file: str) -> Iterator[str]:
             yield name
 
 
+def called_names(file: str) -> Iterator[str]:
+    """Plain names that are called: `eval`, `open`."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id
+
+
 def strings(file: str) -> Iterator[str]:
     for node in ast.walk(tree(file)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 
 USAGE = """usage: bot.zip COMMAND
-  start --dir DIR [--server URL] [--token-file FILE] [--bot-id ID] [--pool POOL] [--dimension KEY=VALUE]...
-              runs the bot in the foreground; settings are kept in DIR (default $MYRMIDON_BOT_DIR or ~/myrmidon-bot)
+  start --dir DIR [--server URL] [--token-file FILE] [--bot-id ID] [--suffix N] [--pool POOL]
+        [--dimension KEY=VALUE]...
+              runs the bot in the foreground; settings are kept in DIR (default $MYRMIDON_BOT_DIR or ~/myrmidon-bot);
+              with --suffix it is one of several of this machine, and its id is ID--N
   is_fine     tests this zip; exit code 0 if it is fit to run
   version     the digest of this zip
   attributes  the dimensions that this machine would offer

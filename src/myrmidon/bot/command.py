@@ -25,7 +25,7 @@ QUICK_S = 0.02
 TICK_S = 0.2
 INLINE = 65536
 _READ = 1 << 18
-_BACKLOG = 16 << 20
+_BACKLOG = 8 << 20
 _LAST_DITCH_S = 60.0
 
 
@@ -56,6 +56,11 @@ class Command:
         self.inline: list[list[bytes]] = [[], []]
         self.spooled = False
         self.unwanted = False
+
+    def begin_now(self, now: float) -> None:
+        """What came before, like a slow hook, is not the command's time."""
+        self.begun = self.heard_at = now
+        self.hard_at = now + self.task["execution_timeout_s"]
 
     def end(self, why: str, grace: float | None = None) -> None:
         """Ask for an end of this command; the watch sees to it. The first reason counts."""

@@ -10,9 +10,11 @@ import re
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from myrmidon.bot import system
+from myrmidon.bot import system_facts as facts
 
 
 def default_id() -> str:
@@ -20,18 +22,46 @@ def default_id() -> str:
     return socket.gethostname().split(".")[0] or "bot"
 
 
-def dimensions(bot_id: str, pool: str, extra: dict[str, list[str]]) -> dict[str, list[str]]:
-    """All dimensions of this bot; given ones win over found ones, but for the id."""
-    found = {
-        "os": operating_system(system.NAME, _release(), platform.release()),
-        "cpu": cpu(platform.machine(), sys.maxsize > 2**32),
-        "cores": [str(os.cpu_count() or 1)],
-        "python": versions(platform.python_version()),
-        "pool": [pool],
-    }
+def dimensions(bot_id: str, pool: str, extra: dict[str, list[str]], caches: Iterable[str] = ()) -> dict[str, list[str]]:
+    """All dimensions of this bot; given ones win over found ones, but for the id.
+
+    A bot of a device, which is one that was given a device_type, offers the device: its host is told in the state.
+    """
+    found: dict[str, list[str]] = {} if is_device(extra) else host()
+    found["pool"] = [pool]
+    found["caches"] = list(caches)
     found.update(extra)
     found["id"] = [bot_id]
-    return {key: sorted(set(values)) for key, values in found.items()}
+    return {key: sorted(set(values)) for key, values in found.items() if values}
+
+
+def is_device(extra: dict[str, list[str]]) -> bool:
+    return "device_type" in extra
+
+
+def host() -> dict[str, list[str]]:
+    """The dimensions of the machine; what cannot be found out is left out."""
+    ssd = facts.has_ssd()
+    cores = os.cpu_count() or 1
+    found = {
+        "os": operating_system(system.NAME, _release(), platform.release()),
+        "cpu": cpu(platform.machine(), sys.maxsize > 2**32, facts.short_processor(facts.processor())),
+        "cores": [str(cores)],
+        "gpu": facts.graphics(),
+        "machine_type": [" ".join(facts.machine_type().replace("|", " ").split())[:256].strip()],
+        "python": versions(platform.python_version()),
+        "ssd": [] if ssd is None else [_flag(ssd)],
+        "locale": [facts.locale_name()],
+        "kvm": [_flag(facts.has_kvm())] if system.NAME == "linux" else [],
+        "inside_docker": [_flag(facts.inside_container())],
+        "kernel": [platform.release()] if system.NAME != "windows" else [],
+        "display": [_flag(facts.has_display())],
+    }
+    return {key: [value for value in values if value] for key, values in found.items()}
+
+
+def _flag(value: bool) -> str:
+    return "1" if value else "0"
 
 
 def operating_system(name: str, release: dict[str, str], version: str) -> list[str]:
@@ -45,11 +75,12 @@ def operating_system(name: str, release: dict[str, str], version: str) -> list[s
     return [word, *[f"{word}-{part}" for part in versions(release.get("VERSION_ID", version))]]
 
 
-def cpu(machine: str, wide: bool) -> list[str]:
-    """The family and the family with its width."""
+def cpu(machine: str, wide: bool, model: str = "") -> list[str]:
+    """The family, the family with its width, and both with the model."""
     machine = machine.lower()
     family = "x86" if machine in ("amd64", "x86_64", "i386", "i686") else re.sub(r"^(arm|aarch).*", "arm", machine)
-    return [family, f"{family}-{64 if wide else 32}"]
+    known = f"{family}-{64 if wide else 32}"
+    return [family, known, *([f"{known}-{model}"] if model else [])]
 
 
 def versions(text: str) -> list[str]:
@@ -72,21 +103,45 @@ def _release() -> dict[str, str]:
     return {}
 
 
-def state(folder: str, started: float, caches: list[str]) -> dict[str, Any]:
+VOLATILE = ("running_time", "uptime", "disk_free", "disks", "ram_free", "temp", "load", "files_in_temp")
+"""What changes all the time: it is told along with other news, and is no news itself."""
+_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "SHELL", "DISPLAY", "PYTHONPATH", "SWARMING_EXTERNAL_BOT_SETUP")
+
+
+def state(folder: str, started: float, caches: dict[str, int], cost_usd_hour: float | None = None) -> dict[str, Any]:
     """What changes: shown to people, matched by nobody."""
     free, total = system.free_disk(folder)
+    cores = os.cpu_count() or 1
     found: dict[str, Any] = {
         "running_time": round(time.time() - started, 1),
+        "started_ts": round(started, 3),
         "started_at": int(started * 1e6),
+        "uptime": int(facts.uptime()),
         "disk_free": free,
         "disk_total": total,
+        "disks": facts.disks(folder),
+        "ram": facts.ram(),
+        "ram_free": facts.free_ram(),
+        "temp": facts.warmth(),
+        "ip": facts.address(),
         "hostname": socket.gethostname(),
         "folder": folder,
         "pid": os.getpid(),
-        "caches": caches,
+        "python": platform.python_version(),
+        "named_caches": caches,
+        "env": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        "reboot_required": facts.reboot_required(),
+        "cost_usd_hour": usual_cost(cores, facts.ram()) if cost_usd_hour is None else cost_usd_hour,
     }
+    if os.environ.get("DOCKER_HOST_HOSTNAME"):
+        found["docker_host_hostname"] = os.environ["DOCKER_HOST_HOSTNAME"]
     with contextlib.suppress(Exception):
         found["user"] = getpass.getuser()
     with contextlib.suppress(OSError, AttributeError):
         found["load"] = round(os.getloadavg()[0], 2)
     return found
+
+
+def usual_cost(cores: int, ram: int) -> float:
+    """Dollars per hour for which such a machine can be rented, roughly; a setting tells the true price."""
+    return round(0.02 * cores + 0.003 * ram / (1 << 30), 4)

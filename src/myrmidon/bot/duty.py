@@ -35,6 +35,7 @@ class Duty:
         self.finished_at = 0.0
         self.signals = 0
         self.signal_at = 0.0
+        self.rebooting = False
 
     # -- the thread that runs
 
@@ -81,17 +82,32 @@ class Duty:
 
     def low(self) -> int:
         """With so few tasks left it is time to ask for more; 0 when tasks take so long that none is held ahead."""
-        return self.want() // 2 if self.pace < AHEAD_S / 2 else 0
+        return self.want() if self.pace < AHEAD_S / 2 else 0
 
     def held(self) -> list[dict[str, Any]]:
         """Every task that this bot has claimed and not reported."""
         with self.change:
             return ([self.running] if self.running is not None else []) + list(self.queue)
 
+    def at_hand(self) -> tuple[dict[str, Any] | None, int]:
+        """The task that runs, and how many wait, at one moment: between two, one may go from here to there."""
+        with self.change:
+            return self.running, len(self.queue)
+
     def add(self, tasks: list[dict[str, Any]]) -> None:
         with self.change:
             self.queue.extend(tasks)
             self.change.notify_all()
+
+    def refuse(self, tasks: list[dict[str, Any]]) -> None:
+        """These go back without ever having waited."""
+        with self.change:
+            self.refused.extend(tasks)
+
+    def ended(self, record: dict[str, Any]) -> None:
+        """A result of something that never ran."""
+        with self.change:
+            self.finished.append(record)
 
     def give_back(self) -> None:
         """Everything that has not begun."""

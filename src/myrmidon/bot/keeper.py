@@ -32,6 +32,7 @@ class Keeper:
         self.child: subprocess.Popen[bytes] | None = None
         self.stopping = False
         self.crashes = 0
+        self.killed: str | None = None
 
     def keep(self) -> int:
         """Start soldiers until one ends for good; its exit code."""
@@ -42,6 +43,8 @@ class Keeper:
         system.kill_marked(system.mark_of(self.folder))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
+        if hasattr(signal, "SIGUSR1"):
+            signal.signal(signal.SIGUSR1, self._pass_on)
         chosen = self._settle_in()
         while True:
             code, came_up = self._watch_one(chosen)
@@ -72,10 +75,13 @@ class Keeper:
     def _choose_next(self, last: str | None, code: int, *, came_up: bool) -> str | None:
         """An ordered restart starts the chosen zip; a crash of a new one goes back; a crash of the good one waits."""
         if code == AGAIN:
-            self.crashes = 0
+            self.crashes, self.killed = 0, None
             return updater.take_next(self.folder) or last
         good = os.path.join(self.folder, updater.GOOD)
         if last is not None and last != good and not _same(last, good):
+            if code == -signal.SIGKILL and came_up and self.killed != last:
+                self.killed = last  # by a task, a person or a lack of memory: once is no fault of a zip
+                return last
             why = f"it ended with code {code}" + ("" if came_up else " before it came up")
             updater.note_failure(self.folder, last, why)
             return good if os.path.exists(good) else None
@@ -100,7 +106,8 @@ class Keeper:
             start_new_session=True,
         )
         os.close(writer)
-        system.write_file(os.path.join(self.folder, "bot.pid"), b"%d\n" % self.child.pid)
+        with contextlib.suppress(OSError):  # a full disk: people will not find the pid there
+            system.write_file(os.path.join(self.folder, "bot.pid"), b"%d\n" % self.child.pid)
         if self.stopping:
             self.child.terminate()
         came_up = self._comes_up(reader)
@@ -123,7 +130,7 @@ class Keeper:
         return False
 
     def _pass_on(self, number: int, _: object) -> None:
-        self.stopping = True
+        self.stopping = self.stopping or number in (signal.SIGTERM, signal.SIGINT)
         if self.child is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.child.send_signal(number)

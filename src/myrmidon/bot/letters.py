@@ -44,7 +44,7 @@ def write(
 
     ``head`` holds session, nonce, n and wait_s.
     """
-    records = _oldest(duty)
+    records = _oldest(duty, spool)
     reports = [record["report"] for record in records]
     pieces = [_piece(record["report"], *log) for record in records for log in record["logs"]]
     if start is not None:
@@ -59,12 +59,14 @@ def write(
     return Letter(body, records, spooled)
 
 
-def _oldest(duty: Duty) -> list[dict[str, Any]]:
-    """The oldest results, as many as one letter holds."""
+def _oldest(duty: Duty, spool: Spool) -> list[dict[str, Any]]:
+    """The oldest results, as many as one letter holds; none whose log has not gone up before it."""
     records: list[dict[str, Any]] = []
     size = 0
     with duty.change:
         for record in duty.finished:
+            if record["report"]["run"] in spool.tokens:
+                break
             size += sum(len(data) for _, _, data in record["logs"])
             if records and (size > LOG_CHARS or len(records) == MOST_TASKS):
                 break

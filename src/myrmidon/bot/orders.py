@@ -13,13 +13,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
 from typing import Any
 
 from myrmidon.bot import dimensions, system, updater
 
 MARK = "bot.json"
-_FLAGS = ("--dir", "--server", "--token", "--token-file", "--bot-id", "--pool", "--dimension")
+_FLAGS = ("--dir", "--server", "--token", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension")
+_FOLDERS = ("work", "spool", "c", "caches")
+_FILES = (MARK, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "context.json", "stacks.log")
 
 
 class Unusable(Exception):
@@ -39,7 +42,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
         "dir": _last(given["--dir"], os.environ.get("MYRMIDON_BOT_DIR"), os.path.join("~", "myrmidon-bot")),
         "server": _last(given["--server"], os.environ.get("MYRMIDON_SERVER"), packed().get("server")),
         "token": _token(given["--token"], given["--token-file"]),
-        "bot_id": _last(given["--bot-id"], os.environ.get("MYRMIDON_BOT_ID")),
+        "bot_id": _bot_id(given["--bot-id"], given["--suffix"]),
         "pool": _last(given["--pool"]),
         "extra": _pairs(given["--dimension"]),
     }
@@ -59,17 +62,31 @@ def prepare(argv: list[str]) -> str:
     }
     if not kept["server"]:
         raise Unusable("no server is known: say --server URL or start the zip that the server gives out")
-    system.write_private(os.path.join(folder, MARK), json.dumps(kept, indent=2).encode())
-    if given["token"]:
-        system.write_private(os.path.join(folder, "token"), given["token"].encode())
-        os.environ.pop("MYRMIDON_BOT_TOKEN", None)  # what a process inherits, its children can read
+    try:
+        if kept != old:  # a full disk must not keep a bot from starting again
+            system.write_private(os.path.join(folder, MARK), json.dumps(kept, indent=2).encode())
+        if given["token"] and given["token"] != _text(folder, "token"):
+            system.write_private(os.path.join(folder, "token"), given["token"].encode())
+    except OSError as error:
+        raise Unusable(f"the folder cannot be used: {error}") from error
+    os.environ.pop("MYRMIDON_BOT_TOKEN", None)  # what a process inherits, its children can read
     if not (_text(folder, "token") or _text(folder, "credential")):
         raise Unusable("no token is known: say --token-file FILE or set MYRMIDON_BOT_TOKEN")
     return folder
 
 
+def _bot_id(given: list[str], suffix: list[str]) -> str | None:
+    """The id that was asked for; with a suffix, that of one of several bots of this machine."""
+    asked = _last(given, os.environ.get("MYRMIDON_BOT_ID"), os.environ.get("SWARMING_BOT_ID"))
+    if not suffix:
+        return str(asked) if asked else None
+    return f"{asked or dimensions.default_id()}--{suffix[-1]}"
+
+
 def _claim_folder(folder: str) -> None:
     """Only a folder that is new, empty or a bot's already: a bot removes things, but only its own."""
+    if folder in ("/", os.path.realpath(os.path.expanduser("~"))):
+        raise Unusable(f"{folder} is not a bot's own folder: choose an empty one with --dir")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         found = set(os.listdir(folder))
@@ -77,7 +94,29 @@ def _claim_folder(folder: str) -> None:
         raise Unusable(f"the folder cannot be used: {error}") from error
     if MARK not in found and found - {"bot.zip", "token", "bot.log"}:
         raise Unusable(f"{folder} holds files that are no bot's: choose an empty folder with --dir")
-    os.chmod(folder, 0o700)
+    try:
+        _check_places(folder)
+        os.chmod(folder, 0o700)
+    except OSError as error:
+        raise Unusable(f"the folder cannot be used: {error}") from error
+
+
+def _check_places(folder: str) -> None:
+    """Where the bot would make a folder or a file, there is none yet, or one of the right kind and of this user.
+
+    Whatever else is there, a person has put it there: the bot neither removes it nor follows it elsewhere.
+    """
+    for names, right, kind in ((_FOLDERS, stat.S_ISDIR, "folder"), (_FILES, stat.S_ISREG, "file")):
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                found = os.lstat(path)
+            except FileNotFoundError:
+                continue
+            if not right(found.st_mode):
+                raise Unusable(f"{path} is in the way: it is no {kind} of the bot's; move it away")
+            if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+                raise Unusable(f"{path} belongs to another user; start the bot as that user, or move it away")
 
 
 class Orders:
@@ -104,7 +143,11 @@ class Orders:
         with contextlib.suppress(ValueError):
             last = int(_text(self.folder, "session") or 0)
         session = max(time.time_ns() // 1000, last + 1)
-        system.write_private(os.path.join(self.folder, "session"), str(session).encode())
+        try:
+            system.write_private(os.path.join(self.folder, "session"), str(session).encode())
+        except OSError as error:
+            if not system.disk_is_full(error):  # the clock alone is right nearly always
+                raise
         return session
 
 
@@ -124,7 +167,7 @@ def _load(folder: str) -> dict[str, Any]:
     text = _text(folder, MARK)
     try:
         return dict(json.loads(text)) if text else {}
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise Unusable(f"{folder}/{MARK} is damaged: remove it and start again") from error
 
 

@@ -15,16 +15,21 @@ import errno
 import os
 import shlex
 from base64 import b64decode, b64encode
-from typing import Any
+from typing import Any, Callable, Dict, List, Tuple
 
 from myrmidon.bot import system
 from myrmidon.bot.caches import Caches
 from myrmidon.bot.command import Command, Watch
+from myrmidon.bot.surroundings import Surroundings, asks
 
 _OURS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 _TICK_S = 0.1
+
+
+BeforeTask = Callable[[Callable[[], str], List[str], Dict[bytes, bytes]], Tuple[List[str], Dict[bytes, bytes]]]
+"""Given what makes the file for hooks, the command and its environment: both as the hooks want them."""
 
 
 class Unfit(Exception):
@@ -49,6 +54,12 @@ class Runner:
         self.run_folder = self._fresh("run")
         self.tmp_folder = self._fresh("tmp")
         self.env = _base_env(facts, self.tmp_folder)
+        self.around = Surroundings(folder, self.work, facts.get("SWARMING_SERVER", ""))
+        self.env[b"LUCI_CONTEXT"] = os.fsencode(self.around.context)
+        self.argv: list[str] = []
+        self.before_task: BeforeTask | None = None
+        self.sizes: dict[str, int] = {}
+        self.times: dict[str, float] = {}
 
     def execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
         """Run the command of a task; what to report of it. None when the run is no longer this bot's."""
@@ -56,7 +67,10 @@ class Runner:
         command = Command(task, self.begun)
         installed: list[tuple[str, str]] = []
         try:
+            self._make_folders()
             cwd, env = self._prepare(task, installed)
+            if self.before_task is not None:
+                command.begin_now(system.awake())
             self._start(command, cwd, env)
             code = self._wait(command)
             record = self._judge(command, code)
@@ -70,6 +84,8 @@ class Runner:
             problem = self._clean(installed)
         if problem and record is not None:
             record["problem"] = problem
+        if installed and record is not None and record["report"]["type"] == "finish":
+            record["report"].update(caches=self.sizes, stats=self.times)
         return record
 
     # -- before
@@ -78,24 +94,33 @@ class Runner:
         if task.get("function"):
             raise Unfit("this bot runs commands, no functions")
         env = self.env.copy()
-        env[b"MYRMIDON_TASK_ID"] = task["run"].encode()
+        env[b"MYRMIDON_TASK_ID"] = env[b"SWARMING_TASK_ID"] = task["run"].encode()
+        self.argv, changes = task["command"], task.get("env")
+        context = self.around.write_context(task)
         if task.get("caches"):
-            self._install(task["caches"], installed)
+            self._install(task["caches"], task.get("cache_hints") or {}, installed)
         if task.get("secret_bytes") is not None:
             self._write_secret(b64decode(task["secret_bytes"]))
             env[b"MYRMIDON_SECRET_FILE"] = os.fsencode(self.secret)
-        if task.get("env"):
-            _apply(env, task["env"])
+            env[b"LUCI_CONTEXT"] = os.fsencode(context)
+        if asks(self.argv) or (changes and asks(changes.values())):
+            self.argv, changes = self.around.fill_in(task)
+        if changes:
+            _apply(env, changes)
         if task.get("env_prefixes"):
             self._prefix(env, task["env_prefixes"])
+        if self.before_task is not None:
+            self.argv, env = self.before_task(self.around.need_bot_file, self.argv, env)
         return self._cwd(task.get("relative_cwd") or ""), env
 
-    def _install(self, wanted: list[dict[str, str]], installed: list[tuple[str, str]]) -> None:
+    def _install(self, wanted: list[dict[str, str]], hints: dict[str, Any], installed: list[tuple[str, str]]) -> None:
         paths = {one["name"]: below(self.run_folder, one["path"]) for one in wanted}
         for name, path in paths.items():
             inner = [other for other in paths.values() if other.startswith(path + os.sep)]
             if inner or list(paths.values()).count(path) > 1 or path == self.run_folder:
                 raise Unfit(f"the path of the cache {name} covers another one")
+        begun, self.times = system.awake(), {}
+        self.caches.make_room(list(paths), hints)
         for name, path in sorted(paths.items()):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
@@ -103,6 +128,7 @@ class Runner:
             except ValueError as error:
                 raise Unfit(str(error)) from error
             installed.append((name, path))
+        self.times = {"named_caches_install": round(system.awake() - begun, 6)}
 
     def _write_secret(self, content: bytes) -> None:
         handle = os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -132,12 +158,12 @@ class Runner:
         return path
 
     def _start(self, command: Command, cwd: str, env: dict[bytes, bytes]) -> None:
-        argv = command.task["command"]
+        argv = self.argv
         writers = self.watch.writers
         try:
             command.pid = system.start(argv, env, cwd, (self.null, writers[0], writers[1]))
         except OSError as error:
-            if error.errno in _OURS:
+            if error.errno in _OURS or not os.path.isdir(cwd):
                 raise
             raise Unfit(f"{shlex.quote(argv[0])} could not be started: {error.strerror or error}") from error
         except (ValueError, IndexError) as error:
@@ -172,17 +198,14 @@ class Runner:
 
     def _clean(self, installed: list[tuple[str, str]]) -> str:
         """Nothing of the command stays; what cannot be removed is told."""
-        for name, path in installed:
-            if _is_real(path, self.run_folder):
-                self.caches.put_back(name, path)
         if installed:
-            self.caches.trim()
+            self._put_back(installed)
         if self.has_secret:
             os.unlink(self.secret)
             self.has_secret = False
-        problem = ""
+        problem = self.around.clean() if self.around.made else ""
         if not self._untouched(self.run_folder):
-            problem = self._remove(self.run_folder)
+            problem = self._remove(self.run_folder) or problem
             self.run_folder = self._fresh("run")
         if not self._untouched(self.tmp_folder):
             problem = self._remove(self.tmp_folder) or problem
@@ -190,16 +213,36 @@ class Runner:
             self.env.update(_tmp_env(self.tmp_folder))
         return problem
 
+    def _put_back(self, installed: list[tuple[str, str]]) -> None:
+        self.sizes = {}
+        begun = system.awake()
+        for name, path in installed:
+            size = self.caches.put_back(name, path) if _is_real(path, self.run_folder) else None
+            if size is not None:
+                self.sizes[name] = size
+        done = system.awake()
+        self.caches.trim()
+        self.times["named_caches_uninstall"] = round(done - begun, 6)
+        self.times["cache_trim"] = round(system.awake() - done, 6)
+
     def _remove(self, folder: str) -> str:
         self.traces.pop(folder, None)
         return "" if system.remove_tree(folder) else f"{folder} could not be removed"
+
+    def _make_folders(self) -> None:
+        """They are there, unless the disk has failed after the last run: then it may be well by now."""
+        if self.run_folder not in self.traces:
+            self.run_folder = self._fresh("run")
+        if self.tmp_folder not in self.traces:
+            self.tmp_folder = self._fresh("tmp")
+            self.env.update(_tmp_env(self.tmp_folder))
 
     def _fresh(self, name: str) -> str:
         """A new empty folder. It bears its plain name unless something of that name would not go away."""
         path = os.path.join(self.work, name)
         while True:
             try:
-                os.mkdir(path, 0o700)
+                os.makedirs(path, mode=0o700)
                 break
             except FileExistsError:
                 self.count += 1
@@ -212,6 +255,8 @@ class Runner:
 
         Any change shows in the folder's times, unless it came within the same tick of the file system's clock.
         """
+        if folder not in self.traces:
+            return False
         made_at, trace = self.traces[folder]
         try:
             return _trace(folder) == trace and (self.begun - made_at > _TICK_S or not os.listdir(folder))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import gc
 import logging
 import logging.handlers
@@ -15,6 +17,7 @@ from myrmidon.bot import system
 from myrmidon.bot.caches import Caches
 from myrmidon.bot.command import Command, Watch
 from myrmidon.bot.duty import Duty
+from myrmidon.bot.escort import Escort
 from myrmidon.bot.journal import Journal
 from myrmidon.bot.orders import Orders
 from myrmidon.bot.runner import Runner
@@ -31,10 +34,19 @@ class Soldier:
     """One bot in its folder. The main thread runs the commands."""
 
     def __init__(self, orders: Orders) -> None:
+        self.folder = orders.folder
         spool = Spool(os.path.join(orders.folder, "spool"))
-        caches = Caches(os.path.join(orders.folder, "caches"))
+        caches = Caches(os.path.join(orders.folder, "c"))
+        caches.adopt(os.path.join(orders.folder, "caches"))
         mark, _, value = system.mark_of(orders.folder).decode().partition("=")
-        facts = {"MYRMIDON_BOT_ID": orders.bot_id, "MYRMIDON_SERVER": orders.server, mark: value}
+        facts = {
+            "MYRMIDON_BOT_ID": orders.bot_id,
+            "MYRMIDON_SERVER": orders.server,
+            "SWARMING_HEADLESS": "1",
+            "SWARMING_BOT_ID": orders.bot_id,
+            "SWARMING_SERVER": orders.server,
+            mark: value,
+        }
         self.journal = Journal(os.path.join(orders.folder, "journal"))
         self.spool = spool
         self.watch = Watch(spool, self._hung)
@@ -42,28 +54,40 @@ class Soldier:
         self.duty = Duty(self.journal.earlier)
         self.talk = Talk(orders, self.duty, journal=self.journal, spool=spool, caches=caches, watch=self.watch)
         self.watch.on_output = self.talk.hear
+        self.talk.standing.on_dimensions = self.runner.around.know
+        self.escort = Escort(self.talk.standing, self.runner, self.duty)
+        if caches.problem:
+            self.talk.voice.complain(caches.problem)
 
     def serve(self) -> int:
         """Run commands until told to end; the exit code. A failure in here ends the process: the keeper starts anew."""
         self.watch.start()
         talking = threading.Thread(target=self.talk.run, name="talk", daemon=True)
         talking.start()
-        duty = self.duty
+        duty, escort, hooks = self.duty, self.escort, self.talk.standing.hooks
         while True:
             task = duty.next_task()
             if task is None:
                 break
+            if hooks.lines:
+                escort.before()
             record = self._execute(task)
             if record is None:
                 self.spool.remove(task["run"])
             else:
                 problem = record.pop("problem", None)
                 if problem:
-                    self.talk.complain(problem)
+                    self.talk.voice.complain(problem)
+                escort.complete(task, record)
                 self.journal.add(record)
             duty.ran(task, record)
             self.talk.hear()
+            if hooks.lines:
+                escort.after(task, record)
+            if escort.succeeded:
+                self.talk.succeeded = True
         talking.join(GOODBYE_S)
+        system.take_leave(self.folder)
         return duty.exit_code
 
     def _execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
@@ -78,7 +102,12 @@ class Soldier:
             return {"report": {**report, "message": f"the bot failed: {error!r}"}, "logs": []}
 
     def signalled(self, _number: int, _: object) -> None:
-        """Called by the system between any two steps of the main thread: notes the wish and wakes the talk."""
+        """Called by the system between any two steps of the main thread: notes the wish and wakes the talk.
+
+        While the machine is asked to reboot, a signal means that it does: nothing is left to be said.
+        """
+        if self.duty.rebooting:
+            os._exit(0)
         if self.duty.signalled() > 1 and self.watch.current is not None:
             self.watch.current.end("shutdown", 0.0)
         self.talk.wake()
@@ -104,10 +133,19 @@ def serve(argv: list[str]) -> int:
     soldier = Soldier(Orders(given["--dir"]))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, soldier.signalled)
+    _dump_on_demand(given["--dir"])
     os.write(int(given["--ready"]), b"1")
     os.close(int(given["--ready"]))
     gc.freeze()
     return soldier.serve()
+
+
+def _dump_on_demand(folder: str) -> None:
+    """SIGUSR1 writes to stacks.log where every thread is: for a bot that seems to hang."""
+    path = os.path.join(folder, "stacks.log")
+    with contextlib.suppress(OSError, AttributeError):
+        file = open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - until the end
+        faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
 
 
 def _orphaned(number: int, _: object) -> None:

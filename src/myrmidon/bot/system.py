@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
+import shlex
 import shutil
 import signal
 import stat
@@ -105,6 +107,92 @@ def _prctl(option: int, value: int) -> bool:
         libc = ctypes.CDLL(None, use_errno=True)
         return bool(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
     return False
+
+
+def interrupt_thread(ident: int, error: type) -> None:
+    """Raise an error in another thread of this process, at the next step of its Python code."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def reboot() -> None:
+    """Ask the machine to restart. Raises OSError or SubprocessError when that cannot even be asked for."""
+    given = os.environ.get("MYRMIDON_BOT_REBOOT")
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    words = shlex.split(given) if given else reboot_command(NAME, is_root=is_root)
+    subprocess.run(words, stdin=subprocess.DEVNULL, timeout=60, check=True)
+
+
+def reboot_command(name: str, *, is_root: bool) -> list[str]:
+    if name == "windows":
+        return ["shutdown", "/r", "/f", "/t", "1"]
+    words = ["/sbin/shutdown", "-r", "now"]
+    return words if is_root else ["sudo", "-n", *words]
+
+
+def config_folder() -> str:
+    """Where an administrator may leave files for all bots of this machine."""
+    return os.environ.get("MYRMIDON_BOT_CONFIG_DIR") or (r"C:\myrmidon" if NAME == "windows" else "/etc/myrmidon")
+
+
+def _host_folders() -> list[str]:
+    """Where all bots of this machine, whoever runs them, can see each other; the first that exists is used."""
+    given = os.environ.get("MYRMIDON_BOT_HOST_DIR")
+    return [given] if given else [f"{place}/myrmidon-bots" for place in ("/run/lock", "/tmp") if _may_write(place)]  # noqa: S108
+
+
+def _may_write(folder: str) -> bool:
+    return os.path.isdir(folder) and os.access(folder, os.W_OK)
+
+
+def announce(folder: str) -> int | None:
+    """Show the other bots of this machine that one lives here, until this process ends; None if impossible."""
+    for place in _host_folders() if sys.platform != "win32" else []:
+        with contextlib.suppress(OSError):
+            if not os.path.isdir(place):
+                os.makedirs(place)
+                os.chmod(place, 0o1777)  # noqa: S103 - like /tmp: for all, and each may remove only its own
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            handle = os.open(os.path.join(place, _sign(folder)), flags, 0o644)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(handle, 0)
+            os.write(handle, os.fsencode(folder))
+            return handle
+    return None
+
+
+def take_leave(folder: str) -> None:
+    """Remove what `announce` has left. What a bot that was killed has left means nothing: nobody holds its lock."""
+    for place in _host_folders():
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(place, _sign(folder)))
+
+
+def neighbours(folder: str) -> list[str]:
+    """The folders of the other bots that live on this machine now."""
+    found = []
+    for place in _host_folders() if sys.platform != "win32" else []:
+        names = os.listdir(place) if os.path.isdir(place) else []
+        found += [_who_lives(os.path.join(place, name)) for name in names if name != _sign(folder)]
+    return sorted({one for one in found if one})
+
+
+def _who_lives(path: str) -> str:
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.read(handle, 4096).decode(errors="replace") or path
+        finally:
+            os.close(handle)
+    return ""
+
+
+def _sign(folder: str) -> str:
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
 
 
 # ---------------------------------------------------------------- starting a command
@@ -387,6 +475,12 @@ def write_private(path: str, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
+
+
+def remove_file(path: str) -> None:
+    """Remove a file or a link, if there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def remove_tree(path: str) -> bool:

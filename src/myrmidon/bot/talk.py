@@ -8,31 +8,38 @@ Whatever goes wrong in it, it goes on: talking is how a bot is told to get bette
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
-import time
 import traceback
-from collections import deque
 from typing import Any
 
-from myrmidon.bot import dimensions, keeper, letters, system, updater
+from myrmidon.bot import keeper, letters, system, updater
 from myrmidon.bot.caches import Caches
 from myrmidon.bot.command import INLINE, Watch
 from myrmidon.bot.duty import AHEAD_S, Duty
+from myrmidon.bot.errands import Errands
 from myrmidon.bot.journal import Journal
 from myrmidon.bot.letters import Letter
 from myrmidon.bot.orders import Orders
 from myrmidon.bot.spool import Spool
+from myrmidon.bot.standing import Standing
+from myrmidon.bot.voice import Voice
 from myrmidon.bot.wire import Broken, Interrupted, Refused, Wire, pause_after
 
 START_S = 0.2
+REPORT_S = 3 * AHEAD_S
 GIVE_BACK_S = 0.5
 LOG_EVERY_S = 0.5
 LOG_BYTES = 1 << 20
+FEW_PIECES = 16
 GOODBYE_S = 10.0
+HURRY_S = 3.0
+LEAVING_S = 0.5
+HOPELESS = 2
 SILENT_S = 2.0
 LISTEN_S = 2.0
-COMPLAIN_S = 600.0
+ILL_POLL_S = 5.0
 MOST_TRIES = 5
 NOT_MINE = (403, 404, 410)
 UNREADABLE = (400, 413, 422)
@@ -50,9 +57,8 @@ class Talk:
         self.duty = duty
         self.journal = journal
         self.spool = spool
-        self.caches = caches
         self.watch = watch
-        self.started = time.time()
+        self.started = system.awake()
         self.session = orders.next_session()
         self.version = updater.own_version()
         self.boot_id = system.boot_id()
@@ -61,23 +67,27 @@ class Talk:
         os.set_blocking(self.waker, False)
         self.wire = Wire(orders.server, orders.credential or orders.token, wake=wake)
         self.greeted = False
-        self.good = False
+        self.good = updater.is_good(orders.folder)
+        self.succeeded = False
         self.nonce = 0
         self.letter: Letter | None = None
         self.contact_at = system.awake()
         self.silent_s = 0.0
         self.log_sent_at = 0.0
+        self.log_again_at = 0.0
         self.told_start = ""
         self.poll_s = 30.0
         self.heartbeat_s = 10.0
-        self.order: str | None = None
-        self.wanted_version = ("", "")
-        self.ill: str | None = None
-        self.told_ill: str | None = None
+        self.active_at = system.awake()
+        self.polling = False
+        self.told_word: tuple[str | None, str | None] = (None, None)
         self.dry = False
         self.listening = False
-        self.complaints: deque[str] = deque(maxlen=20)
-        self.complained: dict[str, float] = {}
+        self.voice = Voice(self.wire, self.session)
+        self.standing = Standing(
+            orders, caches, session=self.session, version=self.version, tell=self.voice.tell, wake=self.wake
+        )
+        self.errands = Errands(orders, duty, self.standing, self.wire, self.voice)
 
     def wake(self) -> None:
         """Cut a wait for the server short. Takes no lock: it is called when a signal comes."""
@@ -88,6 +98,11 @@ class Talk:
 
     def run(self) -> None:
         failures = 0
+        try:
+            self.standing.start()
+        except Exception as error:
+            log.exception("the start failed")
+            self.voice.complain(f"{error!r}\n{traceback.format_exc()[-1500:]}")
         while not self.duty.over:
             pause = 0.0
             try:
@@ -109,18 +124,18 @@ class Talk:
             except Exception as error:
                 failures += 1
                 log.exception("the talk failed")
-                self.complain(f"{error!r}\n{traceback.format_exc()[-1500:]}")
+                self.voice.complain(f"{error!r}\n{traceback.format_exc()[-1500:]}")
                 pause = pause_after(failures + 2)
             if failures:
-                self._after_failure(pause)
+                self._after_failure(pause, failures)
 
-    def _after_failure(self, pause: float) -> None:
+    def _after_failure(self, pause: float, failures: int) -> None:
         with contextlib.suppress(OSError):  # a full disk is told elsewhere
             self.journal.sync()
-        if self._gives_up():
+        if self._gives_up(failures):
             self.duty.end(self.duty.exit_code)
         if pause:
-            self.duty.rest(pause)
+            self.duty.rest(min(pause, LEAVING_S) if self.duty.signals else pause)
 
     def _refused(self, error: Refused, failures: int) -> float:
         """What an error of the server means; how long to wait before the next call."""
@@ -141,7 +156,7 @@ class Talk:
         if error.passing:
             self.watch.server_away = error.status >= 500
             return pause_after(failures, error.retry_after)
-        self.complain(f"the server refused a call: {error}")
+        self.voice.complain(f"the server refused a call: {error}")
         if error.status in UNREADABLE and failures >= MOST_TRIES and self.letter is not None:
             self._throw_away(self.letter)
         return pause_after(failures + 2)
@@ -153,32 +168,37 @@ class Talk:
         self.duty.reported(len(done))
         self.journal.done(done)
 
-    def _gives_up(self) -> bool:
-        """Told to end, and the server does not answer: the journal keeps what could not be said."""
+    def _gives_up(self, failures: int) -> bool:
+        """Told to end, and the server does not answer: the journal keeps the results that could not be said.
+
+        For those the bot waits a little; for a mere goodbye it does not.
+        """
         duty = self.duty
-        return bool(duty.signals) and duty.running is None and duty.since_signal() > GOODBYE_S
+        if not duty.signals or duty.running is not None:
+            return False
+        return duty.since_signal() > GOODBYE_S or (failures >= HOPELESS and not duty.finished)
 
     # ---------------------------------------------------------------- the handshake
 
     def _shake_hands(self) -> None:
-        orders = self.orders
+        orders, standing = self.orders, self.standing
+        self.wire.send_along(standing.headers)
+        word = standing.word()
         body: dict[str, Any] = {
             "bot_id": orders.bot_id,
             "session": self.session,
-            "dimensions": dimensions.dimensions(orders.bot_id, orders.pool, orders.extra),
-            "state": dimensions.state(orders.folder, self.started, self.caches.names()),
+            **standing.hello(),
             "version": self.version,
             "boot_id": self.boot_id,
             "holds": [task["run"] for task in self.duty.held()] + list(self.journal.open_runs),
         }
-        if self.ill:
-            body["quarantined"] = self.ill
         answer = self.wire.post("/bot/v1/handshake", body)
-        self.told_ill = body.get("quarantined")
+        self.told_word = word
         orders.keep_credential(answer["credential"])
         self.wire.bearer = answer["credential"]
         self.poll_s = float(answer.get("poll_s", self.poll_s))
         self.heartbeat_s = float(answer.get("heartbeat_s", self.heartbeat_s))
+        standing.welcome(answer)
         self.greeted = True
         self._touch()
         log.info("shook hands as %s, session %d", orders.bot_id, self.session)
@@ -186,7 +206,7 @@ class Talk:
             self._kill_current("lost", 0.0)
         failed = updater.take_failure(orders.folder)
         if failed:
-            self.complain(f"the update to {failed[0]} failed: {failed[1]}")
+            self.voice.complain(f"the update to {failed[0]} failed: {failed[1]}", failed[0])
         self._deliver_old_logs()
 
     def _deliver_old_logs(self) -> None:
@@ -202,14 +222,15 @@ class Talk:
 
     def _say_next(self) -> None:
         duty = self.duty
-        self._check_health()
+        self._look_around()
+        running, waiting = duty.at_hand()  # before the logs: of what has ended by now, each goes up before its result
         self._complete_logs()
-        while self.complaints:
-            self._event("bot_error", self.complaints.popleft())
+        self.voice.say_waiting()
+        self.errands.take_wish()
         if duty.signals:
             self._wind_down()
-        running, waiting, now = duty.running, len(duty.queue), system.awake()
-        if duty.over:
+        now = system.awake()
+        if duty.over or (running is not None and duty.running is not running):
             return
         if self.letter is not None:
             self._exchange(self.letter)
@@ -219,7 +240,7 @@ class Talk:
             self._say_busy(running, now)
         elif self._may_claim() and not self.dry and waiting <= duty.low():
             self._write(duty.want())
-        elif duty.finished and now - duty.finished_at > AHEAD_S:
+        elif duty.finished and now - duty.finished_at > (AHEAD_S if self.dry else REPORT_S):
             self._write(0)
         else:
             duty.wait(AHEAD_S)
@@ -236,11 +257,27 @@ class Talk:
             if news:
                 self._write(0)
             else:
-                self._carry_out()
+                self._obey_at_last()
         elif news and system.awake() - self.contact_at > SILENT_S:
             self._write(0)
         else:
-            self._write(self.duty.want(), min(self.poll_s, 5.0) if self.ill else self.poll_s)
+            self._poll()
+
+    def _poll(self) -> None:
+        """Wait at the server for work."""
+        standing = self.standing
+        hooks, bot = standing.hooks, standing.bot
+        if hooks.has("on_before_poll"):
+            hooks.call("on_before_poll", bot)
+        self.polling = True
+        try:
+            self._write(
+                self.duty.want(), min(self.poll_s, ILL_POLL_S) if standing.ill else self.poll_s, news=standing.news()
+            )
+        finally:
+            self.polling = False
+        if hooks.has("on_bot_idle") and not self.duty.queue and self.duty.running is None and not self.errands.order:
+            hooks.call("on_bot_idle", bot, round(system.awake() - self.active_at, 3))
 
     def _say_busy(self, running: dict[str, Any], now: float) -> None:
         """A command that takes its time: say that it has begun, pass on its log, show that the bot is alive."""
@@ -253,8 +290,8 @@ class Talk:
             self._write(0, start=running)
         elif self.duty.refused or self.duty.finished:
             self._write(0)
-        elif size > INLINE:
-            self._send_log(run, most=16)
+        elif size > INLINE and now >= self.log_again_at:
+            self._send_log(run, most=FEW_PIECES)
         elif size and now - self.log_sent_at >= LOG_EVERY_S:
             self.log_sent_at = now
             self._write(0, logs_of=run)
@@ -263,7 +300,10 @@ class Talk:
         elif not size and now - max(self.log_sent_at, running["begun"]) > LISTEN_S:
             self._listen(run)
         else:
-            self.duty.wait(min(LOG_EVERY_S / 2, max(0.01, self.contact_at + self.heartbeat_s - now)))
+            until = self.contact_at + self.heartbeat_s
+            if size > INLINE:
+                until = min(until, self.log_again_at)
+            self.duty.wait(min(LOG_EVERY_S / 2, max(0.01, until - now)))
 
     def _listen(self, run: str) -> None:
         """A command that runs long and says nothing: wait at the server, so that an order to stop comes at once.
@@ -286,15 +326,25 @@ class Talk:
             self.wake()
 
     def _may_claim(self) -> bool:
-        return not (self.duty.signals or self.order)
+        return not (self.duty.signals or self.errands.order)
 
     # ---------------------------------------------------------------- exchanges
 
     def _write(
-        self, n: int, wait_s: float = 0.0, *, start: dict[str, Any] | None = None, logs_of: str | None = None
+        self,
+        n: int,
+        wait_s: float = 0.0,
+        *,
+        start: dict[str, Any] | None = None,
+        logs_of: str | None = None,
+        news: dict[str, Any] | None = None,
     ) -> None:
         self.nonce += 1
-        head = {"session": self.session, "nonce": self.nonce, "n": n, "wait_s": wait_s}
+        head: dict[str, Any] = {"session": self.session, "nonce": self.nonce, "n": n, "wait_s": wait_s}
+        if self.standing.config is not None:
+            head["config"] = self.standing.config
+        if news:
+            head.update(news)
         self.letter = letters.write(self.duty, self.spool, head, start=start, logs_of=logs_of)
         self._exchange(self.letter)
 
@@ -311,11 +361,25 @@ class Talk:
         self.letter = None
         self._touch()
         self._settle(letter, answer)
+        if self.polling and self.standing.hooks.has("on_after_poll"):
+            self._after_poll(answer)
         self._take(letter, answer.get("tasks") or [], more=bool(answer.get("more", True)))
         self._obey(answer)
         if not self.good:
-            self.good = True
-            updater.mark_good(self.orders.folder)
+            self._prove_zip()
+
+    def _after_poll(self, answer: dict[str, Any]) -> None:
+        """Before a task of this answer begins: what a hook starts must not meet a command."""
+        order = answer.get("order") or ("run" if answer.get("tasks") else "sleep")
+        self.standing.hooks.call("on_after_poll", self.standing.bot, order)
+
+    def _prove_zip(self) -> None:
+        """Has this zip done enough to be the one to return to? Asked until it has; a full disk puts it off."""
+        folder, alive_s = self.orders.folder, system.awake() - self.started
+        if updater.is_proved(folder, alive_s, succeeded=self.succeeded):
+            with contextlib.suppress(OSError):
+                updater.mark_good(folder)
+                self.good = True
 
     def _settle(self, letter: Letter, answer: dict[str, Any]) -> None:
         """What the server has answered for is done, however it took it; a run that is not ours any more is stopped."""
@@ -344,18 +408,25 @@ class Talk:
         for task in fresh:
             task["claimed_at"] = letter.written_at if letter.sent > 1 else self.wire.awake_at
         self.dry = bool(letter.body["n"]) and not (fresh and more)
+        if fresh and any("terminate" in task and task["terminate"] for task in fresh):
+            fresh = self._part(fresh)
         if fresh:
+            self.active_at = system.awake()
             self.duty.add(fresh)
+
+    def _part(self, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Take the task that says: end. What came along with it goes back, when it is this bot's to do so."""
+        for task in fresh:
+            if task.get("terminate"):
+                self.errands.take_last(task)
+        self.duty.refuse([task for task in fresh if not task.get("terminate")])
+        return []
 
     def _obey(self, answer: dict[str, Any]) -> None:
         for run in answer.get("stop") or []:
             self._stop_run(run, "killed")
-        order = answer.get("order")
-        if order in ("update", "restart", "terminate"):
-            log.info("ordered to %s", order)
-            self.order = order
-            self.wanted_version = (answer.get("version") or "", answer.get("zip_hmac") or "")
-            self.duty.give_back()
+        if answer.get("order"):
+            self.errands.take(answer)
 
     def _stop_run(self, run: str, why: str) -> None:
         """End a run; at once if it is lost, which it also is when the server has not heard of it for a whole lease."""
@@ -371,8 +442,11 @@ class Talk:
             command.end(why, grace)
 
     def _heartbeat(self) -> None:
-        holds = [[task["run"], task["token"]] for task in self.duty.held()]
-        answer = self.wire.post("/bot/v1/heartbeat", {"session": self.session, "holds": holds})
+        body: dict[str, Any] = {"session": self.session}
+        body["holds"] = [[task["run"], task["token"]] for task in self.duty.held()]
+        if self.standing.config is not None:
+            body["config"] = self.standing.config
+        answer = self.wire.post("/bot/v1/heartbeat", body)
         self._touch()
         self._obey(answer)
 
@@ -392,7 +466,10 @@ class Talk:
                     self.spool.remove(run)
 
     def _send_log(self, run: str, most: int = 1 << 30) -> None:
-        """Send what the spool has of a run, in order, until all is sent or ``most`` pieces of each stream are."""
+        """Send what the spool has of a run, in order, until all is sent or ``most`` pieces of each stream are.
+
+        A server with better things to do asks for a pause; the log of a command that has ended does not wait for it.
+        """
         token = self.spool.tokens.get(run, "")
         for stream in (0, 1):
             for _ in range(most):
@@ -400,7 +477,7 @@ class Talk:
                 if not data:
                     break
                 try:
-                    self._send_piece(f"/bot/v1/log/{run}/{stream}?offset={at}", data, token)
+                    pause = self._send_piece(f"/bot/v1/log/{run}/{stream}?offset={at}", data, token)
                 except Refused as error:
                     if error.status not in NOT_MINE:
                         raise
@@ -409,11 +486,16 @@ class Talk:
                 self.spool.delivered(run, stream, at + len(data))
                 if self.duty.running is not None and system.awake() - self.contact_at >= self.heartbeat_s:
                     self._heartbeat()
+                if pause and most <= FEW_PIECES:
+                    self.log_again_at = system.awake() + pause
+                    break
         self.log_sent_at = system.awake()
 
-    def _send_piece(self, path: str, data: bytes, token: str) -> None:
+    def _send_piece(self, path: str, data: bytes, token: str) -> float:
+        """How long the server asks to wait with the next one."""
         headers = f"X-Run-Token: {token}\r\n"
-        self.wire.call("POST", path, data, kind="application/octet-stream", headers=headers)
+        answer = self.wire.call("POST", path, data, kind="application/octet-stream", headers=headers)
+        return float(json.loads(answer).get("pause_s") or 0.0)
 
     def _drop_log(self, run: str) -> None:
         """The server does not take this log: nobody will ever read it."""
@@ -424,64 +506,33 @@ class Talk:
 
     # ---------------------------------------------------------------- orders, health, the end
 
-    def _check_health(self) -> None:
-        """Short of disk, the oldest caches go; if that does not help, the bot says that it is ill until it is well."""
+    def _look_around(self) -> None:
+        """While nothing runs: is this machine fit, and is it still what the server was told it is?"""
         if self.duty.running is not None or self.duty.queue:
             return
-        free, total = system.free_disk(self.orders.folder)
-        while free < system.required_disk(total) and self.caches.trim(short_of_disk=True):
-            free, total = system.free_disk(self.orders.folder)
-        short = free < system.required_disk(total)
-        self.ill = f"the disk of the bot is full: {free >> 20} MiB are free" if short else None
-        if bool(self.ill) != bool(self.told_ill):
+        standing = self.standing
+        standing.look(system.awake())
+        self.wire.send_along(standing.headers)
+        older = standing.config is None and standing.has_news()
+        if standing.word() != self.told_word or older:
             self._shake_hands()
 
-    def _carry_out(self) -> None:
-        """Everything is delivered and nothing runs: now is the time for an order."""
-        order, self.order = self.order, None
-        if order == "update":
-            self._update(*self.wanted_version)
-        elif order == "restart":
-            self._event("bot_shutdown", "restarting as ordered")
-            self.duty.end(keeper.AGAIN)
-        elif order == "terminate":
-            self._event("bot_shutdown", "ended as ordered")
-            self.duty.end(0)
-
-    def _update(self, version: str, signature: str) -> None:
-        """Fetch, check and try the new zip; whatever is wrong with it, this one goes on."""
-        if version == self.version:
+    def _obey_at_last(self) -> None:
+        """Nothing runs and all is delivered. A task that told the bot to end is reported before that is done."""
+        record = self.errands.last_report()
+        if record is None:
+            self.errands.carry_out()
             return
-        try:
-            zipped = self.wire.call("GET", f"/bot/v1/zip/{version}", wait_s=60.0)
-            updater.check(zipped, version, signature, self.orders.credential)
-            updater.install(self.orders.folder, zipped, version)
-        except (updater.BadZip, OSError) as error:
-            self.complain(f"the update to {version} failed: {error}")
-            return
-        self._event("bot_shutdown", f"updating to {version}")
-        self.duty.end(keeper.AGAIN)
+        self.journal.add(record)
+        self.duty.ended(record)
 
     def _wind_down(self) -> None:
         """A signal came: finish what runs, give back the rest, say goodbye."""
         duty = self.duty
         duty.give_back()
+        self.wire.margin_s = min(self.wire.margin_s, HURRY_S)
         if duty.signals > 1:
             self._kill_current("shutdown", 0.0)
         if duty.running is None and not (duty.finished or duty.refused or self.letter):
-            self._event("bot_shutdown", "ended by a signal")
+            self.errands.say_goodbye("ended by a signal")
             duty.end(0)
-
-    def _event(self, kind: str, message: str) -> None:
-        """Tell the server something that it may miss."""
-        log.info("%s: %s", kind, message)
-        with contextlib.suppress(Broken, Refused, Interrupted):
-            self.wire.post("/bot/v1/event", {"session": self.session, "kind": kind, "message": message[:4000]})
-
-    def complain(self, message: str) -> None:
-        """Tell the server of a trouble, the same one at most every ten minutes."""
-        log.error("%s", message)
-        now = system.awake()
-        if now - self.complained.get(message[:80], -COMPLAIN_S) >= COMPLAIN_S:
-            self.complained[message[:80]] = now
-            self.complaints.append(message)

@@ -3,6 +3,8 @@
     bot.zip                  the last known good one: what a person starts, and what is returned to
     bot.1.zip, bot.2.zip     new ones, alternating, so that the running zip is never written to
     next.json                which zip the keeper shall start next, with its digest
+    failed.json              a new zip that was started and left again, until the server has been told
+    bad.json                 versions that were not fine, and when: not tried again for an hour
 
 The version of a zip is a digest over the names and contents of its files. A zip is started only if its digest is
 the one the server has named and the server has signed that digest with this bot's credential. Starting it, and
@@ -12,6 +14,7 @@ going back when it fails, is the keeper's work.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import json
@@ -19,6 +22,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 import zlib
 from io import BytesIO
@@ -28,13 +32,23 @@ from myrmidon.bot import system
 GOOD = "bot.zip"
 NEXT = "next.json"
 FAILED = "failed.json"
+BAD = "bad.json"
 TRY_S = 60.0
+BAD_S = 3600.0
+PROVE_S = float(os.environ.get("MYRMIDON_BOT_PROVE_S") or 60.0)
+WEEK_S = 7 * 86400.0
+NOT_NOW = 3
+"""The exit code of a zip's test of itself that could not be made, because the disk is full."""
 # What a damaged zip makes the standard library raise; NotImplementedError is a RuntimeError.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, LookupError, RuntimeError, ValueError)
 
 
 class BadZip(Exception):
     """A zip that must not be started, and why."""
+
+
+class NotFine(BadZip):
+    """The right zip, but it does not work."""
 
 
 def digest_of(files: dict[str, bytes]) -> str:
@@ -83,7 +97,7 @@ def check(zipped: bytes, version: str, signature: str, credential: str) -> None:
 
 
 def install(folder: str, zipped: bytes, version: str) -> None:
-    """Put a checked zip beside the running one, try it, and choose it. Raises BadZip when it is not fine."""
+    """Put a checked zip beside the running one, try it, and choose it. Raises NotFine, or OSError for a full disk."""
     name = "bot.2.zip" if os.path.basename(own_zip() or "") == "bot.1.zip" else "bot.1.zip"
     path = os.path.join(folder, name)
     system.write_private(path, zipped)
@@ -106,9 +120,11 @@ def try_out(path: str, patience: float = TRY_S) -> None:
     except subprocess.TimeoutExpired:
         system.kill_group(child.pid)
         child.communicate()
-        raise BadZip(f"the new zip did not start within {patience:.0f} s") from None
+        raise NotFine(f"the new zip did not start within {patience:.0f} s") from None
+    if child.returncode == NOT_NOW:
+        raise OSError(errno.ENOSPC, "the new zip could not be tried: the disk is full")
     if child.returncode != 0:
-        raise BadZip(f"the new zip is not fine: {said[-500:].decode(errors='replace').strip()}")
+        raise NotFine(f"the new zip is not fine: {said[-500:].decode(errors='replace').strip()}")
 
 
 def take_next(folder: str) -> str | None:
@@ -125,12 +141,48 @@ def take_next(folder: str) -> str | None:
     return None
 
 
+def is_proved(folder: str, alive_s: float, *, succeeded: bool) -> bool:
+    """Whether the zip of this process has earned to be the one to return to.
+
+    It has run a task well and has lived for a while: a zip that crashes after some seconds must not replace a good
+    one. Without tasks, a good one of more than a week ago is too old to return to.
+    """
+    try:
+        age = time.time() - os.stat(os.path.join(folder, GOOD)).st_mtime
+    except OSError:
+        return True
+    return alive_s >= PROVE_S and (succeeded or age > WEEK_S)
+
+
+def is_good(folder: str) -> bool:
+    """Whether this process runs the zip to return to, or none."""
+    return own_zip() in (None, os.path.join(folder, GOOD))
+
+
 def mark_good(folder: str) -> None:
-    """This process has shaken hands and got its first answer: from now on its zip is the one to return to."""
+    """From now on the zip of this process is the one to return to. Raises OSError when the disk is full."""
     mine = own_zip()
-    good = os.path.join(folder, GOOD)
-    if mine is not None and mine != good:
-        system.write_private(good, _read(mine))
+    if mine is not None and not is_good(folder):
+        system.write_private(os.path.join(folder, GOOD), _read(mine))
+
+
+def note_bad(folder: str, version: str, now: float | None = None) -> None:
+    """This version is not fine: it is not tried again for a while."""
+    now = time.time() if now is None else now
+    bad = {known: at for known, at in _bad(folder).items() if 0 <= now - at < BAD_S}
+    with contextlib.suppress(OSError):
+        system.write_private(os.path.join(folder, BAD), json.dumps({**bad, version: now}).encode())
+
+
+def is_bad(folder: str, version: str, now: float | None = None) -> bool:
+    now = time.time() if now is None else now
+    return 0 <= now - _bad(folder).get(version, now + 1) < BAD_S
+
+
+def _bad(folder: str) -> dict[str, float]:
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        return {str(version): float(at) for version, at in json.loads(_read(os.path.join(folder, BAD))).items()}
+    return {}
 
 
 def note_failure(folder: str, path: str, why: str) -> None:
@@ -138,6 +190,7 @@ def note_failure(folder: str, path: str, why: str) -> None:
     version = ""
     with contextlib.suppress(OSError, BadZip):
         version = content_digest(_read(path))
+        note_bad(folder, version)
     with contextlib.suppress(OSError):
         system.write_private(os.path.join(folder, FAILED), json.dumps({"version": version, "why": why}).encode())
 

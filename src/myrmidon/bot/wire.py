@@ -76,12 +76,14 @@ class Wire:
         self.prefix = parts.path.rstrip("/")
         self.name = parts.netloc.rpartition("@")[2]
         self.wake = wake
+        self.extra = ""
         self.bearer = bearer
         self.awake_at = system.awake()
         self.socket: socket.socket | None = None
         self.meanwhile: Callable[[], None] | None = None
         self.patient = False
         self.rest = b""
+        self.margin_s = MARGIN_S
 
     @property
     def bearer(self) -> str:
@@ -90,7 +92,16 @@ class Wire:
     @bearer.setter
     def bearer(self, token: str) -> None:
         self._bearer = token
-        self.common = f"Host: {self.name}\r\nAuthorization: Bearer {token}\r\n".encode()
+        self._word_headers()
+
+    def _word_headers(self) -> None:
+        self.common = f"Host: {self.name}\r\nAuthorization: Bearer {self._bearer}\r\n{self.extra}".encode()
+
+    def send_along(self, headers: str) -> None:
+        """Lines that go with every call from now on."""
+        if headers != self.extra:
+            self.extra = headers
+            self._word_headers()
 
     def post(
         self, path: str, body: dict[str, Any], *, wait_s: float = 0.0, meanwhile: Callable[[], None] | None = None
@@ -162,11 +173,11 @@ class Wire:
     def _once(self, request: bytes, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
         line = self.socket or self._connect()
         try:
-            line.settimeout(MARGIN_S + len(request) / 65536)
+            line.settimeout(self.margin_s + len(request) / 65536)
             line.sendall(request)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise _Closed(str(error)) from error
-        until = system.awake() + wait_s + MARGIN_S
+        until = system.awake() + wait_s + self.margin_s
         self.awake_at = system.awake()
         head = self._read_head(until)
         status, headers = _read_status(head)
@@ -176,7 +187,7 @@ class Wire:
         return status, headers, body
 
     def _connect(self) -> socket.socket:
-        line = socket.create_connection((self.host, self.port), timeout=CONNECT_S)
+        line = socket.create_connection((self.host, self.port), timeout=min(CONNECT_S, self.margin_s))
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEP_ALIVE:

@@ -116,10 +116,16 @@ def quarantine(hand: Hand, bot_id: str, reason: str, *, undo: bool) -> None:
 
 @bot.command()
 @_WHICH
+@click.option("--reason", default="", help="Why; it becomes part of the task's name.")
+@click.option("--wait", is_flag=True, help="Return when the bot has obeyed, or has not for a day.")
 @connected
-def terminate(hand: Hand, bot_id: str) -> None:
-    """Tell a bot to finish what it runs and exit."""
-    _told(hand, hand.client.terminate(bot_id), f"Bot {bot_id} exits when its work is done.")
+def terminate(hand: Hand, bot_id: str, reason: str, *, wait: bool) -> None:
+    """Tell a bot to finish what it runs and exit; a task of its own tells it so."""
+    answer = hand.client.terminate(bot_id, reason=reason)
+    task_id = answer.get("task_id")
+    while wait and task_id is not None and not hand.client.wait([task_id])["done"]:
+        pass
+    _told(hand, answer, f"Bot {bot_id} {'has ended' if wait else 'exits when its work is done'} (task {task_id}).")
 
 
 @bot.command()

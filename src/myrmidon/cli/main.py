@@ -35,8 +35,13 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "bots": ("bots:bots", "List bots."),
         "queues": ("queues:queues", "What waits, and who could run it."),
         "pools": ("queues:pools", "Pools, and how they order their tasks."),
+        "releases": ("releases:releases", "What bots run; take a release back."),
         "servers": ("server:servers", "The servers at work, and dead ones."),
         "doctor": ("doctor:doctor", "Check server, token, clock, bots and disk, and say what to do."),
+    },
+    "Script": {
+        "query": ("query:query", "GET any path of either API, all pages of a list as one."),
+        "post": ("query:post", "POST JSON to any path of either API."),
     },
     "Administer": {
         "token": ("tokens:token", "Tokens: create, list, revoke."),

@@ -68,12 +68,21 @@ def config() -> None:
 @_with_settings
 @json_option
 def check(*, as_json: bool, **given: Any) -> None:
-    """Read the settings as `server` would, and show them, or everything that is wrong with them."""
+    """Read the settings as `server` would, and show them, or everything that is wrong with them.
+
+    The settings folder (`config_dir`) is checked with them: bots.toml, pools.toml, and the Python files of the bots.
+    """
     from msgspec import json, to_builtins
 
+    from myrmidon.server.fleet_config import check_folder
+
     settings = read_given(given)
+    if problems := check_folder(settings.config_folder):
+        lines = [f"  {problem}" for problem in problems]
+        raise WrongSettings("\n".join([f"The settings folder {settings.config_folder} is wrong:", *lines]))
     shown = {**to_builtins(settings), "data_dir": str(settings.folder), "database": _no_password(settings.database_url)}
     shown["log_database"] = _no_password(settings.log_database_url)
+    shown["config_dir"] = str(settings.config_folder)
     if as_json:
         show.as_json(shown)
         return

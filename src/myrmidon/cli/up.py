@@ -162,7 +162,8 @@ class Legion:
     def _start_bot(self, number: int) -> None:
         newcomer = Hand(self.url, self.bootstrap, as_json=False)
         words = bot_command(newcomer, self.folder / "bots" / str(number), bot_id=f"{socket.gethostname()}-{number}")
-        self.bots[number] = processes.start(words, log=self._bot_log(number), env=bot_environment(newcomer))
+        env = {**bot_environment(newcomer), "MYRMIDON_BOT_AT_HOME": "1"}
+        self.bots[number] = processes.start(words, log=self._bot_log(number), env=env)
 
     def _bot_log(self, number: int) -> Path:
         return self.folder / "bots" / f"{number}.log"

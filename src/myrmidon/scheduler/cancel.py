@@ -5,10 +5,11 @@ it with its next word and reports the end, or is given up when it stays silent.
 """
 
 from collections.abc import Sequence
+from hashlib import sha256
 
 from msgspec import Struct, json
 
-from myrmidon.model.errors import InvalidRequest, NotFound, Problem
+from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import IdSource, Micros, first_id_at, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
@@ -117,6 +118,29 @@ def cancel_tagged(
         drain.position = first_id_at(start) - 1
         drains.advance(tx, drain)
     return drain
+
+
+def cancel_tagged_once(
+    tx: Tx,
+    tags: Sequence[str],
+    request_key: str,
+    *,
+    group_id: int,
+    now: Micros,
+    ids: IdSource,
+    start: Micros | None = None,
+    end: Micros | None = None,
+    kill_running: bool = False,
+    rules: Rules = DEFAULT_RULES,
+) -> None:
+    """As cancel_tagged, but said again with the same request key it does not mean what was created meanwhile."""
+    key = f"cancel:{sha256(request_key.encode()).hexdigest()}"
+    asked = sha256(json.encode([sorted(set(tags)), start, end, kill_running])).hexdigest()
+    if task_request.insert_keys(tx, [(group_id, key, asked, task_request.NO_SUBJECT, now)]):
+        when = {"start": start, "end": end}
+        cancel_tagged(tx, tags, group_id=group_id, now=now, ids=ids, kill_running=kill_running, rules=rules, **when)
+    elif task_request.keys(tx, group_id, [key])[key][0] != asked:
+        raise Conflict("the request key was used for another cancel")
 
 
 def cancel_tagged_on(turn: Turn, drain: Drain) -> None:

@@ -28,7 +28,7 @@ from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_first, share_out
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import bot as bots
-from myrmidon.store import task_request, task_result, task_to_run
+from myrmidon.store import task_queues, task_request, task_result, task_to_run
 from myrmidon.store import value as values
 from myrmidon.store.db import Tx
 from myrmidon.store.task_request import Work
@@ -56,6 +56,7 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False):
     work: Work
     inputs: list[Value]
     secret_bytes: bytes | None
+    resource_group_id: int = 0
 
     def __repr__(self) -> str:
         """Never shows the token or the secret."""
@@ -75,9 +76,9 @@ def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFA
     if poll.nonce == bot.nonce:
         return _again(turn, poll)
     bots.claimed(tx, bot, poll.nonce, now)
-    if not bot.serving or poll.n < 1:
+    if poll.n < 1:
         return []
-    taken = _take(turn, bot, min(poll.n, rules.claim_limit))
+    taken = _take(turn, bot, min(poll.n, rules.claim_limit)) if bot.serving else _take_end(turn, bot)
     return _start(turn, bot, poll, taken) if taken else []
 
 
@@ -110,6 +111,15 @@ def _take(turn: Turn, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult | St
     if further:
         tasks.update(task_result.lock_free(turn.tx, further))
     return [(row, tasks[row.task_id]) for row in chosen if _may_run(row, tasks.get(row.task_id))]
+
+
+def _take_end(turn: Turn, bot: Bot) -> list[tuple[TaskToRun, TaskResult | Startable]]:
+    """A bot that gets no work may still be told to end, which is a task of a queue that is its own."""
+    rows: list[TaskToRun] = []
+    for queue in task_queues.own_queues(turn.tx, bot.id):
+        rows = rows or task_to_run.take(turn.tx, queue, 1, bot_id=bot.id, now=turn.now)
+    tasks = task_result.lock_startable(turn.tx, [row.task_id for row in rows]) if rows else {}
+    return [(row, tasks[row.task_id]) for row in rows if _may_run(row, tasks.get(row.task_id))]
 
 
 def _from_one(turn: Turn, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
@@ -291,6 +301,7 @@ def _hand_out(
             work=todo[run.task_id],
             inputs=inputs.get(run.task_id, []),
             secret_bytes=hidden.get(run.task_id),
+            resource_group_id=run.resource_group_id,
         )
         for run in runs
     ]

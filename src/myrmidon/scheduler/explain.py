@@ -128,8 +128,12 @@ def _ready_summary(removed: Sequence[Removed], fitting: int, serving: int, posit
 
 
 def _funnel(tx: Tx, wanted: str, pool: str) -> tuple[list[Removed], int]:
-    """Apply the wanted dimensions one by one to the bots of the pool; who falls out where."""
-    left = [dimensions.bot_sets(text) for text in bots.dimensions_in_pool(tx, pool)]
+    """Apply the wanted dimensions one by one to the bots of the pool; who falls out where.
+
+    An order to a single bot is for no pool.
+    """
+    found = [f"pool:{pool}"] if pool else dimensions.anchor(wanted)
+    left = [dimensions.bot_sets(text) for each in found for text in bots.dimensions_of_those_with(tx, each)]
     steps = []
     for single in dimensions.parts(wanted):
         before = len(left)

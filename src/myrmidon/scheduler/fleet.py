@@ -60,7 +60,7 @@ def handshake(
     if known is not None and hello.session < known.session:
         raise WrongState(_OUTDATED)
     keep = _end_unheld(turn, hello)
-    has, problem = _dimensions(hello, limits)
+    has, problem = _dimensions(hello.bot_id, hello.dimensions, limits)
     pools = has.get("pool", [])
     task_queues.lock_pools(tx, pools)
     bot = _meet(turn, hello, has, problem)
@@ -93,13 +93,13 @@ def _check_hello(hello: Hello) -> None:
     check.finish()
 
 
-def _dimensions(hello: Hello, limits: Limits) -> tuple[dict[str, list[str]], str | None]:
+def _dimensions(bot_id: str, said: object, limits: Limits) -> tuple[dict[str, list[str]], str | None]:
     check = Checker(limits)
-    has = dimensions.bot_dimensions(check, hello.dimensions, ("dimensions",))
+    has = dimensions.bot_dimensions(check, said, ("dimensions",))
     if check.problems:
         return {}, "; ".join(f"{p.path}: {p.allowed}" for p in check.problems[:5])
-    if has.get("id") != [hello.bot_id]:
-        return {}, f"the dimension id must be exactly the bot's id, {hello.bot_id}"
+    if has.get("id") != [bot_id]:
+        return {}, f"the dimension id must be exactly the bot's id, {bot_id}"
     return has, None
 
 
@@ -195,6 +195,62 @@ def lose_runs(turn: Turn, lost: Sequence[TaskRun], runs: Sequence[TaskRun], *, w
     make_ready(turn, again, avoid=avoid)
 
 
+class Change(Struct, frozen=True, kw_only=True):
+    """What a bot says of itself by now. ``dimensions`` None: they are as they were."""
+
+    bot_id: str
+    session: int
+    dimensions: dict[str, list[str]] | None = None
+    state: str = "{}"
+    quarantined: str | None = None
+    maintenance: str | None = None
+
+
+def change_bot(
+    tx: Tx, change: Change, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, limits: Limits = DEFAULT_LIMITS
+) -> Bot:
+    """A bot has changed while it lives: its queues are found anew, and an event tells of it if it may work or not.
+
+    Why an administrator, or its own failures, keep it from working is not for the bot to lift.
+    """
+    turn = Turn(tx, now, ids, rules)
+    known = bots.read(tx, change.bot_id)
+    if known is None or known.session != change.session or not known.alive:
+        raise WrongState("this bot's session has ended; it must shake hands again")
+    has, problem = json.decode(known.dimensions, type=dict[str, list[str]]), None
+    pools = has.get("pool", [])
+    if change.dimensions is not None:
+        has, problem = _dimensions(change.bot_id, change.dimensions, limits)
+    task_queues.lock_pools(tx, {*pools, *has.get("pool", [])})
+    bot = bots.lock(tx, change.bot_id)
+    if bot is None or bot.session != change.session:
+        raise WrongState("this bot's session has ended; it must shake hands again")
+    before = (bot.dimensions, bot.quarantined, bot.maintenance)
+    failed = bot.quarantined if bot.num_quick_failures >= rules.quick_failures else None
+    bot.quarantined = problem or bots.quarantine_setting(tx, bot.id) or failed or change.quarantined
+    bot.maintenance = change.maintenance
+    bot.state = change.state
+    bot.dimensions = json.encode(has, order="sorted").decode()
+    bots.save(tx, bot)
+    if (bot.dimensions, bot.quarantined, bot.maintenance) != before:
+        _rematch(turn, bot, has, before)
+    return bot
+
+
+def _rematch(turn: Turn, bot: Bot, has: dict[str, list[str]], before: tuple[str, str | None, str | None]) -> None:
+    served = set(task_queues.queues_of_bot(turn.tx, bot.id))
+    if bot.dimensions != before[0]:
+        bots.set_dimensions(turn.tx, bot.id, dimensions.flat(has))
+    if bot.quarantined is None:
+        task_queues.match_bot(turn.tx, bot.id, bot.dimensions, has.get("pool", []))
+    else:
+        task_queues.unmatch_bot(turn.tx, bot.id)
+    why = bot.quarantined or bot.maintenance or ("other dimensions" if bot.dimensions != before[0] else "it may work")
+    bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind="request_sleep", message=why)
+    serves = task_queues.queues_of_bot(turn.tx, bot.id) if bot.serving else []
+    look_at_queues(turn, sorted(served.difference(serves)))
+
+
 # ---------------------------------------------------------------- putting aside
 
 
@@ -237,15 +293,6 @@ def note_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, no
             return False
     bots.insert_event(tx, bot, ids.next(now), at=now, kind=kind, message=message)
     return True
-
-
-def terminate_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Bot:
-    """Let a bot finish what it has and then end itself; started again it is welcome."""
-    turn = Turn(tx, now, ids, rules)
-    bot = _bot(turn, bot_id)
-    bots.set_ending(tx, bot_id, bot.session)
-    bots.insert_event(tx, bot, turn.new_id(), at=now, kind="bot_terminating")
-    return bot
 
 
 def _bot(turn: Turn, bot_id: str) -> Bot:

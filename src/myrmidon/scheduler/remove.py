@@ -15,7 +15,7 @@ from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import drain as drains
 from myrmidon.store import job as jobs
-from myrmidon.store import outbox, task_queues, task_request, task_result
+from myrmidon.store import outbox, tallies, task_queues, task_request, task_result
 from myrmidon.store import value as values
 from myrmidon.store.db import Tx
 from myrmidon.store.drain import CHUNK, Drain
@@ -76,6 +76,7 @@ def remove_tasks(turn: Turn, task_ids: Sequence[int]) -> None:
     task_result.delete(turn.tx, task_ids)
     task_request.delete(turn.tx, task_ids, sorted(tags))
     outbox.delete(turn.tx, task_ids)
+    tallies.open_spans(turn.tx, task_ids, turn.now)
 
 
 def remove_group_on(turn: Turn, drain: Drain) -> list[int]:

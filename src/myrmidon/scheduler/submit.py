@@ -70,8 +70,12 @@ def draft_task(
     authenticated: str = "",
     limits: Limits = DEFAULT_LIMITS,
     rules: Rules = DEFAULT_RULES,
+    said: object = None,
 ) -> Draft:
-    """Check an untyped request and give it ids; InvalidRequest names everything that is wrong with it."""
+    """Check an untyped request and give it ids; InvalidRequest names everything that is wrong with it.
+
+    ``said`` is what the caller sent, where a pool's rules have made another request of it: a repeat is told by that.
+    """
     request = parse_task(raw, limits)
     if request_key is not None:
         check_key(request_key)
@@ -81,7 +85,7 @@ def draft_task(
         job_id=job_id,
         request=request,
         request_key=request_key,
-        body_hash=digest_of(raw, rules.secret_key) if request_key is not None else "",
+        body_hash=digest_of(raw if said is None else said, rules.secret_key) if request_key is not None else "",
         authenticated=authenticated,
     )
 

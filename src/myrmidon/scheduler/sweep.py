@@ -10,7 +10,7 @@ when the last one is too old, or lies in the future, every lease begins anew.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ from myrmidon.scheduler.ready import make_ready, to_run
 from myrmidon.scheduler.remove import begin_removal, remove_tasks
 from myrmidon.scheduler.rerun import retry_job
 from myrmidon.scheduler.settle import settle
+from myrmidon.scheduler.tally import tally
 from myrmidon.scheduler.turn import Turn, live
 from myrmidon.store import alarms, marks, outbox, task_queues, task_request, task_result, task_to_run
 from myrmidon.store import bot as bots
@@ -53,6 +54,12 @@ class Swept(Struct):
     events: int = 0
     forgotten: int = 0
     woken: set[int] = set()
+    late: list[tuple[str, Micros]] = []
+    """Waiting that came to its end (expired, next_slice, deadline), and how late that was noticed."""
+    lost: list[tuple[str, Micros]] = []
+    """Runs that were given up (bot_lost, not_started), and how long they had been silent."""
+    no_resource: int = 0
+    """Tasks that no bot could run."""
 
 
 def sweep(
@@ -64,7 +71,7 @@ def sweep(
     db.write(lambda tx: mark_alive(tx, now, rules))
     done = Swept()
     gone: list[int] = []
-    passes: dict[str, Callable[[Tx], int]] = {
+    passes: dict[str, Callable[..., int]] = {
         "runs": partial(sweep_runs, now=now, ids=ids, rules=rules),
         "bots": partial(sweep_bots, now=now, ids=ids, rules=rules),
         "slices": partial(sweep_slices, now=now, ids=ids, rules=rules),
@@ -75,20 +82,59 @@ def sweep(
     for name, step in passes.items():
         due = _pass(db, step, due, done, name, now)
     if _rings(due.drains, now):
-        done.drains = carry_all(db, now=now, ids=ids, rules=rules, gone=gone, woken=done.woken)
+        noted = Noted()
+        done.drains = carry_all(db, now=now, ids=ids, rules=rules, gone=gone, woken=done.woken, noted=noted)
+        done.no_resource += noted.no_resource
     done.events = _all(db, lambda tx: outbox.number(tx, NUMBERED), NUMBERED)
     if _rings(due.oldest_bot_event, now - rules.retention) or _rings(due.oldest_queue, now - rules.queue_idle):
         done.forgotten = _all(db, lambda tx: forget(tx, now=now, rules=rules), BATCH)
     drop_logs(db, log_db or db, gone)
+    tally(db, now=now, rules=rules)
     return done
 
 
-def _pass(db: Db, step: Callable[[Tx], int], due: Alarms, done: Swept, name: str, now: Micros) -> Alarms:
+def _pass(db: Db, step: Callable[..., int], due: Alarms, done: Swept, name: str, now: Micros) -> Alarms:
     """Repeat a pass while its alarm rings; what is due afterwards, for it may have given the next ones work."""
-    while _rings(getattr(due, name), now) and (n := db.write(step)):
+    while _rings(getattr(due, name), now):
+        n, noted = db.write(partial(_noting, step=step, watched=name in _WATCHED))
+        if not n:
+            break
         setattr(done, name, getattr(done, name) + n)
+        done.woken |= noted.queues
+        done.late += noted.late
+        done.lost += noted.lost
+        done.no_resource += noted.no_resource
         due = db.read(alarms.first)
     return due
+
+
+class Noted(Struct):
+    """What one step has brought about, for those who watch: it counts only once the step is committed.
+
+    Queues that got work are among it: a bot may wait that does not know it serves one of them.
+    """
+
+    queues: set[int] = set()
+    late: list[tuple[str, Micros]] = []
+    lost: list[tuple[str, Micros]] = []
+    no_resource: int = 0
+
+
+_WATCHED = ("runs", "slices", "tasks")
+"""The passes that tell how late they were."""
+
+
+def _noting(tx: Tx, step: Callable[..., int], *, watched: bool) -> tuple[int, Noted]:
+    noted = Noted()
+    n = step(tx, noted=noted) if watched else step(tx)
+    noted.queues = set(tx.queued)
+    noted.no_resource = count_no_resource(tx.told)
+    return n, noted
+
+
+def count_no_resource(told: Iterable[tuple[Any, ...]]) -> int:
+    """How many tasks a transaction has given up for want of bots, by the events that it wrote."""
+    return sum(1 for _, _, _, kind, state, _ in told if state == TaskState.NO_RESOURCE and kind == outbox.TASK)
 
 
 def _rings(alarm: Micros | None, now: Micros) -> bool:
@@ -105,17 +151,31 @@ def _all(db: Db, step: Callable[[Tx], int], most: int) -> int:
 
 
 def carry_all(
-    db: Db, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, gone: list[int], woken: set[int]
+    db: Db,
+    *,
+    now: Micros,
+    ids: IdSource,
+    rules: Rules = DEFAULT_RULES,
+    gone: list[int],
+    woken: set[int],
+    noted: Noted | None = None,
 ) -> int:
     """Carry every drain to its end."""
     steps = 0
+    noted = noted or Noted()
     while waiting := db.read(carry.pending):
         for drain in waiting:
-            queues, removed = db.write(partial(carry.carry_on, drain=drain, now=now, ids=ids, rules=rules))
+            step = partial(carry.carry_on, drain=drain, now=now, ids=ids, rules=rules)
+            (queues, removed), given_up = db.write(partial(_carrying, step=step))
             woken |= queues
             gone += removed
+            noted.no_resource += given_up
             steps += 1
     return steps
+
+
+def _carrying(tx: Tx, step: Callable[[Tx], T]) -> tuple[T, int]:
+    return step(tx), count_no_resource(tx.told)
 
 
 def drop_logs(db: Db, log_db: Db, gone: Iterable[int]) -> int:
@@ -160,7 +220,7 @@ def mark_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
 # ---------------------------------------------------------------- runs
 
 
-def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
+def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: Noted | None = None) -> int:
     """Runs that were never started, have outlasted their soft timeout, or whose bot is silent."""
     due = task_result.run_alarms(tx, now, BATCH)
     if not due:
@@ -180,9 +240,18 @@ def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     for bot_id, its_runs in sorted(lost.items()):
         bot = heard.get(bot_id)
         proof = Evidence(last_heartbeat=bot.heartbeat if bot else None, boot_id=bot.boot_id if bot else "")
+        if noted is not None:
+            noted.lost += [_silence(run, bot.heartbeat if bot else 0, now) for run in its_runs]
         lose_runs(turn, its_runs, runs, why="bot_lost", evidence=proof)
     settle(turn)
     return len(looked)
+
+
+def _silence(run: TaskRun, heartbeat: Micros, now: Micros) -> tuple[str, Micros]:
+    """Why a run is given up, and how long ago its bot was last heard of."""
+    if run.started_at is None:
+        return "not_started", now - run.claimed_at
+    return "bot_lost", now - max(run.started_at, heartbeat)
 
 
 def _still_good(
@@ -238,7 +307,9 @@ def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
 # ---------------------------------------------------------------- waiting
 
 
-def sweep_slices(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
+def sweep_slices(
+    tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: Noted | None = None
+) -> int:
     """Slices that have waited long enough: on to the next one, or the end of the task."""
     due = task_to_run.expired(tx, now, BATCH)
     if not due:
@@ -247,6 +318,7 @@ def sweep_slices(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_R
     tasks = turn.lock(due)
     turn.know(tasks)
     rows = [row for row in task_to_run.of_tasks(tx, sorted(tasks)) if row.expires_at <= now]
+    late = {row.task_id: now - row.expires_at for row in rows if row.instance == 0}
     moving = []
     for row in rows:
         task = tasks[row.task_id]
@@ -258,8 +330,14 @@ def sweep_slices(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_R
         else:
             turn.move(task, TaskState.BOT_DIED if task.num_retries else TaskState.EXPIRED, "expired")
     expired = _expire_or_move(turn, moving)
+    if noted is not None:
+        noted.late += [(_end_of_waiting(tasks[task_id]), delay) for task_id, delay in late.items()]
     settle(turn)
     return len(rows) + expired - len(moving)
+
+
+def _end_of_waiting(task: TaskResult) -> str:
+    return "next_slice" if task.state == TaskState.READY else "expired"
 
 
 def _expire_or_move(turn: Turn, moving: list[TaskResult]) -> int:
@@ -281,7 +359,13 @@ def _expire_or_move(turn: Turn, moving: list[TaskResult]) -> int:
 
 
 def sweep_tasks(
-    tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, gone: list[int] | None = None
+    tx: Tx,
+    *,
+    now: Micros,
+    ids: IdSource,
+    rules: Rules = DEFAULT_RULES,
+    gone: list[int] | None = None,
+    noted: Noted | None = None,
 ) -> int:
     """Tasks past their deadline end; lone tasks past their retention go."""
     due = task_result.alarms(tx, now, BATCH)
@@ -290,9 +374,11 @@ def sweep_tasks(
     turn = Turn(tx, now, ids, rules)
     tasks = {i: t for i, t in turn.lock(due).items() if t.alarm_at is not None and t.alarm_at <= now}
     old = [task.id for task in tasks.values() if task.final]
-    for task in tasks.values():
-        if not task.final:
-            _end_at_deadline(turn, task)
+    ending = {task.id: task.alarm_at or now for task in tasks.values() if not task.final}
+    for task_id in ending:
+        _end_at_deadline(turn, tasks[task_id])
+    if noted is not None:
+        noted.late += [("deadline", now - at) for task_id, at in ending.items() if tasks[task_id].final]
     settle(turn)
     remove_tasks(turn, old)
     if gone is not None:
@@ -338,6 +424,7 @@ def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
 
 
 def forget(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> int:
-    """Old events of bots and queues that nobody uses any more."""
+    """Old events of bots, queues that nobody uses any more, and request keys of what is about no task."""
+    task_request.forget_keys(tx, before=now - rules.keep_keys)
     old = bots.delete_old_events(tx, before=now - rules.retention, n=BATCH)
     return old + task_queues.forget_idle(tx, before=now - rules.queue_idle, n=BATCH)

@@ -28,7 +28,7 @@ from myrmidon.model.task_to_run import Order, TaskToRun
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.store import drain as drains
 from myrmidon.store import job as jobs_store
-from myrmidon.store import outbox, task_queues, task_request, task_result, task_to_run
+from myrmidon.store import outbox, tallies, task_queues, task_request, task_result, task_to_run
 from myrmidon.store.db import Tx
 from myrmidon.store.drain import Drain
 from myrmidon.store.job import Job
@@ -62,6 +62,7 @@ class Turn:
         self._runs: dict[tuple[int, int], TaskRun] = {}
         self._to_run: list[TaskToRun] = []
         self._unqueued: set[int] = set()
+        self._reopened: list[int] = []
         self.begun: list[Drain] = []
 
     def new_id(self) -> int:
@@ -149,6 +150,7 @@ class Turn:
         task.reason = reason
         if new_generation:
             task.generation += 1
+            self._reopened.append(task.id)
         if state in FINAL:
             self._close(task)
         if was == RUNNING and state in FINAL and task.id not in self._dirty:
@@ -294,6 +296,9 @@ class Turn:
         if self._to_run:
             task_to_run.insert(self.tx, self._to_run)
             self._to_run = []
+        if self._reopened:
+            tallies.open_spans(self.tx, self._reopened, self.now)
+            self._reopened = []
 
     def _story(self, task: TaskResult | Startable) -> str:
         told = [f"{e.seq} {e.state} {e.body}" for e in outbox.story(self.tx, task.id)]

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
-from myrmidon.sdk.transport import Event, Transport
+from myrmidon.sdk.transport import Event, Reply, Transport
 
 Json: TypeAlias = dict[str, Any]
 
 API: Final = "/api/v1"
+SWARMING_API: Final = "/_ah/api/swarming/v1/"
 LONGEST_WAIT_S: Final = 25
 MOST_AT_ONCE: Final = 1_000
 
@@ -132,9 +133,9 @@ class Client:
     def drain(self, bot_id: str, *, draining: bool, key: str | None = None) -> Json:
         return self._post(f"bots/{_part(bot_id)}/drain", {"draining": draining}, key)
 
-    def terminate(self, bot_id: str, *, key: str | None = None) -> Json:
-        """Tell the bot to finish what it does and exit."""
-        return self._post(f"bots/{_part(bot_id)}/terminate", {}, key)
+    def terminate(self, bot_id: str, *, reason: str = "", key: str | None = None) -> Json:
+        """Tell the bot to finish what it does and exit; the answer names the task that does so."""
+        return self._post(f"bots/{_part(bot_id)}/terminate", {"reason": reason} if reason else {}, key)
 
     def bot_zip(self) -> bytes:
         """The program that every bot of this server runs."""
@@ -142,6 +143,16 @@ class Client:
 
     def delete_bot(self, bot_id: str, *, key: str | None = None) -> Json:
         return self._delete(f"bots/{_part(bot_id)}", key)
+
+    # -- whatever path ---------------------------------------------------------------------------------------
+
+    def query(self, path: str, **params: Any) -> Reply:
+        """GET a path, with what it asks; one that does not begin with a slash is of Swarming's API v1."""
+        return self.transport.call("GET", whole_path(path), query=params)
+
+    def post(self, path: str, body: Any = None, *, key: str | None = None) -> Reply:
+        """POST to a path, likewise; the key makes a repeated call harmless where the path honours it."""
+        return self.transport.call("POST", whole_path(path), body=body, key=key or str(uuid.uuid4()))
 
     # -- the installation -----------------------------------------------------------------------------------
 
@@ -151,6 +162,26 @@ class Client:
 
     def servers(self) -> Json:
         return self._get("servers")
+
+    def releases(self) -> Json:
+        """What bots run, and ran."""
+        return self._get("releases")
+
+    def revert_release(self, digest: str, *, reason: str = "", key: str | None = None) -> Json:
+        """Take a release of the bot back."""
+        return self._post(f"releases/{_part(digest)}/revert", {"reason": reason}, key)
+
+    def config(self) -> Json:
+        """The settings folder that is in force."""
+        return self._get("config")
+
+    def config_history(self, file: str | None = None, **page: Any) -> Json:
+        """Versions of the settings folder, or of one of its files, newest first."""
+        return self._get("config/history", {**page, **({"file": file} if file is not None else {})})
+
+    def bot_dimensions(self, pool: str | None = None) -> Json:
+        """Which dimensions bots have, and how many have each."""
+        return self._get("bots/dimensions", {"pool": pool} if pool is not None else {})
 
     def queues(self, **page: Any) -> Json:
         return self._get("queues", page)
@@ -208,6 +239,11 @@ class Client:
 def new_key() -> str:
     """A request key that nobody has used before."""
     return uuid.uuid4().hex
+
+
+def whole_path(path: str) -> str:
+    """``tasks/list`` as a path of Swarming's API v1; one with a slash in front is left as it is."""
+    return path if path.startswith("/") else SWARMING_API + path
 
 
 def _part(text: str) -> str:

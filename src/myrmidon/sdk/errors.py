@@ -126,7 +126,8 @@ def refusal(status: int, body: object) -> CallFailed:
     if not isinstance(error, dict):
         error = {}
     message = str(error.get("message") or f"The answer has status {status}; check that the server's address is right.")
-    code = str(error.get("code") or "")
+    # Swarming's shape has the HTTP status as its code, and ours beside it.
+    code = str((error.get("status") if isinstance(error.get("code"), int) else error.get("code")) or "")
     problems = [problem for problem in error.get("problems") or () if isinstance(problem, dict)]
     if status in (429, 502, 503, 504):
         return Overloaded(message, code=code)

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 
 from myrmidon.sdk.errors import CallFailed, Overloaded, Unreachable, Untrusted, refusal
 
@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 COME_BACK: Final = frozenset({429, 502, 503, 504})
 KEY_HEADER: Final = "Idempotency-Key"
+_LENGTHS: Final = frozenset({"content-length", "transfer-encoding"})
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 30.0
 _QUIET_STREAM_S: Final = 60.0  # the server says something on an idle stream more often than this
@@ -176,6 +177,9 @@ class Transport:
             redirect=False,
             preload_content=preload,
         )
+        if _LENGTHS.isdisjoint(name.lower() for name in answer.headers):
+            answer.close()
+            raise ProtocolError("the answer was cut")  # among its headers, which looks like an empty answer
         if answer.status < 300:
             return answer
         failed = refusal(answer.status, _decoded(answer.data))
@@ -192,13 +196,13 @@ class Transport:
                 found = once()
             except (HTTPError, Overloaded) as failed:
                 error = failed if isinstance(failed, Overloaded) else self._unreachable(failed)
+                if isinstance(failed, Overloaded | ReadTimeoutError):
+                    self._answered = True  # somebody is there, though it may take its time
             else:
                 self._answered = True
                 return found
             if isinstance(error, Untrusted):
                 raise error
-            if isinstance(error, Overloaded):
-                self._answered = True
             wait = _jitter(attempt) + (error.retry_after_s if isinstance(error, Overloaded) else 0.0)
             patience = self._patience.later_s if self._answered else self._patience.first_s
             if self._clock.monotonic() + wait - started > patience:

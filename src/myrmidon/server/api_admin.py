@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, json
 
 from myrmidon.model.checks import show_value
-from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem, StoreError
+from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem, StoreError, WrongState
 from myrmidon.model.ids import Micros, created_ms
 from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler import enroll
@@ -67,6 +67,8 @@ async def _problems(door: Door) -> list[str]:
     problems = []
     if door.stopping:
         problems.append("the server is going down")
+    if not door.begun:
+        problems.append("the server is starting")
     if not door.enrolled:
         problems.append("the slot of this server was given to another one")
     problems += [f"the disk failed: {db.broken}" for db in (door.db, door.log_db) if db.broken]
@@ -228,6 +230,9 @@ async def set_pool(door: Door, call: Call) -> PoolInfo:
     if not 0 < len(name) <= 256 or not name.isprintable():
         raise InvalidRequest([Problem("name", show_value(name), "1 to 256 printable characters", "length")])
     order = Order(wanted.task_order, wanted.ageing or 0)
+    decided = door.fleet.pools.pools.get(name)
+    if decided is not None and decided.order is not None:
+        raise WrongState(f"How the pool {name} orders its tasks is decided in pools.toml; change it there.")
 
     def settle(tx: Tx) -> PoolInfo:
         enroll.set_pool(tx, name, order)

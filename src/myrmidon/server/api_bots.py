@@ -1,4 +1,4 @@
-"""Bots as people see them: lists, one in full, what happened to it, what it ran; and putting them aside."""
+"""Bots as people see them: lists, one in full, and putting them aside."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from msgspec import Meta, Raw, Struct, json
 
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound
-from myrmidon.model.ids import Micros, show_run, show_task
+from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler import fleet
-from myrmidon.server.api_admin import Done, Limit, Page
+from myrmidon.server import terminate
+from myrmidon.server.api_admin import Done, Limit
 from myrmidon.server.cursors import read_cursor, show_cursor
 from myrmidon.server.door import ADMINS, READERS, Call, Door, Route
 from myrmidon.store import bot as bots
 from myrmidon.store import filters
 from myrmidon.store.db import Tx
-from myrmidon.store.filters import BotFilter, RunLine
+from myrmidon.store.filters import BotFilter
 
 _LAST_ID = (1 << 63) - 1
 _DELETED = "bot_deleted"
@@ -53,13 +54,15 @@ class BotSummary(Struct, frozen=True, kw_only=True):
 
 
 class BotInfo(BotSummary, frozen=True, kw_only=True):
-    """A bot in full; ``state`` is what it says of itself."""
+    """A bot in full; ``state`` is what it says of itself, ``group`` the one of bots.toml that it is in."""
 
     state: Raw
     session: int
     boot_id: str
     authenticated: str
     num_quick_failures: int
+    group: str | None
+    owners: list[str]
 
 
 class BotList(Struct, frozen=True):
@@ -93,10 +96,11 @@ async def get_bot(door: Door, call: Call) -> BotInfo:
         return bot, filters.busy_with(tx, [bot_id])
 
     bot, busy = await door.read(look)
-    return _info(bot, _summary(door, bot, busy, scope))
+    return _info(door, bot, _summary(door, bot, busy, scope))
 
 
-def _info(bot: Bot, short: BotSummary) -> BotInfo:
+def _info(door: Door, bot: Bot, short: BotSummary) -> BotInfo:
+    given = door.fleet.given(bot.id)
     return BotInfo(
         **{field: getattr(short, field) for field in BotSummary.__struct_fields__},
         state=Raw(bot.state.encode()),
@@ -104,6 +108,8 @@ def _info(bot: Bot, short: BotSummary) -> BotInfo:
         boot_id=bot.boot_id,
         authenticated=bot.authenticated,
         num_quick_failures=bot.num_quick_failures,
+        group=given.group or None if given is not None else None,
+        owners=given.owners if given is not None else [],
     )
 
 
@@ -139,76 +145,6 @@ def _status(bot: Bot, *, busy: bool) -> str:
     return "busy" if busy else "idle"
 
 
-# ---------------------------------------------------------------- what happened to it, what it ran
-
-
-class BotEventInfo(Struct, frozen=True):
-    at: Micros
-    kind: str
-    message: str
-
-
-class BotEventList(Struct, frozen=True):
-    events: list[BotEventInfo]
-    cursor: str | None
-
-
-async def list_events(door: Door, call: Call) -> BotEventList:
-    """What happened to a bot, newest first; also after it was deleted, until the retention ends."""
-    bot_id, page = call.params["id"], call.query
-    kind = f"events {bot_id}"
-    before = int(read_cursor(door.keys.cursor, kind, page.cursor)) if page.cursor else _LAST_ID
-    found = await door.read(lambda tx: bots.events(tx, bot_id, before=before, n=page.limit))
-    more = show_cursor(door.keys.cursor, kind, str(found[-1][0])) if len(found) == page.limit else None
-    return BotEventList([BotEventInfo(at, what, message) for _, at, what, message in found], more)
-
-
-class BotRun(Struct, frozen=True, kw_only=True):
-    task_id: str
-    run: str
-    name: str
-    state: str
-    reason: str
-    claimed_at: Micros
-    started_at: Micros | None
-    ended_at: Micros | None
-    exit_code: int | None
-    duration: float | None
-
-
-class BotRunList(Struct, frozen=True):
-    runs: list[BotRun]
-    cursor: str | None
-
-
-async def list_runs(door: Door, call: Call) -> BotRunList:
-    """What a bot has run, newest task first."""
-    bot_id, page = call.params["id"], call.query
-    kind = f"runs {bot_id}"
-    before = int(read_cursor(door.keys.cursor, kind, page.cursor)) if page.cursor else _LAST_ID
-    scope = await door.scope(call)
-    found, last = await door.read(
-        lambda tx: filters.runs_of_bot(tx, bot_id, group_id=scope, before=before, n=page.limit)
-    )
-    more = show_cursor(door.keys.cursor, kind, str(last)) if last else None
-    return BotRunList([_bot_run(line) for line in found], more)
-
-
-def _bot_run(line: RunLine) -> BotRun:
-    return BotRun(
-        task_id=show_task(line.task_id),
-        run=show_run(line.task_id, line.run),
-        name=line.name,
-        state=line.state,
-        reason=line.reason,
-        claimed_at=line.claimed_at,
-        started_at=line.started_at,
-        ended_at=line.ended_at,
-        exit_code=line.exit_code,
-        duration=line.duration,
-    )
-
-
 # ---------------------------------------------------------------- putting aside
 
 
@@ -222,8 +158,8 @@ class DrainBody(Struct, frozen=True, forbid_unknown_fields=True):
     draining: bool = True
 
 
-class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
-    """No fields."""
+class TerminateBody(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(max_length=1000)] = ""
 
 
 class BotChanged(Struct, frozen=True):
@@ -231,6 +167,8 @@ class BotChanged(Struct, frozen=True):
     alive: bool
     draining: bool
     quarantined: str | None
+    task_id: str | None = None
+    """The task that tells the bot to end."""
 
 
 def _changed(bot: Bot) -> BotChanged:
@@ -254,11 +192,13 @@ async def drain_bot(door: Door, call: Call) -> BotChanged:
 
 
 async def terminate_bot(door: Door, call: Call) -> BotChanged:
-    """Let a bot finish what it has and then end its process."""
-    bot_id, now = call.params["id"], door.now()
-    bot = await door.write(lambda tx: fleet.terminate_bot(tx, bot_id, now=now, ids=door.ids, rules=door.rules))
-    door.hub.look(bot_id)
-    return _changed(bot)
+    """Let a bot finish what it has and then end its process. Saying it again is the same as saying it once."""
+    bot_id = call.params["id"]
+    task_id = await terminate.terminate_bot(door, bot_id, call.body.reason, who=call.who.name)
+    bot = await door.read(lambda tx: bots.read(tx, bot_id))
+    if bot is None:
+        raise NotFound("bot", bot_id)
+    return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
 
 
 async def delete_bot(door: Door, call: Call) -> Done:
@@ -281,24 +221,6 @@ async def delete_bot(door: Door, call: Call) -> Done:
 ROUTES = (
     Route(method="GET", path="/api/v1/bots", call=list_bots, who=READERS, query=BotQuery, out=BotList, summary="Bots"),
     Route(method="GET", path="/api/v1/bots/{id}", call=get_bot, who=READERS, out=BotInfo, summary="One bot in full"),
-    Route(
-        method="GET",
-        path="/api/v1/bots/{id}/events",
-        call=list_events,
-        who=READERS,
-        query=Page,
-        out=BotEventList,
-        summary="What happened to a bot",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/bots/{id}/tasks",
-        call=list_runs,
-        who=READERS,
-        query=Page,
-        out=BotRunList,
-        summary="What a bot has run",
-    ),
     Route(
         method="POST",
         path="/api/v1/bots/{id}/quarantine",
@@ -324,7 +246,7 @@ ROUTES = (
         path="/api/v1/bots/{id}/terminate",
         call=terminate_bot,
         who=ADMINS,
-        body=Nothing,
+        body=TerminateBody,
         out=BotChanged,
         mutates=True,
         summary="Let a bot finish and end",

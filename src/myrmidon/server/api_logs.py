@@ -107,6 +107,21 @@ def _read_range(tx: Tx, task_id: int, run: int, streams: Sequence[int], query: L
     return found
 
 
+def read_output(tx: Tx, task_id: int, run: int, *, offset: int, length: int, both: bool) -> bytes:
+    """A stretch of what a run wrote: stdout, and behind it stderr if both are wanted."""
+    streams = (STDOUT, STDERR) if both else (STDOUT,)
+    pieces: list[bytes] = []
+    before = 0
+    for stream in streams:
+        info = logs.info(tx, task_id, run, stream)
+        start = max(0, offset - before)
+        if length > 0 and start < info.length:
+            parts, _, length = _parts(tx, task_id, run, stream, info, start, length)
+            pieces += parts
+        before += info.length
+    return b"".join(pieces)
+
+
 def _parts(
     tx: Tx, task_id: int, run: int, stream: int, info: LogInfo, start: int, left: int
 ) -> tuple[list[bytes], int, int]:
@@ -390,6 +405,7 @@ def _ends(tx: Tx, ids: Sequence[int]) -> list[TaskEnd]:
         task = found.get(task_id)
         if task is not None:
             run = runs.get((task_id, task.instance_id or task.run_number))
+            run = run if run and run.generation == task.generation else None
             ends.append(
                 TaskEnd(
                     task_id=show_task(task_id),

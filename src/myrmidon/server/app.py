@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, get_origin, get_type_hints
 from urllib.parse import parse_qsl
@@ -40,13 +41,15 @@ from myrmidon.model.errors import (
 )
 from myrmidon.scheduler.submit import check_key
 from myrmidon.server.auth import Guard, bearer_of
-from myrmidon.server.door import NOBODY, Answer, Call, Door, Identity, Role, Route
+from myrmidon.server.door import NOBODY, Answer, Call, Door, Identity, Role, Route, Style
+from myrmidon.server.shapes import error_body, style_of
 
 log = structlog.get_logger("server")
 
 SLOWEST_BYTES_PER_S = 64 << 10
 MOST_QUERY_FIELDS = 1000
 JSON = "application/json"
+ZLIB = "application/json-zlib"
 EVENT_STREAM = "text/event-stream"
 _NUL = b"\\u0000"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -83,10 +86,30 @@ class App:
         if scope["type"] != "http":
             return
         endpoint = self._hot.get((scope["method"], scope["path"]))
-        if endpoint is None:
+        if endpoint is None and scope["method"] == "OPTIONS" and style_of(scope["path"]) is not Style.OURS:
+            await self._before_a_call(scope, send)
+        elif endpoint is None:
             await self._framework(scope, receive, send)
         else:
             await endpoint(scope, receive, send)
+
+    def for_pages(self, origin: str) -> list[tuple[bytes, bytes]]:
+        """Headers that let a page of another server read an answer, if the settings name that server."""
+        if not origin or not self.guard.knows_page(origin):
+            return []
+        return [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]
+
+    async def _before_a_call(self, scope: Scope, send: Send) -> None:
+        """A browser asks whether a page may call: dashboards for Swarming live on servers of their own."""
+        origin = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"), "")
+        fields = self.for_pages(origin)
+        if fields:
+            fields += [
+                (b"access-control-allow-methods", b"GET, POST"),
+                (b"access-control-allow-headers", b"authorization, content-type"),
+                (b"access-control-max-age", b"3600"),
+            ]
+        await _send(scope, send, 204 if fields else 403, fields, b"", self.door.settings.body_timeout_s)
 
     def request_id(self, given: str) -> str:
         """The caller's own id where it is harmless, so that its logs and ours can be laid side by side."""
@@ -95,11 +118,13 @@ class App:
     async def _lost_way(self, request: Request, error: Exception) -> Response:
         """Paths and methods that the table does not have."""
         status = error.status_code if isinstance(error, HTTPException) else 500
-        problem: MyrmidonError = NotFound("page", request.url.path[:200])
-        body = {"error": problem.as_dict()}
+        told: Mapping[str, object] = NotFound("page", request.url.path[:200]).as_dict()
         if status == 405:
-            message = f"{request.method} is not what this path understands."
-            body = {"error": {"code": "method_not_allowed", "message": message}}
+            told = {
+                "code": "method_not_allowed",
+                "message": f"{request.method} is not what this path understands.",
+            }
+        body = error_body(style_of(request.url.path), status, told)
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
         headers["x-request-id"] = self.request_id(request.headers.get("x-request-id", ""))
         headers["x-content-type-options"] = "nosniff"
@@ -118,7 +143,7 @@ class Endpoint:
         self._app = app
         self._route = route
         self._decode = _decoder(route)
-        self._query = _query_reader(route.query)
+        self._query = _query_reader(route.query, tolerant=route.style is not Style.OURS)
         self._limit = min(route.body_limit, app.door.settings.large_body_limit)
         if route.body_limit <= (1 << 20):
             self._limit = min(route.body_limit, app.door.settings.body_limit)
@@ -133,6 +158,8 @@ class Endpoint:
         try:
             status, fields, body = await self._answer(scope, receive, headers, request_id)
             fields.append((b"x-request-id", request_id.encode()))
+            if route.style is not Style.OURS:
+                fields += app.for_pages(headers.get("origin", ""))
             await _send(scope, send, status, fields, body, app.door.settings.body_timeout_s)
         except HungUp:
             return
@@ -168,7 +195,8 @@ class Endpoint:
             raise NotFound("page", "with NUL in its name")
         bearer = bearer_of(headers) or (asked.get("tok", [""])[-1] if route.query_token else "")
         # Who may be anybody is not asked: health must be told without a look at the database.
-        who = scope["who"] = NOBODY if Role.NOBODY in route.who else await app.guard.identify(bearer, address)
+        unasked = Role.NOBODY in route.who and not route.asks_who
+        who = scope["who"] = NOBODY if unasked else await app.guard.identify(bearer, address)
         if who.role not in route.who:
             raise _refusal(who, route)
         if not route.vital:
@@ -181,7 +209,7 @@ class Endpoint:
             scope["gone"] = task.cancel
         return Call(
             who=who,
-            body=self._decode(await self._body(receive, headers)) if route.body is not None else None,
+            body=self._decode(await self._sent(receive, headers)) if route.body is not None else None,
             query=self._query(asked),
             params=params,
             request_key=key,
@@ -196,6 +224,20 @@ class Endpoint:
             raise Stopping("This server is going down.")
         if door.calls_at_work > door.settings.most_calls:
             raise Overloaded(f"{door.calls_at_work} calls are being answered already.")
+
+    async def _sent(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
+        """The body as it was before a client packed it; only clients of v1 do."""
+        data = await self._body(receive, headers)
+        if self._route.style is Style.OURS or not headers.get("content-type", "").startswith(ZLIB):
+            return data
+        try:
+            unpacking = zlib.decompressobj()
+            plain = unpacking.decompress(data, self._limit)
+        except zlib.error:
+            raise InvalidRequest([Problem("body", f"{len(data)} bytes", "what zlib has packed", "zlib")]) from None
+        if unpacking.unconsumed_tail:
+            raise TooLarge(f"The body has more than the {self._limit} bytes that this call takes.")
+        return plain
 
     async def _body(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
         """The whole body, which must neither be too large nor trickle in."""
@@ -254,7 +296,7 @@ class Endpoint:
             fields.append((b"www-authenticate", b"Bearer"))
         if isinstance(error, (TooLarge, TooSlow)):
             fields.append((b"connection", b"close"))
-        return error.status, fields, _encode({"error": error.as_dict()})
+        return error.status, fields, _encode(error_body(self._route.style, error.status, error.as_dict()))
 
     def _note(self, status: int, seconds: float, request_id: str, who: Identity | None) -> None:
         app, route = self._app, self._route
@@ -326,27 +368,32 @@ async def _hang_up(scope: Scope) -> None:
 def _decoder(route: Route) -> Callable[[bytes], Any]:
     if route.body is bytes or route.body is None:
         return lambda data: data
-    decoder = msgspec.json.Decoder(route.body)
-    by_people = route.path.startswith("/api/")
+    tolerant = route.style is not Style.OURS
+    decoder = msgspec.json.Decoder(route.body, strict=not tolerant)
+    by_people = tolerant or route.path.startswith("/api/")
 
     def decode(data: bytes) -> Any:
         if by_people and _NUL in data:
             # No database can store it. Bots may say it: what they tell of commands is not theirs to choose.
             raise InvalidRequest([Problem("body", "a text with \\u0000", "text without it", "text")])
         try:
-            return decoder.decode(data or b"{}")
+            return decoder.decode(data if data.strip() not in (b"", b"null") else b"{}" if tolerant else data or b"{}")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest([_problem(str(error), "body")]) from None
 
     return decode
 
 
-def _query_reader(kind: Any) -> Callable[[dict[str, list[str]]], Any]:
+def _query_reader(kind: Any, *, tolerant: bool = False) -> Callable[[dict[str, list[str]]], Any]:
     if kind is None:
         return _ignored
     lists = {name for name, hint in get_type_hints(kind).items() if get_origin(hint) is list}
 
     def read(asked: dict[str, list[str]]) -> Any:
+        if tolerant:
+            # An empty value is none, and of several the last one counts.
+            asked = {name: kept for name, values in asked.items() if (kept := [text for text in values if text])}
+            asked = {name: values if name in lists else values[-1:] for name, values in asked.items()}
         given = {name: values if name in lists or len(values) > 1 else values[0] for name, values in asked.items()}
         try:
             return msgspec.convert(given, kind, strict=False)

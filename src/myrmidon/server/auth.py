@@ -167,8 +167,11 @@ class Guard:
             raise Forbidden(f"Pages of {origin[:100]!r} may not call this server; see the setting allowed_origins.")
 
     def _is_our_page(self, origin: str, host: str) -> bool:
-        page = origin.rstrip("/").lower()
-        return page in self._origins or urlsplit(page).netloc == host.lower()
+        return self.knows_page(origin) or urlsplit(origin.rstrip("/").lower()).netloc == host.lower()
+
+    def knows_page(self, origin: str) -> bool:
+        """Whether the settings let pages of this server call."""
+        return origin.rstrip("/").lower() in self._origins
 
     def address_of(self, peer: str, forwarded: str) -> str:
         """Where a call comes from. What a header says counts only when the peer is one of our own proxies.

@@ -6,15 +6,15 @@ no sense becomes a run that nobody has, so that one bad line spoils no others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from myrmidon.model.checks import LARGEST
-from myrmidon.model.ids import Micros, show_run, try_parse_id
-from myrmidon.model.task_request import Cache, FilesRef, properties_from_json
+from myrmidon.model.ids import Micros, show_run, show_task, try_parse_id
+from myrmidon.model.task_request import Cache, FilesRef, Properties, properties_from_json
 from myrmidon.model.task_result import Fault, Finish, GiveBack, PerformanceStats, Report, Start
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.claim import Claimed
@@ -70,6 +70,8 @@ class SaysFinish(Struct, kw_only=True, frozen=True, tag_field="type", tag="finis
     cost_usd: Dollars = 0.0
     stats: PerformanceStats | None = None
     message: str = ""
+    caches: dict[str, Count] | None = None
+    """Sizes of the named caches that it used, after the run."""
 
 
 class SaysFault(Struct, kw_only=True, frozen=True, tag_field="type", tag="fault", gc=False):
@@ -118,6 +120,9 @@ class Exchange(Struct, kw_only=True, frozen=True):
     logs: list[LogPiece] = []
     holds: list[tuple[str, str]] = []
     state: dict[str, Any] | None = None
+    dimensions: dict[str, list[str]] | None = None
+    config: str | None = None
+    """What the bot's group gave it at the handshake; None from a bot that knows no groups."""
 
 
 class Heartbeat(Struct, kw_only=True, frozen=True):
@@ -125,6 +130,7 @@ class Heartbeat(Struct, kw_only=True, frozen=True):
 
     session: Count
     holds: list[tuple[str, str]] = []
+    config: str | None = None
 
 
 class BotEvent(Struct, kw_only=True, frozen=True):
@@ -133,6 +139,8 @@ class BotEvent(Struct, kw_only=True, frozen=True):
     session: Count
     kind: str
     message: str = ""
+    bad_release: str | None = None
+    """The digest of a zip that the bot tried and could not live with."""
 
 
 class LogPlace(Struct, kw_only=True, frozen=True):
@@ -145,7 +153,10 @@ class LogPlace(Struct, kw_only=True, frozen=True):
 
 
 class Welcomed(Struct, kw_only=True, frozen=True):
-    """The answer to a handshake. ``keep`` are the runs that are still the bot's own."""
+    """The answer to a handshake. ``keep`` are the runs that are still the bot's own.
+
+    ``config`` names what the bot's group gives it: ``dimensions`` that replace its own, a ``script`` and ``settings``.
+    """
 
     credential: str
     bot_id: str
@@ -157,6 +168,12 @@ class Welcomed(Struct, kw_only=True, frozen=True):
     poll_s: float
     heartbeat_s: float
     server_time: Micros
+    server_version: str
+    config: str
+    dimensions: dict[str, list[str]]
+    script: str | None
+    script_name: str
+    settings: dict[str, Any]
 
 
 class Assigned(Struct, kw_only=True, frozen=True, gc=False):
@@ -182,6 +199,14 @@ class Assigned(Struct, kw_only=True, frozen=True, gc=False):
     priority: int
     function: dict[str, Any] | None
     inputs: list[dict[str, Any]]
+    task_id: str
+    dimensions: dict[str, list[str]]
+    service_account: str
+    resource_group: str | None = None
+    cache_hints: dict[str, int] | UnsetType = UNSET
+    """How large the caches of this task get, as far as that is known."""
+    terminate: bool | UnsetType = UNSET
+    """There is nothing to run: the bot finishes what it has, reports this run, and ends."""
 
     def __repr__(self) -> str:
         """Never shows the token or the secret."""
@@ -224,6 +249,8 @@ class LogStored(Struct, kw_only=True, frozen=True):
     length: int
     cut_from: int | None
     cut_to: int | None
+    pause_s: float = 0.0
+    """How long to wait with the rest."""
 
 
 class Noted(Struct, frozen=True):
@@ -301,7 +328,22 @@ def taken(replies: Sequence[Reply]) -> list[Taken]:
     ]
 
 
-def assigned(claimed: Claimed) -> Assigned:
+def is_terminate(claimed: Claimed) -> bool:
+    """Neither a command nor a function: the order to end, which goes through the queues like a task."""
+    work = claimed.work
+    return (
+        work.func_name is None and _NO_COMMAND in work.properties and not properties_from_json(work.properties).command
+    )
+
+
+_NO_COMMAND = '"command":[],'
+"""How a list without an item is stored; a quick look before a close one."""
+
+
+def assigned(
+    claimed: Claimed, *, group: str | None = None, hints: Callable[[Properties], dict[str, int]] | None = None
+) -> Assigned:
+    """``hints`` is asked only for tasks that want caches."""
     work = claimed.work
     todo = properties_from_json(work.properties)
     function = (
@@ -333,4 +375,10 @@ def assigned(claimed: Claimed) -> Assigned:
             {"type": value.type, "payload": value.payload, "digest": value.digest, "size": value.size}
             for value in claimed.inputs
         ],
+        task_id=show_task(claimed.task_id),
+        dimensions=todo.dimensions,
+        service_account=work.service_account,
+        resource_group=group,
+        cache_hints=hints(todo) if hints is not None and todo.caches else UNSET,
+        terminate=UNSET if todo.command or function else True,
     )

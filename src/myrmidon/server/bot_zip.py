@@ -1,8 +1,7 @@
 """The bot zip: one file that is a whole bot, made from this installation and named by its contents.
 
-The same sources and the same public address make the same bytes on every server. The database keeps the zips
-and says which one is for all bots, so that servers of different versions or addresses on one database never
-make the fleet update back and forth. This file also hands out the script that brings a bot to a new machine.
+The same sources, the same settings folder and the same public address make the same bytes on every server. This file
+also makes the script that brings a bot to a new machine. Which zip is for whom is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -10,19 +9,15 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
-from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from string import Template
 
 from msgspec import Struct, json
 
-from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros
-from myrmidon.server.auth import bearer_of
-from myrmidon.server.door import BOTS, INTRODUCERS, Answer, Call, Door, Route
-from myrmidon.store import releases
-from myrmidon.store.db import Tx
+from myrmidon.server.door import Door
+from myrmidon.server.fleet_config import BOOTSTRAP, BOT_CONFIG
 
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 """A zip wants a time for every file; one that never changes keeps equal contents equal."""
@@ -38,16 +33,26 @@ class BotZip(Struct, frozen=True):
         return f"BotZip({self.digest[:12]})"
 
 
-def bot_files(server_url: str) -> dict[str, bytes]:
-    """What a bot consists of: its package, the start of it, and where its server is."""
+USUAL_CONFIG = "myrmidon/bot/default_bot_config.py"
+
+
+def bot_files(server_url: str, config: Mapping[str, str] | None = None) -> dict[str, bytes]:
+    """What a bot consists of: its package, the start of it, where its server is, and its administrator's hooks.
+
+    The script that brings a bot to a machine is in it for its digest's sake: an edit of it is a new release, too.
+    """
+    given = config or {}
     package = files("myrmidon") / "bot"
     found = {
         f"myrmidon/bot/{item.name}": item.read_bytes()
         for item in package.iterdir()
         if item.is_file() and item.name.endswith(".py")
     }
+    own = {f"config/{name}": given[name].encode() for name in (BOT_CONFIG, BOOTSTRAP) if name in given}
     return {
         **found,
+        f"config/{BOT_CONFIG}": found[USUAL_CONFIG],
+        **own,
         "__main__.py": found["myrmidon/bot/__main__.py"],
         "myrmidon/__init__.py": (files("myrmidon") / "__init__.py").read_bytes(),
         "config.json": json.encode({"server": server_url}),
@@ -86,98 +91,34 @@ def public_url(door: Door) -> str:
     return f"{scheme}://{shown}:{door.server.port}"
 
 
-async def offer_zip(door: Door) -> str:
-    """Bring this installation's zip to the database; the digest that all bots shall have is wanted from now on."""
-    zipped = await door.aside(lambda: build_zip(bot_files(public_url(door))))
-    now = door.now()
-    offer = partial(releases.offer, digest=zipped.digest, content=zipped.content, now=now)
-    door.hub.wanted = await door.write(offer)
-    return door.hub.wanted
+def bootstrap_script(
+    *, server: str, token: str, digest: str, pool: str, bot_id: str, now: Micros, text: str | None = None
+) -> str:
+    """Python 3.8 text; every value in it is a literal, so that nothing a caller sends is ever code.
 
-
-async def wanted_zip(door: Door) -> str:
-    """The digest that all bots shall have, also in the first moments of a server."""
-    return door.hub.wanted or await offer_zip(door)
-
-
-async def refresh_wanted(door: Door) -> bool:
-    """Ask which zip all bots shall have; True when that has changed."""
-    active = await door.read(releases.active)
-    if active is None or active == door.hub.wanted:
-        return False
-    door.hub.wanted = active
-    return True
-
-
-# ---------------------------------------------------------------- routes
-
-
-async def current_zip(door: Door, call: Call) -> Answer:
-    """The zip that every bot shall run."""
-    return await _zip(door, await wanted_zip(door), call.headers.get("if-none-match", ""))
-
-
-async def one_zip(door: Door, call: Call) -> Answer:
-    """A zip by its digest."""
-    return await _zip(door, call.params["digest"], call.headers.get("if-none-match", ""))
-
-
-async def _zip(door: Door, digest: str, known: str) -> Answer:
-    tag = f'"{digest}"'
-    if digest and known == tag:
-        return Answer(status=304, headers={"etag": tag}, body=b"")
-    found = await door.read(lambda tx: _read(tx, digest))
-    if found is None:
-        raise NotFound("bot zip", digest[:64])
-    return Answer(headers={"etag": f'"{found.digest}"', "content-type": "application/zip"}, body=found.content)
-
-
-def _read(tx: Tx, digest: str) -> releases.Release | None:
-    return releases.read(tx, digest) if len(digest) == 64 else None
-
-
-class BootstrapQuery(Struct, frozen=True, kw_only=True):
-    """Settings of the new bot, kept in its folder; ``tok`` is the token that it introduces itself with."""
-
-    tok: str = ""
-    pool: str = ""
-    bot_id: str = ""
-
-
-async def bootstrap(door: Door, call: Call) -> Answer:
-    """A script that turns a machine with Python into a bot: ``curl -s SERVER/bootstrap?tok=... | python3 -``."""
-    query: BootstrapQuery = call.query
-    text = bootstrap_script(
-        server=public_url(door),
-        token=bearer_of(call.headers) or query.tok,
-        digest=await wanted_zip(door),
-        pool=query.pool,
-        bot_id=query.bot_id,
-        now=door.now(),
-    )
-    return Answer(headers={"content-type": "text/x-python; charset=utf-8"}, body=text.encode())
-
-
-def bootstrap_script(*, server: str, token: str, digest: str, pool: str, bot_id: str, now: Micros) -> str:
-    """Python 3.8 text; every value in it is a literal, so that nothing a caller sends is ever code."""
+    ``text`` is the administrator's bootstrap.py: it finds the same five names as the usual one.
+    """
     given = {"server": server, "token": token, "digest": digest, "pool": pool, "bot_id": bot_id}
-    return _SCRIPT.substitute({name: repr(value) for name, value in given.items()}, made_at=now // 1_000_000)
+    values = {name: repr(value) for name, value in given.items()}
+    return _HEAD.substitute(values, made_at=now // 1_000_000) + (_USUAL if text is None else text)
 
 
-_SCRIPT = Template("""\
+_HEAD = Template("""\
 # Turns this machine into a bot of a Myrmidon server. Made at $made_at (Unix time); works with Python 3.8 and later.
+SERVER = $server
+TOKEN = $token
+DIGEST = $digest
+POOL = $pool
+BOT_ID = $bot_id
+""")
+
+_USUAL = """
 import hashlib
 import io
 import os
 import sys
 import urllib.request
 import zipfile
-
-SERVER = $server
-TOKEN = $token
-DIGEST = $digest
-POOL = $pool
-BOT_ID = $bot_id
 
 
 def fail(text):
@@ -230,36 +171,4 @@ def main():
 
 
 main()
-""")
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/bootstrap",
-        call=bootstrap,
-        who=INTRODUCERS,
-        summary="A script that turns a machine into a bot",
-        query=BootstrapQuery,
-        media="text/x-python",
-        query_token=True,
-    ),
-    Route(
-        method="GET",
-        path="/bot/v1/zip",
-        call=current_zip,
-        who=INTRODUCERS | BOTS,
-        summary="The zip that every bot shall run",
-        media="application/zip",
-        query_token=True,
-    ),
-    Route(
-        method="GET",
-        path="/bot/v1/zip/{digest}",
-        call=one_zip,
-        who=INTRODUCERS | BOTS,
-        summary="A bot zip by its digest",
-        media="application/zip",
-        query_token=True,
-    ),
-)
+"""

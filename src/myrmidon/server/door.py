@@ -12,22 +12,26 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import StrEnum
 from functools import partial
+from importlib.metadata import version
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from myrmidon.model.checks import Limits
-from myrmidon.model.errors import Forbidden, StoreRefused, StoreUnavailable
+from myrmidon.model.errors import Forbidden, InvalidRequest, StoreRefused, StoreUnavailable
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler import enroll, share
 from myrmidon.scheduler.policy import Rules
+from myrmidon.server.fleet_config import NO_CONFIG, FleetConfig, check_folder
 from myrmidon.server.keys import Keys, open_keys
 from myrmidon.server.metrics import Metrics
 from myrmidon.server.quotas import Quotas
+from myrmidon.server.seats import Notes, noted
 from myrmidon.server.settings import Settings, seconds
-from myrmidon.server.waiting import Hub, Notes, noted
-from myrmidon.store import task_request
+from myrmidon.server.waiting import Hub
+from myrmidon.store import config as configs
+from myrmidon.store import run_views, task_request
 from myrmidon.store.db import Db, Dialect, Tx, open_db
 from myrmidon.store.group_commit import GroupCommit
 from myrmidon.store.migrate import migrate
@@ -61,6 +65,15 @@ READERS = frozenset({Role.ADMIN, Role.USER, Role.VIEWER})
 BOTS = frozenset({Role.BOT})
 INTRODUCERS = frozenset({Role.ADMIN, Role.BOOTSTRAP})
 """Who may bring a new bot in."""
+
+
+class Style(StrEnum):
+    """How a route reads what it is sent and says what is wrong with it."""
+
+    OURS = "ours"
+    V1 = "swarming v1"
+    """Tolerant: unknown keys, numbers as texts, null for nothing. Errors as Google's clients know them."""
+    V1_OLD = "swarming v1, older prefix"
 
 
 class Identity(Struct, frozen=True):
@@ -124,6 +137,23 @@ class Route(Struct, frozen=True, kw_only=True):
     """Called too often to be written to the log each time."""
     query_token: bool = False
     """The token may stand in the query as ``tok``, for commands that people paste."""
+    asks_who: bool = False
+    """Anybody may call, and who it is matters all the same."""
+    style: Style = Style.OURS
+
+
+class Memory(Struct):
+    """What a server remembers from one look at the database to the next; losing it costs time, never truth."""
+
+    unreadable: int = 0
+    """The version of the settings folder that this server could not understand, if there is one."""
+    hints: dict[tuple[str, str], dict[str, int]] = {}
+    """How large named caches get, by pool and system."""
+    counted: dict[str | None, tuple[Micros, list[tuple[str, str, int]]]] = {}
+    """Dimensions of the bots of a pool, or of all, as they were last counted."""
+    offers: str = ""
+    """The digest of this server's own bot zip, and when it was last said in the database."""
+    offered_at: Micros = 0
 
 
 class Door:
@@ -151,10 +181,17 @@ class Door:
         self.limits: Limits = settings.limits()
         self.hub = Hub()
         self.metrics = metrics or Metrics()
+        self.fleet: FleetConfig = NO_CONFIG
+        """What the settings folder says, of all servers on this database."""
+        self.memory = Memory()
+        self.begun = False
+        """True once everything is known that the first bot may ask for."""
         self.stopping = False
         self.calls_at_work = 0
         self.groups: dict[str, int] = {}
         """Ids of resource groups by name; one that was deleted is found out when it is used."""
+        self.group_names: dict[int, str] = {}
+        """The same the other way round; a group never changes its name."""
         self.now: Callable[[], Micros] = clock or _clock
         """The only clock of the server."""
         self.started_at: Micros = self.now()
@@ -285,11 +322,15 @@ def _opened(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
     now = _clock()
     for one in {id(db): db, id(log_db): log_db}.values():
         migrate(one, now)
+    if not db.read(configs.position) and (problems := check_folder(settings.config_folder)):
+        # Later a bad edit leaves what was in force; now nothing is, and bots and callers must not come in unasked.
+        raise InvalidRequest(problems)
     keys = open_keys(db, now)
     rules = settings.rules(keys.secret)
     skew = abs(db.clock() - _clock())
     if skew > rules.max_skew:
         raise StoreRefused(f"This machine's clock is {skew / 1e6:.1f} s away from the database's; set it right.")
+    db.write(partial(run_views.note_version, version=version("myrmidon")[:64], now=now))
     server = db.write(lambda tx: enroll.enroll(tx, address[:40], port, now=now, rules=rules))
     newest = db.read(task_request.newest)
     ids = IdSource(server.slot, max(server.id, newest))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.histograms import Histograms
 from myrmidon.store.filters import Numbers
 
 _LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -20,7 +22,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        histogram, gauge = partial(Histogram, registry=self.registry), partial(Gauge, registry=self.registry)
+        histogram, gauge = self._histograms, partial(Gauge, registry=self.registry)
         self._requests = histogram(
             "myrmidon_request_seconds",
             "Time to answer a request; long polls and streams are not in it.",
@@ -42,29 +44,71 @@ class Metrics:
         self._skew = gauge("myrmidon_clock_skew_seconds", "This server's clock minus the database's.")
         self._at_work = gauge("myrmidon_calls_at_work", "Calls being answered now; waiting ones are not in it.")
         self._waiting = gauge("myrmidon_bots_waiting", "Bots whose polls this server holds.")
-        self._refused = Counter("myrmidon_calls_refused", "Calls turned away.", ["code"], registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        self._refused = counter("myrmidon_calls_refused", "Calls turned away.", ["code"])
+        self._config_refused = counter("myrmidon_config_refused", "Edits of the settings folder that were wrong.")
+        self._release_failures = counter("myrmidon_release_failures", "Bots that could not live with a release.")
+        self._reverted = counter("myrmidon_releases_reverted", "Releases of the bot that were taken back.")
+        self._gave_up = histogram(
+            "myrmidon_waited_in_vain_seconds",
+            "How late the end of waiting was noticed, by what came of it: expired, next_slice, deadline.",
+            ["end"],
+            buckets=_LATENCY_S,
+        )
+        self._lost = histogram(
+            "myrmidon_run_lost_seconds",
+            "How long a lost run was silent before it was noticed, by why: bot_lost, not_started.",
+            ["why"],
+            buckets=_DURATION_S,
+        )
+        self._no_resource = counter("myrmidon_no_resource", "Tasks given up because no bot could run them.")
+
+    def _histograms(self, name: str, text: str, labels: Sequence[str] = (), *, buckets: Sequence[float]) -> Histograms:
+        made = Histograms(name, text, labels, buckets=buckets)
+        self.registry.register(made)
+        return made
 
     # -- as things happen
 
     def answered(self, method: str, path: str, status: int, seconds: float) -> None:
-        self._requests.labels(method, path, str(status)).observe(seconds)
+        self._requests.of(method, path, str(status)).observe(seconds)
 
     def refused(self, code: str) -> None:
         self._refused.labels(code).inc()
 
+    def config_refused(self) -> None:
+        self._config_refused.inc()
+
+    def release_failed(self) -> None:
+        self._release_failures.inc()
+
+    def release_reverted(self) -> None:
+        self._reverted.inc()
+
+    def gave_up(self, end: str, late_s: float) -> None:
+        """A slice or a task has waited long enough; that was noticed so late."""
+        self._gave_up.of(end).observe(late_s)
+
+    def lost(self, why: str, silent_s: float) -> None:
+        """A run was given up, so long after the last sign of life of it."""
+        self._lost.of(why).observe(silent_s)
+
+    def no_resource(self, count: int) -> None:
+        self._no_resource.inc(count)
+
     def wrote(self, waited_s: float) -> None:
-        self._writer_wait.observe(waited_s)
+        self._writer_wait.of().observe(waited_s)
 
     def committed(self, size: int) -> None:
-        self._commits.observe(size)
+        self._commits.of().observe(size)
 
     def claimed(self, pending_s: float) -> None:
         """A run was handed to a bot; its task had been submitted so long ago."""
-        self._pending.observe(pending_s)
+        self._pending.of().observe(pending_s)
 
     def ended(self, end: str, duration_s: float) -> None:
         """A run has ended: succeeded, failed, timed_out or killed."""
-        self._runs.labels(end).observe(duration_s)
+        self._runs.of(end).observe(duration_s)
 
     def at_work(self, calls: int, waiting: int) -> None:
         self._at_work.set(calls)

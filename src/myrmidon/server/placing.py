@@ -11,10 +11,11 @@ from typing import TypeVar
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler.claim import Claimed
+from myrmidon.scheduler.sweep import count_no_resource
 from myrmidon.server.bot_wire import Exchange
-from myrmidon.server.desk import claim_size, claim_under, measure
+from myrmidon.server.claims import claim_size, claim_under, measure
 from myrmidon.server.door import Door, in_time
-from myrmidon.server.waiting import Notes, Seat
+from myrmidon.server.seats import Notes, Seat
 from myrmidon.store.db import Tx
 
 T = TypeVar("T")
@@ -90,6 +91,8 @@ class Placing:
         good = not writing.cancelled() and writing.exception() is None
         notes = writing.result()[1] if good else Notes()
         notes.queued = {queue: n for queue, n in notes.queued.items() if n > 0}
+        if given_up := count_no_resource(notes.told):
+            self._door.metrics.no_resource(given_up)
         for seat in self._reserved:
             tasks = self._claimed.get(seat) if good else None
             if tasks:

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from myrmidon.server import api_admin, api_bots, api_groups, api_logs, api_tasks, bot_zip, desk, events, openapi
+from myrmidon.server import (
+    api_admin,
+    api_bot_story,
+    api_bots,
+    api_config,
+    api_groups,
+    api_logs,
+    api_releases,
+    api_submit,
+    api_tasks,
+    api_verbs,
+    desk,
+    events,
+    openapi,
+    v1_discovery,
+    v1_methods,
+)
 from myrmidon.server.door import ANYONE, Route
 
 
@@ -12,14 +28,18 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
     """Every call that this server answers."""
     table: tuple[Route, ...] = (
         *desk.ROUTES,
-        *bot_zip.ROUTES,
+        *api_releases.ROUTES,
         *events.ROUTES,
+        *api_submit.ROUTES,
         *api_tasks.ROUTES,
+        *api_verbs.ROUTES,
         *api_logs.ROUTES,
         *api_bots.ROUTES,
+        *api_bot_story.ROUTES,
+        *api_config.ROUTES,
         *api_groups.ROUTES,
         *api_admin.ROUTES,
     )
     if metrics_open:
         table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)
-    return (*table, *openapi.routes(table))
+    return (*table, *openapi.routes(table), *v1_methods.ROUTES, *v1_discovery.ROUTES)

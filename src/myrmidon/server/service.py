@@ -19,10 +19,11 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler import carry, enroll, sweep
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import Swept
-from myrmidon.server.bot_zip import offer_zip, refresh_wanted
-from myrmidon.server.desk import beat_every
+from myrmidon.server import cache_hints, rollout
 from myrmidon.server.door import Door
-from myrmidon.server.waiting import Notes
+from myrmidon.server.fleet_sync import Folder
+from myrmidon.server.greeting import beat_every
+from myrmidon.server.seats import Notes
 from myrmidon.store import bot as bots
 from myrmidon.store import outbox, task_queues, task_to_run
 from myrmidon.store.db import Dialect, Tx
@@ -35,7 +36,10 @@ CARRY_S = 0.5
 CHANGES_S = 1.0
 SLOT_S = 10.0
 SKEW_S = 60.0
-RELEASE_S = 10.0
+RELEASE_S = 2.0
+FOLDER_S = 2.0
+HINTS_S = 600.0
+AGGREGATE_S = 300.0
 BATCH = 1000
 BEATS_AT_ONCE = 500
 _OVERLAP: Micros = 5 * SECOND
@@ -60,6 +64,7 @@ class Service:
 
     def __init__(self, door: Door) -> None:
         self._door = door
+        self._folder = Folder(door)
         self._position = 0
         self._changes_since: Micros = door.now()
         self._known_changes: set[tuple[str, Micros]] = set()
@@ -72,11 +77,14 @@ class Service:
         while True:
             try:
                 self._position = await self._door.read(outbox.newest)
-                await offer_zip(self._door)
+                await self._folder.begin()
+                await rollout.offer_zip(self._door)
+                await cache_hints.load(self._door)
             except StoreError as error:
                 log.warning("the database is away", code=error.code)
                 await asyncio.sleep(1.0)
             else:
+                self._door.begun = True
                 return
 
     async def work(self) -> None:
@@ -88,7 +96,10 @@ class Service:
             "tail": (TAIL_S, self.tail),
             "changes": (CHANGES_S, self.changes),
             "skew": (SKEW_S, self.skew),
-            "release": (RELEASE_S, partial(refresh_wanted, door)),
+            "release": (RELEASE_S, partial(rollout.refresh, door)),
+            "folder": (FOLDER_S, self._folder.look),
+            "hints": (HINTS_S, partial(cache_hints.measure, door)),
+            "aggregate": (AGGREGATE_S, self.aggregate),
         }
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(_again(name, *part), name=name) for name, part in parts.items()]
@@ -104,12 +115,25 @@ class Service:
         done = await door.aside(
             lambda: sweep.sweep(door.db, now=now, ids=door.ids, rules=door.rules, log_db=door.log_db)
         )
+        if done is not None:
+            self._count(done)
         if done is None:
             log.error("this machine's clock differs from the database's: nothing is swept", skew_s=door.skew / SECOND)
         elif done.slices or done.runs or done.bots or done.tasks or done.jobs or done.drains:
+            for queue in done.woken:
+                door.hub.work_came(queue, BATCH)
             door.hub.look_all()
         await self.wake_waiting()
         return done
+
+    def _count(self, done: Swept) -> None:
+        metrics = self._door.metrics
+        for end, late in done.late:
+            metrics.gave_up(end, late / SECOND)
+        for why, silent in done.lost:
+            metrics.lost(why, silent / SECOND)
+        if done.no_resource:
+            metrics.no_resource(done.no_resource)
 
     async def wake_waiting(self) -> None:
         """Wake the bots that wait though there is work for them."""
@@ -125,15 +149,27 @@ class Service:
         if not await door.read(partial(carry.pending, n=1)):
             return
         gone: list[int] = []
-        woken: set[int] = set()
+        noted = sweep.Noted()
+        woken = noted.queues
+        now = door.now()
         await door.aside(
-            lambda: sweep.carry_all(door.db, now=door.now(), ids=door.ids, rules=door.rules, gone=gone, woken=woken)
+            lambda: sweep.carry_all(
+                door.db, now=now, ids=door.ids, rules=door.rules, gone=gone, woken=woken, noted=noted
+            )
         )
+        if noted.no_resource:
+            door.metrics.no_resource(noted.no_resource)
         if gone:
             await door.aside(lambda: sweep.drop_logs(door.db, door.log_db, gone))
         for queue in woken:
             door.hub.work_came(queue, BATCH)
         door.hub.look_all()
+
+    async def aggregate(self) -> None:
+        """Count which dimensions the fleet has, for those who look for bots."""
+        door = self._door
+        if await door.read(task_queues.counted) != await door.read(task_queues.aggregated):
+            await door.write(task_queues.aggregate)
 
     # -- the server among the others
 

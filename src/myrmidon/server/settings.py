@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from myrmidon.model.checks import Limits, show_value
+from myrmidon.model.checks import DEFAULT_LIMITS, Limits, show_value
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_to_run import FIFO, LIFO
@@ -63,6 +63,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data_dir: str = ""
     database: str = ""
     log_database: str = ""
+    config_dir: str = ""
+    """The settings folder: bots.toml, pools.toml, bot_config.py, bootstrap.py and scripts/*.py."""
     durable: bool = True
     """False accepts database servers that may lose commits; for tests only."""
 
@@ -99,6 +101,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default_group: str = "default"
     default_deadline_s: int = 7 * 86_400
     start_within_s: int = 30
+    shortest_lease_s: int = 30
+    shortest_timeout_s: int = 1
+    """The least execution timeout that a task may ask for."""
     dead_after_s: int = 600
     retention_days: int = 30
     dedupe_days: int = 7
@@ -106,6 +111,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sweep_s: float = 5.0
     poll_s: float = 30.0
     heartbeat_s: float = 10.0
+    canary_percent: int = 0
+    """The share of the bots that get a new release first; 0: all of them at once."""
+    canary_s: float = 600.0
+    """A bot that has lived so long with a new release shows that it is good; so does one that has finished a task."""
+    release_grace_s: float = 60.0
+    """How long a release is kept when no server is left that would hand it out."""
     stop_s: float = 5.0
     """How long a stop waits for calls that are under way."""
 
@@ -121,6 +132,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return Path(self.data_dir).expanduser()
         home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
         return Path(home).expanduser() / "myrmidon"
+
+    @property
+    def config_folder(self) -> Path:
+        """Where the settings of the fleet lie."""
+        return Path(self.config_dir).expanduser() if self.config_dir else self.folder / "config"
 
     @property
     def database_url(self) -> str:
@@ -151,7 +167,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def limits(self) -> Limits:
-        return Limits()
+        return Limits(lease_min_s=self.shortest_lease_s, execution_timeout_min_s=self.shortest_timeout_s)
 
     def quota_of(self, group: str) -> Quota:
         return self.quotas.get(group, self.quota)
@@ -245,6 +261,8 @@ _AT_LEAST: dict[str, float] = {
     "failed_attempts": 1,
     "default_deadline_s": 1,
     "start_within_s": 1,
+    "shortest_lease_s": 1,
+    "shortest_timeout_s": 1,
     "dead_after_s": 1,
     "retention_days": 1,
     "dedupe_days": 0,
@@ -252,6 +270,9 @@ _AT_LEAST: dict[str, float] = {
     "sweep_s": 0.01,
     "poll_s": 0,
     "heartbeat_s": 0.01,
+    "canary_percent": 0,
+    "canary_s": 0,
+    "release_grace_s": 1,
     "stop_s": 0,
 }
 
@@ -265,6 +286,11 @@ def check(settings: Settings) -> list[Problem]:
     ]
     if not 0 <= settings.port <= 65535:
         problems.append(Problem("port", str(settings.port), "0 (any free one) to 65535", "range"))
+    if settings.shortest_lease_s > DEFAULT_LIMITS.lease_default_s:
+        allowed = f"{DEFAULT_LIMITS.lease_default_s} or less: what a task gets that asks for none"
+        problems.append(Problem("shortest_lease_s", str(settings.shortest_lease_s), allowed, "range"))
+    if settings.canary_percent > 100:
+        problems.append(Problem("canary_percent", str(settings.canary_percent), "0 to 100", "range"))
     if settings.log_level not in LOG_LEVELS:
         problems.append(Problem("log_level", settings.log_level, ", ".join(LOG_LEVELS), "choice"))
     problems += _check_database("database", settings.database_url)

@@ -17,118 +17,17 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Lock
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias
 
-from msgspec import Struct
-
-from myrmidon.model.ids import Micros
 from myrmidon.model.states import FINAL
-from myrmidon.store.db import Tx
-
-T = TypeVar("T")
+from myrmidon.server.floods import Floods
+from myrmidon.server.seats import LOOK, TIME_IS_UP, Line, Notes, Seat, Woken
 
 Waiters: TypeAlias = dict[Any, set[asyncio.Future[bool]]]
 MOST_HOPS = 4
 """How often a wake is passed on by bots that may not take what there is."""
 _FINAL = frozenset(str(state) for state in FINAL)
 _KILLING = '"killing":1'
-
-
-class Notes(Struct):
-    """What a committed transaction means for those who wait."""
-
-    queued: dict[int, int] = {}
-    """How many tasks to run each queue got."""
-    told: list[tuple[Any, ...]] = []
-    """Its events, as rows of the outbox: subject, seq, at, kind, state, body."""
-
-
-def noted(fn: Callable[[Tx], T]) -> Callable[[Tx], tuple[T, Notes]]:
-    """The same function, together with what it means for those who wait.
-
-    Writes that share a transaction each have their own notes; those of one that failed are dropped by the next.
-    """
-
-    def run(tx: Tx) -> tuple[T, Notes]:
-        tx.queued, tx.told = {}, []
-        result = fn(tx)
-        return result, Notes(tx.queued, tx.told)
-
-    return run
-
-
-class Woken(Struct, frozen=True):
-    """Why a held poll goes on."""
-
-    queue: int = 0
-    hops: int = 0
-    look: bool = False
-    reply: Any = None
-
-
-TIME_IS_UP = Woken()
-LOOK = Woken(look=True)
-
-
-class Line:
-    """The waiting bots that serve exactly the same queues, in the order in which they came."""
-
-    __slots__ = ("num_seats", "queues", "waiting")
-
-    def __init__(self, queues: frozenset[int]) -> None:
-        self.queues = queues
-        self.waiting: dict[Seat, None] = {}
-        self.num_seats = 0
-
-
-class Seat:
-    """A bot as this server knows it since it last looked at the database."""
-
-    __slots__ = (
-        "bot_id",
-        "claim",
-        "flushed_at",
-        "future",
-        "line",
-        "looked_at",
-        "nonce",
-        "number",
-        "order",
-        "outdated",
-        "pace",
-        "reserved",
-        "seen_at",
-        "session",
-        "state_at",
-        "told_at",
-        "version",
-    )
-
-    def __init__(self, bot_id: str, session: int, line: Line) -> None:
-        self.bot_id = bot_id
-        self.session = session
-        self.line = line
-        self.version = ""
-        self.order: str | None = None
-        self.outdated = False
-        """Something about the bot has changed: the next poll looks at the database."""
-        self.looked_at: Micros = 0
-        self.seen_at: Micros = 0
-        self.flushed_at: Micros = 0
-        self.told_at: Micros = 0
-        """When it was last told to update."""
-        self.state_at: Micros = 0
-        """When its state was last written down."""
-        self.nonce = 0
-        """The last claim that is known to have brought something; its answer may be asked for again."""
-        self.pace = 0.0
-        """Seconds that a run takes on this bot, by its last reports; 0 while nothing is known."""
-        self.future: asyncio.Future[Woken] | None = None
-        self.number = 0
-        self.claim: tuple[int, int] = (0, 0)
-        """Nonce and size of the claim that the held poll would make."""
-        self.reserved = False
-        """A submit is claiming for it: the poll must not end before that is decided."""
 
 
 class Watch:
@@ -168,8 +67,15 @@ class Hub:
     def __init__(self) -> None:
         self.seats: dict[str, Seat] = {}
         self.stopping = False
+        self.floods = Floods()
         self.wanted = ""
         """The digest of the zip that every bot shall run."""
+        self.canary = ""
+        """The digest of a newer zip that goes to a share of the bots first; empty when there is none."""
+        self.canary_share = 0
+        """So many of a hundred bots get it."""
+        self.proven = ""
+        """The digest of a zip that a bot has shown to be good."""
         self.log_rights: OrderedDict[tuple[str, int, int, str], None] = OrderedDict()
         """Bots with runs and tokens that were checked: who has a run never changes."""
         self.on_new_queue: Callable[[int, int], None] | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from myrmidon.model.bot import Bot
 from myrmidon.model.ids import Micros
@@ -158,6 +158,7 @@ def set_ending(tx: Tx, bot_id: str, session: int) -> None:
 
 EVENT_AT = "SELECT id FROM bot_events WHERE bot_id = :bot AND at = :at AND kind = :kind LIMIT 1"
 _EVENTS = Insert("bot_events", "bot_id, id, at, kind, message, task_id, run, dimensions, state, version")
+_EVENT_FACTS = Insert("bot_event_facts", "bot_id, id, address, authenticated, quarantined, maintenance")
 
 
 def insert_event(tx: Tx, bot: Bot, event_id: int, *, at: Micros, kind: str, message: str = "") -> None:
@@ -166,6 +167,7 @@ def insert_event(tx: Tx, bot: Bot, event_id: int, *, at: Micros, kind: str, mess
         return
     row = (bot.id, event_id, at, kind, message, None, None, bot.dimensions, bot.state, bot.version)
     tx.insert(_EVENTS, [row])
+    tx.insert(_EVENT_FACTS, [(bot.id, event_id, bot.address, bot.authenticated, bot.quarantined, bot.maintenance)])
 
 
 EVENTS = """
@@ -173,11 +175,43 @@ EVENTS = """
 """
 OLD_EVENTS = "SELECT bot_id, id FROM bot_events WHERE at < :before ORDER BY at LIMIT :n"
 DELETE_EVENT = "DELETE FROM bot_events WHERE bot_id = :bot AND id = :id"
+DELETE_EVENT_FACTS = "DELETE FROM bot_event_facts WHERE bot_id = :bot AND id = :id"
 
 
 def events(tx: Tx, bot_id: str, *, before: int, n: int) -> list[tuple[int, Micros, str, str]]:
     """What happened to a bot, newest first."""
     return [(row[0], row[1], row[2], row[3]) for row in tx.all(EVENTS, id=bot_id, before=before, n=n)]
+
+
+class EventLine(Struct, frozen=True):
+    """What happened to a bot, and what the bot was like then. Events of before have no address and the like."""
+
+    id: int
+    at: Micros
+    kind: str
+    message: str
+    task_id: int | None
+    run: int | None
+    dimensions: str | None
+    state: str | None
+    version: str | None
+    address: str | None
+    authenticated: str | None
+    quarantined: str | None
+    maintenance: str | None
+
+
+EVENTS_IN_FULL = """
+    SELECT e.id, e.at, e.kind, e.message, e.task_id, e.run, e.dimensions, e.state, e.version, f.address,
+           f.authenticated, f.quarantined, f.maintenance
+      FROM bot_events e LEFT JOIN bot_event_facts f ON f.bot_id = e.bot_id AND f.id = e.id
+     WHERE e.bot_id = :id AND e.id >= :low AND e.id < :high ORDER BY e.id DESC LIMIT :n
+"""
+
+
+def events_in_full(tx: Tx, bot_id: str, *, low: int, high: int, n: int) -> list[EventLine]:
+    """What happened to a bot, newest first, with all that is known of it."""
+    return [EventLine(*row) for row in tx.all(EVENTS_IN_FULL, id=bot_id, low=low, high=high, n=n)]
 
 
 CHANGED = """
@@ -196,15 +230,16 @@ def delete_old_events(tx: Tx, *, before: Micros, n: int) -> int:
     old = tx.all(OLD_EVENTS, before=before, n=n)
     for bot_id, event_id in old:
         tx.run(DELETE_EVENT, bot=bot_id, id=event_id)
+        tx.run(DELETE_EVENT_FACTS, bot=bot_id, id=event_id)
     return len(old)
 
 
-IN_POOL = """
+WITH = """
     SELECT b.dimensions FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id
      WHERE d.dimension = :dimension ORDER BY b.id
 """
 
 
-def dimensions_in_pool(tx: Tx, pool: str) -> list[str]:
-    """What the bots of a pool have, dead ones too."""
-    return [row[0] for row in tx.all(IN_POOL, dimension=f"pool:{pool}")]
+def dimensions_of_those_with(tx: Tx, dimension: str) -> list[str]:
+    """What the bots with a certain dimension (``key:value``) have, dead ones too."""
+    return [row[0] for row in tx.all(WITH, dimension=dimension)]

@@ -18,7 +18,7 @@ from myrmidon.store.sql import Dialect, Insert
 
 LOG_TABLES = frozenset({"task_logs", "log_chunks"})
 """On SQLite these lie in the second file."""
-NOT_COPIED = frozenset({"schedulers"})
+NOT_COPIED = frozenset({"schedulers", "release_backers"})
 """Who serves the source does not serve the copy."""
 ROWS = 2_000
 ROWS_WITH_BLOBS = 64

@@ -253,6 +253,7 @@ def queues(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[QueueLin
     return [QueueLine(*row) for row in tx.all(QUEUES_OF_GROUP, after=after, resource_group=group_id, n=n)]
 
 
+# The pool without a name is that of orders to single bots; nobody looks for tasks there.
 POOLS = "SELECT name, task_order, ageing FROM pools WHERE name > :after ORDER BY name LIMIT :n"
 BOTS_IN_POOL = """
     SELECT COUNT(*) FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id WHERE d.dimension = :dimension AND b.alive = 1

@@ -22,7 +22,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.store.db import Db, Tx
 from myrmidon.store.sql import Dialect, Insert
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """What the files' ``oldest code`` is compared with. Raised with every release that changes the tables."""
 
 LOCK_WAIT_S = 60

@@ -12,6 +12,7 @@ from msgspec import Struct
 from myrmidon.model import dimensions
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_to_run import Order
+from myrmidon.store import marks
 from myrmidon.store.db import Tx
 from myrmidon.store.sql import Insert
 
@@ -162,6 +163,7 @@ def match_queue(tx: Tx, queue: Queue) -> int:
 def match_bot(tx: Tx, bot_id: str, has: str, pools: Sequence[str]) -> None:
     """Find the queues that a new or changed bot serves; those that it no longer serves go."""
     serves = {row[0] for row in tx.all(OF_POOLS, pools=pools) if dimensions.serves(row[5], has)}
+    serves.update(own_queues(tx, bot_id))
     served = {row[0] for row in tx.all(MATCHED, bot=bot_id)}
     if served - serves:
         tx.run(UNMATCH, bot=bot_id, queues=sorted(served - serves))
@@ -174,6 +176,19 @@ def unmatch_bot(tx: Tx, bot_id: str) -> list[int]:
     if queues:
         tx.run(UNMATCH_ALL, bot=bot_id)
     return sorted(queues)
+
+
+OWN = "SELECT id FROM task_dimensions WHERE hash = :hash AND pool = ''"
+
+
+def own_queues(tx: Tx, bot_id: str) -> list[int]:
+    """Queues that want this bot and nothing else: through them it is told to end, whatever its pools."""
+    return [row[0] for row in tx.all(OWN, hash=dimensions.digest(only_bot(bot_id)))]
+
+
+def only_bot(bot_id: str) -> str:
+    """The canonical text of dimensions that only this bot has."""
+    return dimensions.canonical({"id": [bot_id]})
 
 
 def queues_of_bot(tx: Tx, bot_id: str) -> list[int]:
@@ -215,14 +230,32 @@ def bots_of_queue(tx: Tx, queue: int) -> list[str]:
 
 
 AGGREGATE = "SELECT dimension, COUNT(*) FROM bot_dimensions GROUP BY dimension ORDER BY dimension"
+AGGREGATE_POOL = """
+    SELECT d.dimension, COUNT(*) FROM bot_dimensions p JOIN bot_dimensions d ON d.bot_id = p.bot_id
+     WHERE p.dimension = :pool GROUP BY d.dimension ORDER BY d.dimension
+"""
+AGGREGATED = "SELECT dimension, value, num_bots FROM dimension_aggregation ORDER BY dimension, value"
 CLEAR_AGGREGATION = "DELETE FROM dimension_aggregation"
 _AGGREGATION = Insert("dimension_aggregation", "dimension, value, num_bots")
+_AGGREGATING = "aggregating"
+
+
+def counted(tx: Tx, pool: str | None = None) -> list[tuple[str, str, int]]:
+    """Key, value and number of the dimensions that bots have, of one pool or of all; ``id`` is every bot's own."""
+    rows = tx.all(AGGREGATE) if pool is None else tx.all(AGGREGATE_POOL, pool=f"pool:{pool}")
+    pairs = [(*row[0].split(":", 1), row[1]) for row in rows]
+    return sorted((key, value, count) for key, value, count in pairs if key != "id")
+
+
+def aggregated(tx: Tx) -> list[tuple[str, str, int]]:
+    """The same of all bots, as it was last written down."""
+    return sorted((row[0], row[1], row[2]) for row in tx.all(AGGREGATED))
 
 
 def aggregate(tx: Tx) -> int:
-    """Count anew which dimensions the fleet has; ``id`` is left out, it is every bot's own."""
-    pairs = [(*row[0].split(":", 1), row[1]) for row in tx.all(AGGREGATE)]
-    rows = [pair for pair in pairs if pair[0] != "id"]
+    """Count anew which dimensions the fleet has, one server at a time."""
+    marks.lock(tx, _AGGREGATING)
+    rows = counted(tx)
     tx.run(CLEAR_AGGREGATION)
     tx.insert(_AGGREGATION, rows)
     return len(rows)

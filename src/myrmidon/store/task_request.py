@@ -256,6 +256,16 @@ def insert_keys(tx: Tx, rows: Sequence[tuple[int, str, str, int, Micros]]) -> in
     return tx.insert_new(_KEYS, rows)
 
 
+NO_SUBJECT = 0
+"""What the request key of a call stands for that is about no single task or job."""
+FORGET_KEYS = "DELETE FROM request_keys WHERE subject = :none AND created_at < :before"
+
+
+def forget_keys(tx: Tx, *, before: Micros) -> int:
+    """Delete old request keys that go with no task or job."""
+    return tx.run(FORGET_KEYS, none=NO_SUBJECT, before=before)
+
+
 TAGS_OF = "SELECT tags FROM task_requests WHERE id {in:ids}"
 DELETE_TAG = "DELETE FROM task_tags WHERE tag = :tag AND task_id {in:ids}"
 DELETES = tuple(

@@ -15,7 +15,8 @@ function sketch(schema, all, seen) {
     const name = schema.$ref.split("/").pop();
     return seen.includes(name) ? name : sketch(all[name], all, [...seen, name]);
   }
-  if (schema.anyOf) return schema.anyOf.map((one) => sketch(one, all, seen));
+  if (schema.anyOf) return either(schema.anyOf.map((one) => sketch(one, all, seen)));
+  if (schema.examples) return schema.examples[0];
   if (schema.enum) return schema.enum.join(" | ");
   if (schema.properties) {
     const told = {};
@@ -27,6 +28,13 @@ function sketch(schema, all, seen) {
   }
   if (schema.type === "array") return [sketch(schema.items, all, seen)];
   return schema.type || "anything";
+}
+
+// One of several: simple ones side by side, an object or list alone, as whatever else there is can only be null.
+function either(told) {
+  if (told.every((one) => typeof one === "string")) return told.join(" | ");
+  const large = told.filter((one) => typeof one !== "string");
+  return large.length === 1 ? large[0] : told;
 }
 
 function shape(title, content, all) {
@@ -41,7 +49,8 @@ function shape(title, content, all) {
 function card(method, path, call, all) {
   const box = element("details");
   const head = element("summary");
-  head.append(element("span", method.toUpperCase(), "method"), element("span", path, "path"));
+  box.id = `${method}-${path}`;
+  head.append(element("span", method.toUpperCase(), `method ${method}`), element("span", path, "path"));
   head.append(element("span", call.summary, "about"));
   box.append(head);
   if (call.description) box.append(element("p", call.description));
@@ -56,6 +65,23 @@ function card(method, path, call, all) {
   return box;
 }
 
+// What people look for first; the rest follows in the order of the document, the bots' own calls last.
+const FIRST = ["tasks", "bots", "queues", "pools", "groups", "events"];
+
+function place(tag) {
+  const at = FIRST.indexOf(tag);
+  return at >= 0 ? at : tag === "bot" ? FIRST.length + 1 : FIRST.length;
+}
+
+// The address names the call that is open, so that it can be sent to somebody else.
+function openNamed() {
+  const box = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (box) {
+    box.open = true;
+    box.scrollIntoView();
+  }
+}
+
 async function start() {
   const told = await (await fetch("/api/openapi.json")).json();
   const list = document.getElementById("list");
@@ -68,7 +94,7 @@ async function start() {
       groups.get(tag).push(card(method, path, call, told.components.schemas));
     }
   }
-  for (const [tag, cards] of groups) {
+  for (const [tag, cards] of [...groups].sort(([one], [other]) => place(one) - place(other))) {
     const part = element("section");
     part.append(element("h2", tag), ...cards);
     list.append(part);
@@ -78,6 +104,11 @@ async function start() {
     for (const box of list.querySelectorAll("details")) box.hidden = !box.dataset.text.includes(wanted);
     for (const part of list.querySelectorAll("section")) part.hidden = !part.querySelector("details:not([hidden])");
   });
+  list.addEventListener("toggle", (event) => event.target.open && history.replaceState(null, "", `#${event.target.id}`), true);
+  addEventListener("hashchange", openNamed);
+  openNamed();
 }
 
-start();
+start().catch((problem) => {
+  document.getElementById("list").append(element("p", `The description of the API could not be read: ${problem.message}`));
+});

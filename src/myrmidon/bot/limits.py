@@ -1,0 +1,65 @@
+"""How much a bot may fill and how much it must leave free: the defaults, and what its group and its hook change.
+
+What is given is laid over the defaults, key by key. A value that makes no sense is told and changes nothing: a typing
+mistake in a settings file must not fill a disk.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+_GIB = 1 << 30
+
+DEFAULTS: dict[str, Any] = {
+    "free_partition": {
+        "root": {"size": _GIB, "max_percent": 10.0, "min_percent": 6.0},
+        "bot": {"size": 4 * _GIB, "max_percent": 15.0, "min_percent": 7.0, "wiggle": 250 << 20},
+    },
+    "caches": {
+        "named": {"size": 1 << 40, "items": 50, "age_s": 21 * 86400.0},
+        "isolated": {"size": 50 * _GIB, "items": 51200},
+    },
+    "temp": {"items": 1024},
+    "cost_usd_hour": None,
+}
+AT_HOME: dict[str, Any] = {
+    "free_partition": {
+        "root": {"size": _GIB // 4, "min_percent": 0.0},
+        "bot": {"size": _GIB, "min_percent": 0.0},
+    },
+    "temp": {"items": 1 << 30},
+}
+"""For the bots of `myrmidon up`: on somebody's own machine disks are nearly full and temporary folders crowded."""
+
+
+def defaults() -> dict[str, Any]:
+    at_home = os.environ.get("MYRMIDON_BOT_AT_HOME")
+    return laid_over(DEFAULTS, AT_HOME, []) if at_home else DEFAULTS
+
+
+def laid_over(base: dict[str, Any], given: Any, problems: list[str], path: str = "settings") -> dict[str, Any]:
+    """The base with what was given in its place. What else a group is given may be meant for its script."""
+    if not isinstance(given, dict):
+        problems.append(f"{path} must be a table, not {given!r:.100}")
+        return base
+    result = dict(base)
+    if path != "settings":
+        problems += [f"{path}.{key} is not known" for key in given if key not in base]
+    for key, default in base.items():
+        if key not in given:
+            continue
+        value = given[key]
+        if isinstance(default, dict):
+            result[key] = laid_over(default, value, problems, f"{path}.{key}")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+            result[key] = value
+        else:
+            problems.append(f"{path}.{key} must be a number that is not negative, not {value!r:.100}")
+    return result
+
+
+def required_free(total: int, rule: dict[str, float]) -> int:
+    """How many bytes of a disk of this size must be free: an amount, but within shares of the disk."""
+    least = total * rule["min_percent"] / 100
+    return int(max(least, min(rule["size"], total * rule["max_percent"] / 100)))

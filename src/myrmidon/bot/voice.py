@@ -1,0 +1,62 @@
+"""What a bot tells besides its work: events for its owner. Troubles are told once, not again and again.
+
+Any thread may tell something; it goes out when the thread that talks has the line. The server may miss it: nothing
+depends on an event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from typing import Any
+
+from myrmidon.bot import system
+from myrmidon.bot.wire import Broken, Interrupted, Refused, Wire
+
+AGAIN_S = 600.0
+MOST_TROUBLES = 200
+MOST_CHARS = 4000
+
+log = logging.getLogger("myrmidon.bot")
+
+
+class Voice:
+    def __init__(self, wire: Wire, session: int) -> None:
+        self.wire = wire
+        self.session = session
+        self.waiting: deque[tuple[str, str, str]] = deque(maxlen=20)
+        self.told_at: dict[str, float] = {}
+
+    def tell(self, kind: str, message: str) -> None:
+        """Tell the server something as soon as possible. Called by any thread."""
+        if kind == "bot_error":
+            self.complain(message)
+        else:
+            self.waiting.append((kind, message, ""))
+
+    def complain(self, message: str, bad_release: str = "") -> None:
+        """Tell the server of a trouble, the same one at most every ten minutes. Called by any thread."""
+        log.error("%s", message)
+        now = system.awake()
+        if now - self.told_at.get(message, -AGAIN_S) < AGAIN_S:
+            return
+        if len(self.told_at) >= MOST_TROUBLES:
+            self.told_at = {said: at for said, at in self.told_at.items() if now - at < AGAIN_S}
+        if len(self.told_at) < MOST_TROUBLES:
+            self.told_at[message] = now
+            self.waiting.append(("bot_error", message, bad_release))
+
+    def say_waiting(self) -> None:
+        """Say all that waits."""
+        while self.waiting:
+            self.say(*self.waiting.popleft())
+
+    def say(self, kind: str, message: str, bad_release: str = "") -> None:
+        """Say it now. ``bad_release`` is the version of a zip that this bot could not work with."""
+        log.info("%s: %s", kind, message)
+        body: dict[str, Any] = {"session": self.session, "kind": kind, "message": message[:MOST_CHARS]}
+        if bad_release:
+            body["bad_release"] = bad_release
+        with contextlib.suppress(Broken, Refused, Interrupted):
+            self.wire.post("/bot/v1/event", body)

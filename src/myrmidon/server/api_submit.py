@@ -1,0 +1,177 @@
+"""Submitting over HTTP: tasks one by one or thousands at once; what was answered is on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from myrmidon.model.errors import MyrmidonError
+from myrmidon.model.ids import Micros, show_task
+from myrmidon.scheduler import submit as submitting
+from myrmidon.scheduler.submit import Draft, Submitted
+from myrmidon.server.api_admin import Name
+from myrmidon.server.door import WRITERS, Call, Door, Route
+from myrmidon.server.placing import place
+from myrmidon.server.pool_rules import ruled
+from myrmidon.store.db import Tx
+
+MANY = 32
+"""From so many tasks on a submit is checked on a thread, so that it holds up no other call."""
+FIRST_PART, LARGEST_PART = 32, 128
+MOST_AT_ONCE = 10_000
+_LONGEST_KEY = 240
+EXAMPLE = {
+    "name": "hello",
+    "slices": [
+        {"properties": {"command": ["echo", "hello"], "dimensions": {"pool": ["default"]}}, "expiration_s": 600}
+    ],
+    "priority": 100,
+    "tags": ["purpose:greeting"],
+}
+"""A task as it is asked for; docs/requests.md tells of every field."""
+
+
+class Submit(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tasks as the documentation of requests describes them; each is checked by itself."""
+
+    tasks: Annotated[list[Any], Meta(min_length=1, max_length=MOST_AT_ONCE, examples=[[EXAMPLE]])]
+    group: Name | None = None
+
+
+class TaskAnswer(Struct, frozen=True, omit_defaults=True):
+    """What became of one task of a submit: an id and a state, or an error. No id: it was only evaluated."""
+
+    task_id: str | None = None
+    state: str | None = None
+    job_id: str | None = None
+    deduped_from: str | None = None
+    cost_saved_usd: float | None = None
+    repeated: bool = False
+    error: dict[str, Any] | None = None
+
+
+class SubmitAnswer(Struct, frozen=True):
+    tasks: list[TaskAnswer]
+
+
+async def submit_tasks(door: Door, call: Call) -> SubmitAnswer:
+    """Store tasks; one answer or error for each, in order. What was answered is on disk.
+
+    The request key counts for the whole call: each task gets a key made of it and of its place in the list.
+    """
+    body: Submit = call.body
+    group = door.group_name(call, body.group)
+    group_id = await door.group_id(group)
+    answers: list[TaskAnswer] = []
+    async with door.quotas.room(group, group_id, tasks=len(body.tasks), num_bytes=_size(call)):
+        for part in _parts(call):
+            answers += await _submit_part(door, call, group_id, part)
+    return SubmitAnswer(answers)
+
+
+def _parts(call: Call) -> list[range]:
+    """A long list is stored part by part: its first tasks run while the last are read, and others can write meanwhile.
+
+    A call without a request key is stored at once: it could not be repeated if it broke off in the middle.
+    """
+    n = len(call.body.tasks)
+    if call.request_key is None:
+        return [range(n)]
+    parts, start, size = [], 0, FIRST_PART
+    while start < n:
+        parts.append(range(start, min(start + size, n)))
+        start, size = start + size, min(2 * size, LARGEST_PART)
+    return parts
+
+
+async def _submit_part(door: Door, call: Call, group_id: int, part: range) -> list[TaskAnswer]:
+    now = door.now()
+    draft = partial(_drafted, door, call, part, now)
+    drafted = draft() if len(part) < MANY else await door.aside(draft)
+    good = [one for one in drafted if isinstance(one, Draft)]
+    stored = iter(await place(door, partial(_store, door, group_id, good, now)) if good else ())
+    return [_answer(next(stored) if isinstance(one, Draft) else one) for one in drafted]
+
+
+async def store_drafts(
+    door: Door, call: Call, group: str, drafts: Sequence[Draft], now: Micros
+) -> list[Submitted | MyrmidonError]:
+    """The way in for tasks that came by another API; one answer or error for each, in order."""
+    group_id = await door.group_id(group)
+    async with door.quotas.room(group, group_id, tasks=len(drafts), num_bytes=_size(call)):
+        return await place(door, partial(_store, door, group_id, drafts, now))
+
+
+def _size(call: Call) -> int:
+    announced = call.headers.get("content-length", "")
+    return int(announced) if announced.isdigit() else 0
+
+
+def _drafted(door: Door, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:
+    """Each request checked by itself: one that is wrong harms no other."""
+    drafts: list[Draft | MyrmidonError] = []
+    for number in part:
+        try:
+            said = call.body.tasks[number]
+            raw, _ = ruled(door, call.who, said, group=call.body.group)
+            draft = submitting.draft_task(
+                raw,
+                now=now,
+                ids=door.ids,
+                request_key=_key_of(call, number),
+                authenticated=call.who.name,
+                limits=door.limits,
+                rules=door.rules,
+                said=said,
+            )
+            drafts.append(draft)
+        except MyrmidonError as error:
+            drafts.append(error)
+    return drafts
+
+
+def _key_of(call: Call, number: int) -> str | None:
+    key = call.request_key
+    if key is None or len(call.body.tasks) == 1:
+        return key
+    return f"{number}:{key if len(key) <= _LONGEST_KEY else sha256(key.encode()).hexdigest()}"
+
+
+def _store(door: Door, group_id: int, drafts: Sequence[Draft], now: Micros, tx: Tx) -> list[Submitted | MyrmidonError]:
+    return submitting.submit(tx, group_id, drafts, now=now, ids=door.ids, rules=door.rules)
+
+
+def _answer(one: Submitted | MyrmidonError) -> TaskAnswer:
+    if isinstance(one, MyrmidonError):
+        return TaskAnswer(error=one.as_dict())
+    return TaskAnswer(
+        task_id=show_task(one.task_id) if one.task_id else None,
+        state=one.state,
+        job_id=shown_id(one.job_id),
+        deduped_from=shown_id(one.deduped_from),
+        cost_saved_usd=one.cost_saved_usd,
+        repeated=one.repeated,
+    )
+
+
+def shown_id(task_id: int | None) -> str | None:
+    return show_task(task_id) if task_id is not None else None
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/v1/tasks",
+        call=submit_tasks,
+        who=WRITERS,
+        body=Submit,
+        out=SubmitAnswer,
+        mutates=True,
+        quiet=True,
+        summary="Submit tasks",
+    ),
+)

@@ -1,0 +1,130 @@
+"""What only people ask of runs: where they ran, how their time was spent, what a bot has run. No decision needs it."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from myrmidon.model.ids import RUN_CAP, Micros
+from myrmidon.model.task_result import PerformanceStats, TaskRun
+from myrmidon.store.db import Tx
+from myrmidon.store.sql import Insert
+
+BOTS_OF_RUNS = "SELECT task_id, run, bot_version, bot_dimensions FROM task_runs WHERE task_id {in:ids}"
+
+
+def bots_of_runs(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], tuple[str, str]]:
+    """The version and the dimensions of the bot of each run, as they were when it began."""
+    found = tx.all(BOTS_OF_RUNS, ids=task_ids) if task_ids else ()
+    return {(task_id, run): (version, dimensions) for task_id, run, version, dimensions in found}
+
+
+STATS = """
+    SELECT task_id, run, bot_overhead, cache_trim, package_installation, named_caches_install,
+           named_caches_uninstall, cleanup, isolated_download, isolated_upload
+      FROM performance_stats WHERE task_id {in:ids}
+"""
+_STATS_FIELDS = PerformanceStats.__struct_fields__
+
+
+def stats(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], PerformanceStats]:
+    found = tx.all(STATS, ids=task_ids) if task_ids else ()
+    return {
+        (task_id, run): PerformanceStats(**dict(zip(_STATS_FIELDS, given, strict=True)))
+        for task_id, run, *given in found
+    }
+
+
+class BotRun(Struct, frozen=True):
+    """A run of a bot, and the name of its task."""
+
+    run: TaskRun
+    name: str
+    created_at: Micros
+
+
+_RUN = ", ".join(f"u.{name}" for name in TaskRun.__struct_fields__)
+# Two texts: ended runs lie in the order of their tasks in the index of a bot's runs; live ones do not, but are few.
+ENDED = f"""
+    SELECT r.name, r.created_at, {_RUN} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
+     WHERE u.bot_id = :bot AND u.alarm_at IS NULL AND u.task_id >= :low AND u.task_id < :high
+     ORDER BY u.task_id DESC, u.run DESC LIMIT :n
+"""
+LIVE = f"""
+    SELECT r.name, r.created_at, {_RUN} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
+     WHERE u.bot_id = :bot AND u.alarm_at IS NOT NULL AND u.task_id >= :low AND u.task_id < :high
+"""
+
+
+def runs_of_bot(tx: Tx, bot_id: str, *, low: int, high: int, n: int) -> tuple[list[BotRun], int | None]:
+    """What a bot has run of the tasks in a range, newest first, and the task to go on before; None at the end.
+
+    A page ends between two tasks: it may hold up to 255 runs more than were asked for.
+    """
+    most = n + RUN_CAP
+    given = {"bot": bot_id, "low": low, "high": high}
+    rows = [*tx.all(LIVE, **given), *tx.all(ENDED, n=most, **given)]
+    found = [BotRun(TaskRun(*row), name, at) for name, at, *row in rows]
+    found.sort(key=lambda one: (one.run.task_id, one.run.run), reverse=True)
+    if len(found) <= n:
+        return found, None
+    last = found[n - 1].run.task_id
+    return [one for one in found if one.run.task_id >= last], last
+
+
+NEIGHBOURS = 64
+BEFORE_IT = """
+    SELECT ended_at FROM task_runs
+     WHERE bot_id = :bot AND alarm_at IS NULL AND task_id < :task_id ORDER BY task_id DESC LIMIT :n
+"""
+BEHIND_IT = """
+    SELECT ended_at FROM task_runs
+     WHERE bot_id = :bot AND alarm_at IS NULL AND task_id >= :task_id ORDER BY task_id LIMIT :n
+"""
+CONNECTED = """
+    SELECT at FROM bot_events
+     WHERE bot_id = :bot AND id < :id AND kind = 'bot_connected' ORDER BY id DESC LIMIT 1
+"""
+
+
+def idle_since(tx: Tx, run: TaskRun, first_id: int) -> Micros | None:
+    """When the bot of a run had last become idle before it: the end of its run before, or its start.
+
+    Bots run tasks in about the order in which they were made, so the run before is a neighbour. ``first_id`` is
+    the first id of the moment in which the run was claimed.
+    """
+    ends = _ends(tx, BEFORE_IT, run), _ends(tx, BEHIND_IT, run)
+    before = [at for found in ends for at in found if at is not None and at <= run.claimed_at]
+    row = tx.one(CONNECTED, bot=run.bot_id, id=first_id)
+    return max([*before, *([row[0]] if row else [])], default=None)
+
+
+def _ends(tx: Tx, text: str, run: TaskRun) -> Iterable[Micros | None]:
+    return [row[0] for row in tx.all(text, bot=run.bot_id, task_id=run.task_id, n=NEIGHBOURS)]
+
+
+EDGE_OF_NEWEST = "SELECT id FROM task_requests ORDER BY id DESC LIMIT 1 OFFSET :n"
+NEWEST_TAGS = "SELECT resource_group_id, tags FROM task_requests WHERE id >= :low"
+
+
+def newest_tags(tx: Tx, *, group_id: int | None, n: int) -> list[str]:
+    """The tags, as stored JSON lists, of those of the n newest tasks that are a group's; None for all."""
+    edge = tx.one(EDGE_OF_NEWEST, n=n)
+    found = tx.all(NEWEST_TAGS, low=edge[0] if edge else 0)
+    return [tags for group, tags in found if group_id in (None, group)]
+
+
+_VERSIONS = Insert("server_versions", "at, version")
+VERSIONS = "SELECT at, version FROM server_versions ORDER BY at"
+LAST_VERSION = "SELECT version FROM server_versions ORDER BY at DESC LIMIT 1"
+
+
+def note_version(tx: Tx, version: str, now: Micros) -> None:
+    """A server of this version has come to work; written down when the last one was of another."""
+    last = tx.one(LAST_VERSION)
+    if last is None or last[0] != version:
+        tx.insert_new(_VERSIONS, [(now, version)])
+
+
+def versions(tx: Tx) -> list[tuple[Micros, str]]:
+    """From when on servers of which version were at work; a handful."""
+    return [(row[0], row[1]) for row in tx.all(VERSIONS)]

@@ -1,0 +1,116 @@
+"""How bots end: by signals, by the task that says so, with and without their server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.bot.bots import a_bot, alive, source_of, wait_for, zip_files
+from tests.bot.stub import Stub
+
+SHELL = "/bin/sh"
+
+
+def test_a_task_that_says_end_ends_the_bot(stub: Stub, tmp_path: Path):
+    with a_bot(stub.url, tmp_path / "b1") as bot:
+        assert stub.run("/bin/true")["exit_code"] == 0
+        run = stub.submit(terminate=True)
+        result = stub.result(run)
+        assert (result["type"], result["exit_code"], result["duration"]) == ("finish", 0, 0.0)
+        assert bot.process.wait(20) == 0
+    assert stub.says("bot_shutdown") == ["ended: as ordered"]
+
+
+def test_what_comes_along_with_the_task_that_says_end_is_given_back(stub: Stub, tmp_path: Path):
+    with stub.change:
+        run = stub.submit(terminate=True)
+        other = stub.submit("/bin/true")
+    with a_bot(stub.url, tmp_path / "b1") as bot:
+        assert stub.result(run)["exit_code"] == 0
+        assert bot.process.wait(20) == 0
+    assert (stub.outcomes.get(other), other in stub.results) == ("given_back", False)
+
+
+def test_a_machine_that_goes_down_is_no_fault_of_the_task(stub: Stub, tmp_path: Path):
+    """The system asks everybody to end at once: the bot, and the command."""
+    with a_bot(stub.url, tmp_path / "b1") as bot:
+        pid_file = tmp_path / "pid"
+        run = stub.submit(SHELL, "-c", f"echo $$ > {pid_file}; exec sleep 1000")
+        pid = int(wait_for(lambda: pid_file.exists() and pid_file.read_text().strip(), "the command"))
+        os.kill(bot.soldier(), signal.SIGTERM)
+        stub.until(lambda: [r for r in stub.reports if r["run"] == run], "its start")
+        os.kill(pid, signal.SIGTERM)
+        result = stub.result(run)
+        assert (result["type"], result["kind"]) == ("fault", "shutdown")
+        assert bot.process.wait(20) == 0
+
+
+def test_a_command_that_ends_itself_by_that_signal_has_failed_by_itself(stub: Stub, tmp_path: Path):
+    with a_bot(stub.url, tmp_path / "b1"):
+        result = stub.run(SHELL, "-c", "kill -TERM $$")
+        assert (result["type"], result["exit_code"]) == ("finish", -15)
+
+
+@pytest.mark.parametrize("whom", ["keeper", "soldier"])
+def test_a_signal_shows_where_every_thread_is_and_the_bot_goes_on(stub: Stub, tmp_path: Path, whom: str):
+    with a_bot(stub.url, tmp_path / "b1") as bot:
+        assert stub.run("/bin/true")["exit_code"] == 0
+        os.kill(bot.process.pid if whom == "keeper" else bot.soldier(), signal.SIGUSR1)
+        stacks = tmp_path / "b1" / "stacks.log"
+        wait_for(lambda: "next_task" in stacks.read_text() and "talk.py" in stacks.read_text(), "the stacks")
+        assert stub.run("/bin/true")["exit_code"] == 0
+        assert bot.process.poll() is None
+
+
+def test_a_bot_whose_server_is_gone_ends_at_once(stub: Stub, tmp_path: Path):
+    stub.poll_s = 0.3
+    with a_bot(stub.url, tmp_path / "b1") as bot:
+        assert stub.run("/bin/true")["exit_code"] == 0
+        wait_for(lambda: not (tmp_path / "b1" / "journal").read_bytes(), "the result to be answered for")
+        stub.down = True
+        begun = time.monotonic()
+        assert bot.end() == 0
+        assert time.monotonic() - begun < 5
+    assert not alive(bot.process.pid)
+
+
+def test_a_bot_whose_server_never_answers_ends_soon(tmp_path: Path):
+    hasty = source_of("talk").replace("HURRY_S = 3.0", "HURRY_S = 0.3")
+    with socket.socket() as hole:  # takes connections, and says nothing
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(16)
+        url = f"http://127.0.0.1:{hole.getsockname()[1]}"
+        files = zip_files(url, talk=hasty, wire=source_of("wire").replace("MARGIN_S = 15.0", "MARGIN_S = 1.0"))
+        with a_bot(url, tmp_path / "b1", files=files) as bot, hole.accept()[0] as line:
+            line.recv(1)
+            begun = time.monotonic()
+            assert bot.end() == 0
+            assert time.monotonic() - begun < 8
+
+
+def test_a_result_that_cannot_be_said_is_waited_for_a_little_and_kept(stub: Stub, tmp_path: Path):
+    short = zip_files(stub.url, talk=source_of("talk").replace("GOODBYE_S = 10.0", "GOODBYE_S = 1.0"))
+    go = tmp_path / "go"
+    with a_bot(stub.url, tmp_path / "b1", files=short) as bot:
+        run = stub.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done")
+        stub.until(lambda: [r for r in stub.reports if r["run"] == run], "its start")
+        stub.down = True
+        bot.process.terminate()
+        go.touch()
+        assert bot.process.wait(20) == 0
+    assert run in (tmp_path / "b1" / "journal").read_text()
+
+
+def test_bots_of_one_machine_have_ids_with_a_suffix(stub: Stub, tmp_path: Path):
+    with a_bot(stub.url, tmp_path / "host", "--suffix", "2", "--dimension", "device_type=phone"):
+        stub.until(lambda: stub.hellos, "a handshake")
+        hello = stub.hellos[0]
+        assert (hello["bot_id"], hello["dimensions"]["id"]) == ("host--2", ["host--2"])
+        assert hello["dimensions"]["device_type"] == ["phone"]
+        assert "cores" not in hello["dimensions"]
+        assert "cores" in hello["state"]["host_dimensions"]

@@ -1,0 +1,131 @@
+"""A real server with a settings folder and a real bot with its hooks: what each says, the other one hears."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.bot.bots import BotProcess, a_bot, wait_for
+from tests.bot.test_live import ended, log, submit
+from tests.live import LiveServer, live_server
+
+BOTS = """
+[[group]]
+name = "lab"
+bots = ["lab1"]
+dimensions = { pool = ["lab"], rack = ["r1"] }
+script = "lab.py"
+settings = { cost_usd_hour = 3600.0, caches = { named = { items = 3 } } }
+
+[[group]]
+name = "others"
+default = true
+"""
+HOOKS = """
+import os
+
+def get_dimensions(bot):
+    if os.path.exists(os.path.join(os.path.dirname(bot.base_dir), "confused")):
+        return ["rubbish"]
+    return {**bot.dimensions, "floor": ["general"]}
+
+def get_state(bot):
+    path = os.path.join(os.path.dirname(bot.base_dir), "maintenance")
+    return {**bot.state, "maintenance": open(path).read()} if os.path.exists(path) else None
+
+def on_bot_startup(bot):
+    bot.post_event("bot_log", "hello from the hook")
+
+def on_before_task(bot, bot_file, runner_cmd, runner_env):
+    runner_env["HOOKED"] = "yes"
+"""
+SCRIPT = 'def on_handshake(bot): bot.post_event("bot_log", "script NUMBER in " + bot.dimensions["rack"][0])\n'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder = tmp_path_factory.mktemp("fleet")
+    (folder / "config" / "scripts").mkdir(parents=True)
+    (folder / "config" / "bots.toml").write_text(BOTS)
+    (folder / "config" / "bot_config.py").write_text(HOOKS)
+    (folder / "config" / "scripts" / "lab.py").write_text(SCRIPT.replace("NUMBER", "one"))
+    with live_server(folder=folder, poll_s=0.5, heartbeat_s=0.5) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def bot(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BotProcess]:
+    folder = tmp_path_factory.mktemp("bots") / "lab1"
+    folder.mkdir()
+    token = server.new_token("bot-bootstrap")
+    wait_for(lambda: server.call("GET", "/bot/v1/zip", token=token).status == 200, "the zip")
+    (folder / "bot.zip").write_bytes(server.call("GET", "/bot/v1/zip", token=token).data)
+    env = {"MYRMIDON_BOT_REFRESH_S": "0.2"}
+    with a_bot(server.url, folder, "--pool", "wrong", python=sys.executable, token=token, env=env) as started:
+        wait_for(lambda: server.get("/api/v1/bots/lab1")[0] == 200, "the handshake")
+        yield started
+
+
+def _seen(server: LiveServer) -> dict[str, Any]:
+    return dict(server.get("/api/v1/bots/lab1")[1])
+
+
+def _events(server: LiveServer, kind: str) -> list[str]:
+    events = server.get("/api/v1/bots/lab1/events")[1]["events"]
+    return [event["message"] for event in events if event["kind"] == kind]
+
+
+def test_the_group_gives_dimensions_a_script_and_settings(server: LiveServer, bot: BotProcess):
+    wait_for(lambda: "script one in r1" in _events(server, "bot_log"), "the script's word")
+    assert "hello from the hook" in _events(server, "bot_log")
+    found = _seen(server)["dimensions"]
+    assert (found["pool"], found["rack"], found["floor"]) == (["lab"], ["r1"], ["general"])
+    task_id = submit(server, "lab", "/bin/sh", "-c", "echo $HOOKED; sleep 0.05")
+    assert ended(server, task_id)["result"]["state"] == "SUCCEEDED"
+    assert log(server, task_id) == b"yes\n"
+
+
+def test_an_edit_of_the_script_restarts_the_bot_and_counts(server: LiveServer, bot: BotProcess):
+    (server.folder / "config" / "scripts" / "lab.py").write_text(SCRIPT.replace("NUMBER", "two"))
+    wait_for(lambda: "script two in r1" in _events(server, "bot_log"), "the new script's word")
+    assert [m for m in _events(server, "bot_shutdown") if "restarting" in m]
+
+
+def test_a_cache_becomes_a_dimension_that_tasks_can_ask_for(server: LiveServer, bot: BotProcess):
+    caches = [{"name": "ccache", "path": "c"}]
+    ended(server, submit(server, "lab", "/bin/sh", "-c", "echo kept > c/x", caches=caches))
+    wait_for(lambda: _seen(server)["dimensions"].get("caches") == ["ccache"], "the cache among the dimensions")
+    wanted = {"pool": ["lab"], "caches": ["ccache"]}
+    task_id = submit(server, "lab", "/bin/cat", "c/x", caches=caches, dimensions=wanted)
+    ended(server, task_id)
+    assert log(server, task_id) == b"kept\n"
+
+
+def test_rubbish_of_a_hook_quarantines_and_sense_releases(server: LiveServer, bot: BotProcess):
+    confused = bot.folder.parent / "confused"
+    confused.touch()
+    wait_for(lambda: "get_dimensions" in (_seen(server).get("quarantined") or ""), "quarantine")
+    confused.unlink()
+    wait_for(lambda: not _seen(server).get("quarantined"), "the end of it")
+    ended(server, submit(server, "lab", "/bin/true"))
+
+
+def test_maintenance_keeps_tasks_away_while_it_lasts(server: LiveServer, bot: BotProcess):
+    paper = bot.folder.parent / "maintenance"
+    paper.write_text("a new disk")
+    wait_for(lambda: _seen(server).get("maintenance") == "a new disk", "maintenance")
+    task_id = submit(server, "lab", "/bin/true")
+    paper.unlink()
+    wait_for(lambda: not _seen(server).get("maintenance"), "the end of it")
+    assert ended(server, task_id)["result"]["state"] == "SUCCEEDED"
+
+
+def test_a_bot_that_is_terminated_takes_that_as_a_task_and_ends(server: LiveServer, bot: BotProcess):
+    status, answer = server.post("/api/v1/bots/lab1/terminate", {})
+    assert status == 200, answer
+    assert bot.process.wait(20) == 0
+    assert ended(server, answer["task_id"])["result"]["state"] == "SUCCEEDED"
+    wait_for(lambda: [m for m in _events(server, "bot_shutdown") if m == "ended: as ordered"], "its goodbye")

@@ -1,0 +1,551 @@
+"""What administrators decide for their bots: groups, forced dimensions, scripts, changes, the end of a bot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from myrmidon.model import dimensions
+from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound
+from myrmidon.model.ids import parse_id
+from myrmidon.scheduler import fleet
+from myrmidon.server import cache_hints, fleet_sync
+from myrmidon.server.fleet_sync import Folder
+from myrmidon.server.service import Service
+from myrmidon.server.terminate import terminate_bot
+from myrmidon.store import bot as bots
+from myrmidon.store import bot_story, config, task_queues, task_result
+from tests.server.doors import Soldier, a_door, a_task, finish, serving, start, state_of, submit, until
+
+SECOND = 1_000_000
+GROUPS = """
+trusted = ["rack"]
+[[group]]
+name = "lab"
+bots = ["b1"]
+dimensions = { pool = ["lab"] }
+script = "lab.py"
+settings = { caches = { items = 5 } }
+[[group]]
+name = "others"
+default = true
+"""
+SCRIPT = "def on_handshake(bot):\n    pass\n"
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Files of a settings folder, `scripts__lab_py` being scripts/lab.py; each edit has a time of its own."""
+    for name, text in files.items():
+        place = folder / name.replace("__", "/").replace("_toml", ".toml").replace("_py", ".py")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        last = place.stat().st_mtime_ns if place.exists() else 0
+        place.write_text(text)
+        if place.stat().st_mtime_ns <= last:
+            os.utime(place, ns=(last + 1, last + 1))
+    return folder
+
+
+def run(story):
+    return asyncio.run(asyncio.wait_for(story(), 30))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return write(tmp_path / "settings", bots_toml=GROUPS, scripts__lab_py=SCRIPT)
+
+
+@pytest.fixture
+def door(sqlite_url, tmp_path, settings):
+    with a_door(sqlite_url, tmp_path, config_dir=str(settings), sweep_s=1000) as opened:
+        yield opened
+
+
+@pytest.fixture
+def any_door(db_url, tmp_path):
+    with a_door(db_url, tmp_path) as opened:
+        yield opened
+
+
+def gives(door, bot_id):
+    """What a server would give a bot."""
+    return door.fleet.given(bot_id)
+
+
+async def begin(door):
+    heart = Service(door)
+    await heart.begin()
+    return heart
+
+
+async def events_of(door, name="b1"):
+    until_then = door.now() + SECOND
+    found = await door.read(lambda tx: bot_story.story(tx, name, until=until_then, n=100))
+    return [one.kind for one in reversed(found)]
+
+
+async def pools_of(door, name="b1"):
+    found = await door.read(partial(bots.read, bot_id=name))
+    return dimensions.bot_sets(found.dimensions)["pool"]
+
+
+# ---------------------------------------------------------------- groups
+
+
+def test_a_handshake_brings_what_the_group_gives(door):
+    async def story():
+        await begin(door)
+        welcome = await Soldier(door, "b1", rack=["7"]).shake()
+        assert (welcome.dimensions, welcome.script, welcome.script_name) == ({"pool": ["lab"]}, SCRIPT, "lab.py")
+        assert welcome.settings == {"caches": {"items": 5}}
+        assert welcome.config == door.fleet.config_of("b1") != ""
+        assert welcome.server_version
+        assert await pools_of(door) == {"lab"}
+        found = await door.read(partial(bots.read, bot_id="b1"))
+        assert "rack" not in found.dimensions
+        other = await Soldier(door, "b2").shake()
+        assert (other.dimensions, other.script, other.settings) == ({}, None, {})
+        assert await pools_of(door, "b2") == {"default"}
+
+    run(story)
+
+
+def test_a_bot_that_no_group_has_is_refused_with_a_word_on_what_to_do(sqlite_url, tmp_path):
+    folder = write(tmp_path / "settings", bots_toml='[[group]]\nname = "a"\nbots = ["b1"]\n')
+    with a_door(sqlite_url, tmp_path, config_dir=str(folder)) as door:
+
+        async def story():
+            await begin(door)
+            await Soldier(door, "b1--2").shake()
+            with pytest.raises(Forbidden, match=r"No group of bots.toml has the bot 'b2'"):
+                await Soldier(door, "b2").shake()
+
+        run(story)
+
+
+def test_forced_dimensions_stay_on_top_when_a_bot_changes(door):
+    async def story():
+        await begin(door)
+        bot = Soldier(door, "b1")
+        await bot.shake()
+        own = {**bot.dimensions, "pool": ["mine"], "gpu": ["yes"]}
+        await bot.exchange(n=0, dimensions=own)
+        found = await door.read(partial(bots.read, bot_id="b1"))
+        has: Any = dimensions.bot_sets(found.dimensions)
+        assert (has["pool"], has["gpu"]) == ({"lab"}, {"yes"})
+
+    run(story)
+
+
+def test_a_bot_whose_group_has_changed_is_told_to_restart_between_its_tasks(door, settings):
+    async def story():
+        heart = await begin(door)
+        bot, other = Soldier(door, "b1"), Soldier(door, "b2")
+        first = await bot.shake()
+        second = await other.shake()
+        poll = asyncio.ensure_future(bot.exchange(wait_s=20, config=first.config))
+        theirs = asyncio.ensure_future(other.exchange(wait_s=20, config=second.config))
+        await until(lambda: door.hub.num_waiting == 2)
+        write(settings, scripts__lab_py=SCRIPT + "# edited\n")
+        await heart._folder.look()
+        assert (await poll)["order"] == "restart"
+        assert not theirs.done(), "its group gives it what it had"
+        bot.session = 2
+        again = await bot.shake()
+        assert again.script.endswith("# edited\n")
+        assert (await bot.exchange(config=again.config, n=0))["order"] is None
+        assert "request_restart" in await events_of(door)
+        door.hub.stop()
+        await theirs
+
+    run(story)
+
+
+def test_a_bot_of_before_that_knows_no_groups_is_never_told_to_restart(door, settings):
+    async def story():
+        heart = await begin(door)
+        bot = Soldier(door, "b1")
+        await bot.shake()
+        write(settings, scripts__lab_py=SCRIPT + "# edited\n")
+        await heart._folder.look()
+        assert (await bot.exchange())["order"] is None
+        assert (await bot.heartbeat()).order is None
+
+    run(story)
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def test_a_bad_edit_is_refused_loudly_and_what_was_in_force_stays(door, settings, capsys):
+    async def story():
+        heart = await begin(door)
+        good = door.fleet.version
+        write(settings, bots_toml=GROUPS + "[[group]]\nname = 7\n", bot_config_py="def broken(:\n")
+        await heart._folder.look()
+        assert door.fleet.version == good
+        said = capsys.readouterr().out
+        assert "the settings folder is wrong" in said
+        assert "group[2].name" in said
+        assert "bot_config.py: line 1" in said
+        assert b"myrmidon_config_refused_total 1.0" in door.metrics.show(await numbers(door), now=0, skew=0)
+        write(settings, bots_toml=GROUPS.replace("5", "6"), bot_config_py="x = 1\n")
+        await heart._folder.look()
+        assert gives(door, "b1").settings == {"caches": {"items": 6}}
+
+    run(story)
+
+
+async def numbers(door):
+    from myrmidon.store import filters
+
+    now = door.now()
+    return await door.read(lambda tx: filters.numbers(tx, now))
+
+
+def test_half_an_edit_is_not_taken_for_a_whole_one_and_a_folder_that_is_gone_changes_nothing(door, settings):
+    async def story():
+        heart = await begin(door)
+        good = door.fleet.version
+        write(settings, bots_toml="")
+        looking = asyncio.ensure_future(heart._folder.look())
+        await asyncio.sleep(0.01)  # the editor goes on while the server waits for it to be done
+        write(settings, bots_toml=GROUPS.replace("5", "8"))
+        await looking
+        assert door.fleet.version == good
+        await heart._folder.look()
+        assert gives(door, "b1").settings == {"caches": {"items": 8}}
+        settings.rename(settings.with_name("unmounted"))
+        await heart._folder.look()
+        assert gives(door, "b1").settings == {"caches": {"items": 8}}
+        settings.mkdir()
+        await heart._folder.look()
+        assert door.fleet.files == {}, "an empty folder is a decision"
+
+    run(story)
+
+
+def test_a_first_start_with_a_wrong_folder_is_refused(sqlite_url, tmp_path):
+    folder = write(tmp_path / "settings", pools_toml="[pool.a]\nroles = 7\n")
+    with (
+        pytest.raises(InvalidRequest, match=r"pools.toml: pool.a.roles"),
+        a_door(sqlite_url, tmp_path, config_dir=str(folder)),
+    ):
+        pass
+
+
+def test_all_servers_follow_the_newest_edit_and_a_restart_with_an_old_folder_changes_nothing(db_url, tmp_path):
+    if db_url.startswith("sqlite"):
+        pytest.skip("one server per SQLite file")
+    mine = write(tmp_path / "a", bots_toml=GROUPS, scripts__lab_py=SCRIPT)
+    theirs = write(tmp_path / "b", bots_toml=GROUPS, scripts__lab_py=SCRIPT)
+    with (
+        a_door(db_url, tmp_path / "one", config_dir=str(mine)) as one,
+        a_door(db_url, tmp_path / "two", config_dir=str(theirs)) as two,
+    ):
+
+        async def story():
+            first, second = await begin(one), await begin(two)
+            assert one.fleet.version == two.fleet.version
+            assert await one.read(config.position) == 1, "the same folder twice is one version"
+            write(mine, bots_toml=GROUPS.replace("5", "9"))
+            await first._folder.look()
+            await second._folder.look()
+            assert gives(two, "b1").settings == {"caches": {"items": 9}}
+            assert one.fleet.who == two.fleet.who != ""
+            again = Folder(two)
+            await again.begin()
+            assert gives(two, "b1").settings == {"caches": {"items": 9}}, "its folder is the old one, and no news"
+            write(theirs, bots_toml=GROUPS.replace("5", "9"), pools_toml="[pool.lab]\n")
+            await second._folder.look()
+            assert await fleet_sync.refresh(one)
+            assert set(one.fleet.pools.pools) == {"lab"}
+            write(theirs, bots_toml=GROUPS)
+            (theirs / "pools.toml").unlink()
+            await second._folder.look()
+            await fleet_sync.refresh(one)
+            assert gives(one, "b1").settings == {"caches": {"items": 5}}, "an edit that goes back is an edit"
+
+        run(story)
+
+
+def test_a_settings_folder_that_this_server_cannot_read_leaves_it_with_what_it_has(door):
+    async def story():
+        await begin(door)
+        before = door.fleet
+        text = '[[group]]\nname = "a"\ndefault = true\nfrom_the_future = 1\n'
+        files = {"bots.toml": ("d", text)}
+        await door.write(
+            partial(config.put, version="new", files=files, who="newer", now=door.now(), unless_newer=before.position)
+        )
+        assert not await fleet_sync.refresh(door)
+        assert door.fleet is before
+        assert not await fleet_sync.refresh(door), "and it is told once"
+
+    run(story)
+
+
+# ---------------------------------------------------------------- changes
+
+
+def test_what_a_bot_says_of_itself_counts_at_once(any_door):
+    door = any_door
+
+    async def story():
+        bot = Soldier(door)
+        await bot.shake()
+        await bot.exchange(n=0, state={"quarantined": "the disk is full"})
+        found = await door.read(partial(bots.read, bot_id="b1"))
+        assert (found.quarantined, found.serving) == ("the disk is full", 0)
+        (task_id,) = await submit(door, a_task())
+        assert (await bot.exchange(state={"quarantined": "the disk is full"}))["tasks"] == []
+        await bot.exchange(n=0, state={"maintenance": "cleaning"})
+        found = await door.read(partial(bots.read, bot_id="b1"))
+        assert (found.quarantined, found.maintenance, found.serving) == (None, "cleaning", 0)
+        (task,) = (await bot.exchange(state={}))["tasks"]
+        assert parse_id(task["run"])[0] == parse_id(task_id)[0]
+        assert (await events_of(door))[:4] == ["bot_connected", *["request_sleep"] * 3]
+
+    run(story)
+
+
+def test_dimensions_that_change_lead_to_other_queues(any_door):
+    door = any_door
+
+    async def story():
+        bot = Soldier(door)
+        await bot.shake()
+        (task_id,) = await submit(door, a_task(dimensions={"pool": ["default"], "gpu": ["yes"]}))
+        assert (await bot.exchange())["tasks"] == []
+        answer = await bot.exchange(dimensions={**bot.dimensions, "gpu": ["yes"]})
+        assert [one["task_id"] for one in answer["tasks"]] == [task_id]
+        await bot.exchange(n=0, reports=[finish(answer["tasks"][0])], dimensions={"id": ["other"], "pool": ["default"]})
+        found = await door.read(partial(bots.read, bot_id="b1"))
+        assert "exactly the bot's id" in found.quarantined
+        assert await door.read(partial(task_queues.queues_of_bot, bot_id="b1")) == []
+
+    run(story)
+
+
+def test_a_bot_cannot_lift_what_an_administrator_has_decided(any_door):
+    door = any_door
+
+    async def story():
+        bot = Soldier(door)
+        await bot.shake()
+        await door.write(partial(fleet.quarantine, bot_id="b1", why="under repair", now=door.now(), ids=door.ids))
+        await bot.exchange(n=0, state={"maintenance": "me too"})
+        await bot.exchange(n=0, state={})
+        found = await door.read(partial(bots.read, bot_id="b1"))
+        assert (found.quarantined, found.maintenance) == ("under repair", None)
+
+    run(story)
+
+
+# ---------------------------------------------------------------- the end of a bot
+
+
+def test_terminate_is_a_task_that_only_this_bot_takes_before_all_others(any_door):
+    door = any_door
+
+    async def story():
+        bot, other = Soldier(door), Soldier(door, "b2")
+        await bot.shake()
+        await other.shake()
+        await submit(door, a_task("now", priority=1))
+        (busy,) = (await bot.exchange(config=""))["tasks"]
+        await bot.exchange(n=0, reports=[start(busy)], config="")
+        await submit(door, a_task("later", priority=1))
+        task_id = await terminate_bot(door, "b1", "new rack", who="ann")
+        assert await terminate_bot(door, "b1", "again") == task_id, "one that waits is enough"
+        assert [one["name"] for one in (await other.exchange(config=""))["tasks"]] == ["later"]
+        (end,) = (await bot.exchange(config="", reports=[finish(busy)]))["tasks"]
+        assert (end["name"], end["terminate"], end["command"], end["priority"]) == (
+            "Terminate b1: new rack", True, [], 0,
+        )  # fmt: skip
+        assert await terminate_bot(door, "b1") == task_id, "it is being carried out"
+        await bot.exchange(n=0, config="", reports=[finish(end, duration=0.0)])
+        assert await state_of(door, task_id) == "SUCCEEDED"
+        ended = await door.read(lambda tx: task_result.runs_of(tx, [parse_id(task_id)[0]]))
+        assert [(one.exit_code, one.duration) for one in ended] == [(0, 0.0)]
+        await bot.event("bot_shutdown")
+        told = await events_of(door)
+        assert [one for one in told if one.startswith("bot_")] == [
+            "bot_connected", "bot_terminating", "bot_terminate", "bot_shutdown",
+        ]  # fmt: skip
+        assert told.count("request_task") == told.count("task_completed") == 2
+
+    run(story)
+
+
+def test_a_bot_of_before_gets_an_order_and_its_task_is_done(any_door):
+    door = any_door
+
+    async def story():
+        bot = Soldier(door)
+        await bot.shake()
+        poll = asyncio.ensure_future(bot.exchange(wait_s=20))
+        await until(lambda: door.hub.num_waiting == 1)
+        task_id = await terminate_bot(door, "b1")
+        answer = await poll
+        assert (answer["order"], answer["tasks"]) == ("terminate", [])
+        assert await state_of(door, task_id) == "SUCCEEDED"
+        assert (await bot.exchange(nonce=bot.nonce))["order"] == "terminate", "its reply may have been lost"
+        bot.session = 2
+        await bot.shake()
+        assert (await bot.exchange())["order"] is None, "started again it is welcome"
+
+    async def whole():
+        async with serving(door):
+            await story()
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+@pytest.mark.parametrize("aside", ["quarantine", "drain_bot"])
+def test_a_bot_that_gets_no_work_can_still_be_ended(any_door, aside):
+    door = any_door
+
+    async def story():
+        bot = Soldier(door)
+        await bot.shake()
+        how = {"why": "broken"} if aside == "quarantine" else {"draining": True}
+        await door.write(partial(getattr(fleet, aside), bot_id="b1", now=door.now(), ids=door.ids, **how))
+        door.hub.look("b1")
+        await submit(door, a_task())
+        poll = asyncio.ensure_future(bot.exchange(wait_s=20, config=""))
+        await until(lambda: door.hub.num_waiting == 1)
+        task_id = await terminate_bot(door, "b1")
+        (end,) = (await poll)["tasks"]
+        assert (end["task_id"], end["terminate"]) == (task_id, True)
+
+    run(story)
+
+
+def test_a_bot_that_was_away_is_told_to_end_when_it_comes_back(any_door):
+    door = any_door
+
+    async def story():
+        bot = Soldier(door)
+        await bot.shake()
+        task_id = await terminate_bot(door, "b1")
+        bot.session, bot.dimensions["pool"] = 2, ["elsewhere"]
+        await bot.shake()
+        (end,) = (await bot.exchange(config=""))["tasks"]
+        assert end["task_id"] == task_id
+        with pytest.raises(NotFound):
+            await terminate_bot(door, "nobody")
+
+    run(story)
+
+
+# ---------------------------------------------------------------- what is told of tasks
+
+
+def test_a_task_comes_with_its_id_its_group_and_its_account(any_door):
+    door = any_door
+
+    async def story():
+        bot = Soldier(door)
+        await bot.shake()
+        (task_id,) = await submit(door, a_task(service_account="bot"))
+        (task,) = (await bot.exchange())["tasks"]
+        assert (task["task_id"], task["resource_group"], task["service_account"]) == (task_id, "default", "bot")
+        assert "terminate" not in task
+        assert "cache_hints" not in task
+
+    run(story)
+
+
+def test_the_size_of_caches_is_learned_from_bots_and_told_to_the_next(any_door):
+    door = any_door
+
+    def wants(*names, os="Linux"):
+        caches = [{"name": name, "path": f"c/{name}"} for name in names]
+        return a_task(properties={"caches": caches}, dimensions={"pool": ["default"], "os": [os]})
+
+    async def story():
+        army = [Soldier(door, f"b{i}") for i in range(4)]
+        for number, bot in enumerate(army):
+            state = {"named_caches": {"git": 1000 + number, "odd": "huge", "nested": {"size": 7}}}
+            await bot.shake(state=state)
+        await submit(door, wants("git"))
+        (task,) = (await army[0].exchange())["tasks"]
+        assert task["cache_hints"] == {}, "nothing is known yet"
+        await army[0].exchange(n=0, reports=[finish(task, caches={"git": 5000})])
+        assert await cache_hints.measure(door) == 2
+        assert door.memory.hints["default", "Linux"] == {"git": 5000, "nested": 7}
+        await submit(door, wants("git", "new"))
+        (task,) = (await army[1].exchange())["tasks"]
+        assert task["cache_hints"] == {"git": 5000}
+        assert await cache_hints.measure(door) == 0, "the same is no news"
+        mac = Soldier(door, "mac", os=["Mac"])
+        await mac.shake()
+        await submit(door, wants("git", os="Mac"))
+        (task,) = (await mac.exchange())["tasks"]
+        assert task["cache_hints"] == {"git": 5000}, "better another system's size than none"
+        later = door.now() + 9 * 86_400 * SECOND
+        door.now = lambda: later
+        await door.write(lambda tx: tx.run("DELETE FROM bots"))
+        door.hub.seats.clear()
+        await cache_hints.measure(door)
+        assert door.memory.hints == {}
+
+    run(story)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+async def shown(door):
+    text = door.metrics.show(await numbers(door), now=0, skew=0).decode()
+    wanted = ("waited_in_vain_seconds_count", "run_lost_seconds_count", "no_resource_total")
+    lines = [line.removeprefix("myrmidon_") for line in text.splitlines() if line.startswith("myrmidon_")]
+    lines = [line for line in lines if line.startswith(wanted)]
+    return {name: float(count) for name, count in (line.rsplit(" ", 1) for line in lines) if float(count)}
+
+
+def test_what_waited_in_vain_and_what_was_lost_is_counted_with_how_late_it_was_noticed(any_door, monkeypatch):
+    door = any_door
+    monkeypatch.setattr("myrmidon.scheduler.sweep.may_sweep", lambda now, clock, rules: True)
+
+    async def story():
+        bot = Soldier(door)
+        await bot.shake()
+        nowhere = {"pool": ["nowhere"]}
+        one = {"properties": {"dimensions": nowhere, "command": ["x"]}, "expiration_s": 10}
+        other = {"properties": {"dimensions": nowhere, "command": ["y"]}, "expiration_s": 1000}
+        await submit(door, {"name": "falls back", "slices": [one, other]}, {"name": "expires", "slices": [one]})
+        slow = Soldier(door, "b2", pool="slow")
+        await slow.shake()
+        await submit(door, a_task("too late", dimensions={"pool": ["slow"]}, deadline_s=20))
+        (late,) = (await slow.exchange())["tasks"]
+        await slow.exchange(n=0, reports=[start(late)])
+        await submit(door, {"name": "hopeless", "slices": [{**one, "wait_for_capacity": False}]})
+        await submit(door, a_task())
+        (task,) = (await bot.exchange())["tasks"]
+        await bot.exchange(n=0, reports=[start(task)])
+        await submit(door, a_task("never begun"))
+        await bot.exchange()
+        heart, now = Service(door), door.now()
+        for seconds in (0, 30, 60, 90):
+            monkeypatch.setattr(door, "now", lambda at=seconds: now + at * SECOND)
+            await heart.sweep()
+        for seconds in range(120, 600, 60):
+            monkeypatch.setattr(door, "now", lambda at=seconds: now + at * SECOND)
+            await heart.sweep()
+        counted = await shown(door)
+        assert counted == {
+            'waited_in_vain_seconds_count{end="next_slice"}': 1.0,
+            'waited_in_vain_seconds_count{end="expired"}': 1.0,
+            'waited_in_vain_seconds_count{end="deadline"}': 1.0,
+            'run_lost_seconds_count{why="bot_lost"}': 1.0,
+            'run_lost_seconds_count{why="not_started"}': 1.0,
+            "no_resource_total": 1.0,
+        }
+
+    run(story)

@@ -135,9 +135,10 @@ class Fleet:
 
         await asyncio.gather(*[one(bot) for bot in self._bots])
 
-    async def wake_times(self, client: Connection, n: int) -> list[float]:
+    async def wake_times(self, n: int) -> list[float]:
         """Seconds from the submit's first byte to the bot's answer, one task after the other."""
-        token, took = self._server.token, []
+        token, took, client = self._server.token, [], Connection()
+        await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", self._server.port)
         for number in range(n):
             name = f"wake-{number}"
             self._waited[name] = asyncio.get_running_loop().create_future()
@@ -175,15 +176,13 @@ async def measure(server: LiveServer, bots: int, window_s: float, wakes: int) ->
     began = time.perf_counter()
     await fleet.join()
     joined_s = time.perf_counter() - began
-    client = Connection()
-    await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", server.port)
-    await fleet.wake_times(client, 5)  # the queue becomes known
+    await fleet.wake_times(5)  # the queue becomes known
     await asyncio.sleep(min(POLL_S, window_s))  # every bot is in a poll that found nothing new
     before, at = processor_s(server.pid), time.perf_counter()
     await asyncio.sleep(window_s)
     share = (processor_s(server.pid) - before) / (time.perf_counter() - at)
     kib = resident_kib(server.pid)
-    took = sorted(await fleet.wake_times(client, wakes))
+    took = sorted(await fleet.wake_times(wakes))
     fleet.check()
     note(f"{bots:,} bots join in", f"{joined_s:.1f} s")
     note("the server grows", f"from {started_kib >> 10} to {kib >> 10} MiB")

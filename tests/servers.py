@@ -61,6 +61,7 @@ class Server:
         self.durable = durable
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
+        self.stopped = False
         self.user = _account(self.account)
         self.folder, self._lock = _new_folder(durable=durable, user=self.user)
         self.data = self.folder / "data"
@@ -101,9 +102,13 @@ class Server:
     def stop(self) -> None:
         """End the server and remove its folder. Harmless when repeated, or in a fork of the starter."""
         atexit.unregister(self.stop)
+        self.stopped = True
         self._end(self.stop_signal)
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
+
+    def last_words(self) -> str:
+        return _last_lines(self.log.read_bytes())
 
     def prepare(self) -> None:
         """Make the data folder; the slow part, safe to run in a thread."""

@@ -1,6 +1,6 @@
 """A database server that crashes by a fault of its own is started again, and what it broke is run once more.
 
-MariaDB does so about once in ten whole runs. That says nothing of the code under test, but it is told at the end of the
+MariaDB has been seen to do so. That says nothing of the code under test, but it is told at the end of the
 run, with the server's last words. A death leaves broken connections behind, which tests trip over later too: from then
 on each test that fails gets a second chance. In a run without a death none does.
 """

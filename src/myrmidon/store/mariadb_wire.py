@@ -1,7 +1,7 @@
 """How answers of MariaDB are read: PyMySQL, but for its innermost loops.
 
 PyMySQL makes an object of every packet, and every column and every row is one. Hot statements read hundreds of rows
-with dozens of columns; read here, straight out of what the socket brought, they take a quarter of the time. Whatever
+with dozens of columns; here they are read straight out of what the socket brought (docs/decisions/0015). Whatever
 is not a table (an OK, an error, the handshake) is still PyMySQL's to read.
 """
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests import databases, lifeline, servers
+from tests import databases, servers
 
 START = 1_767_225_600_000_000  # 2026-01-01, in Micros
 
@@ -168,10 +168,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SERVERS] = []
     config.stash[TRACER] = _start_coverage(config)
-    config.pluginmanager.register(lifeline.Again(), "again")
     if _is_worker(config):
         return
-    lifeline.forget()
     for kind in servers.KINDS:
         databases.forget(kind)
     if _has_workers(config):
@@ -216,10 +214,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for kind in servers.KINDS:
         if why := os.environ.get(f"MYRMIDON_TEST_NO_{kind.upper()}"):
             terminalreporter.write_line(f"NOT TESTED on {kind}: {why}", red=True, bold=True)
-    for line in lifeline.deaths():
-        terminalreporter.write_line(line, yellow=True)
-    if not _is_worker(config):
-        lifeline.forget()
 
 
 SERVERS = pytest.StashKey[list[servers.Server]]()
@@ -253,7 +247,6 @@ def _start(config: pytest.Config, kinds: list[str]) -> None:
         databases.announce(kind, server)
         if isinstance(server, servers.Server):
             config.stash[SERVERS].append(server)
-            lifeline.watch(server)
 
 
 def _start_coverage(config: pytest.Config) -> Any:

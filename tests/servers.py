@@ -61,7 +61,6 @@ class Server:
         self.durable = durable
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
-        self.stopped = False
         self.user = _account(self.account)
         self.folder, self._lock = _new_folder(durable=durable, user=self.user)
         self.data = self.folder / "data"
@@ -102,13 +101,9 @@ class Server:
     def stop(self) -> None:
         """End the server and remove its folder. Harmless when repeated, or in a fork of the starter."""
         atexit.unregister(self.stop)
-        self.stopped = True
         self._end(self.stop_signal)
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
-
-    def last_words(self) -> str:
-        return _last_lines(self.log.read_bytes())
 
     def prepare(self) -> None:
         """Make the data folder; the slow part, safe to run in a thread."""
@@ -124,10 +119,15 @@ class Server:
         raise NotImplementedError
 
     def _as_user(self) -> dict[str, Any]:
-        """Servers refuse to run as root, so root hands them to their own account."""
-        return {"cwd": self.folder, "stdin": subprocess.DEVNULL} | (
-            {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []} if self.user else {}
-        )
+        """Servers refuse to run as root, so root hands them to their own account.
+
+        Each has its own folder for temporary files: a MariaDB that starts removes those of all others from
+        a shared one, and one that loses a temporary table between making and opening it crashes.
+        """
+        own = {"cwd": self.folder, "stdin": subprocess.DEVNULL, "env": os.environ | {"TMPDIR": str(self.folder)}}
+        if not self.user:
+            return own
+        return own | {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
         parent, death_signal = os.getpid(), self.death_signal

@@ -61,3 +61,9 @@ def test_a_killed_server_comes_back_with_what_it_held(kind):
     servers.execute(url, "INSERT INTO a VALUES (1)")
     server.stop()
     assert not server.folder.exists()
+
+
+@pytest.mark.parametrize("dialect", ["mariadb"], indirect=True)
+def test_no_other_server_can_reach_the_temporary_tables(link):
+    """MariaDB removes all it finds where it starts, and one that loses a table it has just made crashes."""
+    assert link.rows("SELECT CONCAT(@@tmpdir, '/data/') = @@datadir") == [(1,)]

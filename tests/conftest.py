@@ -14,6 +14,7 @@ database per worker and server exists: a test that changes its tables takes `new
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -192,6 +193,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if soak:
         config.hook.pytest_deselected(items=soak)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected is not garbage: looking through it again and again is a tenth of a simulated seed."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True)

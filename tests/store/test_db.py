@@ -784,3 +784,20 @@ def in_threads(work: list[Callable[[], Any]]) -> None:
         thread.join(60)
     if errors:
         raise errors[0]
+
+
+def test_a_limit_of_another_size_needs_no_new_preparation() -> None:
+    link = sqlite.Sqlite(":memory:", durable=False).connect(writer=True)
+    link.run("CREATE TABLE t (id INTEGER PRIMARY KEY, a INT)", {})
+    link.run("INSERT INTO t (a) VALUES (1), (1), (1)", {})
+    prepared: list[object] = []
+    link.connection.set_authorizer(lambda *what: prepared.append(what) or 0)
+
+    def found(n: int) -> int:
+        prepared.clear()
+        return len(link.all("SELECT id FROM t WHERE a = :a ORDER BY a, id LIMIT :n", {"a": 1, "n": n}))
+
+    assert (found(1), bool(prepared)) == (1, True)
+    assert (found(2), bool(prepared)) == (2, False)
+    assert (found(3), bool(prepared)) == (3, False)
+    link.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
@@ -179,11 +180,18 @@ class SqliteLink:
         return inserted
 
 
+_LIMIT = re.compile(r"\bLIMIT :\w+")
+
+
 @lru_cache(maxsize=4096)
 def _prepared(sql: str) -> tuple[str, frozenset[str]]:
-    """The text and the names of its lists, which travel as JSON."""
+    """The text and the names of its lists, which travel as JSON.
+
+    SQLite plans by the value of a bare ``LIMIT :n``, and so prepares its statement anew whenever that is bound: for a
+    claim a tenth of a millisecond. In a sum it does not look at the value.
+    """
     text, binds = compiled(Dialect.SQLITE, sql)
-    return text, frozenset(name for name, kind in binds if kind != "value")
+    return _LIMIT.sub(r"\g<0> + 0", text), frozenset(name for name, kind in binds if kind != "value")
 
 
 def _check_version() -> None:

@@ -48,9 +48,10 @@ class Sizes(NamedTuple):
     stream_mb: int = 90
     beside: int = 1_000
     flood: float = 1.0
+    peers: bool = True
 
 
-QUICK = Sizes(tasks=50, rounds=1, ones=10, stream_mb=2, beside=20, flood=0.01)
+QUICK = Sizes(tasks=50, rounds=1, ones=10, stream_mb=2, beside=20, flood=0.01, peers=False)
 
 
 @contextmanager
@@ -119,7 +120,7 @@ class Bench:
         tasks = [a_task(TRUE) for _ in range(n)]
         run_all(self.client, tasks)  # to warm up
         ours, loop = [], []
-        others = list(peers.installed().values())
+        others = list(peers.installed().values()) if self.sizes.peers else []
         for number in range(self.sizes.rounds):
             ours.append(n / timed(lambda: run_all(self.client, tasks)))
             loop.append(n / timed(lambda: bare(n)))

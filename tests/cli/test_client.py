@@ -16,6 +16,7 @@ from tests.cli.test_parsing import every_command
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "submit": (([{}],), {}),
     "tasks": ((), {}),
+    "tags": ((), {}),
     "task": (("1",), {}),
     "why": (("1",), {}),
     "cancel": (("1",), {"kill_running": True}),

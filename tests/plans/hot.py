@@ -114,6 +114,8 @@ def _tally(tx: Any, w: World, f: Facts) -> Any:
     tallies.next_span(tx, _newest(w, 5000), 2048, staged_until=w.now + 3600 * SECOND)
     tallies.members(tx, span[0])
     tallies.ended(tx, span[0])
+    tallies.ended_of(tx, sorted(f["ids"].values())[:50])
+    tallies.sealed_after(tx, 0, 16)
     tallies.num_unended(tx, span[0])
     tallies.put_off(tx, span[0].first_id, w.now)
     return tallies.open_spans(tx, [span[0].first_id], w.now)
@@ -128,7 +130,8 @@ def _of_bot(tx: Any, w: World, f: Facts) -> Any:
     run = task_result.runs_of(tx, [f["running"][0].task_id])[0]
     ids = sorted(f["ids"].values())[:50]
     return (
-        run_views.idle_since(tx, run, searches.EVER),
+        run_views.idle_since(tx, "b1", [run]),
+        run_views.children(tx, ids),
         run_views.runs_of_bot(tx, "b1", low=0, high=searches.EVER, n=50),
         run_views.bots_of_runs(tx, ids),
         run_views.stats(tx, ids),

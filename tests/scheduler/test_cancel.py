@@ -225,23 +225,23 @@ def test_a_mass_cancel_that_finds_nothing_ends(w):
     assert w.count("drains") == 0
 
 
-def test_cancel_tagged_once_means_nothing_new_when_it_is_said_again(w):
-    w.do(cancel.cancel_tagged_once, ["a:1"], "key", group_id=w.group.id)
+def test_a_mass_cancel_said_again_with_its_key_means_nothing_new(w):
+    w.do(cancel.cancel_tagged, ["a:1"], group_id=w.group.id, request_key="key")
     w.carry()
     w.advance(1)
     task = w.submit(tags=["a:1"])
-    w.do(cancel.cancel_tagged_once, ["a:1"], "key", group_id=w.group.id)
+    w.do(cancel.cancel_tagged, ["a:1"], group_id=w.group.id, request_key="key")
     w.carry()
     assert w.state(task) == "READY"
     with pytest.raises(Conflict):
-        w.do(cancel.cancel_tagged_once, ["b:2"], "key", group_id=w.group.id)
-    w.do(cancel.cancel_tagged_once, ["a:1"], "another key", group_id=w.group.id)
+        w.do(cancel.cancel_tagged, ["b:2"], group_id=w.group.id, request_key="key")
+    w.do(cancel.cancel_tagged, ["a:1"], group_id=w.group.id, request_key="another key")
     w.carry()
     assert w.state(task) == "CANCELED"
 
 
 def test_request_keys_that_stand_for_no_task_are_forgotten_in_the_end(w):
-    w.do(cancel.cancel_tagged_once, ["a:1"], "key", group_id=w.group.id)
+    w.do(cancel.cancel_tagged, ["a:1"], group_id=w.group.id, request_key="key")
     w.advance(8 * 86_400)
     w.do(sweep.forget)
     assert w.count("request_keys") == 0

@@ -9,8 +9,8 @@ import pytest
 from myrmidon.model.errors import InvalidRequest, StoreRefused
 from myrmidon.model.ids import SLOTS, IdSource
 from myrmidon.model.task_to_run import LIFO, Order
-from myrmidon.scheduler.enroll import enroll, leave, list_servers, set_pool, stay_enrolled
-from myrmidon.store import task_queues
+from myrmidon.scheduler.enroll import enroll, is_nobody_older, leave, list_servers, set_pool, stay_enrolled
+from myrmidon.store import releases, task_queues
 from myrmidon.store.log import log_url
 
 
@@ -51,6 +51,24 @@ def test_a_leaving_server_frees_its_slot_at_once(db: Any, clock: Any) -> None:
     server = db.write(lambda tx: enroll(tx, "10.0.0.1", 8080, now=clock.now))
     db.write(lambda tx: leave(tx, server))
     assert db.read(list_servers) == []
+
+
+def test_a_server_of_before_is_known_by_what_it_does_not_say(db: Any, clock: Any) -> None:
+    def alone() -> bool:
+        return bool(db.read(lambda tx: is_nobody_older(tx, now=clock.now)))
+
+    assert alone()
+    ours, older = (db.write(lambda tx, n=n: enroll(tx, f"10.0.0.{n}", 8080, now=clock.now)) for n in (1, 2))
+    db.write(lambda tx: releases.back(tx, "a" * 64, server=ours.id, now=clock.now))
+    assert alone(), "it may only be starting"
+    clock.advance(11)
+    assert not alone()
+    clock.advance(3600)
+    assert alone(), "it is long silent"
+    db.write(lambda tx: stay_enrolled(tx, older, now=clock.now))
+    assert not alone()
+    db.write(lambda tx: releases.back(tx, "b" * 64, server=older.id, now=clock.now))
+    assert alone(), "it has said it at last"
 
 
 def test_more_servers_than_slots_are_refused(sqlite_db: Any, clock: Any) -> None:

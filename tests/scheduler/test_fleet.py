@@ -43,6 +43,26 @@ def test_a_bot_that_restarts_loses_what_it_does_not_hold(w):
     assert "boot-8" in (w.last_run(lost).evidence or "")
 
 
+def test_a_run_that_its_bot_had_begun_is_not_lost_for_free(w):
+    begun, waited = w.submit_many(2, retries=0)
+    w.claim("b1", 2)
+    w.bot("b1", begun=[begun])
+    assert [w.state(task) for task in (begun, waited)] == ["BOT_DIED", "READY"]
+    assert [w.last_run(task).reason for task in (begun, waited)] == ["bot_restarted", "not_started"]
+
+
+def test_a_run_that_nobody_sees_begin_is_lost_for_free_only_twice(w):
+    w.bot("b2")
+    task = w.submit(retries=1)
+    states = []
+    for number in range(4):
+        w.claim("b1" if number < 3 else "b2")
+        w.advance(30)
+        w.sweep()
+        states.append((w.state(task), w.task(task).num_retries))
+    assert states == [("READY", 0), ("READY", 0), ("READY", 1), ("BOT_DIED", 1)]
+
+
 def test_a_run_that_was_kept_goes_on_in_the_new_process(w):
     task = w.submit()
     run = w.take("b1")

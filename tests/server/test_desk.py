@@ -337,6 +337,12 @@ def test_a_bot_with_another_zip_is_told_to_update_and_works_on_if_it_cannot(door
         await submit(door, a_task())
         answer = await bot.exchange(wait_s=20)
         assert (answer["order"], len(answer["tasks"])) == (None, 1)
+        begun, told = door.now(), []
+        for seconds in range(0, 1200, 5):
+            door.now = lambda at=begun + seconds * 1_000_000: at
+            if (await bot.exchange(n=0))["order"]:
+                told.append(seconds)
+        assert told == [10, 70, 430, 1030], "what was lost on its way is said again soon, what is in vain rarely"
 
     run(story, door)
 

@@ -79,7 +79,7 @@ def _may_be_long(wait_s: object) -> bool:
     return wait_s is None or (isinstance(wait_s, int | float) and not wait_s < 0.1)
 
 
-@pytest.mark.parametrize(("examples", "seconds"), [(12, 16.0), pytest.param(200, 240.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("examples", "seconds"), [(8, 9.0), pytest.param(200, 240.0, marks=pytest.mark.soak)])
 def test_no_call_makes_the_server_fail(server, examples, seconds):
     """All operations share the time: each has its part of it, in which it gets as many calls as it can."""
     hello = {"bot_id": "b1", "session": 1, "dimensions": {"id": ["b1"], "pool": ["default"]}}
@@ -93,7 +93,7 @@ def test_no_call_makes_the_server_fail(server, examples, seconds):
             caller = bots if operation.path.startswith("/bot/") else people
             caller.try_out(operation, mode, examples, seconds / len(chosen) / 2)
     assert people.failed + bots.failed == []
-    assert people.count + bots.count > 5 * len(chosen)
+    assert people.count + bots.count > 2 * len(chosen)
     assert "handler failed" not in server.log
 
 

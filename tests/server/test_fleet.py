@@ -13,14 +13,15 @@ import pytest
 from myrmidon.model import dimensions
 from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound
 from myrmidon.model.ids import parse_id
-from myrmidon.scheduler import fleet
-from myrmidon.server import cache_hints, fleet_sync
+from myrmidon.scheduler import fleet, rerun
+from myrmidon.server import api_verbs, cache_hints, fleet_sync
+from myrmidon.server.door import Call
 from myrmidon.server.fleet_sync import Folder
 from myrmidon.server.service import Service
 from myrmidon.server.terminate import terminate_bot
 from myrmidon.store import bot as bots
 from myrmidon.store import bot_story, config, task_queues, task_result
-from tests.server.doors import Soldier, a_door, a_task, finish, serving, start, state_of, submit, until
+from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, serving, start, state_of, submit, until
 
 SECOND = 1_000_000
 GROUPS = """
@@ -178,6 +179,53 @@ def test_a_bot_of_before_that_knows_no_groups_is_never_told_to_restart(door, set
     run(story)
 
 
+def test_a_bot_that_is_in_no_group_any_more_finishes_what_it_has_and_gets_nothing_new(door, settings):
+    async def story():
+        heart = await begin(door)
+        bot = Soldier(door, "b2")
+        config = (await bot.shake()).config
+        (mine, _) = await submit(door, a_task(), a_task())
+        (task,) = (await bot.exchange(config=config))["tasks"]
+        write(settings, bots_toml='[[group]]\nname = "a"\nbots = ["b1"]\n')
+        await heart._folder.look()
+        elsewhere = {**bot.dimensions, "pool": ["lab"]}
+        told = await bot.exchange(config=config, dimensions=elsewhere, reports=[finish(task)])
+        assert (told["order"], told["tasks"]) == ("restart", [])
+        assert await state_of(door, mine) == "SUCCEEDED"
+        for known in (config, None):
+            assert (await bot.exchange(config=known))["tasks"] == [], "whether it obeys or not"
+        assert await pools_of(door, "b2") == {"default"}
+        with pytest.raises(Forbidden):
+            await bot.shake()
+
+    run(story)
+
+
+def test_a_fleet_that_is_asleep_finishes_what_it_has_and_begins_nothing_until_it_is_woken(door, settings, capsys):
+    async def story():
+        heart = await begin(door)
+        bot = Soldier(door, "b2")
+        config = (await bot.shake()).config
+        (mine, _) = await submit(door, a_task(), a_task())
+        (task,) = (await bot.exchange(config=config))["tasks"]
+        write(settings, bots_toml="asleep = true\n" + GROUPS)
+        await heart._folder.look()
+        assert "the fleet is asleep" in capsys.readouterr().out
+        told = await bot.exchange(config=config, reports=[finish(task)])
+        assert (told["order"], told["tasks"], await state_of(door, mine)) == (None, [], "SUCCEEDED")
+        poll = asyncio.ensure_future(bot.exchange(config=config, wait_s=20))
+        await until(lambda: door.hub.num_waiting == 1)
+        (late,) = await submit(door, a_task())
+        told = await api_verbs.explain_task(door, Call(who=ADMIN, params={"id": late}))
+        assert "asleep" in told.summary
+        assert not poll.done()
+        write(settings, bots_toml=GROUPS)
+        await heart._folder.look()
+        assert len((await poll)["tasks"]) == 1
+
+    run(story)
+
+
 # ---------------------------------------------------------------- the folder
 
 
@@ -273,18 +321,24 @@ def test_all_servers_follow_the_newest_edit_and_a_restart_with_an_old_folder_cha
         run(story)
 
 
-def test_a_settings_folder_that_this_server_cannot_read_leaves_it_with_what_it_has(door):
+def test_a_settings_folder_that_this_server_cannot_read_leaves_it_with_what_it_has_until_the_next_edit(door, settings):
+    text = '[[group]]\nname = "a"\ndefault = true\nfrom_the_future = 1\n'
+    newer = partial(config.put, files={"bots.toml": ("d", text)}, who="newer", now=door.now())
+
     async def story():
-        await begin(door)
+        heart = await begin(door)
         before = door.fleet
-        text = '[[group]]\nname = "a"\ndefault = true\nfrom_the_future = 1\n'
-        files = {"bots.toml": ("d", text)}
-        await door.write(
-            partial(config.put, version="new", files=files, who="newer", now=door.now(), unless_newer=before.position)
-        )
+        await door.write(partial(newer, version="new", unless_newer=before.position))
         assert not await fleet_sync.refresh(door)
         assert door.fleet is before
         assert not await fleet_sync.refresh(door), "and it is told once"
+        for edit in (GROUPS.replace("5", "7"), GROUPS.replace("5", "7")):
+            write(settings, bots_toml=edit)
+            await heart._folder.look()
+            assert gives(door, "b1").settings == {"caches": {"items": 7}}
+            assert await door.read(config.position) == door.fleet.position, "and it counts for all servers"
+            await door.write(partial(newer, version="newer", unless_newer=door.fleet.position))
+            await fleet_sync.refresh(door)
 
     run(story)
 
@@ -471,7 +525,7 @@ def test_the_size_of_caches_is_learned_from_bots_and_told_to_the_next(any_door):
     async def story():
         army = [Soldier(door, f"b{i}") for i in range(4)]
         for number, bot in enumerate(army):
-            state = {"named_caches": {"git": 1000 + number, "odd": "huge", "nested": {"size": 7}}}
+            state = {"named_caches": {"git": 1000 + number, "odd": "huge", "nested": {"size": 7}, "no\0name": 9}}
             await bot.shake(state=state)
         await submit(door, wants("git"))
         (task,) = (await army[0].exchange())["tasks"]
@@ -496,6 +550,11 @@ def test_the_size_of_caches_is_learned_from_bots_and_told_to_the_next(any_door):
         assert door.memory.hints == {}
 
     run(story)
+
+
+@pytest.mark.parametrize(("bots_of_a_pool", "place"), [(1, 1), (4, 4), (20, 19), (100, 95)])
+def test_95_of_100_bots_need_no_more_than_the_size_that_is_told(bots_of_a_pool, place):
+    assert cache_hints.percentile(range(bots_of_a_pool, 0, -1)) == place
 
 
 # ---------------------------------------------------------------- numbers
@@ -547,5 +606,22 @@ def test_what_waited_in_vain_and_what_was_lost_is_counted_with_how_late_it_was_n
             'run_lost_seconds_count{why="not_started"}': 1.0,
             "no_resource_total": 1.0,
         }
+
+    run(story)
+
+
+def test_a_task_that_runs_again_when_no_bot_is_left_counts_as_one_that_none_could_run(door):
+    async def story():
+        bot = Soldier(door, "b2")
+        await bot.shake()
+        piece = {"properties": {"dimensions": {"pool": ["default"]}, "command": ["x"]}, "wait_for_capacity": False}
+        (task_id,) = await submit(door, {"name": "impatient", "slices": [piece]})
+        (task,) = (await bot.exchange())["tasks"]
+        await bot.exchange(n=0, reports=[finish(task, exit_code=1)])
+        now = door.now()
+        await door.write(partial(fleet.delete_bot, bot_id="b2", now=now, ids=door.ids))
+        await door.write(partial(rerun.rerun, task_id=parse_id(task_id)[0], now=now, ids=door.ids))
+        assert await state_of(door, task_id) == "NO_RESOURCE"
+        assert await shown(door) == {"no_resource_total": 1.0}
 
     run(story)

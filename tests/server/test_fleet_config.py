@@ -111,6 +111,7 @@ def test_numbers_of_a_range_keep_their_width():
 def test_every_problem_of_bots_toml_is_told_with_its_place():
     text = """
     trusted = ["id"]
+    asleep = "very"
     colour = "red"
     [[group]]
     name = "a"
@@ -132,6 +133,7 @@ def test_every_problem_of_bots_toml_is_told_with_its_place():
         [
             "bots.toml: colour unknown",
             "bots.toml: trusted contradiction",
+            "bots.toml: asleep type",
             "bots.toml: group[0].bots[0] range",
             "bots.toml: group[0].bots[2] range",
             "bots.toml: group[0].bots[3] syntax",

@@ -10,7 +10,7 @@ import pytest
 
 from myrmidon.model.errors import Forbidden, InvalidRequest
 from myrmidon.server.door import Identity, Role
-from myrmidon.server.pool_config import PoolRules, Template
+from myrmidon.server.pool_config import CHANCES, PoolRules, Template
 from myrmidon.server.pool_rules import choose_template, ruled
 from myrmidon.server.settings import PoolOrder
 from tests.server.inside import inside
@@ -32,6 +32,17 @@ template = "base"
 roles = ["viewer"]
 
 [pool.bare]
+
+[pool.night]
+urgent = ["default"]
+
+[pool.trying]
+template = "base"
+canary_template = "next"
+canary_chance = 300
+
+[template.next]
+env.LANG = "D"
 
 [template.base]
 env.LANG = "C"
@@ -138,13 +149,20 @@ def test_what_makes_no_sense_is_left_to_the_checks_that_follow(app, raw):
 def test_a_canary_template_is_for_the_share_that_was_asked_for():
     base, following = Template(), Template(env={})
     half = PoolRules(name="p", template=base, canary=following, canary_chance=5000)
-    words = [choose_template(half, "AUTO")[0] for _ in range(400)]
-    assert 100 < words.count("canary") < 300
-    assert set(words) == {"prod", "canary"}
-    assert choose_template(half, "CANARY_PREFER") == ("canary", following)
-    assert choose_template(half, "CANARY_NEVER") == ("prod", base)
-    assert choose_template(half, "SKIP") == ("skip", None)
-    assert choose_template(PoolRules(name="p"), "CANARY_PREFER") == ("none", None)
+    words = [choose_template(half, "AUTO", chance=chance)[0] for chance in range(CHANCES)]
+    assert (words.count("canary"), words.count("prod")) == (5000, 5000)
+    assert choose_template(half, "CANARY_PREFER", chance=9999) == ("canary", following)
+    assert choose_template(half, "CANARY_NEVER", chance=0) == ("prod", base)
+    assert choose_template(half, "SKIP", chance=0) == ("skip", None)
+    assert choose_template(PoolRules(name="p"), "CANARY_PREFER", chance=0) == ("none", None)
+
+
+@pytest.mark.parametrize(("drawn", "word"), [(299, "canary"), (300, "prod")])
+def test_the_servers_dice_choose_the_template(app, monkeypatch, drawn, word):
+    monkeypatch.setattr(app.door, "draw", lambda below: drawn)
+    request = stored(app, a_task("trying"))
+    assert f"swarming.pool.template:{word}" in request["tags"]
+    assert request["slices"][0]["properties"]["env"]["LANG"] == ("D" if word == "canary" else "C")
 
 
 # ---------------------------------------------------------------- who may
@@ -185,6 +203,7 @@ def test_priorities_below_twenty_need_a_right_and_are_refused_or_raised(app):
     for who in (Identity("root", Role.ADMIN), Identity("a user", Role.USER, "x"), Identity("z", Role.USER, "oncall")):
         same, notes = ruled(app.door, who, a_task(priority=0), clamp=True)
         assert (same["priority"], notes) == (0, [])
+    assert ruled(app.door, Identity("z", Role.USER), a_task("night", priority=3))[1] == [], "its group is the usual one"
     assert answer(app, a_task("other", priority=3), token=app.token("user"))["error"]["code"] == "forbidden"
     assert "task_id" in answer(app, a_task("ci", priority=3), token=app.token("user")), "this pool calls it urgent"
 

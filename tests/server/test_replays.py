@@ -1,7 +1,8 @@
 """Every call that changes something, over real connections: its answer is lost, cut in half, or it arrives twice.
 
 Made from the route table. Whoever repeats such a call with the same request key gets the answer that was lost, and
-no table has more rows than after a call whose answer came.
+no table has more rows than after a call whose answer came. Clients of Swarming's API v1 know no keys: what they repeat
+is harmless by itself, and so that they may repeat `tasks/new` they send a uuid.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
+import uuid
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from myrmidon.server.door import Role
+from myrmidon.server.door import Role, Style
 from myrmidon.server.routes import every_route
 from tests.chaos import Chaos, chaos
 from tests.live import LiveServer, live_server
@@ -25,9 +27,11 @@ from tests.server.inside import BOT
 from tests.server.test_bots_on_the_wire import state_of
 from tests.server.test_routes import a_request, name_of, plain
 from tests.server.wire import WireBot, wait_for
+from tests.v1 import swarm
 
 pytestmark = pytest.mark.untraced
-CHANGING = [line for line in every_route() if line.mutates and line.path.startswith(("/api/v1/", "/bot/v1/"))]
+CHANGING = [line for line in every_route() if line.mutates and line.style in (Style.OURS, Style.V1)]
+"""The older prefix of v1 leads to the same handlers."""
 NOT_COUNTED = {"bot_events", "bot_event_facts", "drains"}
 """What a bot says of itself may be written down more than once; what is still to be carried out comes and goes."""
 _keys = itertools.count(1)
@@ -73,8 +77,10 @@ class Outside:
     def a_call(self, route: Any) -> dict[str, Any]:
         """A request of this route that changes something, with a key of its own."""
         self.meet_bot()
-        path, body = a_request(self, route)  # type: ignore[arg-type]
-        headers = {"Idempotency-Key": f"key {next(_keys)}", "Content-Type": "application/json"}
+        path, body = self.a_v1_request(route) if route.style is Style.V1 else a_request(self, route)  # type: ignore[arg-type]
+        headers = {"Content-Type": "application/json"}
+        if route.style is Style.OURS or route.path.endswith("/server/token"):
+            headers["Idempotency-Key"] = f"key {next(_keys)}"
         token = self.bot.credential if route.path.startswith("/bot/") else self.server.token
         if route.path == "/bot/v1/exchange":
             self.bot.nonce += 1
@@ -87,6 +93,13 @@ class Outside:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return {"method": route.method, "path": path, "body": data, "headers": headers}
 
+    def a_v1_request(self, route: Any) -> tuple[str, Any]:
+        tag = f"said:{next(_keys)}"
+        task = self.submit(a_task(tags=[tag]))[0] if route.path.endswith("/cancel") else ""
+        bodies = {"tasks/new": swarm.a_task(request_uuid=str(uuid.uuid4())), "tasks/cancel": {"tags": [tag]}}
+        body = bodies.get(route.path.partition("swarming/v1/")[2], {})
+        return route.path.format(task_id=task, bot_id=BOT), body
+
     def send(self, call: dict[str, Any], fault: str = "") -> tuple[int, Any]:
         """Through the proxy if something shall go wrong."""
         if fault:
@@ -96,7 +109,10 @@ class Outside:
         if "content-length" not in answer.headers:
             raise urllib3.exceptions.ProtocolError("cut among its headers")
         told = json.loads(answer.data)
-        told.pop("server_time", None)
+        for field in ("server_time", "now"):
+            told.pop(field, None)
+        if call["path"].startswith(swarm.NEW) and call["path"].endswith("/cancel"):
+            told = sorted(told)  # v1 says whether this very call has ended anything, and nobody will change that
         return answer.status, plain(told)
 
     def rows(self) -> dict[str, int]:

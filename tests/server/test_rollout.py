@@ -184,16 +184,26 @@ def test_a_fleet_without_bots_has_nobody_to_try_a_release(door, settings):
     run(story)
 
 
-def test_beside_a_server_of_before_nobody_gets_a_release_first(door, settings):
+def test_beside_a_server_of_before_a_new_release_waits_and_nobody_gets_it_untried(door, settings):
     """It knows of the active release only: bots would be told to go to and fro."""
 
     async def story():
         heart = await begin(door)
         await fleet_of(door, FEW, REST)
+        old = door.hub.wanted
+        first = await edit(door, heart, settings, "x = 2\n")
+        assert door.hub.canary == first
         older = Scheduler(77, "elsewhere", 1, door.now(), 99)
         await door.write(lambda tx: schedulers.insert(tx, older))
-        new = await edit(door, heart, settings, "x = 2\n")
-        assert (door.hub.wanted, door.hub.canary) == (new, "")
+        await rollout.refresh(door)
+        assert (door.hub.wanted, door.hub.canary) == (old, ""), "a trial is no reason to give it to all"
+        second = await edit(door, heart, settings, "x = 3\n")
+        assert (door.hub.wanted, door.hub.canary) == (old, "")
+        await door.write(lambda tx: schedulers.delete(tx, older))
+        await rollout.refresh(door)
+        assert (door.hub.wanted, door.hub.canary) == (old, second)
+        listed = await api_releases.list_releases(door, Call(who=ADMIN))
+        assert {one.digest: one.state for one in listed.releases} == {old: "active", first: "old", second: "canary"}
 
     run(story)
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests import databases, servers
+from tests import servers
 from tests.live import live_server
 from tests.server.doors import a_task
 
@@ -150,7 +150,8 @@ def test_metrics_tell_what_the_issue_of_the_day_may_be(server):
     for name in (
         "request_seconds_bucket", "writer_wait_seconds_count", "commit_batch_size_count", "pending_seconds_count",
         "queue_depth{", "queue_age_seconds{", "bots{", "sweep_lag_seconds", "outbox_age_seconds",
-        "clock_skew_seconds", "tasks_unfinished{", "calls_at_work", "bots_waiting",
+        "clock_skew_seconds", "tasks_unfinished{", "calls_at_work", "bots_waiting", "waited_in_vain_seconds",
+        "run_lost_seconds", "no_resource_total", "config_refused_total", "releases_reverted_total",
     ):  # fmt: skip
         assert f"myrmidon_{name}" in text
     assert server.get("/metrics", token="")[0] == 401
@@ -201,10 +202,9 @@ def test_a_server_that_is_killed_needs_no_repair(tmp_path):
             assert server.get(f"/api/v1/tasks/{task}")[0] == 200
 
 
-def test_a_second_server_on_one_file_is_refused(tmp_path):
-    with live_server(folder=tmp_path):
-        command = [sys.executable, "-m", "myrmidon.server.serve", "--data-dir", str(tmp_path), "--port", "0"]
-        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+def test_a_second_server_on_one_file_is_refused(server):
+    command = [sys.executable, "-m", "myrmidon.server.serve", "--data-dir", str(server.folder), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, timeout=30, check=False)
     assert done.returncode == 2
     assert b"Another server already uses" in done.stderr
 
@@ -284,14 +284,3 @@ def test_a_database_that_does_not_answer_keeps_no_server_from_stopping():
     finally:
         database.process.send_signal(signal.SIGCONT)
         database.stop()
-
-
-def test_two_servers_share_one_database(dialect):
-    if dialect == "sqlite":
-        pytest.skip("SQLite serves one server only")
-    url = servers.new_database(databases.server_url(dialect))
-    with live_server(url) as first, live_server(url, folder=first.folder) as second:
-        task = first.post("/api/v1/tasks", {"tasks": [a_task()]})[1]["tasks"][0]["task_id"]
-        assert second.get(f"/api/v1/tasks/{task}")[0] == 200
-        told = second.get("/api/v1/servers")[1]["servers"]
-        assert [(one["alive"], one["this"]) for one in told] == [(True, False), (True, True)]

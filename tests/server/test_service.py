@@ -6,14 +6,16 @@ import asyncio
 from functools import partial
 
 import pytest
+from msgspec import structs
 
 from myrmidon.model.ids import parse_id
-from myrmidon.scheduler import cancel, enroll
+from myrmidon.scheduler import cancel, enroll, tally
 from myrmidon.server import rollout, service
 from myrmidon.server.service import Service
 from myrmidon.store import bot as bots
 from myrmidon.store import drain as drains
-from myrmidon.store import releases
+from myrmidon.store import releases, schedulers
+from myrmidon.store.schedulers import Scheduler
 from tests.server.doors import Soldier, a_door, a_task, serving, start, state_of, submit, until
 
 SECOND = 1_000_000
@@ -188,3 +190,35 @@ def test_all_servers_on_a_database_want_the_same_zip(db_url, tmp_path, monkeypat
         a_door(db_url, tmp_path / "two", public_url="https://two") as two,
     ):
         run(lambda: story(one, two))
+
+
+def test_tallies_are_checked_at_the_start_and_as_long_as_an_older_server_is_at_work(sqlite_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(tally, "SPAN", 4)
+    older = Scheduler(77, "elsewhere", 1, 0, 99)
+    with a_door(sqlite_url, tmp_path) as door:
+
+        async def sealed_after_a_change_that_nobody_told_of() -> int:
+            tally.tally(door.db, now=door.now())
+            await door.write(lambda tx: tx.run("UPDATE task_results SET seq = seq + 1 WHERE id = :id", id=ids[0]))
+            await heart.check_tallies()
+            return (await door.read(lambda tx: tx.all("SELECT COUNT(*) FROM task_spans WHERE sealed = 1")))[0][0]
+
+        async def begin() -> None:
+            await heart.begin()
+            ids.extend(parse_id(shown)[0] for shown in await submit(door, *[a_task() for _ in range(9)]))
+            now, later = door.now(), door.now() + 600 * SECOND
+            await door.write(lambda tx: cancel.cancel(tx, ids, now=now, ids=door.ids))
+            door.now = lambda: later
+
+        async def story():
+            await begin()
+            assert await sealed_after_a_change_that_nobody_told_of() == 1, "who starts was not there before"
+            assert await sealed_after_a_change_that_nobody_told_of() == 2, "who is alone need not look"
+            await door.write(lambda tx: schedulers.insert(tx, structs.replace(older, heartbeat=door.now())))
+            assert await sealed_after_a_change_that_nobody_told_of() == 1
+            await door.write(lambda tx: enroll.leave(tx, older))
+            assert await sealed_after_a_change_that_nobody_told_of() == 1, "it may have had a last word"
+            assert await sealed_after_a_change_that_nobody_told_of() == 2
+
+        heart, ids = Service(door), list[int]()
+        run(story)

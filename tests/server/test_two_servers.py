@@ -126,6 +126,13 @@ def test_both_servers_hand_out_the_same_zip_and_take_each_others_credentials(two
     assert welcome["bot_id"] == bot.name
 
 
+def test_each_server_knows_of_the_other_and_which_it_is(two_servers):
+    for here, there in (two_servers, two_servers[::-1]):
+        told = here.get("/api/v1/servers")[1]["servers"]
+        assert {one["port"] for one in told if one["alive"]} >= {here.port, there.port}
+        assert [one["port"] for one in told if one["this"]] == [here.port]
+
+
 def test_two_servers_never_give_one_task_to_two_bots(two_servers, lane):
     one, two = two_servers
     bots = [a_bot(server, lane, number) for number, server in enumerate([one, two, one, two])]

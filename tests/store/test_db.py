@@ -791,7 +791,12 @@ def test_a_limit_of_another_size_needs_no_new_preparation() -> None:
     link.run("CREATE TABLE t (id INTEGER PRIMARY KEY, a INT)", {})
     link.run("INSERT INTO t (a) VALUES (1), (1), (1)", {})
     prepared: list[object] = []
-    link.connection.set_authorizer(lambda *what: prepared.append(what) or 0)
+
+    def note(*what: object) -> int:
+        prepared.append(what)
+        return int(sqlite3.SQLITE_OK)
+
+    link.connection.set_authorizer(note)
 
     def found(n: int) -> int:
         prepared.clear()

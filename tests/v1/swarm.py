@@ -104,7 +104,7 @@ class Swarm:
         """The path of a call, with parameters where the document says they belong; unknown ones go into the query."""
         told = self.methods[method]
         path = told["path"]
-        for name in told["parameterOrder"]:
+        for name in [one for one in told["parameterOrder"] if told["parameters"][one]["location"] == "path"]:
             path = path.replace(f"{{{name}}}", quote(str(params.pop(name)), safe=""))
         pairs = [
             (name, _as_text(one))

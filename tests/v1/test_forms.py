@@ -140,8 +140,34 @@ def test_maps_are_lists_of_pairs(either):
     assert shown["env"] == pairs(A="1", B="")
     assert shown["env_prefixes"] == prefixes
     assert shown["dimensions"] == pairs(os=["Debian|Ubuntu", "Linux"], pool="default")
-    twice = a_task(env=[*pairs(A="1"), *pairs(A="2")])
-    assert "env" in either.refused("tasks.new", body=twice)[1]["message"]
+    for name, twice in (("env", [*pairs(A="1"), *pairs(A="2")]), ("env_prefixes", prefixes * 2)):
+        assert f"{name}[1].key" in either.refused("tasks.new", body=a_task(**{name: twice}))[1]["message"]
+
+
+def test_a_request_is_shown_as_it_was_made(either, user):
+    given = properties(
+        "echo", "hi", caches=[{"name": "c", "path": "p"}], env=pairs(A="1"), idempotent=True, io_timeout_secs="9",
+        env_prefixes=[{"key": "PATH", "value": ["bin"]}], relative_cwd="down",
+        dimensions=pairs(os="Haiku", pool="default"),
+    )  # fmt: skip
+    piece = {"expiration_secs": "77", "properties": given, "wait_for_capacity": True}
+    body = a_task(
+        task_slices=[piece], name="in full", priority="150", user="ann", tags=["k:v"], service_account="bot",
+        realm="project:realm", bot_ping_tolerance_secs="90",
+    )  # fmt: skip
+    made = either.call("tasks.new", body=body)
+    told = made["request"]
+    assert told == either.call("task.request", task_id=made["task_id"])
+    assert told == next(iter(either.call("tasks.requests", limit=1)["items"]))
+    for name in ("name", "priority", "user", "service_account", "realm", "bot_ping_tolerance_secs", "task_slices"):
+        assert told[name] == body[name], name
+    assert (told["properties"], told["expiration_secs"], told["task_id"]) == (given, "77", made["task_id"])
+    assert told["authenticated"] == either.raw("GET", "/auth/api/v1/accounts/self")[1]["identity"]
+    result = either.call("task.result", task_id=made["task_id"])
+    assert result == made["task_result"]
+    assert (result["created_ts"], result["state"]) == (told["created_ts"], "PENDING")
+    assert either.call("task.cancel", task_id=made["task_id"])["ok"]
+    assert evaluated(user, body)["authenticated"] == "user:a user"
 
 
 def test_automatic_tags_are_there(either):
@@ -217,15 +243,3 @@ def test_who_shows_no_token_or_a_wrong_one_is_turned_away(server):
         viewer = Swarm(server, token=server.new_token("viewer", "default"), prefix=prefix)
         assert viewer.refused("tasks.new", body=a_task())[0] == 403
         assert viewer.call("tasks.list", limit=1)["items"] is not None
-
-
-def test_file_references_are_shown_as_they_were_stored(swarm):
-    given = {"digest": "ab" * 32, "size": 77, "namespace": "default"}
-    wanted = {"command": ["true"], "dimensions": {"pool": ["nobody"]}, "inputs": given, "outputs": ["a/b"]}
-    body = {"tasks": [{"name": "files", "slices": [{"properties": wanted}]}]}
-    [made] = swarm.server.post("/api/v1/tasks", body)[1]["tasks"]
-    shown = swarm.call("task.request", task_id=made["task_id"])["properties"]
-    assert shown["cas_input_root"] == {"cas_instance": "default", "digest": {"hash": "ab" * 32, "size_bytes": "77"}}
-    assert shown["inputs_ref"] == {"isolated": "ab" * 32, "namespace": "default"}
-    assert shown["outputs"] == ["a/b"]
-    swarm.call("task.cancel", task_id=made["task_id"])

@@ -16,7 +16,7 @@ from tests.v1.swarm import Swarm, a_task, pairs
 SH = "/bin/sh"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # the two prefixes take turns, module by module
 def batch(swarm: Swarm) -> dict[str, str]:
     """Seven tasks that differ; their ids by what became of them."""
     tag = f"batch:{uuid.uuid4().hex}"
@@ -54,8 +54,7 @@ def names_of(batch: dict[str, str], items: list[dict[str, Any]]) -> list[str]:
         ({"state": "TIMED_OUT"}, ["slow"]),
         ({"state": "CANCELED"}, ["gone"]),
         ({"state": "NO_RESOURCE"}, ["nobody"]),
-        ({"state": "BOT_DIED"}, []),
-        ({"state": "CLIENT_ERROR"}, []),
+        *(({"state": state}, []) for state in ("BOT_DIED", "CLIENT_ERROR", "RUNNING", "EXPIRED", "DEDUPED", "KILLED")),
         ({"tags": ["kind:a"]}, ["gone", "waits", "slow", "good"]),
         ({"tags": ["kind:a|b"], "state": "COMPLETED"}, ["good too", "bad", "good"]),
         ({"tags": ["kind:b", "extra:1"]}, ["good too"]),
@@ -117,12 +116,15 @@ def test_known_tags_are_listed(either, batch):
     known = {one["key"]: one["value"] for one in either.call("tasks.tags")["tasks_tags"]}
     assert {"a", "b", "c"} <= set(known["kind"])
     assert "default" in known["pool"]
+    native = either.server.get("/api/v1/tasks/tags")[1]["tags"]
+    assert {one["key"]: one["values"] for one in native} == known
 
 
 def test_queues_are_listed(either, batch):
     found = [one["dimensions"] for one in either.pages("queues.list")]
     assert ["pool:default"] in found
     assert ["os:Haiku", "pool:default"] in found
+    assert not [one for one in found if len(one) == 1 and one[0].startswith("id:")], "orders to a single bot are none"
 
 
 def test_a_group_sees_its_own_tasks_only(server: LiveServer, swarm: Swarm, batch: dict[str, str]) -> None:
@@ -198,6 +200,12 @@ def test_filters_of_bots(server, either):
     assert (numbers["quarantined"], numbers["maintenance"], numbers["dead"]) == ("1", "1", "0")
     assert "it smells" in either.call("bot.get", bot_id="f4")["state"]
     assert either.call("bot.get", bot_id="f5")["maintenance_msg"] == "new disk"
+    smelly, idle = (either.call("bot.events", bot_id=name)["items"][0] for name in ("f4", "f5"))
+    assert (smelly["event_type"], smelly["quarantined"], idle["quarantined"]) == ("bot_connected", True, False)
+    assert "it smells" in smelly["state"]
+    assert (idle["maintenance_msg"], idle["authenticated_as"], idle["external_ip"]) == (
+        "new disk", either.call("bot.get", bot_id="f5")["authenticated_as"], "127.0.0.1",
+    )  # fmt: skip
     assert either.refused("bots.list", dimensions=["colonless"])[0] == 400
     assert either.refused("bots.list", is_dead="PERHAPS")[0] == 400
     assert int(either.call("bots.list")["death_timeout"]) == 600
@@ -217,9 +225,12 @@ def test_what_a_bot_has_run(swarm):
     runs = swarm.call("bot.tasks", bot_id="b1", limit=2, include_performance_stats=True)["items"]
     assert [one["task_id"] for one in runs] == done[::-1]
     assert all("tags" not in one and one["bot_id"] == "b1" for one in runs)
+    assert runs[0]["bot_idle_since_ts"] == runs[1]["completed_ts"], "it had nothing else to do"
+    alone = swarm.call("task.result", task_id=done[1])
+    assert alone == {name: value for name, value in runs[0].items() if name != "performance_stats"}
     failed = swarm.call("bot.tasks", bot_id="b1", state="COMPLETED_FAILURE")["items"]
     assert failed[0]["task_id"] == done[1]
-    for sort in ("STARTED_TS", "COMPLETED_TS"):
+    for sort in ("STARTED_TS", "COMPLETED_TS", "ABANDONED_TS", "MODIFIED_TS"):
         times = [one[sort.lower()] for one in swarm.pages("bot.tasks", bot_id="b1", sort=sort, limit=3)]
         assert times == sorted(times, reverse=True)
     assert swarm.refused("bot.tasks", bot_id="b1", state="PENDING")[0] == 400
@@ -293,7 +304,9 @@ def test_the_server_tells_of_itself(either, user):
     assert told["server_version"]
     assert len(told["bot_version"]) == 64
     rights = either.call("server.permissions", bot_id="b1", task_id="1", tags=["a:b"])
-    assert rights["delete_bot"] is rights["terminate_bot"] is rights["cancel_tasks"] is True
+    can = {"delete_bot", "delete_bots", "cancel_task", "cancel_tasks", "terminate_bot", "get_bootstrap_token"}
+    assert all(rights[name] is True for name in can)
+    assert rights["list_bots"] == rights["list_tasks"]
     assert "default" in rights["list_tasks"]
     fewer = user.call("server.permissions")
     assert (fewer["cancel_task"], fewer["delete_bot"], fewer["get_bootstrap_token"]) == (True, False, False)
@@ -341,6 +354,13 @@ def test_the_document_is_whole(swarm):
                 assert method[side]["$ref"] in told["schemas"]
         assert ("request" in method) == (name in ("tasks.new", "tasks.cancel", "task.cancel"))
     assert refs(told) <= set(told["schemas"])
+    required = {
+        (name, parameter)
+        for name, method in swarm.methods.items()
+        for parameter, one in method["parameters"].items()
+        if one.get("required") and one["location"] == "query"
+    }
+    assert required == {("tasks.count", "start"), ("tasks.get_states", "task_id")}
 
 
 def refs(tree: Any) -> set[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -68,9 +70,11 @@ def test_a_command_that_says_nothing_for_too_long_is_timed_out(swarm):
     assert int(done["exit_code"]) == -15
 
 
-def test_what_a_command_wrote_before_its_timeout_stays(swarm):
-    done = swarm.run(SH, "-c", "echo early; sleep 30", execution_timeout_secs=1)
-    assert swarm.output(done["task_id"]).startswith("early\n")
+def test_what_a_command_wrote_before_its_timeout_and_in_its_grace_period_stays(swarm):
+    script = "trap 'echo late; exit 3' TERM; echo early; while :; do sleep 0.05; done"
+    done = swarm.run(SH, "-c", script, execution_timeout_secs=1, grace_period_secs=10)
+    assert (done["state"], done["exit_code"]) == ("TIMED_OUT", "3")
+    assert swarm.output(done["task_id"]).startswith("early\nlate\n"), "a shell may tell of its sleep, too"
 
 
 def test_the_environment_is_as_asked_for(swarm):
@@ -127,6 +131,9 @@ def test_a_task_that_runs_is_killed_with_its_own_exit_code(swarm):
         "KILLED", "23", True, False,
     )  # fmt: skip
     assert done["abandoned_ts"] <= done["completed_ts"]
+    run = swarm.call("task.result", task_id=done["run_id"])
+    assert (run["abandoned_ts"], run["exit_code"]) == (done["abandoned_ts"], "23")
+    assert is_listed(swarm, done, "KILLED")
 
 
 def test_nobody_could_ever_run_it(either):
@@ -162,6 +169,11 @@ def test_a_task_that_finds_no_bot_in_time_expires(swarm):
     done = swarm.ended(swarm.new(dimensions=nobody, wait_for_capacity=True, expiration_secs=1))
     assert (done["state"], done["abandoned_ts"]) == ("EXPIRED", done["completed_ts"])
     assert "exit_code" not in done
+    assert is_listed(swarm, done, "EXPIRED")
+
+
+def is_listed(swarm: Swarm, done: dict[str, Any], state: str) -> bool:
+    return done["task_id"] in [one["task_id"] for one in swarm.call("tasks.list", state=state, limit=5)["items"]]
 
 
 def test_better_priorities_run_first_and_equal_ones_in_order(swarm):
@@ -183,6 +195,8 @@ def test_output_grows_while_the_command_runs(swarm):
     task = swarm.new(SH, "-c", script)
     wait_for(lambda: swarm.output(task) == "one\n", "the first line")
     assert swarm.call("task.stdout", task_id=task)["state"] == "RUNNING"
+    assert is_listed(swarm, {"task_id": task}, "RUNNING")
+    assert is_listed(swarm, {"task_id": task}, "PENDING_RUNNING")
     running = swarm.call("task.result", task_id=task)
     assert not {"duration", "exit_code", "completed_ts"} & set(running)
     swarm.call("task.cancel", task_id=task, body={"kill_running": True})
@@ -204,6 +218,25 @@ def test_a_run_is_shown_by_its_own_id(swarm):
     assert (run["task_id"], run["try_number"], run["state"]) == (done["run_id"], "1", "COMPLETED")
     assert not {"tags", "user"} & set(run)
     assert swarm.refused("task.result", task_id=done["run_id"][:-1] + "2")[0] == 404
+
+
+def test_a_task_that_triggers_others_is_shown_with_them_and_takes_them_along(swarm):
+    parent = swarm.new(SH, "-c", "echo up; exec sleep 60", user="ann")
+    wait_for(lambda: swarm.output(parent) == "up\n", "the first word")
+    run = swarm.call("task.result", task_id=parent)["run_id"]
+    waits = {"dimensions": pairs(pool="default", os="Haiku"), "wait_for_capacity": True}
+    children = [swarm.new("true", parent_task_id=run, user="bob", **waits) for _ in range(2)]
+    asked = swarm.call("task.request", task_id=children[0])
+    told = swarm.call("tasks.new", body=a_task(parent_task_id=run, user="bob", evaluate_only=True, **waits))["request"]
+    assert {**told, "created_ts": asked["created_ts"], "task_id": children[0]} == asked
+    assert (asked["parent_task_id"], asked["root_task_id"], asked["user"]) == (run, parent, "ann")
+    assert {f"parent_task_id:{run}", "user:ann"} <= set(asked["tags"])
+    assert swarm.call("task.result", task_id=parent)["children_task_ids"] == children
+    listed = {one["task_id"]: one for one in swarm.call("tasks.list", limit=3)["items"]}
+    assert listed[parent]["children_task_ids"] == children
+    assert "children_task_ids" not in listed[children[0]]
+    swarm.call("task.cancel", task_id=parent, body={"kill_running": True})
+    assert [swarm.ended(child)["state"] for child in children] == ["CANCELED", "CANCELED"]
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -255,7 +288,10 @@ def test_a_named_cache_outlives_its_task_and_becomes_a_dimension(swarm):
     wait_for(lambda: name in caches_of(swarm), "the cache among the bot's dimensions")
     third = swarm.run("true", dimensions=pairs(pool="default", caches=name))
     assert third["state"] == "COMPLETED"
-    assert second["performance_stats"]["bot_overhead"] >= 0
+    stats = second["performance_stats"]
+    parts = {"named_caches_install", "named_caches_uninstall", "cache_trim", "cleanup"}
+    assert set(stats) == {"bot_overhead", *parts}
+    assert stats["bot_overhead"] > sum(stats[part]["duration"] for part in parts) > 0, "where the time went"
 
 
 def caches_of(swarm: Swarm) -> list[str]:
@@ -267,3 +303,12 @@ def test_substitutions_are_made(swarm):
     script = "echo $SWARMING_HEADLESS $SWARMING_BOT_ID; test -d $0 && echo a folder; echo $1"
     done = swarm.run(SH, "-c", script, "${ISOLATED_OUTDIR}", "${SWARMING_TASK_ID}x${EXECUTABLE_SUFFIX}")
     assert swarm.output(done["task_id"]) == f"1 b1\na folder\n{done['run_id']}x\n"
+
+
+def test_a_command_finds_its_realm_its_bot_and_its_deadline_in_its_context(swarm):
+    done = swarm.run(SH, "-c", "cat $LUCI_CONTEXT", realm="lab:try")
+    told = json.loads(swarm.output(done["task_id"]))
+    assert told["realm"] == {"name": "lab:try"}
+    assert told["swarming"]["task"]["server"] == swarm.server.url
+    assert {"id:b1", "pool:default"} <= set(told["swarming"]["task"]["bot_dimensions"])
+    assert told["deadline"]["soft_deadline"] > time.time()

@@ -12,12 +12,15 @@ import pytest
 
 from myrmidon.server.door import Role, Route, Style
 from myrmidon.server.routes import every_route
+from tests.server.doors import a_task as native_task
 from tests.server.inside import BOT, Inside, inside
-from tests.v1.swarm import NEW, OLD, a_task, pairs
+from tests.v1.swarm import NEW, OLD, Checker, a_task, pairs
 
 TABLE = [line for line in every_route() if line.style is not Style.OURS]
 BODIES: dict[str, Any] = {"tasks/new": a_task(), "tasks/cancel": {"tags": ["none:such"]}}
-QUERIES = {"tasks/count": "?start=0", "tasks/get_states": "?task_id=5cee4880088100"}
+QUERIES = {"tasks/count": "&start=0", "tasks/get_states": "&task_id=5cee4880088100"}
+ODD = "?limit=5&alt=json&prettyPrint=false&fields=items&is_mp=True&extra_args=x&inputs_ref=&containment=y&cursor="
+"""What old clients add to whatever they call."""
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +39,29 @@ def fill_in(app: Inside, route: Route) -> tuple[str, Any]:
     task = ""
     if "{task_id}" in route.path:
         task = app.post(f"{NEW}swarming/v1/tasks/new", a_task(), token=app.token("user")).json["task_id"]
-    path = route.path.format(task_id=task, bot_id=BOT) + QUERIES.get(rest, "")
+    path = route.path.format(task_id=task, bot_id=BOT) + ODD + QUERIES.get(rest, "")
     return path, BODIES.get(rest, {}) if route.method == "POST" else None
 
 
+@pytest.fixture(scope="module")
+def document(app: Inside) -> Any:
+    return app.get(f"{NEW}discovery/v1/apis/swarming/v1/rest", token="").json
+
+
+def promised(document: Any, route: Route) -> Any:
+    """What the document says of a route's answers; None for those that are not part of the API itself."""
+    methods = [one for held in document["resources"].values() for one in held["methods"].values()]
+    rest = route.path.partition("swarming/v1/")[2]
+    found = [one["response"] for one in methods if (one["httpMethod"], one["path"]) == (route.method, rest)]
+    return found[0] if found else None
+
+
 @pytest.mark.parametrize("route", TABLE, ids=name_of)
-def test_only_those_in_the_table_may_call(app: Inside, route: Route) -> None:
+def test_only_those_in_the_table_may_call_and_get_what_the_document_says(
+    app: Inside, route: Route, document: Any
+) -> None:
+    schema = promised(document, route)
+    assert (schema is None) == ("/discovery/" in route.path or route.path.startswith("/auth/"))
     for role in Role:
         app.meet_bot()
         path, body = fill_in(app, route)
@@ -49,6 +69,8 @@ def test_only_those_in_the_table_may_call(app: Inside, route: Route) -> None:
         expected = 200 if role in route.who else 401 if role is Role.NOBODY else 403
         assert reply.status == expected, (role, reply)
         assert reply.headers["content-type"] == "application/json"
+        if reply.status == 200 and schema is not None:
+            Checker(document["schemas"]).check(reply.json, schema, route.path)
 
 
 def test_both_prefixes_have_the_same_routes() -> None:
@@ -148,3 +170,21 @@ def test_every_look_works_on_every_database(db_url: str, tmp_path: Path) -> None
 
 
 UUID = "00000000-0000-0000-0000-00000000000{}"
+
+
+def test_a_page_has_200_tasks_and_a_key_with_very_many_values_is_listed_without_them(tmp_path: Path) -> None:
+    with inside(tmp_path) as app:
+        for part in range(2):
+            tasks = [native_task(tags=[f"build:{part}-{n}", f"few:{part}"]) for n in range(101)]
+            assert app.post("/api/v1/tasks", {"tasks": tasks}).status == 200
+            known = {one["key"]: one["values"] for one in app.get("/api/v1/tasks/tags").json["tags"]}
+            assert len(known["build"]) == (101, 0)[part]
+        assert known["few"] == ["0", "1"]
+        app.post("/api/v1/groups", {"name": "other"})
+        assert app.get("/api/v1/tasks/tags", token=app.token("viewer", "other")).json == {"tags": []}
+        api = f"{NEW}swarming/v1/"
+        page = app.get(f"{api}tasks/list").json
+        assert len(page["items"]) == 200
+        rest = app.get(f"{api}tasks/list?cursor={page['cursor']}").json
+        assert (len(rest["items"]), "cursor" in rest) == (2, False)
+        assert len(app.get(f"{api}tasks/requests?limit=1000").json["items"]) == 202

@@ -54,10 +54,17 @@ def query(hand: Hand, path: str | None, *, limit: int, list_methods: bool) -> No
 def _joined(
     hand: Hand, path: str, params: dict[str, Any], found: dict[str, Any], noun: str, limit: int
 ) -> dict[str, Any]:
-    """A list over as many pages as the limit takes; its cursor leads on where there is more."""
-    rows = list(found[noun])
+    """A list over as many pages as the limit takes; its cursor leads on where there is more.
+
+    Nothing may lie between the last row and the cursor, so the last page is asked for with as many rows as are wanted.
+    """
+    rows, page = list(found[noun]), len(found[noun])
+    if limit and page > limit and found.get("cursor"):
+        found = _decoded(hand.client.query(path, **{**params, "limit": limit})) or {}
+        rows = found.get(noun, [])
     while found.get("cursor") and (not limit or len(rows) < limit):
-        found = _decoded(hand.client.query(path, **{**params, "cursor": found["cursor"]})) or {}
+        fewer = {"limit": limit - len(rows)} if limit and limit - len(rows) < page else {}
+        found = _decoded(hand.client.query(path, **{**params, **fewer, "cursor": found["cursor"]})) or {}
         rows += found.get(noun, [])
     return {**found, noun: rows[:limit] if limit else rows}
 

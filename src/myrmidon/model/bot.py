@@ -34,7 +34,8 @@ class Hello(Struct, frozen=True, kw_only=True):
     """What a bot says of itself at a handshake.
 
     ``session`` grows with every start of the bot; ``holds`` are the runs (task id,
-    run number) that it still works on or has journalled: all others end.
+    run number) that it still works on or has journalled: all others end. ``begun``
+    are tasks that it had begun, as far as it knows, when an earlier process of it ended.
     """
 
     bot_id: str
@@ -48,3 +49,4 @@ class Hello(Struct, frozen=True, kw_only=True):
     quarantined: str | None = None
     maintenance: str | None = None
     holds: list[tuple[int, int]] = []
+    begun: list[int] = []

@@ -105,11 +105,18 @@ def cancel_tagged(
     start: Micros | None = None,
     end: Micros | None = None,
     kill_running: bool = False,
+    request_key: str | None = None,
     rules: Rules = DEFAULT_RULES,
-) -> Drain:
-    """Cancel all tasks that carry all these tags; those created later than now are not meant."""
+) -> Drain | None:
+    """Cancel all tasks that carry all these tags; those created later than now are not meant.
+
+    Said again with the same request key it does not mean what was created meanwhile: None.
+    """
     if not tags:
         raise InvalidRequest([Problem("tags", "[]", "at least one tag, so that nobody cancels everything", "required")])
+    asked = (sorted(set(tags)), start, end, kill_running)
+    if request_key is not None and _was_asked(tx, request_key, asked, group_id=group_id, now=now):
+        return None
     turn = Turn(tx, now, ids, rules)
     until = first_id_at(min(end, now) if end is not None else now) + (1 << 20)
     meant = Tagged(tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running)
@@ -120,27 +127,14 @@ def cancel_tagged(
     return drain
 
 
-def cancel_tagged_once(
-    tx: Tx,
-    tags: Sequence[str],
-    request_key: str,
-    *,
-    group_id: int,
-    now: Micros,
-    ids: IdSource,
-    start: Micros | None = None,
-    end: Micros | None = None,
-    kill_running: bool = False,
-    rules: Rules = DEFAULT_RULES,
-) -> None:
-    """As cancel_tagged, but said again with the same request key it does not mean what was created meanwhile."""
-    key = f"cancel:{sha256(request_key.encode()).hexdigest()}"
-    asked = sha256(json.encode([sorted(set(tags)), start, end, kill_running])).hexdigest()
+def _was_asked(tx: Tx, request_key: str, what: object, *, group_id: int, now: Micros) -> bool:
+    """Whether a mass cancel came with this key before; Conflict when it was another one."""
+    key, asked = f"cancel:{sha256(request_key.encode()).hexdigest()}", sha256(json.encode(what)).hexdigest()
     if task_request.insert_keys(tx, [(group_id, key, asked, task_request.NO_SUBJECT, now)]):
-        when = {"start": start, "end": end}
-        cancel_tagged(tx, tags, group_id=group_id, now=now, ids=ids, kill_running=kill_running, rules=rules, **when)
-    elif task_request.keys(tx, group_id, [key])[key][0] != asked:
+        return False
+    if task_request.keys(tx, group_id, [key])[key][0] != asked:
         raise Conflict("the request key was used for another cancel")
+    return True
 
 
 def cancel_tagged_on(turn: Turn, drain: Drain) -> None:

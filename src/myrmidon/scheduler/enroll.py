@@ -5,14 +5,15 @@ has. It must stop making ids when its slot is gone.
 """
 
 from myrmidon.model.errors import InvalidRequest, Problem, StoreRefused
-from myrmidon.model.ids import SLOTS, IdSource, Micros
+from myrmidon.model.ids import SLOTS, IdSource, Micros, created_ms
 from myrmidon.model.task_to_run import FIFO, LIFO, Order
-from myrmidon.scheduler.policy import DAY, DEFAULT_RULES, Rules
-from myrmidon.store import schedulers, task_queues
+from myrmidon.scheduler.policy import DAY, DEFAULT_RULES, SECOND, Rules
+from myrmidon.store import releases, schedulers, task_queues
 from myrmidon.store.db import Tx
 from myrmidon.store.schedulers import Scheduler
 
 _MOST_AGEING: Micros = 30 * DAY
+_STARTING: Micros = 10 * SECOND
 
 
 def enroll(tx: Tx, address: str, port: int, *, now: Micros, rules: Rules = DEFAULT_RULES) -> Scheduler:
@@ -48,6 +49,17 @@ def leave(tx: Tx, server: Scheduler) -> None:
 def list_servers(tx: Tx) -> list[Scheduler]:
     """Who is alive, and who has been silent."""
     return schedulers.every(tx)
+
+
+def is_nobody_older(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
+    """Whether every server at work knows of all that this one keeps in the database.
+
+    One of before says nowhere which bot zip it would hand out. Neither does one that is just starting, and it has a
+    moment to do so.
+    """
+    alive = [one.id for one in schedulers.every(tx) if one.heartbeat >= now - rules.slot_lease]
+    known = releases.backing(tx)
+    return all(server in known or created_ms(server) * 1000 > now - _STARTING for server in alive)
 
 
 def set_pool(tx: Tx, pool: str, order: Order) -> None:

@@ -4,7 +4,8 @@ Losing the last bot of a queue is told to the queue: tasks there that would not
 wait for a bot move on to their next slice, or end.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct, json, structs
 
@@ -26,6 +27,9 @@ from myrmidon.store import task_queues, task_result, task_to_run
 from myrmidon.store.db import Tx
 from myrmidon.store.drain import CHUNK, Drain
 
+FREE_LOSSES = 2
+"""So often a run of a task may be lost before anybody has seen it begin."""
+_NOT_STARTED = "not_started"
 _STATE_CHARS = 1 << 20
 _OUTDATED = "a newer process of this bot has shaken hands; this one must end"
 
@@ -169,30 +173,51 @@ def _end_unheld(turn: Turn, hello: Hello) -> list[tuple[int, int]]:
     kept = [run for run in mine if (run.task_id, run.run) in held]
     lost = [run for run in mine if run not in kept and run.session < hello.session]
     evidence = Evidence(message="the bot shook hands without this run", boot_id=hello.boot_id)
-    lose_runs(turn, lost, runs, why="bot_restarted", evidence=evidence)
+    lose_runs(turn, lost, runs, why="bot_restarted", evidence=evidence, begun=hello.begun)
     settle(turn)
     return [(run.task_id, run.run) for run in kept]
 
 
-def lose_runs(turn: Turn, lost: Sequence[TaskRun], runs: Sequence[TaskRun], *, why: str, evidence: Evidence) -> None:
-    """Give up live runs of locked tasks; a run that had not begun goes back free of charge."""
+def lose_runs(
+    turn: Turn,
+    lost: Sequence[TaskRun],
+    runs: Sequence[TaskRun],
+    *,
+    why: str,
+    evidence: Evidence,
+    begun: Collection[int] = (),
+) -> None:
+    """Give up live runs of locked tasks; a run that had not begun goes back free of charge.
+
+    A bot tells of the start of a command only if that takes longer than a moment. What kills its bot at once would
+    be tried for ever, so the bot's word counts, that these tasks had ``begun``, and after some losses none is needed.
+    """
     if not lost:
         return
+    begun = {*begun, *_often_lost(turn, lost)}
     tasks = task_result.read(turn.tx, sorted({run.task_id for run in lost}))
     turn.know(tasks)
     again, avoid = [], {}
     for run in lost:
         task = tasks[run.task_id]
         run.evidence = json.encode(evidence).decode()
-        begun = run.started_at is not None
-        verdict = judge_lost(task, why, retries=turn.requests[task.id].retries) if begun else judge_unstarted(task)
-        turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, why if begun else "not_started")
+        counts = run.started_at is not None or run.task_id in begun
+        verdict = judge_lost(task, why, retries=turn.requests[task.id].retries) if counts else judge_unstarted(task)
+        turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, why if counts else _NOT_STARTED)
         others = [other for other in live(runs, task) if other is not run]
         if conclude(turn, task, run, verdict, others):
             again.append(task)
-            if begun:
+            if counts:
                 avoid[task.id] = run.bot_id
     make_ready(turn, again, avoid=avoid)
+
+
+def _often_lost(turn: Turn, lost: Sequence[TaskRun]) -> set[int]:
+    """The tasks that were lost free of charge as often as they may be."""
+    seen = sorted({run.task_id for run in lost if run.started_at is None and run.run > FREE_LOSSES})
+    earlier = task_result.runs_of(turn.tx, seen) if seen else []
+    free = Counter(run.task_id for run in earlier if run.reason == _NOT_STARTED)
+    return {task_id for task_id, count in free.items() if count >= FREE_LOSSES}
 
 
 class Change(Struct, frozen=True, kw_only=True):

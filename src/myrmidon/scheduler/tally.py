@@ -52,8 +52,6 @@ def tally(db: Db, *, now: Micros, rules: Rules = DEFAULT_RULES, most: int = SPAN
             continue
         _look_at(db, waiting[0], now)
         done += 1
-    if done < most:
-        _check_one(db, now)
     return done
 
 
@@ -125,13 +123,24 @@ def _next_look(span: Span, now: Micros) -> Micros:
     return now + min(max(age // 8, LOOK_AGAIN), LOOK_AT_LEAST)
 
 
-def _check_one(db: Db, now: Micros) -> None:
-    """Hold some sealed span against its tasks: an older server changes tasks and opens nothing.
+def check_tallies(db: Db, *, now: Micros) -> int:
+    """Hold every sealed span against its tasks, and open those that do not agree; how many that were.
 
-    Which one, the time decides: sooner or later it is each one's turn, and nothing has to be written down.
+    A server of before changes tasks and opens nothing. Whoever starts, and whoever works beside such a server, calls
+    this: a count is wrong no longer than that takes.
     """
-    span = db.read(partial(tallies.some_span, chance=now // SECOND * 2654435761 % (1 << 32)))
-    if span is None or not span.sealed or span.loose_ids:
-        return
-    if db.read(lambda tx: tallies.ended(tx, span)) != (span.num_tasks, span.seq_sum):
-        db.write(lambda tx: tallies.open_spans(tx, [span.first_id], now))
+    opened, after = 0, -1
+    while page := db.read(partial(tallies.sealed_after, first_id=after, n=SPANS_AT_ONCE)):
+        wrong = [span.first_id for span in page if not db.read(partial(_agrees, span=span))]
+        if wrong:
+            opened += db.write(partial(tallies.open_spans, task_ids=wrong, look_at=now))
+        after = page[-1].first_id
+    return opened
+
+
+def _agrees(tx: Tx, span: Span) -> bool:
+    """Whether the tasks that were tallied are all there, as they were; loose ones may end as they like."""
+    loose = span.loose_ids
+    there, seqs = tallies.ended(tx, span)
+    not_meant, not_meant_seqs = tallies.ended_of(tx, loose) if loose else (0, 0)
+    return (there - not_meant, seqs - not_meant_seqs) == (span.num_tasks - len(loose), span.seq_sum)

@@ -53,6 +53,10 @@ class Client:
         """One page: ``{tasks, cursor}``. Filters: state, tag, name, pool, bot, start, end, sort, limit, cursor."""
         return self._get("tasks", filters)
 
+    def tags(self) -> Json:
+        """``{tags}``: those of the newest tasks, each key with its values."""
+        return self._get("tasks/tags")
+
     def task(self, task_id: str) -> Json:
         """Its request, its result and its runs."""
         return self._get(f"tasks/{_part(task_id)}")

@@ -282,16 +282,16 @@ async def create_token(door: Door, call: Call) -> TokenInfo:
     expires_at = now + wanted.expires_in_s * SECOND if wanted.expires_in_s else None
     row, text = new_token(wanted.name, Role(wanted.role), group_id, now=now, ids=door.ids, expires_at=expires_at)
     if call.request_key is not None:
-        row, text = _derived(door, call, row)
+        row, text = derived(door, call, row)
     stored = await door.write(lambda tx: _keep(tx, row))
     if (stored.name, stored.role, stored.resource_group_id) != (row.name, row.role, row.resource_group_id):
         raise Conflict("The request key was used for another token.")
     return _shown(stored, group, text)
 
 
-def _derived(door: Door, call: Call, row: Token) -> tuple[Token, str]:
+def derived(door: Door, call: Call, row: Token, kind: str = "token") -> tuple[Token, str]:
     """The same token for the same request key of the same caller: a reply that was lost can be asked for again."""
-    seed = hmac.digest(door.keys.secret, f"token\n{call.who.name}\n{call.request_key}".encode(), "sha512")
+    seed = hmac.digest(door.keys.secret, f"{kind}\n{call.who.name}\n{call.request_key}".encode(), "sha512")
     token_id = int.from_bytes(seed[:8], "big") >> 1 or 1
     secret = _url_safe(seed[8:40])
     return Token(token_id, row.name, digest(secret), *_rest(row)), token_text(token_id, secret)

@@ -13,7 +13,7 @@ from myrmidon.server.api_admin import Page
 from myrmidon.server.cursors import read_cursor, show_cursor
 from myrmidon.server.door import READERS, Call, Door, Route
 from myrmidon.store import bot_story, filters, task_queues
-from myrmidon.store.bot_story import Told
+from myrmidon.store.bot_story import Place, Told
 from myrmidon.store.filters import RunLine
 
 _LAST_ID = (1 << 63) - 1
@@ -40,18 +40,13 @@ async def list_events(door: Door, call: Call) -> BotEventList:
     """What happened to a bot, newest first; also after it was deleted, until the retention ends."""
     bot_id, page = call.params["id"], call.query
     kind = f"events {bot_id}"
-    until, seen = door.now() + SECOND, 0
+    place = Place(door.now() + SECOND)
     if page.cursor:
-        until, seen = map(int, read_cursor(door.keys.cursor, kind, page.cursor).split(":"))
+        place = Place(*map(int, read_cursor(door.keys.cursor, kind, page.cursor).split(":")))
     scope = await door.scope(call)
-    found = await door.read(lambda tx: bot_story.story(tx, bot_id, until=until, n=page.limit + seen))
-    shown = found[seen:]
-    more = None
-    if len(shown) == page.limit:
-        last = shown[-1].at
-        again = sum(one.at == last for one in shown) + (seen if last == until else 0)
-        more = show_cursor(door.keys.cursor, kind, f"{last}:{again}")
-    return BotEventList([_event(one, scope) for one in shown], more)
+    found, more = await door.read(lambda tx: bot_story.page(tx, bot_id, place, n=page.limit))
+    cursor = show_cursor(door.keys.cursor, kind, f"{more.until}:{more.seen}") if more else None
+    return BotEventList([_event(one, scope) for one in found], cursor)
 
 
 def _event(one: Told, scope: int | None) -> BotEventInfo:
@@ -129,8 +124,14 @@ class DimensionList(Struct, frozen=True):
 
 
 async def list_dimensions(door: Door, call: Call) -> DimensionList:
-    """Which dimensions there are to ask for; counted anew when the last count is older than a few seconds."""
-    pool, now = call.query.pool, door.now()
+    """Which dimensions there are to ask for."""
+    values, at = await counted_dimensions(door, call.query.pool)
+    return DimensionList([DimensionInfo(key, found) for key, found in values.items()], at)
+
+
+async def counted_dimensions(door: Door, pool: str | None) -> tuple[dict[str, dict[str, int]], Micros]:
+    """How many bots have each value of each dimension; counted anew when that was more than a few seconds ago."""
+    now = door.now()
     kept = door.memory.counted.get(pool)
     if kept is None or now - kept[0] > COUNT_AGAIN:
         found = await door.read(partial(task_queues.counted, pool=pool))
@@ -140,7 +141,7 @@ async def list_dimensions(door: Door, call: Call) -> DimensionList:
     values: dict[str, dict[str, int]] = {}
     for key, value, count in kept[1]:
         values.setdefault(key, {})[value] = count
-    return DimensionList([DimensionInfo(key, found) for key, found in values.items()], kept[0])
+    return values, kept[0]
 
 
 ROUTES = (

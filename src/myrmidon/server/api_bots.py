@@ -20,9 +20,6 @@ from myrmidon.store import filters
 from myrmidon.store.db import Tx
 from myrmidon.store.filters import BotFilter
 
-_LAST_ID = (1 << 63) - 1
-_DELETED = "bot_deleted"
-
 Busy: TypeAlias = Mapping[str, Sequence[tuple[int, int, int]]]
 """Runs under way by bot: task, run, resource group."""
 
@@ -76,12 +73,12 @@ async def list_bots(door: Door, call: Call) -> BotList:
     wanted = BotFilter(dimensions=query.dimension, state=query.state)
     scope = await door.scope(call)
 
-    def look(tx: Tx) -> tuple[list[Bot], Busy]:
+    def look(tx: Tx) -> tuple[list[str], list[Bot], Busy]:
         ids = filters.bots(tx, wanted, after=after, n=query.limit)
-        return bots.read_many(tx, ids), filters.busy_with(tx, ids)
+        return ids, bots.read_many(tx, ids), filters.busy_with(tx, ids)
 
-    found, busy = await door.read(look)
-    more = show_cursor(door.keys.cursor, "bots", found[-1].id) if len(found) == query.limit else None
+    ids, found, busy = await door.read(look)  # one that was deleted meanwhile does not end the list
+    more = show_cursor(door.keys.cursor, "bots", ids[-1]) if len(ids) == query.limit else None
     return BotList([_summary(door, bot, busy, scope) for bot in found], more)
 
 
@@ -203,18 +200,7 @@ async def terminate_bot(door: Door, call: Call) -> BotChanged:
 
 async def delete_bot(door: Door, call: Call) -> Done:
     """Forget a bot. Saying it again is the same as saying it once."""
-    bot_id, now = call.params["id"], door.now()
-
-    def forget(tx: Tx) -> None:
-        try:
-            fleet.delete_bot(tx, bot_id, now=now, ids=door.ids, rules=door.rules)
-        except NotFound:
-            last = bots.events(tx, bot_id, before=_LAST_ID, n=1)
-            if not last or last[0][2] != _DELETED:
-                raise
-
-    await door.write(forget)
-    door.hub.forget(bot_id)
+    await terminate.forget_bot(door, call.params["id"])
     return Done()
 
 

@@ -99,10 +99,9 @@ async def list_releases(door: Door, call: Call) -> ReleaseList:
 
 
 def _shown(door: Door, one: Known) -> ReleaseInfo:
-    state = one.state if one.state in (Fate.BAD, Fate.CANARY, Fate.NEW) else "active" if one.active else "old"
     return ReleaseInfo(
         digest=one.digest,
-        state=state,
+        state=_word_for(door, one),
         created_at=one.created_at,
         changed_at=one.changed_at,
         who=one.who,
@@ -111,6 +110,12 @@ def _shown(door: Door, one: Known) -> ReleaseInfo:
         num_failures=one.num_failures,
         canary_share=door.hub.canary_share if one.digest == door.hub.canary else None,
     )
+
+
+def _word_for(door: Door, one: Known) -> str:
+    if one.state in (Fate.BAD, Fate.NEW) or one.digest == door.hub.canary:
+        return one.state
+    return "active" if one.active else "old"  # a trial that the next release has cut short is over, too
 
 
 async def revert_release(door: Door, call: Call) -> ReleaseInfo:

@@ -17,6 +17,7 @@ from myrmidon.server.api_admin import Name
 from myrmidon.server.door import WRITERS, Call, Door, Route
 from myrmidon.server.placing import place
 from myrmidon.server.pool_rules import ruled
+from myrmidon.server.unserved import check_no_files
 from myrmidon.store.db import Tx
 
 MANY = 32
@@ -128,6 +129,7 @@ def _drafted(door: Door, call: Call, part: range, now: Micros) -> list[Draft | M
                 rules=door.rules,
                 said=said,
             )
+            check_no_files(draft.request)
             drafts.append(draft)
         except MyrmidonError as error:
             drafts.append(error)

@@ -18,7 +18,7 @@ from myrmidon.server.api_admin import Limit
 from myrmidon.server.api_submit import shown_id
 from myrmidon.server.cursors import read_cursor, show_cursor
 from myrmidon.server.door import READERS, Call, Door, Route
-from myrmidon.store import filters, task_request, task_result
+from myrmidon.store import filters, run_views, task_request, task_result
 from myrmidon.store import job as jobs
 from myrmidon.store.db import Tx
 from myrmidon.store.filters import TaskFilter, TaskLine
@@ -237,6 +237,9 @@ def _run_info(run: TaskRun) -> RunInfo:
 
 # ---------------------------------------------------------------- lists
 
+TAGS_LOOKED_AT = 2000
+MOST_VALUES = 128
+
 
 class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All conditions must hold. ``start`` and ``end`` bound the time of creation."""
@@ -330,6 +333,34 @@ def _summary(line: TaskLine, names: dict[int, str]) -> TaskSummary:
     )
 
 
+class TagInfo(Struct, frozen=True):
+    """A key of tags and its values; without values when there are very many."""
+
+    key: str
+    values: list[str]
+
+
+class TagList(Struct, frozen=True):
+    tags: list[TagInfo]
+
+
+async def list_tags(door: Door, call: Call) -> TagList:
+    """The tags of the newest tasks, to search by."""
+    return TagList([TagInfo(key, values) for key, values in (await known_tags(door, call)).items()])
+
+
+async def known_tags(door: Door, call: Call) -> dict[str, list[str]]:
+    """Keys and values of the tags of the newest tasks that the caller sees; of a key with very many only the key."""
+    scope = await door.scope(call)
+    texts = await door.read(lambda tx: run_views.newest_tags(tx, group_id=scope, n=TAGS_LOOKED_AT))
+    values: dict[str, set[str]] = {}
+    for text in set(texts):
+        for tag in json.decode(text, type=list[str]):
+            key, _, value = tag.partition(":")
+            values.setdefault(key, set()).add(value)
+    return {key: sorted(found) if len(found) < MOST_VALUES else [] for key, found in sorted(values.items())}
+
+
 ROUTES = (
     Route(
         method="GET",
@@ -339,6 +370,14 @@ ROUTES = (
         query=TaskQuery,
         out=TaskList,
         summary="Tasks by what they are like",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/tasks/tags",
+        call=list_tags,
+        who=READERS,
+        out=TagList,
+        summary="The tags of the newest tasks",
     ),
     Route(
         method="GET", path="/api/v1/tasks/{id}", call=get_task, who=READERS, out=TaskInfo, summary="One task in full"

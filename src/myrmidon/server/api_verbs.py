@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -67,16 +68,18 @@ class Began(Struct, frozen=True):
 async def cancel_tagged(door: Door, call: Call) -> Began:
     body: CancelMany = call.body
     group_id = await door.group_of(call, body.group)
-    now = door.now()
-    how: dict[str, Any] = {"start": body.start, "end": body.end, "kill_running": body.kill_running, "rules": door.rules}
-
-    def stop(tx: Tx) -> None:
-        if call.request_key is None:
-            canceling.cancel_tagged(tx, body.tags, group_id=group_id, now=now, ids=door.ids, **how)
-        else:
-            key = call.request_key
-            canceling.cancel_tagged_once(tx, body.tags, key, group_id=group_id, now=now, ids=door.ids, **how)
-
+    stop = partial(
+        canceling.cancel_tagged,
+        tags=body.tags,
+        group_id=group_id,
+        now=door.now(),
+        ids=door.ids,
+        start=body.start,
+        end=body.end,
+        kill_running=body.kill_running,
+        request_key=call.request_key,
+        rules=door.rules,
+    )
     await door.write(stop)
     return Began()
 
@@ -144,10 +147,11 @@ async def explain_task(door: Door, call: Call) -> Why:
         return explaining.explain(tx, task_id)
 
     found = await door.read(look)
+    resting = found.state == TaskState.READY and door.fleet.asleep
     return Why(
         task_id=show_task(found.task_id),
         state=found.state,
-        summary=found.summary,
+        summary="No bot gets any task: bots.toml says that the fleet is asleep." if resting else found.summary,
         waiting_on=[show_task(parent) for parent in found.waiting_on],
         unreachable=found.unreachable,
         held=found.held,

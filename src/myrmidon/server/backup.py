@@ -23,6 +23,7 @@ from myrmidon.model.errors import StoreRefused
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import enroll
 from myrmidon.scheduler.policy import DEFAULT_RULES
+from myrmidon.server.door import clock
 from myrmidon.server.settings import Settings
 from myrmidon.store import log as logs
 from myrmidon.store import sqlite
@@ -57,7 +58,7 @@ def backup(settings: Settings, folder: Path) -> About:
         # The logs come last: then no task of the copy lacks what it had written by then.
         for one, name, is_log in ((url, MAIN, False), (log_url, LOGS, True)):
             _export(one, fresh / name, logs_only=is_log, durable=settings.durable)
-        about = About(version("myrmidon"), _now(), url.partition(":")[0])
+        about = About(version("myrmidon"), clock(), url.partition(":")[0])
         (fresh / ABOUT).write_bytes(msgspec.json.encode(about))
         for path in [*fresh.iterdir(), fresh]:
             _to_disk(path)
@@ -76,7 +77,7 @@ def _export(url: str, to: Path, *, logs_only: bool, durable: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="export-", dir=to.parent) as place:
         export = f"{place}/{to.name}"
         with _opened(url, durable=durable) as source, _opened(f"sqlite:///{export}", durable=False) as target:
-            migrate(target, _now())
+            migrate(target, clock())
             copy(source, target, logs=logs_only)
             sqlite.backup_file(export, to)  # one file, without the others that SQLite keeps beside a working one
 
@@ -97,7 +98,7 @@ def restore(settings: Settings, folder: Path, *, replace: bool = False) -> About
                 kept.enter_context(_opened(f"sqlite:///{_copied(kept, folder / name)}")) for name in (MAIN, LOGS)
             )
             target = kept.enter_context(_opened(settings.database_url, durable=settings.durable))
-            migrate(target, _now())
+            migrate(target, clock())
             _check_unused(target)
             copy(main, target, logs=False)
             copy(log, target, logs=True)
@@ -156,7 +157,7 @@ def copy_db(from_url: str, to_url: str, *, durable: bool = True) -> dict[str, Co
         target = opened.enter_context(_opened(to_url, durable=durable))
         target_logs = _logs_of(opened, to_url, target, durable=durable)
         for one in (source, target, target_logs):
-            migrate(one, _now())
+            migrate(one, clock())
         for one in (source, target):
             _check_unused(one)
         done = copy(source, target, logs=False)
@@ -168,13 +169,13 @@ def _logs_of(opened: ExitStack, url: str, db: Db, *, durable: bool) -> Db:
     if log_url == url:
         return db
     log_db = opened.enter_context(_opened(log_url, durable=durable))
-    migrate(log_db, _now())
+    migrate(log_db, clock())
     return log_db
 
 
 def _check_unused(db: Db) -> None:
     """Whoever serves a database server's database has left its mark there a moment ago; on SQLite a lock tells."""
-    alive = _now() - DEFAULT_RULES.slot_lease
+    alive = clock() - DEFAULT_RULES.slot_lease
     busy = [one for one in db.read(enroll.list_servers) if one.heartbeat >= alive]
     if busy:
         at = ", ".join(f"{one.address}:{one.port}" for one in busy)
@@ -196,7 +197,3 @@ def _to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _now() -> Micros:
-    return time.time_ns() // 1000

@@ -1,6 +1,7 @@
 """Bot groups: what an administrator has decided for bots by their ids, read from ``bots.toml``.
 
     trusted = ["pool"]                      # dimensions that never come from the bots themselves
+    asleep = false                          # true: no bot gets any task
 
     [[group]]
     name = "lab"
@@ -35,7 +36,7 @@ MOST_GROUPS = 10_000
 MOST_BOTS = 100_000
 """Ids that all ranges of all groups may stand for."""
 _CHARS = 256
-_TOP = frozenset({"trusted", "group"})
+_TOP = frozenset({"trusted", "asleep", "group"})
 _FIELDS = frozenset({"name", "bots", "prefixes", "default", "dimensions", "owners", "script", "settings"})
 _RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 SCRIPT = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_\-.]*\.py")
@@ -80,8 +81,11 @@ NOTHING_GIVEN = Given()
 class BotGroups:
     """All groups of a fleet, ready to be asked."""
 
-    def __init__(self, groups: Collection[BotGroup], trusted: Collection[str], scripts: Mapping[str, str]) -> None:
+    def __init__(
+        self, groups: Collection[BotGroup], trusted: Collection[str], scripts: Mapping[str, str], *, asleep: bool
+    ) -> None:
         self.groups = list(groups)
+        self.asleep = asleep
         self._by_id = {bot_id: group for group in groups for bot_id in group.bots}
         self._by_prefix = [(prefix, group) for group in groups for prefix in group.prefixes]
         self._default = next((group for group in groups if group.default), None)
@@ -128,7 +132,7 @@ def read_groups(check: Checker, raw: object, scripts: Mapping[str, str]) -> BotG
     room = [MOST_BOTS]
     groups = [_group(check, table, ("group", i), scripts, room) for i, table in enumerate(tables)]
     _compare(check, groups)
-    return BotGroups(groups, trusted, scripts)
+    return BotGroups(groups, trusted, scripts, asleep=check.boolean(given, "asleep", ()))
 
 
 def _group(check: Checker, raw: object, path: Path, scripts: Mapping[str, str], room: list[int]) -> BotGroup:

@@ -16,12 +16,15 @@ from myrmidon.server.seats import Seat
 from myrmidon.store import bot as bots
 from myrmidon.store.db import Tx
 
+TELL_SOON: Micros = 10 * SECOND
 TELL_AGAIN: Micros = 600 * SECOND
+_LONGER = 6
+"""The answer that told a bot may have been lost, so it is told again soon; each time after that much longer."""
 TOLD = {"update": "request_update", "restart": "request_restart"}
 
 
 def order_for(door: Door, seat: Seat) -> str | None:
-    """What the bot is told to do besides its work. Of the same update or restart it is told once in a while only.
+    """What the bot is told to do besides its work. Of the same update or restart it is told less and less often.
 
     A bot that cannot update goes on with the version it has: better an old soldier than none. It carries orders out
     between its tasks.
@@ -36,9 +39,10 @@ def order_for(door: Door, seat: Seat) -> str | None:
     else:
         return None
     now = door.now()
-    if what == seat.told and now - seat.told_at < TELL_AGAIN:
+    times = seat.times_told if what == seat.told else 0
+    if times and now - seat.told_at < min(TELL_SOON * _LONGER ** (times - 1), TELL_AGAIN):
         return None
-    seat.told, seat.told_at = what, now
+    seat.told, seat.told_at, seat.times_told = what, now, times + 1
     return order
 
 

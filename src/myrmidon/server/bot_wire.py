@@ -42,6 +42,8 @@ class Handshake(Struct, kw_only=True, frozen=True):
     version: str = ""
     boot_id: str = ""
     holds: list[str] = []
+    begun: list[str] = []
+    """Tasks that an earlier process of this bot had begun when it ended; among them those that it never reported."""
     quarantined: str | None = None
     maintenance: str | None = None
 
@@ -205,6 +207,8 @@ class Assigned(Struct, kw_only=True, frozen=True, gc=False):
     resource_group: str | None = None
     cache_hints: dict[str, int] | UnsetType = UNSET
     """How large the caches of this task get, as far as that is known."""
+    realm: str | UnsetType = UNSET
+    """The realm of a task of Swarming's API, which its command finds in LUCI_CONTEXT."""
     terminate: bool | UnsetType = UNSET
     """There is nothing to run: the bot finishes what it has, reports this run, and ends."""
 
@@ -380,5 +384,11 @@ def assigned(
         service_account=work.service_account,
         resource_group=group,
         cache_hints=hints(todo) if hints is not None and todo.caches else UNSET,
+        realm=_realm(work.metadata) if work.metadata != "{}" else UNSET,
         terminate=UNSET if todo.command or function else True,
     )
+
+
+def _realm(metadata: str) -> str | UnsetType:
+    realm = msgspec.json.decode(metadata).get("realm")
+    return realm if isinstance(realm, str) and realm else UNSET

@@ -15,6 +15,7 @@ from msgspec import json
 
 from myrmidon.model import dimensions
 from myrmidon.model.ids import Micros
+from myrmidon.model.task_checks import CACHE_NAME
 from myrmidon.model.task_request import Properties
 from myrmidon.scheduler.policy import DAY
 from myrmidon.server.door import Door
@@ -80,7 +81,7 @@ def _is_news(known: Hint | None, size: int, now: Micros) -> bool:
 def percentile(sizes: Iterable[int]) -> int:
     """95 of 100 are no larger."""
     found = sorted(sizes)
-    return found[min(len(found) - 1, len(found) * 95 // 100)]
+    return found[-(-len(found) * 95 // 100) - 1]
 
 
 def _gather(tx: Tx, lately: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str, str], list[int]]:
@@ -93,7 +94,7 @@ def _gather(tx: Tx, lately: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, 
         os = os_family(sets.get("os", frozenset()))
         for pool in sets.get("pool", ()):
             for name, size in caches.items():
-                if 0 < len(name) <= _NAME_CHARS and 0 <= size <= _LARGEST:
+                if len(name) <= _NAME_CHARS and CACHE_NAME.fullmatch(name) and 0 <= size <= _LARGEST:
                     sizes[pool, os, name].append(size)
     return sizes
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from myrmidon.model.errors import BrokenPromise, InvalidRequest, NotFound, Problem, Stopping, WrongState
 from myrmidon.model.ids import Micros, show_run
@@ -90,7 +90,7 @@ async def exchange(door: Door, call: Call) -> bytes:
     try:
         await _hear(door, bot_id, ask.session, ask.config)
         await hear_change(door, bot_id, ask)
-        turn = await _first_turn(door, bot_id, ask)
+        turn = await _first_turn(door, bot_id, _allowed(door, bot_id, ask))
         if not turn.urgent:
             turn = await _wait_for_more(door, ask, turn, until)
     except WrongState:
@@ -114,6 +114,11 @@ async def exchange(door: Door, call: Call) -> bytes:
             zip_hmac=zip_hmac(bearer, wanted) if wanted else None,
         )
     )
+
+
+def _allowed(door: Door, bot_id: str, ask: Exchange) -> Exchange:
+    """What a bot says, without its wish for tasks if it gets none now; what it has it may finish."""
+    return ask if not ask.n or door.fleet.may_work(bot_id) else structs.replace(ask, n=0)
 
 
 async def _hear(door: Door, bot_id: str, session: int, config: str | None) -> None:
@@ -189,10 +194,11 @@ async def _wait_for_more(door: Door, ask: Exchange, turn: Turn, until: float) ->
     clock = asyncio.get_running_loop().time
     holds = tuple(run_of(shown)[0] for shown, _ in ask.holds)
     while not turn.urgent and (left := until - clock()) > 0:
-        if ask.n > 0 and hub.may_have_work(seat) and not door.stopping:
+        n = _allowed(door, seat.bot_id, ask).n
+        if n > 0 and hub.may_have_work(seat) and not door.stopping:
             turn = await _next_turn(door, ask, seat, _CAME_MEANWHILE)
         else:
-            woken = await hub.wait(seat, left, nonce=ask.nonce, n=ask.n, holds=holds)
+            woken = await hub.wait(seat, left, nonce=ask.nonce, n=n, holds=holds)
             if woken is TIME_IS_UP or hub.seats.get(seat.bot_id) is not seat:
                 break
             seat.seen_at = door.now()
@@ -211,9 +217,8 @@ _CAME_MEANWHILE = Woken()
 
 async def _next_turn(door: Door, ask: Exchange, seat: Seat, woken: Woken) -> Turn:
     """A held poll goes on: what it had to say has been said."""
-    again = Exchange(
-        session=ask.session, nonce=ask.nonce, n=ask.n, wait_s=ask.wait_s, holds=ask.holds, config=ask.config
-    )
+    n = _allowed(door, seat.bot_id, ask).n
+    again = Exchange(session=ask.session, nonce=ask.nonce, n=n, wait_s=ask.wait_s, holds=ask.holds, config=ask.config)
     if woken is LOOK and not ask.holds:
         return await _first_turn(door, seat.bot_id, again)
     return await _write_turn(door, seat.bot_id, again, seat_of(door, seat.bot_id, seat.session), woken)

@@ -7,6 +7,7 @@ returns leaves the server before the write it tells of is on disk.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,7 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler import enroll, share
 from myrmidon.scheduler.policy import Rules
+from myrmidon.scheduler.sweep import count_no_resource
 from myrmidon.server.fleet_config import NO_CONFIG, FleetConfig, check_folder
 from myrmidon.server.keys import Keys, open_keys
 from myrmidon.server.metrics import Metrics
@@ -169,7 +171,6 @@ class Door:
         server: Scheduler,
         ids: IdSource,
         metrics: Metrics | None = None,
-        clock: Callable[[], Micros] | None = None,
     ) -> None:
         self.settings = settings
         self.db = db
@@ -192,8 +193,10 @@ class Door:
         """Ids of resource groups by name; one that was deleted is found out when it is used."""
         self.group_names: dict[int, str] = {}
         """The same the other way round; a group never changes its name."""
-        self.now: Callable[[], Micros] = clock or _clock
+        self.now: Callable[[], Micros] = clock
         """The only clock of the server."""
+        self.draw: Callable[[int], int] = random.randrange
+        """Its only dice: a number from 0 to below the one given; nothing secret comes of it."""
         self.started_at: Micros = self.now()
         self.skew: Micros = 0
         """How far this clock was ahead of the database's when they were last compared."""
@@ -226,7 +229,13 @@ class Door:
 
     def _tell(self, writing: asyncio.Future[tuple[T, Notes]]) -> None:
         if not writing.cancelled() and writing.exception() is None:
-            self.hub.tell(writing.result()[1])
+            self.tell(writing.result()[1])
+
+    def tell(self, notes: Notes) -> None:
+        """Those who wait, and the metrics, hear of what was just committed."""
+        if given_up := count_no_resource(notes.told):
+            self.metrics.no_resource(given_up)
+        self.hub.tell(notes)
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
         """Run fn on a reader."""
@@ -319,7 +328,7 @@ def open_door(settings: Settings, *, address: str, port: int) -> Door:
 
 
 def _opened(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) -> Door:
-    now = _clock()
+    now = clock()
     for one in {id(db): db, id(log_db): log_db}.values():
         migrate(one, now)
     if not db.read(configs.position) and (problems := check_folder(settings.config_folder)):
@@ -327,7 +336,7 @@ def _opened(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
         raise InvalidRequest(problems)
     keys = open_keys(db, now)
     rules = settings.rules(keys.secret)
-    skew = abs(db.clock() - _clock())
+    skew = abs(db.clock() - clock())
     if skew > rules.max_skew:
         raise StoreRefused(f"This machine's clock is {skew / 1e6:.1f} s away from the database's; set it right.")
     db.write(partial(run_views.note_version, version=version("myrmidon")[:64], now=now))
@@ -341,7 +350,8 @@ def _opened(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
     return Door(settings, db, log_db, keys=keys, server=server, ids=ids)
 
 
-def _clock() -> Micros:
+def clock() -> Micros:
+    """The time by this machine; whoever has a door asks that one."""
     return time.time_ns() // 1000
 
 

@@ -57,6 +57,14 @@ class FleetConfig(Struct, frozen=True, kw_only=True):
             self.known[bot_id] = self.groups.of(bot_id)
         return self.known[bot_id]
 
+    @property
+    def asleep(self) -> bool:
+        return self.groups is not None and self.groups.asleep
+
+    def may_work(self, bot_id: str) -> bool:
+        """Whether a bot gets tasks: it is in a group, and the fleet is not asleep."""
+        return self.given(bot_id) is not None and not self.asleep
+
     def config_of(self, bot_id: str) -> str:
         """The name of what a bot is given; one that is in no group must shake hands, and hear so."""
         given = self.given(bot_id)

@@ -64,9 +64,13 @@ async def refresh(door: Door) -> bool:
 
 async def _take_over(door: Door, fleet: FleetConfig) -> None:
     before, door.fleet = door.fleet, fleet
+    door.memory.unreadable = 0
     log.info("settings of the fleet", version=fleet.version[:12], who=fleet.who, files=sorted(fleet.files))
+    if fleet.asleep:
+        log.warning("bots.toml says that the fleet is asleep: no bot gets any task")
     for seat in tuple(door.hub.seats.values()):
-        if seat.config is not None and seat.config != fleet.config_of(seat.bot_id):
+        given_other = seat.config is not None and seat.config != fleet.config_of(seat.bot_id)
+        if given_other or fleet.may_work(seat.bot_id) != before.may_work(seat.bot_id):
             door.hub.look(seat.bot_id)
     if door.memory.offers and any(before.files.get(name) != fleet.files.get(name) for name in _RELEASED):
         await rollout.offer_zip(door)
@@ -112,15 +116,17 @@ class Folder:
             files = await door.aside(lambda: read_folder(self._place))
             if await self._print() != seen:
                 return False
-            await self._bring(build(files), seen, first=first)
+            return await self._bring(build(files), seen, first=first)
         except InvalidRequest as error:
             _tell(door, error, "the settings folder is wrong; what was in force stays so")
         return True
 
-    async def _bring(self, fleet: FleetConfig, seen: Print, *, first: bool) -> None:
-        door, files = self._door, fleet.files
-        if fleet.version == door.fleet.version or (first and not files):
-            return
+    async def _bring(self, fleet: FleetConfig, seen: Print, *, first: bool) -> bool:
+        """True when there is nothing left to do about it."""
+        door = self._door
+        in_force = fleet.version == door.fleet.version and not door.memory.unreadable
+        if in_force or (first and not fleet.files):
+            return True
         if first and await self._is_old(fleet, seen):
             log.warning(
                 "the settings folder is as it was earlier, and a newer version is in force; edit a file to go back",
@@ -128,8 +134,8 @@ class Folder:
                 in_force_since=door.fleet.created_at,
                 who=door.fleet.who,
             )
-            return
-        await self._put(fleet, _who(seen))
+            return True
+        return await self._put(fleet, _who(seen))
 
     async def _is_old(self, fleet: FleetConfig, seen: Print) -> bool:
         """Whether this server was merely started again with what it had: others know better by now."""
@@ -137,12 +143,13 @@ class Folder:
             return False
         return await self._door.read(partial(configs.is_known, version=fleet.version))
 
-    async def _put(self, fleet: FleetConfig, who: str) -> None:
+    async def _put(self, fleet: FleetConfig, who: str) -> bool:
+        """Bring an edit into force for all servers; False when others were faster each time."""
         door = self._door
         files = {name: (digest_of(text), text) for name, text in fleet.files.items()}
         for _ in range(_TRIES):
 
-            def put(tx: Tx, newest: int = door.fleet.position) -> int | None:
+            def put(tx: Tx, newest: int = max(door.fleet.position, door.memory.unreadable)) -> int | None:
                 place = configs.put(
                     tx, version=fleet.version, files=files, who=who, now=door.now(), unless_newer=newest
                 )
@@ -150,10 +157,11 @@ class Folder:
                     _order_pools(tx, fleet)
                 return place
 
-            if await door.write(put) is not None:
-                break
-            await refresh(door)  # another server was faster: the edit that comes last counts
-        await refresh(door)
+            done = await door.write(put) is not None
+            await refresh(door)
+            if done:
+                return True  # else another server was faster: the edit that comes last counts
+        return False
 
 
 def _order_pools(tx: Tx, fleet: FleetConfig) -> None:

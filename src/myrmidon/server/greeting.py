@@ -21,7 +21,7 @@ from myrmidon.scheduler import fleet
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server import fleet_sync, rollout
 from myrmidon.server.auth import bot_credential
-from myrmidon.server.bot_groups import NOTHING_GIVEN, Given
+from myrmidon.server.bot_groups import Given
 from myrmidon.server.bot_wire import Exchange, Handshake, Welcomed, encode, run_of
 from myrmidon.server.door import Call, Door, Role
 from myrmidon.server.seats import Seat
@@ -101,6 +101,7 @@ def _hello(call: Call, given: Given, word: tuple[str | None, str | None]) -> Hel
         quarantined=word[0],
         maintenance=word[1],
         holds=[run_of(shown) for shown in body.holds],
+        begun=[run_of(shown)[0] for shown in body.begun],
     )
 
 
@@ -223,8 +224,8 @@ async def hear_change(door: Door, bot_id: str, ask: Exchange) -> None:
     if ask.dimensions is None and known:
         return
     now = door.now()
-    given = door.fleet.given(bot_id) or NOTHING_GIVEN  # one that is in no group any more may finish what it has
-    own = given.apply(ask.dimensions) if ask.dimensions is not None else None
+    given = door.fleet.given(bot_id)  # one that is in no group any more keeps what it had, and finishes that
+    own = given.apply(ask.dimensions) if ask.dimensions is not None and given is not None else None
     change = partial(_change, door=door, bot_id=bot_id, ask=ask, own=own, now=now)
     looked, word = await door.write(change)
     seat = sit(door, bot_id, ask.session, looked)

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler.claim import Claimed
-from myrmidon.scheduler.sweep import count_no_resource
 from myrmidon.server.bot_wire import Exchange
 from myrmidon.server.claims import claim_size, claim_under, measure
 from myrmidon.server.door import Door, in_time
@@ -91,8 +90,6 @@ class Placing:
         good = not writing.cancelled() and writing.exception() is None
         notes = writing.result()[1] if good else Notes()
         notes.queued = {queue: n for queue, n in notes.queued.items() if n > 0}
-        if given_up := count_no_resource(notes.told):
-            self._door.metrics.no_resource(given_up)
         for seat in self._reserved:
             tasks = self._claimed.get(seat) if good else None
             if tasks:
@@ -103,4 +100,4 @@ class Placing:
                 hub.hand_over(seat, (tasks, more))
             else:
                 hub.settle(seat)
-        hub.tell(notes)
+        self._door.tell(notes)

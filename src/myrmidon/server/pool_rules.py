@@ -7,7 +7,6 @@ whom it does not concern. What makes no sense is left to the checks that follow.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,17 +35,20 @@ def ruled(
     """
     pools = door.fleet.pools
     pool = pool_of(raw)
+    group = group or who.group or door.settings.default_group
     rules = pools.pools.get(pool) if pool is not None else _NO_POOL
     if rules is None:
         if pools.closed and who.role is not Role.ADMIN:
             raise _no_such_pool(pool)
         rules = _NO_POOL
     if rules.name:
-        _check_submitter(rules, who, group or who.group or door.settings.default_group)
-    raw, notes = _with_priority(rules, who, raw, group=group or who.group, clamp=clamp)
+        _check_submitter(rules, who, group)
+    raw, notes = _with_priority(rules, who, raw, group=group, clamp=clamp)
     if not rules.name:
         return raw, notes
-    return _with_rules(rules, raw, pools.version, template), notes
+    word, chosen = choose_template(rules, template, chance=door.draw(CHANCES))
+    told = [f"swarming.pool.template:{word}", f"swarming.pool.version:{pools.version}"]
+    return _with_rules(rules, raw, chosen, told), notes
 
 
 def pool_of(raw: Any) -> str | None:
@@ -72,14 +74,12 @@ def _check_submitter(rules: PoolRules, who: Identity, group: str) -> None:
         raise _no_such_pool(rules.name)
 
 
-def may_be_urgent(rules: PoolRules, who: Identity, group: str | None) -> bool:
+def may_be_urgent(rules: PoolRules, who: Identity, group: str) -> bool:
     """The right to priorities below 20: an administrator's, or a token or a group that the pool names."""
-    return who.role is Role.ADMIN or who.name in rules.urgent or (group is not None and group in rules.urgent)
+    return who.role is Role.ADMIN or who.name in rules.urgent or group in rules.urgent
 
 
-def _with_priority(
-    rules: PoolRules, who: Identity, raw: Any, *, group: str | None, clamp: bool
-) -> tuple[Any, list[str]]:
+def _with_priority(rules: PoolRules, who: Identity, raw: Any, *, group: str, clamp: bool) -> tuple[Any, list[str]]:
     priority = raw.get("priority") if type(raw) is dict else None
     if type(priority) is not int or not 0 <= priority < RESERVED_PRIORITY or may_be_urgent(rules, who, group):
         return raw, []
@@ -92,10 +92,8 @@ def _with_priority(
 # ---------------------------------------------------------------- what every task gets
 
 
-def _with_rules(rules: PoolRules, raw: Any, version: str, wish: str) -> Any:
-    word, template = choose_template(rules, wish)
+def _with_rules(rules: PoolRules, raw: Any, template: Template | None, told: list[str]) -> Any:
     tags = raw.get("tags")
-    told = [f"swarming.pool.template:{word}", f"swarming.pool.version:{version}"]
     problems: list[Problem] = []
     slices = [
         _with_template(_with_expiration(one, rules.default_expiration_s), template, number, problems)
@@ -110,12 +108,12 @@ def _with_rules(rules: PoolRules, raw: Any, version: str, wish: str) -> Any:
     }
 
 
-def choose_template(rules: PoolRules, wish: str) -> tuple[str, Template | None]:
-    """Which template counts, and the word for it in the task's tags."""
+def choose_template(rules: PoolRules, wish: str, *, chance: int) -> tuple[str, Template | None]:
+    """Which template counts, and the word for it in the task's tags; ``chance`` was drawn from 0 to 9,999."""
     if wish == SKIP:
         return "skip", None
     canary = rules.canary is not None and wish != CANARY_NEVER
-    if canary and (wish == CANARY_PREFER or random.randrange(CHANCES) < rules.canary_chance):  # noqa: S311
+    if canary and (wish == CANARY_PREFER or chance < rules.canary_chance):
         return "canary", rules.canary
     return ("prod", rules.template) if rules.template is not None else ("none", None)
 

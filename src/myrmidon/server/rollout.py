@@ -17,12 +17,13 @@ import structlog
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import Micros
+from myrmidon.scheduler import enroll
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.bot_zip import bot_files, build_zip, public_url
 from myrmidon.server.door import Door
 from myrmidon.server.seats import Seat
 from myrmidon.server.settings import seconds
-from myrmidon.store import releases, schedulers
+from myrmidon.store import releases
 from myrmidon.store.db import Tx
 from myrmidon.store.releases import Choice, Fate, Known
 
@@ -75,22 +76,18 @@ async def settle(door: Door) -> str:
     """See which zip is for whom, and have that decided where it is not; the digest of the one for all bots."""
     now = door.now()
     since = now - seconds(door.settings.release_grace_s)
-    careful = 0 < door.settings.canary_percent < 100 and await door.read(partial(_all_know, now=now, door=door))
-    choice = await door.read(partial(releases.look, since=since, careful=careful))
+    careful = 0 < door.settings.canary_percent < 100
+    # A server of an older version tells bots of the active release only: beside it a few bots would go to and fro.
+    wait = careful and not await door.read(partial(enroll.is_nobody_older, now=now, rules=door.rules))
+    choice = await door.read(partial(releases.look, since=since, careful=careful, wait=wait))
     if choice is None:
-        choice = await door.write(partial(releases.choose, now=now, since=since, careful=careful))
+        choice = await door.write(partial(releases.choose, now=now, since=since, careful=careful, wait=wait))
     share = await _share(door, choice) if choice.canary else 0
     hub = door.hub
     if (hub.wanted, hub.canary) != (choice.active, choice.canary):
         log.info("releases", active=choice.active[:12], canary=choice.canary[:12], share=share)
     hub.wanted, hub.canary, hub.canary_share = choice.active, choice.canary, share
     return hub.wanted
-
-
-def _all_know(tx: Tx, now: Micros, door: Door) -> bool:
-    """A server of an older version tells bots of the active release only: beside it a few bots would go to and fro."""
-    alive = {one.id for one in schedulers.every(tx) if one.heartbeat >= now - door.rules.slot_lease}
-    return alive <= releases.backing(tx)
 
 
 async def _share(door: Door, choice: Choice) -> int:

@@ -87,6 +87,7 @@ class Seat:
         "seen_at",
         "session",
         "state_at",
+        "times_told",
         "told",
         "told_at",
         "version",
@@ -117,7 +118,8 @@ class Seat:
         self.told = ""
         """The zip that it was last told to run, or what its group gave it when it was last told to restart."""
         self.told_at: Micros = 0
-        """When it was last told to update."""
+        """When that was, and how often it was told so far."""
+        self.times_told = 0
         self.state_at: Micros = 0
         """When its state was last written down."""
         self.nonce = 0

@@ -16,7 +16,7 @@ import structlog
 
 from myrmidon.model.errors import MyrmidonError, StoreError
 from myrmidon.model.ids import Micros
-from myrmidon.scheduler import carry, enroll, sweep
+from myrmidon.scheduler import carry, enroll, sweep, tally
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import Swept
 from myrmidon.server import cache_hints, rollout
@@ -40,6 +40,7 @@ RELEASE_S = 2.0
 FOLDER_S = 2.0
 HINTS_S = 600.0
 AGGREGATE_S = 300.0
+TALLIES_S = 5.0
 BATCH = 1000
 BEATS_AT_ONCE = 500
 _OVERLAP: Micros = 5 * SECOND
@@ -70,6 +71,7 @@ class Service:
         self._known_changes: set[tuple[str, Micros]] = set()
         self._learning: dict[int, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._tallies_are_true = False
 
     async def begin(self) -> None:
         """What must be known before the first bot comes. A database that is away is waited for."""
@@ -100,6 +102,7 @@ class Service:
             "folder": (FOLDER_S, self._folder.look),
             "hints": (HINTS_S, partial(cache_hints.measure, door)),
             "aggregate": (AGGREGATE_S, self.aggregate),
+            "tallies": (TALLIES_S, self.check_tallies),
         }
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(_again(name, *part), name=name) for name, part in parts.items()]
@@ -170,6 +173,16 @@ class Service:
         door = self._door
         if await door.read(task_queues.counted) != await door.read(task_queues.aggregated):
             await door.write(task_queues.aggregate)
+
+    async def check_tallies(self) -> None:
+        """A server of before does not say when it changes what was tallied: it may be at work, or was just now."""
+        door, now = self._door, self._door.now()
+        alone = await door.read(partial(enroll.is_nobody_older, now=now, rules=door.rules))
+        if not (alone and self._tallies_are_true):
+            opened = await door.aside(partial(tally.check_tallies, door.db, now=now))
+            if opened:
+                log.info("an older server has changed tasks that were counted; they are counted anew", spans=opened)
+        self._tallies_are_true = alone
 
     # -- the server among the others
 

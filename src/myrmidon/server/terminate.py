@@ -1,15 +1,20 @@
-"""Ending a bot by hand: one way for both APIs."""
+"""Ending a bot by hand, and forgetting one: one way for both APIs."""
 
 from __future__ import annotations
 
 from functools import partial
 
+from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import show_task
-from myrmidon.scheduler import terminate
+from myrmidon.scheduler import fleet, terminate
 from myrmidon.server.door import Door
 from myrmidon.server.placing import place
+from myrmidon.store import bot as bots
+from myrmidon.store.db import Tx
 
 MOST_REASON = 1000
+_LAST_ID = (1 << 63) - 1
+_DELETED = "bot_deleted"
 
 
 async def terminate_bot(door: Door, bot_id: str, reason: str = "", *, who: str = "") -> str:
@@ -32,3 +37,22 @@ async def terminate_bot(door: Door, bot_id: str, reason: str = "", *, who: str =
     task_id = await place(door, order)
     door.hub.look(bot_id)
     return show_task(task_id)
+
+
+async def forget_bot(door: Door, bot_id: str) -> None:
+    """Forget a bot; its history stays. Saying it again is the same as saying it once.
+
+    NotFound when there never was one.
+    """
+    now = door.now()
+
+    def forget(tx: Tx) -> None:
+        try:
+            fleet.delete_bot(tx, bot_id, now=now, ids=door.ids, rules=door.rules)
+        except NotFound:
+            last = bots.events(tx, bot_id, before=_LAST_ID, n=1)
+            if not last or last[0][2] != _DELETED:
+                raise
+
+    await door.write(forget)
+    door.hub.forget(bot_id)

@@ -10,12 +10,13 @@ from msgspec import Struct, json
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, show_run
-from myrmidon.model.states import RunState
-from myrmidon.scheduler import fleet
+from myrmidon.model.task_result import TaskRun
 from myrmidon.server import v1_messages as v1
 from myrmidon.server import v1_show as show
+from myrmidon.server.api_bot_story import counted_dimensions
 from myrmidon.server.cursors import read_cursor, show_cursor
 from myrmidon.server.door import Call, Door
+from myrmidon.server.terminate import forget_bot
 from myrmidon.server.terminate import terminate_bot as order_end
 from myrmidon.server.v1_tasks import LIMIT, checked_limit
 from myrmidon.server.v1_words import (
@@ -31,15 +32,14 @@ from myrmidon.server.v1_words import (
     user_identity,
 )
 from myrmidon.store import bot as bots
-from myrmidon.store import bot_searches, bot_story, filters, run_views, task_request
+from myrmidon.store import bot_searches, bot_story, filters, run_views, task_request, task_result
 from myrmidon.store.bot import EventLine
 from myrmidon.store.bot_searches import BotSearch
-from myrmidon.store.bot_story import Told
+from myrmidon.store.bot_story import Place, Told
 from myrmidon.store.db import Tx
 from myrmidon.store.run_views import BotRun
 from myrmidon.store.searches import DEDUPED, EVER
 
-DELETED = "bot_deleted"
 MOST_SORTED = 5000
 """Runs of one bot that are sorted by another time than that of their tasks' creation."""
 
@@ -62,7 +62,7 @@ class DimensionsQuery(Struct, frozen=True, kw_only=True):
 
 def _search(query: BotsQuery) -> BotSearch:
     def asked(name: str) -> bool | None:
-        return THREE_STATES[chosen(getattr(query, name), THREE_STATES, name, "NONE")]
+        return THREE_STATES[chosen(getattr(query, name), THREE_STATES, name, "NONE", first=1)]
 
     terms = []
     for one in query.dimensions:
@@ -84,14 +84,13 @@ async def list_bots(door: Door, call: Call) -> v1.BotList:
     n, wanted, scope = checked_limit(query.limit), _search(query), await door.scope(call)
     after = read_cursor(door.keys.cursor, "v1 bots", query.cursor) if query.cursor else ""
 
-    def look(tx: Tx) -> list[v1.BotInfo]:
+    def look(tx: Tx) -> tuple[list[str], list[v1.BotInfo]]:
         ids = bot_searches.bots(tx, wanted, after=after, n=n)
-        found = bots.read_many(tx, ids)
         work = _work(tx, ids, scope)
-        return [show_bot(door, bot, work.get(bot.id)) for bot in found]
+        return ids, [show_bot(door, bot, work.get(bot.id)) for bot in bots.read_many(tx, ids)]
 
-    found = await door.read(look)
-    more = show_cursor(door.keys.cursor, "v1 bots", found[-1].bot_id or "") if len(found) == n else None
+    ids, found = await door.read(look)  # one that was deleted meanwhile does not end the list
+    more = show_cursor(door.keys.cursor, "v1 bots", ids[-1]) if len(ids) == n else None
     death = number(door.settings.dead_after_s)
     return v1.BotList(items=found, now=moment(door.now()), death_timeout=death, cursor=more)
 
@@ -149,9 +148,9 @@ async def count_bots(door: Door, call: Call) -> v1.BotsCount:
 
 async def bots_dimensions(door: Door, call: Call) -> v1.BotsDimensions:
     """Every value of every dimension that some bot has."""
-    pool = call.query.pool
-    found = await door.read(lambda tx: bot_searches.dimensions(tx, pool))
-    return v1.BotsDimensions(bots_dimensions=show.string_lists(found), ts=moment(door.now()))
+    found, at = await counted_dimensions(door, call.query.pool)
+    lists = {key: list(values) for key, values in found.items()}
+    return v1.BotsDimensions(bots_dimensions=show.string_lists(lists), ts=moment(at))
 
 
 # ---------------------------------------------------------------- one bot
@@ -205,16 +204,13 @@ async def bot_events(door: Door, call: Call) -> v1.BotEvents:
     query, bot_id = call.query, call.params["bot_id"]
     n, scope, kind = checked_limit(query.limit), await door.scope(call), f"v1 events {bot_id}"
     since, end = at_seconds(query.start, "start") or 0, at_seconds(query.end, "end")
-    until, seen = (end - 1 if end is not None else door.now()), 0
+    place = Place(end - 1 if end is not None else door.now())
     if query.cursor:
-        until, seen = map(int, read_cursor(door.keys.cursor, kind, query.cursor).split())
-    found = await door.read(lambda tx: bot_story.story(tx, bot_id, until=until, since=since, n=n + seen))
-    page, more = found[seen:], None
-    if len(page) == n:
-        last = page[-1].at
-        more = show_cursor(door.keys.cursor, kind, f"{last} {sum(one.at == last for one in found)}")
-    mine = [_event(bot_id, one) for one in page if one.task_id is None or scope in (None, one.resource_group_id)]
-    return v1.BotEvents(items=mine, now=moment(door.now()), cursor=more)
+        place = Place(*map(int, read_cursor(door.keys.cursor, kind, query.cursor).split()))
+    found, more = await door.read(lambda tx: bot_story.page(tx, bot_id, place, n=n, since=since))
+    mine = [_event(bot_id, one) for one in found if one.task_id is None or scope in (None, one.resource_group_id)]
+    cursor = show_cursor(door.keys.cursor, kind, f"{more.until} {more.seen}") if more else None
+    return v1.BotEvents(items=mine, now=moment(door.now()), cursor=cursor)
 
 
 def _event(bot_id: str, event: Told) -> v1.BotEvent:
@@ -259,15 +255,16 @@ async def bot_tasks(door: Door, call: Call) -> v1.BotTasks:
     def look(tx: Tx) -> tuple[list[v1.TaskResult], str]:
         if sort == "CREATED_TS":
             end = min(high, int(place)) if place else high
-            found, last = run_views.runs_of_bot(tx, bot_id, low=low, high=end, n=n)
-            more = str(last) if last is not None else ""
+            there, last = run_views.runs_of_bot(tx, bot_id, low=low, high=end, n=n)
+            found, more = there, str(last) if last is not None else ""
         else:
-            found, last = run_views.runs_of_bot(tx, bot_id, low=low, high=high, n=MOST_SORTED)
+            there, last = run_views.runs_of_bot(tx, bot_id, low=low, high=high, n=MOST_SORTED)
             _check_few(last, sort)
-            found, more = _sorted(found, sort, place, n)
+            found, more = _sorted(_timed(tx, there, sort), place, n)
+        idle = run_views.idle_since(tx, bot_id, [one.run for one in there])
         mine = [one for one in found if scope in (None, one.run.resource_group_id)]
         mine = [one for one in mine if not states or one.run.state in states]
-        return _shown(tx, mine, stats=query.include_performance_stats), more
+        return _shown(tx, mine, idle, stats=query.include_performance_stats), more
 
     found, more = await door.read(look)
     cursor = show_cursor(door.keys.cursor, kind, more) if more else None
@@ -288,9 +285,25 @@ def _check_few(last: int | None, sort: str) -> None:
         raise InvalidRequest([Problem("sort", sort, told, "too_many")])
 
 
-def _sorted(found: Sequence[BotRun], sort: str, place: str, n: int) -> tuple[list[BotRun], str]:
+def _timed(tx: Tx, found: Sequence[BotRun], sort: str) -> list[tuple[Micros, BotRun]]:
+    """The runs that have this time, each with it."""
+    tasks = task_result.read(tx, sorted({one.run.task_id for one in found})) if sort == "ABANDONED_TS" else {}
+
+    def time_of(run: TaskRun) -> Micros | None:
+        times = {
+            "STARTED_TS": run.started_at or run.claimed_at,
+            "COMPLETED_TS": run.ended_at,
+            "ABANDONED_TS": show.abandoned_at(run, tasks.get(run.task_id)),
+            "MODIFIED_TS": run.modified_at,
+        }
+        return times[sort]
+
+    return [(at, one) for one in found if (at := time_of(one.run)) is not None]
+
+
+def _sorted(timed: Sequence[tuple[Micros, BotRun]], place: str, n: int) -> tuple[list[BotRun], str]:
     """The runs behind a place, latest first, and the place of the last."""
-    keyed = [((at, one.run.task_id, one.run.run), one) for one in found if (at := _time_of(one, sort)) is not None]
+    keyed = [((at, one.run.task_id, one.run.run), one) for at, one in timed]
     keyed.sort(key=lambda pair: pair[0], reverse=True)
     if place:
         behind = tuple(int(part) for part in place.split())
@@ -300,21 +313,12 @@ def _sorted(found: Sequence[BotRun], sort: str, place: str, n: int) -> tuple[lis
     return [one for _, one in page], more
 
 
-def _time_of(one: BotRun, sort: str) -> Micros | None:
-    run = one.run
-    times: Mapping[str, Micros | None] = {
-        "STARTED_TS": run.started_at or run.claimed_at,
-        "COMPLETED_TS": run.ended_at,
-        "ABANDONED_TS": run.ended_at if run.state in (RunState.BOT_DIED, RunState.KILLED) else None,
-        "MODIFIED_TS": run.modified_at,
-    }
-    return times[sort]
-
-
-def _shown(tx: Tx, found: Sequence[BotRun], *, stats: bool) -> list[v1.TaskResult]:
+def _shown(
+    tx: Tx, found: Sequence[BotRun], idle: Mapping[tuple[int, int], Micros], *, stats: bool
+) -> list[v1.TaskResult]:
     ids = sorted({one.run.task_id for one in found})
     facts = show.Facts(
-        tasks={},
+        tasks=task_result.read(tx, ids),
         requests={},
         runs={},
         bots=run_views.bots_of_runs(tx, ids),
@@ -322,7 +326,12 @@ def _shown(tx: Tx, found: Sequence[BotRun], *, stats: bool) -> list[v1.TaskResul
         children={},
         versions=run_views.versions(tx),
     )
-    return [show.show_run_result(facts, one.run, one.name, one.created_at) for one in found]
+    return [
+        show.show_run_result(
+            facts, one.run, one.name, one.created_at, idle_since=idle.get((one.run.task_id, one.run.run))
+        )
+        for one in found
+    ]
 
 
 # ---------------------------------------------------------------- verbs
@@ -330,18 +339,7 @@ def _shown(tx: Tx, found: Sequence[BotRun], *, stats: bool) -> list[v1.TaskResul
 
 async def delete_bot(door: Door, call: Call) -> v1.DeletedResponse:
     """Forget a bot; its history stays. Saying it again is the same as saying it once."""
-    bot_id, now = call.params["bot_id"], door.now()
-
-    def forget(tx: Tx) -> None:
-        try:
-            fleet.delete_bot(tx, bot_id, now=now, ids=door.ids, rules=door.rules)
-        except NotFound:
-            last = bots.events(tx, bot_id, before=EVER, n=1)
-            if not last or last[0][2] != DELETED:
-                raise
-
-    await door.write(forget)
-    door.hub.forget(bot_id)
+    await forget_bot(door, call.params["bot_id"])
     return v1.DeletedResponse(deleted=True)
 
 

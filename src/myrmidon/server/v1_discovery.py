@@ -83,9 +83,9 @@ def _method(method: Method) -> dict[str, Any]:
         "description": method.about,
         "parameters": {
             **{name: {"type": "string", "required": True, "location": "path"} for name in in_path},
-            **(dict(_parameters(method.query)) if method.query is not None else {}),
+            **(dict(_parameters(method)) if method.query is not None else {}),
         },
-        "parameterOrder": in_path,
+        "parameterOrder": [*in_path, *method.needs],
         "response": {"$ref": _named(method.out)},
         "scopes": [],
     }
@@ -94,12 +94,14 @@ def _method(method: Method) -> dict[str, Any]:
     return told
 
 
-def _parameters(query: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parameters(method: Method) -> Iterator[tuple[str, dict[str, Any]]]:
     """Parameters of a query, by the fields of the struct that reads it."""
-    for name, hint in get_type_hints(query).items():
+    for name, hint in get_type_hints(method.query).items():
         kind, repeated = _inner(hint)
         type_name, format_name = _FORMATS[kind]
         told: dict[str, Any] = {"type": type_name, "location": "query"}
+        if name in method.needs:
+            told["required"] = True
         if format_name:
             told["format"] = format_name
         if repeated:

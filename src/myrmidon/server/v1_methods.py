@@ -29,6 +29,8 @@ class Method(Struct, frozen=True, kw_only=True):
     out: Any
     who: frozenset[Role] = READERS
     query: Any = None
+    needs: tuple[str, ...] = ()
+    """What must stand in the query."""
     body: Any = None
     """What the body is decoded into, with tolerance."""
     told: Any = None
@@ -131,10 +133,13 @@ METHODS = (
         "tasks.requests", "tasks/requests", tasks.list_requests, v1.TaskRequests,
         "What was asked for, of the same tasks", query=tasks.TasksQuery,
     ),
-    _get("tasks.count", "tasks/count", tasks.count_tasks, v1.TasksCount, "How many there are", query=tasks.CountQuery),
+    _get(
+        "tasks.count", "tasks/count", tasks.count_tasks, v1.TasksCount,
+        "How many there are", query=tasks.CountQuery, needs=("start",),
+    ),
     _get(
         "tasks.get_states", "tasks/get_states", tasks.get_states, v1.TaskStates,
-        "The states of tasks", query=tasks.StatesQuery,
+        "The states of tasks", query=tasks.StatesQuery, needs=("task_id",),
     ),
     _get("tasks.tags", "tasks/tags", tasks.list_tags, v1.TasksTags, "The tags of the newest tasks"),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from myrmidon.model.checks import Limits, show_value
 from myrmidon.model.errors import InvalidRequest, Problem
+from myrmidon.server.unserved import no_inputs, no_outputs
 from myrmidon.server.v1_words import decoded_bytes, shown_bytes
 
 PRIORITY: Final = 200
@@ -148,6 +149,7 @@ def _native_slice(one: GivenSlice) -> dict[str, Any]:
 
 
 def _native_properties(given: GivenProperties) -> dict[str, Any]:
+    prefixes = _unique(given.env_prefixes or (), "env_prefixes")
     dimensions: dict[str, list[str]] = {}
     for pair in given.dimensions or ():
         dimensions.setdefault(pair.key or "", []).append(pair.value or "")
@@ -155,8 +157,8 @@ def _native_properties(given: GivenProperties) -> dict[str, Any]:
         "dimensions": dimensions,
         "command": [*(given.command or ()), *(given.extra_args or ())],
         "relative_cwd": given.relative_cwd or "",
-        "env": _unique(given.env or (), "env"),
-        "env_prefixes": {pair.key or "": pair.value or [] for pair in given.env_prefixes or ()} or None,
+        "env": {key: value or "" for key, value in _unique(given.env or (), "env").items()},
+        "env_prefixes": {key: value or [] for key, value in prefixes.items()} or None,
         "caches": [{"name": one.name, "path": one.path} for one in given.caches or ()],
         "execution_timeout_s": given.execution_timeout_secs,
         "io_timeout_s": given.io_timeout_secs,
@@ -166,13 +168,13 @@ def _native_properties(given: GivenProperties) -> dict[str, Any]:
     return {key: value for key, value in native.items() if value is not None}
 
 
-def _unique(pairs: Sequence[Pair], path: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _unique(pairs: Sequence[Pair | ListPair], path: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for number, pair in enumerate(pairs):
         if (pair.key or "") in found:
             told = "a key that no other has"
             raise InvalidRequest([Problem(f"{path}[{number}].key", show_value(pair.key), told, "duplicate")])
-        found[pair.key or ""] = pair.value or ""
+        found[pair.key or ""] = pair.value
     return found
 
 
@@ -205,10 +207,9 @@ def _note_unserved(given: GivenProperties, path: str, problems: list[Problem]) -
     """Files and packages: a task that needs them would fail, or lose its outputs, without a word."""
     if _names(given.inputs_ref, "isolated") or _names(given.cas_input_root, "digest"):
         name = "inputs_ref" if _names(given.inputs_ref, "isolated") else "cas_input_root"
-        problems.append(Problem(f"{path}.{name}", "files", "none: this server does not serve files yet", "files"))
+        problems.append(no_inputs(f"{path}.{name}"))
     if given.outputs:
-        told = "none: this server does not serve files yet, so outputs would be lost"
-        problems.append(Problem(f"{path}.outputs", f"{len(given.outputs)} paths", told, "files"))
+        problems.append(no_outputs(f"{path}.outputs", len(given.outputs)))
     if _names(given.cipd_input, "packages"):
         told = "none: packages are not installed here; put them on the bots or into a cache"
         problems.append(Problem(f"{path}.cipd_input", "packages", told, "unsupported"))

@@ -9,7 +9,7 @@ from msgspec import Struct, json
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server import v1_messages as v1
-from myrmidon.server.api_admin import VERSION
+from myrmidon.server.api_admin import VERSION, derived
 from myrmidon.server.auth import new_token
 from myrmidon.server.bot_zip import bootstrap_script, public_url
 from myrmidon.server.cursors import read_cursor, show_cursor
@@ -59,9 +59,11 @@ async def permissions(door: Door, call: Call) -> v1.ClientPermissions:
 
 
 async def bootstrap_token(door: Door, call: Call) -> v1.BootstrapToken:
-    """A token for new bots, good for an hour; each call makes another."""
+    """A token for new bots, good for an hour. Each call makes another; with a request key, only the first one."""
     now = door.now()
     row, text = new_token("bootstrap", Role.BOOTSTRAP, None, now=now, ids=door.ids, expires_at=now + TOKEN_LASTS)
+    if call.request_key is not None:
+        row, text = derived(door, call, row, "bootstrap")
     await door.write(lambda tx: tokens.insert(tx, row))
     return v1.BootstrapToken(bootstrap_token=text)
 
@@ -102,16 +104,16 @@ async def list_queues(door: Door, call: Call) -> v1.TaskQueueList:
     query: QueuesQuery = call.query
     n, scope = checked_limit(query.limit), await door.scope(call)
     after = int(read_cursor(door.keys.cursor, "v1 queues", query.cursor)) if query.cursor else 0
-    found = await door.read(lambda tx: filters.queues(tx, group_id=scope, after=after, n=n))
+    found = await door.read(lambda tx: filters.wanted_sets(tx, group_id=scope, after=after, n=n))
     items: dict[tuple[str, ...], v1.TaskQueue] = {}
-    for queue in found:
-        wanted = json.decode(queue.dimensions, type=dict[str, list[str]])
+    for _, dimensions, used_at in found:
+        wanted = json.decode(dimensions, type=dict[str, list[str]])
         flat = tuple(sorted(f"{key}:{value}" for key, values in wanted.items() for value in values))
-        until = moment(queue.used_at + door.rules.queue_idle)
+        until = moment(used_at + door.rules.queue_idle)
         known = items.get(flat)
         if set(wanted) != {"id"} and (known is None or known.valid_until_ts < until):
             items[flat] = v1.TaskQueue(dimensions=list(flat), valid_until_ts=until)
-    more = show_cursor(door.keys.cursor, "v1 queues", str(found[-1].id)) if len(found) == n else None
+    more = show_cursor(door.keys.cursor, "v1 queues", str(found[-1][0])) if len(found) == n else None
     return v1.TaskQueueList(items=list(items.values()), now=moment(door.now()), cursor=more)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct, json
 
-from myrmidon.model.ids import Micros, first_id_at, show_run, show_task
-from myrmidon.model.states import FINAL, TaskState
+from myrmidon.model.ids import Micros, show_run, show_task
+from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_request import FilesRef, Properties, properties_from_json
 from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
@@ -148,14 +148,15 @@ def gather(tx: Tx, ids: Sequence[int], *, stats: bool) -> Facts:
     runs: dict[int, list[TaskRun]] = {}
     for run in task_result.runs_of(tx, ran) if ran else ():
         runs.setdefault(run.task_id, []).append(run)
-    parents = [i for i, task in tasks.items() if task.num_children]
+    few = [i for i, task in tasks.items() if 0 < task.num_children <= MOST_CHILDREN]
+    many = [i for i, task in tasks.items() if task.num_children > MOST_CHILDREN]
     return Facts(
         tasks=tasks,
         requests=task_request.read(tx, ids),
         runs=runs,
         bots=run_views.bots_of_runs(tx, ran),
         stats=run_views.stats(tx, ran) if stats else {},
-        children={i: task_request.children(tx, i, n=MOST_CHILDREN) for i in parents},
+        children=run_views.children(tx, few) | {i: task_request.children(tx, i, n=MOST_CHILDREN) for i in many},
         versions=run_views.versions(tx),
     )
 
@@ -274,29 +275,40 @@ def _is_ours(state: str, run: TaskRun | None) -> bool:
     return state == TaskState.BOT_DIED or (state == TaskState.KILLED and run is not None and run.exit_code is None)
 
 
-def bot_idle_since(tx: Tx, facts: Facts, task_id: int) -> Micros | None:
-    run = counting_run(facts, facts.tasks[task_id])
-    return run_views.idle_since(tx, run, first_id_at(run.claimed_at)) if run else None
+def bot_idle_since(tx: Tx, run: TaskRun | None) -> Micros | None:
+    return run_views.idle_since(tx, run.bot_id, [run]).get((run.task_id, run.run)) if run else None
 
 
 # ---------------------------------------------------------------- runs and their stats
 
 
-def show_run_result(facts: Facts, run: TaskRun, name: str, created_at: Micros) -> v1.TaskResult:
+_BY_ITSELF = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT})
+
+
+def abandoned_at(run: TaskRun, task: TaskResult | None) -> Micros | None:
+    """When a run was given up: when somebody asked for its end, or when it was found to have none of its own."""
+    if run.ended_at is None or run.state in _BY_ITSELF:
+        return None
+    asked = task.abandoned_at if task is not None else None
+    return asked if asked is not None and run.claimed_at <= asked <= run.ended_at else run.ended_at
+
+
+def show_run_result(
+    facts: Facts, run: TaskRun, name: str, created_at: Micros, *, idle_since: Micros | None
+) -> v1.TaskResult:
     """One run by itself; tags and user are its task's."""
     code, duration = _outcome(run.state, run)
-    state = TaskState(run.state)
-    abnormal = state in FINAL and state not in (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT)
     return v1.TaskResult(
         **_where(facts, run),
-        abandoned_ts=maybe_moment(run.ended_at) if abnormal else None,
+        abandoned_ts=maybe_moment(abandoned_at(run, facts.tasks.get(run.task_id))),
+        bot_idle_since_ts=maybe_moment(idle_since),
         completed_ts=maybe_moment(run.ended_at),
         costs_usd=[run.cost_usd],
         created_ts=moment(created_at),
         current_task_slice=number(run.slice),
         duration=duration,
         exit_code=number(code) if code is not None else None,
-        failure=bool(code) or state == TaskState.TIMED_OUT,
+        failure=bool(code) or run.state == RunState.TIMED_OUT,
         internal_failure=_is_ours(run.state, run),
         modified_ts=moment(run.modified_at),
         name=name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from myrmidon.model.errors import InvalidRequest, MyrmidonError, NotFound, Problem, WrongState
-from myrmidon.model.ids import show_run, show_task
+from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_request import automatic_tags
 from myrmidon.scheduler import submit as submitting
@@ -20,6 +20,7 @@ from myrmidon.server.door import Call, Door
 from myrmidon.server.pool_rules import ruled
 from myrmidon.server.v1_reading import GivenTask, deadline_of, native_request, request_key
 from myrmidon.server.v1_words import TEMPLATES, chosen, moment, number, user_identity
+from myrmidon.store import task_request
 from myrmidon.store.db import Tx
 
 _ANY_BODY = "v1"
@@ -51,11 +52,22 @@ async def new_task(door: Door, call: Call) -> v1.TaskRequestMetadata:
     if isinstance(answer, MyrmidonError):
         raise _refused(answer)
     if not answer.task_id:
-        return v1.TaskRequestMetadata(request=_as_drafted(draft, now, shown=False))
+        return v1.TaskRequestMetadata(request=await _evaluated(door, draft, now))
     if _is_plain(draft, answer):
         request = _as_drafted(draft, now, shown=True)
         return v1.TaskRequestMetadata(request=request, task_id=request.task_id, task_result=_waiting(request))
     return await door.read(lambda tx: _stored(tx, answer.task_id))
+
+
+async def _evaluated(door: Door, draft: Draft, now: Micros) -> v1.TaskRequest:
+    """What would be stored. A task that another one triggers has that one's user."""
+    root, parent = None, draft.request.parent
+    if parent is not None:
+        row = (await door.read(lambda tx: task_request.read(tx, [parent[0]])))[parent[0]]
+        root = show_task(row.root_task_id or row.id)
+        user = row.user_name or draft.request.user
+        draft = structs.replace(draft, request=structs.replace(draft.request, user=user))
+    return structs.replace(_as_drafted(draft, now, shown=False), root_task_id=root)
 
 
 def _refused(error: MyrmidonError) -> MyrmidonError:
@@ -71,7 +83,7 @@ def _is_plain(draft: Draft, answer: Submitted) -> bool:
     return answer.state == TaskState.READY and simple and not answer.repeated
 
 
-def _as_drafted(draft: Draft, now: int, *, shown: bool) -> v1.TaskRequest:
+def _as_drafted(draft: Draft, now: Micros, *, shown: bool) -> v1.TaskRequest:
     request = draft.request
     slices = [show.Wanted(s.properties, s.expiration_s, s.wait_for_capacity) for s in request.slices]
     pieces = [show.show_slice(one, has_secret=request.secret_bytes is not None) for one in slices]

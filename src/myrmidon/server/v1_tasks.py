@@ -7,20 +7,21 @@ that group only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from myrmidon.model.checks import show_value
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import parse_id, show_run
 from myrmidon.model.states import TaskState
-from myrmidon.model.task_result import TaskResult
+from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.server import v1_messages as v1
 from myrmidon.server import v1_show as show
 from myrmidon.server.api_logs import read_output
-from myrmidon.server.api_tasks import visible
+from myrmidon.server.api_tasks import known_tags, visible
 from myrmidon.server.cursors import read_cursor, show_cursor
 from myrmidon.server.door import Call, Door
 from myrmidon.server.v1_words import (
@@ -33,7 +34,7 @@ from myrmidon.server.v1_words import (
     number,
     tag_terms,
 )
-from myrmidon.store import run_views, searches, task_result
+from myrmidon.store import searches, task_result
 from myrmidon.store.db import Tx
 from myrmidon.store.searches import Place, Search
 
@@ -41,8 +42,6 @@ LIMIT = 200
 MOST = 1000
 MOST_OUTPUT = 16_384_000
 MOST_IDS = 1000
-TAGS_LOOKED_AT = 2000
-MOST_VALUES = 128
 
 
 # ---------------------------------------------------------------- one task
@@ -76,14 +75,20 @@ async def task_result_of(door: Door, call: Call) -> v1.TaskResult:
         visible(tx, task_id, scope)
         facts = show.gather(tx, [task_id], stats=stats)
         if not run:
-            return show.show_result(facts, task_id, idle_since=show.bot_idle_since(tx, facts, task_id))
-        for one in facts.runs.get(task_id, ()):
-            if one.run == run:
-                request = facts.requests[task_id]
-                return show.show_run_result(facts, one, request.name, request.created_at)
-        raise NotFound("run", show_run(task_id, run))
+            counts = show.counting_run(facts, facts.tasks[task_id])
+            return show.show_result(facts, task_id, idle_since=show.bot_idle_since(tx, counts))
+        one = _wanted_run(facts, task_id, run)
+        request, idle = facts.requests[task_id], show.bot_idle_since(tx, one)
+        return show.show_run_result(facts, one, request.name, request.created_at, idle_since=idle)
 
     return await door.read(look)
+
+
+def _wanted_run(facts: show.Facts, task_id: int, number: int) -> TaskRun:
+    for one in facts.runs.get(task_id, ()):
+        if one.run == number:
+            return one
+    raise NotFound("run", show_run(task_id, number))
 
 
 async def task_request_of(door: Door, call: Call) -> v1.TaskRequest:
@@ -112,12 +117,7 @@ async def task_output(door: Door, call: Call) -> v1.TaskOutput:
     def look(tx: Tx) -> tuple[TaskResult, int, int, bool]:
         task = visible(tx, task_id, scope)
         facts = show.gather(tx, [task_id], stats=False)
-        if run:
-            found = next((one for one in facts.runs.get(task_id, ()) if one.run == run), None)
-            if found is None:
-                raise NotFound("run", show_run(task_id, run))
-        else:
-            found = show.counting_run(facts, task)
+        found = _wanted_run(facts, task_id, run) if run else show.counting_run(facts, task)
         return (task, found.task_id, found.run, not found.live) if found else (task, 0, 0, True)
 
     task, whose, of_run, ended = await door.read(look)
@@ -251,16 +251,7 @@ async def get_states(door: Door, call: Call) -> v1.TaskStates:
 
 
 async def list_tags(door: Door, call: Call) -> v1.TasksTags:
-    """The tags of the newest tasks; of a key with very many values only the key."""
-    scope = await door.scope(call)
-    texts = await door.read(lambda tx: run_views.newest_tags(tx, group_id=scope, n=TAGS_LOOKED_AT))
-    values: dict[str, set[str]] = {}
-    for text in set(texts):
-        for tag in json.decode(text, type=list[str]):
-            key, _, value = tag.partition(":")
-            values.setdefault(key, set()).add(value)
-    few = {key: sorted(found) if len(found) < MOST_VALUES else [] for key, found in values.items()}
-    return v1.TasksTags(tasks_tags=show.string_lists(few), ts=moment(door.now()))
+    return v1.TasksTags(tasks_tags=show.string_lists(await known_tags(door, call)), ts=moment(door.now()))
 
 
 # ---------------------------------------------------------------- cancelling many
@@ -283,7 +274,8 @@ CANCEL_LIMIT = 100
 async def cancel_tasks(door: Door, call: Call) -> v1.TasksCancelResponse:
     """End the tasks that carry all these tags and wait; those that run too, if that was asked for.
 
-    It has happened when the answer comes. A task that started in between is left alone, unless it was to be killed.
+    It has happened when the answer comes. They are looked for on a reader, so that nobody's writes wait for that; a
+    task that started in between is left alone, unless it was to be killed.
     """
     body: CancelManyBody = call.body
     if not body.tags:
@@ -296,12 +288,9 @@ async def cancel_tasks(door: Door, call: Call) -> v1.TasksCancelResponse:
     wanted = Search(group_id=scope, states=[str(s) for s in states], terms=tag_terms(body.tags), low=low, high=high)
     before = int(read_cursor(door.keys.cursor, "v1 cancel", body.cursor)) if body.cursor else None
 
-    def stop(tx: Tx) -> tuple[int, int]:
-        ids, more = searches.page(tx, wanted, n=n, before=before)
-        if ids:
-            canceling.cancel(tx, ids, now=now, ids=door.ids, kill_running=kill, rules=door.rules)
-        return len(ids), more
-
-    matched, more = await door.write(stop)
+    found, more = await door.read(lambda tx: searches.page(tx, wanted, n=n, before=before))
+    if found:
+        stop = partial(canceling.cancel, task_ids=found, kill_running=kill, now=now, ids=door.ids, rules=door.rules)
+        await door.write(stop)
     cursor = show_cursor(door.keys.cursor, "v1 cancel", str(more)) if more else None
-    return v1.TasksCancelResponse(matched=number(matched), now=moment(now), cursor=cursor)
+    return v1.TasksCancelResponse(matched=number(len(found)), now=moment(now), cursor=cursor)

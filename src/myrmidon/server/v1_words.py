@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from msgspec import DecodeError, json
+
 from myrmidon.model.checks import show_value
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros, first_id_at
@@ -61,7 +63,6 @@ SORTS: Final[Mapping[str, str]] = {
 }
 THREE_STATES: Final[Mapping[str, bool | None]] = {"FALSE": False, "TRUE": True, "NONE": None}
 TEMPLATES: Final = ("AUTO", "CANARY_PREFER", "CANARY_NEVER", "SKIP")
-FIRST_NUMBER: Final = {id(THREE_STATES): 1}
 
 
 # ---------------------------------------------------------------- out
@@ -103,15 +104,14 @@ def user_identity(name: str) -> str:
 # ---------------------------------------------------------------- in
 
 
-def chosen(value: str | int | None, known: Iterable[str], path: str, default: str) -> str:
-    """The name of an enum's value, given by name or by number; what is not there is the default."""
+def chosen(value: str | int | None, known: Iterable[str], path: str, default: str, *, first: int = 0) -> str:
+    """The name of an enum's value, given by name or by number, from ``first`` on; what is not there is the default."""
     names = list(known)
     if value is None or value == "":
         return default
     text = str(value).strip().upper()
     if text in names:
         return text
-    first = FIRST_NUMBER.get(id(known), 0)
     if text.isdecimal() and first <= int(text) < first + len(names):
         return names[int(text) - first]
     raise InvalidRequest([Problem(path, show_value(value), f"one of {', '.join(names)}", "choice")])
@@ -167,8 +167,6 @@ def pairs_of(found: Mapping[str, Sequence[str]]) -> list[tuple[str, list[str]]]:
 
 def as_object(text: str | None) -> dict[str, Any]:
     """Stored JSON that should be an object; empty when it is none."""
-    from msgspec import DecodeError, json
-
     try:
         found = json.decode(text or "{}")
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Bots by their dimensions and by what is true of them, page by page; how many there are, and what they have.
+"""Bots by their dimensions and by what is true of them, page by page; and how many there are.
 
 As in filters.py, statements are put together from a closed set of conditions; what varies is a parameter.
 """
@@ -65,21 +65,3 @@ def count_bots(tx: Tx, search: BotSearch) -> BotNumbers:
     sums = ", ".join(f"SUM(CASE WHEN {true} THEN 1 ELSE 0 END)" for true, _ in _BOT_FACTS.values())
     found = tx.all(f"SELECT COUNT(*), {sums} FROM bots b WHERE {' AND '.join(where)}", **given)
     return BotNumbers(*(int(value or 0) for value in found[0]))
-
-
-DIMENSIONS = "SELECT dimension FROM bot_dimensions GROUP BY dimension ORDER BY dimension"
-DIMENSIONS_OF = """
-    SELECT d.dimension FROM bot_dimensions p JOIN bot_dimensions d ON d.bot_id = p.bot_id
-     WHERE p.dimension = :pool GROUP BY d.dimension ORDER BY d.dimension
-"""
-
-
-def dimensions(tx: Tx, pool: str | None) -> dict[str, list[str]]:
-    """Every value of every dimension that a bot has, but its id; of one pool's bots, or of all."""
-    rows = tx.all(DIMENSIONS_OF, pool=f"pool:{pool}") if pool else tx.all(DIMENSIONS)
-    found: dict[str, list[str]] = {}
-    for (flat,) in rows:
-        key, _, value = flat.partition(":")
-        if key != "id":
-            found.setdefault(key, []).append(value)
-    return found

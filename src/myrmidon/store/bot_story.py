@@ -62,6 +62,23 @@ def story(tx: Tx, bot_id: str, *, until: Micros, n: int, since: Micros = 0) -> l
     return found[:n]
 
 
+class Place(Struct, frozen=True):
+    """Where a story goes on: at this time, behind so many things of that very moment."""
+
+    until: Micros
+    seen: int = 0
+
+
+def page(tx: Tx, bot_id: str, place: Place, *, n: int, since: Micros = 0) -> tuple[list[Told], Place | None]:
+    """One page of a story, and where the next begins; None at the end."""
+    found = story(tx, bot_id, until=place.until, n=n + place.seen, since=since)
+    shown = found[place.seen :]
+    if len(shown) < n:
+        return shown, None
+    last = shown[-1].at
+    return shown, Place(last, sum(one.at == last for one in found))
+
+
 def _of(event: EventLine) -> Told:
     return Told(
         event.at,

@@ -253,6 +253,20 @@ def queues(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[QueueLin
     return [QueueLine(*row) for row in tx.all(QUEUES_OF_GROUP, after=after, resource_group=group_id, n=n)]
 
 
+SETS = "SELECT id, dimensions, used_at FROM task_dimensions WHERE id > :after ORDER BY id LIMIT :n"
+SETS_OF_GROUP = """
+    SELECT id, dimensions, used_at FROM task_dimensions
+     WHERE id > :after AND resource_group_id = :resource_group ORDER BY id LIMIT :n
+"""
+
+
+def wanted_sets(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[tuple[int, str, Micros]]:
+    """The dimensions of queues and when each was last used, by id: queues without a count of what waits there."""
+    given = {"after": after, "n": n}
+    rows = tx.all(SETS, **given) if group_id is None else tx.all(SETS_OF_GROUP, resource_group=group_id, **given)
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
 # The pool without a name is that of orders to single bots; nobody looks for tasks there.
 POOLS = "SELECT name, task_order, ageing FROM pools WHERE name > :after ORDER BY name LIMIT :n"
 BOTS_IN_POOL = """

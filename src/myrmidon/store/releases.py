@@ -122,10 +122,10 @@ def backing(tx: Tx) -> set[int]:
     return {row[0] for row in tx.all(BACKING)}
 
 
-def look(tx: Tx, *, since: Micros, careful: bool) -> Choice | None:
+def look(tx: Tx, *, since: Micros, careful: bool, wait: bool = False) -> Choice | None:
     """Which zip is for whom; None when that has to be settled first, which only ``choose`` can do."""
     known = every(tx, since=since)
-    current, canary = _decide(known, careful=careful)
+    current, canary = _decide(known, careful=careful, wait=wait)
     if current is None or not current.active or current.state != Fate.GOOD:
         return None
     if canary is None:
@@ -133,10 +133,13 @@ def look(tx: Tx, *, since: Micros, careful: bool) -> Choice | None:
     return Choice(current.digest, canary.digest, canary.changed_at) if canary.state == Fate.CANARY else None
 
 
-def choose(tx: Tx, *, now: Micros, since: Micros, careful: bool) -> Choice:
-    """Settle which zip is for all bots; a release that is new goes to a few first when we are ``careful``."""
+def choose(tx: Tx, *, now: Micros, since: Micros, careful: bool, wait: bool = False) -> Choice:
+    """Settle which zip is for all bots; a release that is new goes to a few first when we are ``careful``.
+
+    ``wait``: it goes to nobody yet, for not every server could tell those few from the others.
+    """
     marks.lock(tx, _CHOICE)
-    current, canary = _decide(every(tx, since=since), careful=careful)
+    current, canary = _decide(every(tx, since=since), careful=careful, wait=wait)
     if current is None:
         return Choice(active(tx) or "")
     _activate(tx, current, now)
@@ -148,7 +151,7 @@ def choose(tx: Tx, *, now: Micros, since: Micros, careful: bool) -> Choice:
     return Choice(current.digest, canary.digest, canary.changed_at)
 
 
-def _decide(known: Sequence[Known], *, careful: bool) -> tuple[Known | None, Known | None]:
+def _decide(known: Sequence[Known], *, careful: bool, wait: bool) -> tuple[Known | None, Known | None]:
     """The release for all bots, and the one that goes to a few of them first.
 
     Where no living server says what it would hand out, all of them are code of before, and things stay as they are.
@@ -162,7 +165,7 @@ def _decide(known: Sequence[Known], *, careful: bool) -> tuple[Known | None, Kno
         current = next((one for one in usable if one.state == Fate.GOOD), best)
     if best is current or best is None or best.state == Fate.GOOD or not careful:
         return best, None
-    return current, best
+    return current, None if wait else best
 
 
 def _activate(tx: Tx, one: Known, now: Micros) -> str:

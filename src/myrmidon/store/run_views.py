@@ -1,10 +1,11 @@
 """What only people ask of runs: where they ran, how their time was spent, what a bot has run. No decision needs it."""
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from myrmidon.model.ids import RUN_CAP, Micros
+from myrmidon.model.ids import RUN_CAP, Micros, first_id_at
 from myrmidon.model.task_result import PerformanceStats, TaskRun
 from myrmidon.store.db import Tx
 from myrmidon.store.sql import Insert
@@ -82,24 +83,41 @@ BEHIND_IT = """
 """
 CONNECTED = """
     SELECT at FROM bot_events
-     WHERE bot_id = :bot AND id < :id AND kind = 'bot_connected' ORDER BY id DESC LIMIT 1
+     WHERE bot_id = :bot AND id < :id AND kind = 'bot_connected' ORDER BY id DESC LIMIT :n
 """
 
 
-def idle_since(tx: Tx, run: TaskRun, first_id: int) -> Micros | None:
-    """When the bot of a run had last become idle before it: the end of its run before, or its start.
+def idle_since(tx: Tx, bot_id: str, runs: Sequence[TaskRun]) -> dict[tuple[int, int], Micros]:
+    """When a bot had last become idle before each of these runs: the end of its run before, or its start.
 
-    Bots run tasks in about the order in which they were made, so the run before is a neighbour. ``first_id`` is
-    the first id of the moment in which the run was claimed.
+    Of several runs nothing that the bot ran in between may be missing. Bots run tasks in about the order in which
+    they were made, so the run before the first is a neighbour of it.
     """
-    ends = _ends(tx, BEFORE_IT, run), _ends(tx, BEHIND_IT, run)
-    before = [at for found in ends for at in found if at is not None and at <= run.claimed_at]
-    row = tx.one(CONNECTED, bot=run.bot_id, id=first_id)
-    return max([*before, *([row[0]] if row else [])], default=None)
+    if not runs:
+        return {}
+    ids = [run.task_id for run in runs]
+    rows = [
+        *tx.all(BEFORE_IT, bot=bot_id, task_id=min(ids), n=NEIGHBOURS),
+        *tx.all(BEHIND_IT, bot=bot_id, task_id=max(ids), n=NEIGHBOURS),
+        *tx.all(CONNECTED, bot=bot_id, id=first_id_at(max(run.claimed_at for run in runs)), n=NEIGHBOURS + len(runs)),
+    ]
+    moments = sorted({at for at in (*(row[0] for row in rows), *(run.ended_at for run in runs)) if at is not None})
+    found: dict[tuple[int, int], Micros] = {}
+    for run in runs:
+        if place := bisect_right(moments, run.claimed_at):
+            found[run.task_id, run.run] = moments[place - 1]
+    return found
 
 
-def _ends(tx: Tx, text: str, run: TaskRun) -> Iterable[Micros | None]:
-    return [row[0] for row in tx.all(text, bot=run.bot_id, task_id=run.task_id, n=NEIGHBOURS)]
+CHILDREN = "SELECT parent_task_id, id FROM task_requests WHERE parent_task_id {in:ids} ORDER BY parent_task_id, id"
+
+
+def children(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[int]]:
+    """Tasks that these have triggered; for those that are known to have few."""
+    found: dict[int, list[int]] = {}
+    for parent, child in tx.all(CHILDREN, ids=task_ids) if task_ids else ():
+        found.setdefault(parent, []).append(child)
+    return found
 
 
 EDGE_OF_NEWEST = "SELECT id FROM task_requests ORDER BY id DESC LIMIT 1 OFFSET :n"

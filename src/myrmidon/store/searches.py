@@ -134,10 +134,11 @@ def page(tx: Tx, search: Search, *, n: int, before: int | None = None) -> tuple[
 def _promising(tx: Tx, search: Search, high: int) -> list[tuple[int, int]]:
     """Where tasks of a search can be, newest first: not in a sealed span that has none in these states."""
     everywhere = [(search.low, high)]
-    if not search.states or not ENDS.issuperset(search.states):
+    ended = ENDS.intersection(search.states)
+    if not search.states or len(ended) not in (0, len(set(search.states))):
         return everywhere
     sealed = [span for span in tallies.spans(tx, search.low, high) if span.sealed]
-    there = tallies.spans_with(tx, search.states, search.low, high)
+    there = tallies.spans_with(tx, search.states, search.low, high) if ended else set()
     empty = [span for span in sealed if span.first_id not in there and not span.loose_ids]
     return list(_gaps(empty, search.low, high))[::-1] if empty else everywhere
 

@@ -4,7 +4,8 @@ A span is a stretch of ids that lies so far back that no task can be born in it 
 tasks have ended it is sealed: the ended ones are tallied by tag, group and state, with the latest of each of
 their times; the few others are listed as *loose* and looked at whenever somebody counts. Whoever changes or removes
 an ended task, or brings in one with an old id, opens its span in the same transaction. An open span, and all that
-is younger than the spans, is counted row by row. So a count is always true, and only its speed depends on this.
+is younger than the spans, is counted row by row. So a count is always true, and only its speed depends on this. Code
+of before knows nothing of spans: beside it, and after it, they are checked (scheduler/tally.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -230,8 +231,7 @@ def add_span(tx: Tx, first_id: int, until_id: int, now: Micros) -> bool:
 
 DUE = f"SELECT {_COLUMNS} FROM task_spans WHERE look_at <= :now ORDER BY look_at LIMIT :n"
 READ = f"SELECT {_COLUMNS} FROM task_spans WHERE first_id = :id"
-HOW_MANY = "SELECT COUNT(*) FROM task_spans"
-NTH = f"SELECT {_COLUMNS} FROM task_spans ORDER BY first_id LIMIT 1 OFFSET :n"
+SEALED = f"SELECT {_COLUMNS} FROM task_spans WHERE first_id > :after AND sealed = 1 ORDER BY first_id LIMIT :n"
 FIRST_DUE = "SELECT MIN(look_at) FROM task_spans"
 
 
@@ -248,11 +248,9 @@ def read(tx: Tx, first_id: int) -> Span | None:
     return Span(*row) if row else None
 
 
-def some_span(tx: Tx, chance: int) -> Span | None:
-    """One of the spans, by a number that somebody else has drawn."""
-    row = tx.one(HOW_MANY)
-    found = tx.one(NTH, n=chance % row[0]) if row and row[0] else None
-    return Span(*found) if found else None
+def sealed_after(tx: Tx, first_id: int, n: int) -> list[Span]:
+    """The next sealed spans, by id."""
+    return [Span(*row) for row in tx.all(SEALED, after=first_id, n=n)]
 
 
 MEMBERS = """
@@ -287,9 +285,21 @@ def members(tx: Tx, span: Span) -> list[Member]:
     return [Member(*row) for row in tx.all(MEMBERS, low=span.first_id, high=span.until_id)]
 
 
+ENDED_OF = """
+    SELECT COUNT(*), SUM(seq) FROM task_results
+     WHERE id {in:ids} AND state NOT IN ('WAITING', 'READY', 'RUNNING')
+"""
+
+
 def ended(tx: Tx, span: Span) -> tuple[int, int]:
     """How many tasks of a span have ended, and the sum of their seqs: any change of one of them changes it."""
     row = tx.one(ENDED, low=span.first_id, high=span.until_id)
+    return (row[0], int(row[1] or 0)) if row else (0, 0)
+
+
+def ended_of(tx: Tx, task_ids: Sequence[int]) -> tuple[int, int]:
+    """The same of these tasks."""
+    row = tx.one(ENDED_OF, ids=list(task_ids))
     return (row[0], int(row[1] or 0)) if row else (0, 0)
 
 

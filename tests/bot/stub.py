@@ -278,6 +278,8 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, stub.zips[path.rsplit("/", 1)[1]]
         if path.startswith("/bot/v1/log/"):
             return 200, stub.append_log(path, query, data)
+        if path == "/healthz":
+            return 200, {}
         body = json.loads(data)
         stub.calls.append((time.monotonic(), path, body))
         stub.headers.append(dict(self.headers))

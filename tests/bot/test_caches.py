@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from myrmidon.bot import limits, system
 from myrmidon.bot.caches import Caches
+from tests.bot.test_hooks import a_standing
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
@@ -96,6 +98,14 @@ def test_the_least_recently_used_caches_go_first_by_number_by_size_and_by_age(tm
     assert caches.trim(NOW + 10) == ["b", "c"]
     assert caches.trim(NOW + 3 + 21 * DAY + 0.5) == ["d"]
     assert caches.names() == ["e"]
+
+
+def test_a_cache_that_nobody_uses_any_more_goes_while_the_bot_is_idle(tmp_path: Path, roomy: dict[str, int]):
+    made = a_standing(tmp_path)
+    _fill(made.caches, tmp_path, "old", now=time.time() - 22 * DAY)
+    _fill(made.caches, tmp_path, "new", now=time.time())
+    made.refresh()
+    assert (made.caches.names(), made.dimensions["caches"]) == (["new"], ["new"])
 
 
 def test_the_oldest_go_until_enough_is_free_but_never_what_a_run_asks_for(

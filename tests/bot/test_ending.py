@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.bot.bots import a_bot, alive, source_of, wait_for, zip_files
+from tests.bot.bots import SOURCE, a_bot, alive, source_of, wait_for, zip_files
 from tests.bot.stub import Stub
 
 SHELL = "/bin/sh"
@@ -65,6 +67,51 @@ def test_a_signal_shows_where_every_thread_is_and_the_bot_goes_on(stub: Stub, tm
         wait_for(lambda: "next_task" in stacks.read_text() and "talk.py" in stacks.read_text(), "the stacks")
         assert stub.run("/bin/true")["exit_code"] == 0
         assert bot.process.poll() is None
+
+
+def test_a_signal_opens_a_prompt_inside_the_bot_for_one_visitor(stub: Stub, tmp_path: Path):
+    folder = tmp_path / "b1"
+    with a_bot(stub.url, folder) as bot:
+        assert stub.run("/bin/true")["exit_code"] == 0
+        os.kill(bot.process.pid, signal.SIGUSR2)  # the keeper passes it on
+        wait_for((folder / "console").is_socket, "the prompt")
+        said = _visit(folder, "print('at', bot.id, talk.session)\n1/0\nexit()\n")
+        assert (said.returncode, f"at b1 {stub.hellos[0]['session']}" in said.stdout) == (0, True)
+        assert "ZeroDivisionError" in said.stdout
+        assert not (folder / "console").exists()
+        (folder / "console").write_text("precious")
+        os.kill(bot.soldier(), signal.SIGUSR2)
+        wait_for(lambda: "console is in the way" in (folder / "bot.log").read_text(), "a refusal")
+        assert (folder / "console").read_text() == "precious"
+        assert stub.run("/bin/true")["exit_code"] == 0
+        assert len(stub.hellos) == 1
+    assert "no bot runs" in _visit(folder, "").stderr
+
+
+def _visit(folder: Path, typed: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(folder / "bot.zip"), "shell", "--dir", str(folder)]
+    return subprocess.run(words, input=typed, capture_output=True, text=True, timeout=20, check=False)
+
+
+STOLEN = """
+import os, signal, sys, threading
+from myrmidon.bot.bell import Bell
+signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+answered = threading.Event()
+Bell({signal.SIGUSR2: answered.set}).hang()
+def steal():
+    signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
+    os.write(1, b"answered" if answered.wait(10) else b"missed")
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+threading.Thread(target=steal, daemon=True).start()
+threading.Event().wait()
+"""
+
+
+def test_a_signal_that_another_thread_gets_is_heard_all_the_same(interpreter: str):
+    env = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
+    told = subprocess.run([interpreter, "-c", STOLEN], env=env, capture_output=True, timeout=20, check=False)
+    assert (told.returncode, told.stdout) == (7, b"answered")
 
 
 def test_a_bot_whose_server_is_gone_ends_at_once(stub: Stub, tmp_path: Path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import plistlib
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -94,7 +97,8 @@ def test_graphics_of_linux_are_found_by_their_class(tmp_path: Path):
 
 def test_this_machine_tells_everything_that_is_promised(tmp_path: Path):
     host = dimensions.host()
-    assert {"os", "cpu", "cores", "gpu", "python", "locale", "inside_docker", "display"} <= set(host)
+    promised = {"os", "cpu", "cores", "gpu", "python", "locale", "kvm", "inside_docker", "kernel", "display", "gce"}
+    assert promised <= set(host)
     shown = dimensions.state(str(tmp_path), 1.0, {"ccache": 5})
     promised = {
         "disks", "ram", "ip", "uptime", "running_time", "started_ts", "temp", "cost_usd_hour", "env", "named_caches",
@@ -102,9 +106,63 @@ def test_this_machine_tells_everything_that_is_promised(tmp_path: Path):
     }  # fmt: skip
     assert promised <= set(shown)
     assert shown["named_caches"] == {"ccache": 5}
+    assert shown["python"]["version"] in host["python"]
+    assert f"pytest=={pytest.__version__}" in shown["python"]["packages"]
     assert shown["ram"] > 1 << 20
     assert shown["disks"]["/"]["size"] > 1 << 20
     assert dimensions.state(str(tmp_path), 1.0, {}, 0.25)["cost_usd_hour"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("pip-24.0.dist-info", "pip==24.0"),
+        ("zope.interface-5.5.2-py3.11.egg-info", "zope.interface==5.5.2"),
+        ("PyYAML-6.0+local.dist-info", "PyYAML==6.0+local"),
+        ("pip", ""),
+        ("no-version-at-all.txt", ""),
+    ],
+)
+def test_packages_are_read_from_the_names_of_folders(name: str, package: str):
+    assert facts.parse_package(name) == package
+
+
+def test_what_the_cloud_tells_becomes_dimensions(monkeypatch: pytest.MonkeyPatch):
+    told = {
+        "zone": "projects/1/zones/us-central1-a", "image": "projects/p/global/images/debian-12",
+        "machineType": "projects/1/machineTypes/n2-standard-4",
+    }  # fmt: skip
+    asked: list[tuple[str, str | None]] = []
+
+    class Cloud(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Metadata-Flavor"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(told).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Cloud) as cloud:
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{cloud.server_port}")
+        monkeypatch.setattr(facts, "is_gce", lambda: True)
+        serving = threading.Thread(target=cloud.handle_request, daemon=True)
+        serving.start()
+        facts.gce.cache_clear()
+        host = dimensions.host()
+        facts.gce.cache_clear()
+        serving.join(10)
+    assert (host["gce"], host["image"], host["machine_type"]) == (["1"], ["debian-12"], ["n2-standard-4"])
+    assert host["zone"] == ["us", "us-central1", "us-central1-a"]
+    assert asked == [("/computeMetadata/v1/instance/?recursive=true", "Google")]
+
+
+def test_outside_the_cloud_nobody_is_asked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(facts, "is_gce", lambda: False)
+    monkeypatch.setattr(facts, "_ask_cloud", lambda _: pytest.fail("it was asked"))
+    facts.gce.cache_clear()
+    assert facts.gce() == {}
+    assert facts.parse_gce({}) == {}
 
 
 def test_the_environment_that_is_shown_holds_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -151,6 +209,24 @@ def test_bots_of_one_machine_see_each_other_while_they_live(tmp_path: Path, monk
     assert len(os.listdir(tmp_path / "host")) == 2  # the link, and what the other one has left behind
     os.close(first)
     assert stat_mode(tmp_path / "host") == 0o1777
+
+
+def test_bots_in_containers_see_each_other_although_their_folders_have_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each sees its own folder as /bot; here by a link that leads elsewhere for each of them."""
+    monkeypatch.setenv("MYRMIDON_BOT_HOST_DIR", str(tmp_path / "host"))
+    bot = tmp_path / "bot"
+    held = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        bot.unlink(missing_ok=True)
+        bot.symlink_to(tmp_path / name)
+        held.append(system.announce(str(bot)))
+    assert None not in held
+    assert system.neighbours(str(bot)) == [str(bot)]  # the other one
+    for handle in held:
+        os.close(handle or 0)
 
 
 def stat_mode(path: Path) -> int:

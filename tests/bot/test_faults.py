@@ -285,7 +285,7 @@ def test_a_task_that_kills_its_bot_is_not_run_again_by_it(stub: Stub, tmp_path: 
     with a_bot(stub.url, tmp_path / "b1"):
         poison = stub.submit(SHELL, "-c", "kill -9 $PPID; sleep 600")
         stub.until(lambda: len(stub.hellos) == 2, "the bot's return")
-        assert stub.hellos[1]["holds"] == []
+        assert (stub.hellos[1]["holds"], stub.hellos[1]["begun"]) == ([], [f"{poison[:-2]}00"])
         assert stub.run("/bin/true")["exit_code"] == 0
         assert poison not in stub.results
 
@@ -303,8 +303,9 @@ def test_a_full_disk_is_the_machines_fault_and_makes_the_bot_ill(stub: Stub, tmp
     mounted = subprocess.run(mount, capture_output=True, check=False)
     if mounted.returncode != 0:
         pytest.skip("a small disk cannot be mounted here")
+    stub.poll_s = 0.2
     try:
-        with a_bot(stub.url, small / "b1"):
+        with a_bot(stub.url, small / "b1", env={"MYRMIDON_BOT_REFRESH_S": "0.2"}):
             result = stub.run(SHELL, "-c", "dd if=/dev/zero of=big bs=1M")
             assert (result["type"], result.get("kind")) == ("fault", "disk_full")
             stub.until(lambda: stub.hellos, "a handshake")

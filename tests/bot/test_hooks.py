@@ -41,7 +41,9 @@ def get_settings(bot):
 def get_authentication_headers(bot):
     note(bot, "get_authentication_headers")
     return {"X-Proxy-Pass": "let me in"}, 0
-def on_bot_startup(bot): note(bot, "on_bot_startup", bot.server, bot.bot_version, bot.session_id, bot.swarming_bot_zip)
+def on_bot_startup(bot):
+    note(bot, "on_bot_startup", bot.server, bot.bot_version, bot.session_id, bot.swarming_bot_zip, bot.base_dir)
+    note(bot, "found", bot.config_dir, bot.attributes["version"], sorted(bot.attributes), bot.get_pseudo_rand(1.0))
 def on_handshake(bot): note(bot, "on_handshake", bot.dimensions["floor"])
 def on_before_poll(bot): note(bot, "on_before_poll")
 def on_after_poll(bot, cmd): note(bot, "on_after_poll", cmd)
@@ -273,13 +275,14 @@ def test_a_bot_has_a_number_of_its_own_and_knows_what_an_event_is():
 def test_all_thirteen_hooks_are_called_with_what_they_are_promised(stub: Stub, interpreter: str, tmp_path: Path):
     stub.poll_s = 0.2
     stub.gives = {"config": "v7"}
-    with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, EVERY), python=interpreter) as bot:
+    env = {"MYRMIDON_BOT_CONFIG_DIR": "/etc/fleet"}
+    with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, EVERY), python=interpreter, env=env) as bot:
         run = stub.submit("/bin/sh", "-c", "cat ${SWARMING_BOT_FILE}")
         result = stub.result(run)
         wait_for(lambda: [note for note in _notes(tmp_path) if note[0] == "on_bot_idle"], "an idle bot")
         assert bot.end() == 0
     names = [note[0] for note in _notes(tmp_path)]
-    assert set(names) == set(hooks.HOOKS)
+    assert set(names) == {*hooks.HOOKS, "found"}
     order = [
         "setup_bot",
         "get_settings",
@@ -294,9 +297,10 @@ def test_all_thirteen_hooks_are_called_with_what_they_are_promised(stub: Stub, i
     assert (result["exit_code"], stub.log(run)) == (0, b'{"device": 7}hello\n')
     told = {note[0]: note[1:] for note in _notes(tmp_path)}
     assert told["get_dimensions"] == ["b1", ["b1"]]
-    url, version, session, zipped = told["on_bot_startup"]
+    url, version, session, zipped, base_dir = told["on_bot_startup"]
     assert (url, version, session) == (stub.url, stub.hellos[0]["version"], str(stub.hellos[0]["session"]))
-    assert zipped == str(tmp_path / "b1" / "bot.zip")
+    assert (base_dir, zipped) == (str(tmp_path / "b1"), str(tmp_path / "b1" / "bot.zip"))
+    assert told["found"][:3] == ["/etc/fleet", version, ["dimensions", "state", "version"]]
     assert told["on_handshake"] == [["3"]]
     failure, internal, _, summary = told["on_after_task"]
     assert (failure, internal, summary["exit_code"], summary["task_id"]) == (False, False, 0, run)
@@ -328,51 +332,63 @@ def get_state(bot): return {**os_utilities.get_state(), "up": os_utilities.get_u
 
 
 RAISES = "".join(f"def {name}(*args): raise RuntimeError('{name} is broken')\n" for name in hooks.HOOKS)
-HANGS = "import time\n" + "".join(
-    f"def {name}(*args):\n    while True: time.sleep(0.01)\n"
-    for name in hooks.HOOKS
-    if name not in ("get_dimensions", "get_state")
+HANGS = "import time\n" + "".join(f"def {name}(*args):\n    while True: time.sleep(0.01)\n" for name in hooks.HOOKS)
+RUBBISH = "".join(f"def {name}(*args): return object()\n" for name in hooks.HOOKS if name != "on_before_task") + (
+    "def on_before_task(bot, bot_file, runner_cmd, runner_env):\n"
+    "    runner_cmd[:] = [7]\n    runner_env[1] = None\n    open(bot_file, 'w').write('{rubbish')\n"
 )
+
+
+def _blamed(stub: Stub, said: str) -> list[str]:
+    """The hooks of which the server has heard this."""
+    return [name for name in hooks.HOOKS if [m for m in stub.says("bot_error") if said.format(name) in m]]
 
 
 def test_hooks_that_raise_cost_no_task_and_are_told_once(stub: Stub, tmp_path: Path):
     stub.poll_s = 0.1
-    with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, RAISES), env={"MYRMIDON_BOT_REFRESH_S": "0.1"}):
+    names = [name for name in hooks.HOOKS if name != "on_bot_shutdown"]
+    with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, RAISES), env={"MYRMIDON_BOT_REFRESH_S": "0.1"}) as bot:
         runs = [stub.submit("/bin/true") for _ in range(5)]
         assert {stub.result(run)["exit_code"] for run in runs} == {0}
-        names = [name for name in hooks.HOOKS if name != "on_bot_shutdown"]
-        told = lambda: [n for n in names if [m for m in stub.says("bot_error") if f"{n} is broken" in m]]  # noqa: E731
-        stub.until(lambda: told() == names, "a complaint of each")
+        stub.until(lambda: _blamed(stub, "{} is broken") == names, "a complaint of each")
         polls = len(stub.calls)
         stub.until(lambda: len(stub.calls) > polls + 6, "some more polls")
-        assert all(len([m for m in stub.says("bot_error") if f"{name} is broken" in m]) == 1 for name in names)
         stub.until(lambda: "get_dimensions is broken" in (stub.hellos[-1].get("quarantined") or ""), "quarantine")
         assert "get_state is broken" in stub.hellos[-1]["quarantined"]
+        assert bot.end() == 0
+    for name in hooks.HOOKS:
+        assert len([m for m in stub.says("bot_error") if f"{name} is broken" in m]) == 1, name
 
 
 def test_hooks_that_hang_cost_no_task_and_are_told(stub: Stub, tmp_path: Path):
     stub.poll_s = 0.1
     env = {"MYRMIDON_BOT_HOOK_S": "0.05"}
+    late = "hook {} of bot_config.py did not come back"
     with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, HANGS), env=env) as bot:
         runs = [stub.submit("/bin/true") for _ in range(3)]
         assert {stub.result(run)["exit_code"] for run in runs} == {0}
-        for name in (
-            "setup_bot",
-            "on_bot_startup",
-            "on_handshake",
-            "on_before_poll",
-            "on_before_task",
-            "on_after_task",
-        ):
-            stub.until(lambda name=name: [m for m in stub.says("bot_error") if f"hook {name} of" in m], name)
+        stub.until(lambda: len(_blamed(stub, late)) == 12, "a complaint of each but the last")
+        stub.until(lambda: "get_state" in (stub.hellos[-1].get("quarantined") or ""), "quarantine")
+        assert "get_dimensions" in stub.hellos[-1]["quarantined"]
         assert bot.end() == 0
-    assert not [hello for hello in stub.hellos if hello.get("quarantined")]
+    assert _blamed(stub, late) == list(hooks.HOOKS)
+
+
+def test_hooks_that_return_rubbish_cost_no_task_and_are_told(stub: Stub, tmp_path: Path):
+    with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, RUBBISH)) as bot:
+        run = stub.submit("/bin/sh", "-c", "echo as sent")
+        assert (stub.result(run)["exit_code"], stub.log(run)) == (0, b"as sent\n")
+        answered = ["get_dimensions", "get_state", "get_settings", "get_authentication_headers", "on_before_task"]
+        stub.until(lambda: _blamed(stub, "{}") == answered, "a complaint of each whose answer counts")
+        assert {"get_dimensions", "get_state"} <= set(stub.hellos[0]["quarantined"].split())
+        assert stub.hellos[0]["dimensions"]["id"] == ["b1"]
+        assert bot.end() == 0
 
 
 @pytest.mark.parametrize("name", ["get_dimensions", "get_state"])
 @pytest.mark.parametrize("rubbish", ["42", "[1, 2]", "'text'", "{'a': {1}}"])
 def test_rubbish_quarantines_until_it_is_none_any_more(tmp_path: Path, name: str, rubbish: str):
-    made = _standing(tmp_path)
+    made = a_standing(tmp_path)
     text = f"good = []\ndef {name}(bot): return None if good else {rubbish}\n"
     made.hooks.load_general(text)
     made.refresh()
@@ -384,7 +400,7 @@ def test_rubbish_quarantines_until_it_is_none_any_more(tmp_path: Path, name: str
     assert made.ill is None
 
 
-def _standing(tmp_path: Path, said: list[tuple[str, str]] | None = None) -> standing.Standing:
+def a_standing(tmp_path: Path, said: list[tuple[str, str]] | None = None) -> standing.Standing:
     from myrmidon.bot.caches import Caches
     from myrmidon.bot.orders import Orders, prepare
 
@@ -397,7 +413,7 @@ def _standing(tmp_path: Path, said: list[tuple[str, str]] | None = None) -> stan
 
 
 def test_a_hook_may_put_its_bot_into_quarantine_or_maintenance(tmp_path: Path):
-    made = _standing(tmp_path)
+    made = a_standing(tmp_path)
     made.hooks.load_general("def get_dimensions(bot): return {**bot.dimensions, 'quarantined': 'no screen'}")
     made.refresh()
     assert made.word() == ("no screen", None)
@@ -409,7 +425,7 @@ def test_a_hook_may_put_its_bot_into_quarantine_or_maintenance(tmp_path: Path):
 
 
 def test_only_what_lasts_is_news_and_only_once(tmp_path: Path):
-    made = _standing(tmp_path)
+    made = a_standing(tmp_path)
     made.refresh()
     made.hello()
     made.config = "v1"
@@ -435,7 +451,7 @@ def test_only_what_lasts_is_news_and_only_once(tmp_path: Path):
 
 
 def test_the_names_of_caches_are_dimensions_and_their_sizes_are_shown(tmp_path: Path):
-    made = _standing(tmp_path)
+    made = a_standing(tmp_path)
     made.refresh()
     made.caches.install("ccache", str(tmp_path / "x"))
     (tmp_path / "x" / "file").write_text("1234")
@@ -451,6 +467,14 @@ def test_the_time_of_a_hook_is_not_the_time_of_the_command(stub: Stub, tmp_path:
         assert (result["exit_code"], "hard_timeout" in result) == (0, False)
         assert 0.04 < result["duration"] < 1.0
         assert result["stats"]["bot_overhead"] > 1.0
+
+
+def test_an_event_waits_for_a_server_that_is_away(stub: Stub, tmp_path: Path):
+    stub.fault("/bot/v1/event", "refused", "refused")
+    text = "def on_bot_startup(bot): bot.post_event('bot_log', 'hello')\n"
+    with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, text)):
+        assert stub.run("/bin/true")["exit_code"] == 0
+        stub.until(lambda: stub.says("bot_log") == ["hello"], "the event")
 
 
 def test_a_script_of_the_group_comes_with_the_handshake_and_wins(stub: Stub, tmp_path: Path):

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -139,6 +140,9 @@ REFUSED = [
     ("a link for the token", _with("token", _link_to_file)),
     ("a folder for the context", _with("context.json", _folder)),
     ("a link for the lock", _with("lock", _link_to_file)),
+    ("a folder for the zip", _with("bot.zip", _folder)),
+    ("a link for a new zip", _with("bot.1.zip", _link_to_file)),
+    ("a folder for the next zip", _with("next.json", _folder)),
     ("a folder for the orders", _with("bot.json", _folder)),
     ("damaged orders", _with("bot.json", lambda path, _: _write(path, "{broken"))),
     ("orders that are none", _with("bot.json", lambda path, _: _write(path, "5"))),
@@ -233,6 +237,18 @@ def test_the_zip_says_why_it_does_not_start(interpreter: str, tmp_path: Path):
     assert (told.returncode, "no bot's" in told.stderr) == (2, True)
 
 
+def test_a_zip_from_elsewhere_says_that_there_is_no_room_for_it(tmp_path: Path):
+    zipped = tmp_path / "bot.zip"
+    zipped.write_bytes(pack(zip_files("http://s"))[0])
+    with small_disk(tmp_path) as small:
+        folder = _marked(small / "b")
+        (folder / "token").write_text("t")
+        fill(small)
+        argv = [sys.executable, str(zipped), "start", "--dir", str(folder)]
+        told = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    assert (told.returncode, "No space left" in told.stderr, "Traceback" in told.stderr) == (2, True, False)
+
+
 # ---------------------------------------------------------------- lived with
 
 
@@ -301,7 +317,8 @@ def test_a_bot_starts_again_on_a_full_disk_and_says_that_it_is_ill(stub: Stub, t
             assert stub.run("/bin/true")["exit_code"] == 0
             assert bot.end() == 0
         filler = fill(small)
-        with a_bot(stub.url, small / "b1"):
+        stub.poll_s = 0.2
+        with a_bot(stub.url, small / "b1", env={"MYRMIDON_BOT_REFRESH_S": "0.2"}):
             stub.until(lambda: "full" in (stub.hellos[-1].get("quarantined") or ""), "the bot to say that it is ill")
             filler.unlink()
             assert stub.run("/bin/true")["exit_code"] == 0

@@ -140,7 +140,7 @@ def test_a_command_that_does_not_exist_fails_with_a_reason(server: LiveServer, p
 def test_a_task_that_is_cancelled_while_it_runs_is_killed(server: LiveServer, pool: str, tmp_path: Path):
     pid = tmp_path / "pid"
     task_id = submit(server, pool, SHELL, "-c", f"echo $$ > {pid}; while :; do echo tick; sleep 0.1; done")
-    wait_for(lambda: pid.exists() and pid.read_text().strip() and _started(server, task_id), "the command's start")
+    wait_for(lambda: pid.exists() and pid.read_text().strip() and has_started(server, task_id), "the command's start")
     status, _ = server.post(f"/api/v1/tasks/{task_id}/cancel", {"kill_running": True})
     assert status == 200
     assert ended(server, task_id)["result"]["state"] == "KILLED"
@@ -161,7 +161,7 @@ def test_a_bot_that_is_killed_loses_its_run_and_the_task_is_tried_again(server: 
         script = f"[ -e {once} ] && exit 0; touch {once}; setsid sleep 600 & echo $! > {pids}; sleep 600"
         task_id = submit(server, "killed", SHELL, "-c", script)
         wait_for(lambda: pids.exists() and pids.read_text().strip(), "the command's start")
-        wait_for(lambda: _started(server, task_id), "the run's start")
+        wait_for(lambda: has_started(server, task_id), "the run's start")
         os.kill(bot.soldier(), signal.SIGKILL)
         told = ended(server, task_id)
         assert told["result"]["state"] == "SUCCEEDED"
@@ -169,7 +169,7 @@ def test_a_bot_that_is_killed_loses_its_run_and_the_task_is_tried_again(server: 
         assert not alive(int(pids.read_text()))
 
 
-def _started(server: LiveServer, task_id: str) -> bool:
+def has_started(server: LiveServer, task_id: str) -> bool:
     runs = server.get(f"/api/v1/tasks/{task_id}")[1]["runs"]
     return bool(runs) and runs[0]["started_at"] is not None
 

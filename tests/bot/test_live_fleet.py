@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.bot.bots import BotProcess, a_bot, wait_for
-from tests.bot.test_live import ended, log, submit
+from tests.bot.test_live import ended, has_started, log, submit
 from tests.live import LiveServer, live_server
 
 BOTS = """
@@ -38,6 +38,8 @@ def get_state(bot):
 
 def on_bot_startup(bot):
     bot.post_event("bot_log", "hello from the hook")
+    bot.post_event("bot_rebooting", "in words only")
+    bot.post_error("nothing is really wrong")
 
 def on_before_task(bot, bot_file, runner_cmd, runner_env):
     runner_env["HOOKED"] = "yes"
@@ -73,6 +75,10 @@ def _seen(server: LiveServer) -> dict[str, Any]:
     return dict(server.get("/api/v1/bots/lab1")[1])
 
 
+def _kinds(server: LiveServer) -> set[str]:
+    return {event["kind"] for event in server.get("/api/v1/bots/lab1/events")[1]["events"]}
+
+
 def _events(server: LiveServer, kind: str) -> list[str]:
     events = server.get("/api/v1/bots/lab1/events")[1]["events"]
     return [event["message"] for event in events if event["kind"] == kind]
@@ -92,6 +98,7 @@ def test_an_edit_of_the_script_restarts_the_bot_and_counts(server: LiveServer, b
     (server.folder / "config" / "scripts" / "lab.py").write_text(SCRIPT.replace("NUMBER", "two"))
     wait_for(lambda: "script two in r1" in _events(server, "bot_log"), "the new script's word")
     assert [m for m in _events(server, "bot_shutdown") if "restarting" in m]
+    assert "request_restart" in _kinds(server)
 
 
 def test_a_cache_becomes_a_dimension_that_tasks_can_ask_for(server: LiveServer, bot: BotProcess):
@@ -123,9 +130,23 @@ def test_maintenance_keeps_tasks_away_while_it_lasts(server: LiveServer, bot: Bo
     assert ended(server, task_id)["result"]["state"] == "SUCCEEDED"
 
 
+def test_whatever_a_bot_does_and_is_told_is_in_its_story(server: LiveServer, bot: BotProcess):
+    task_id = submit(server, "lab", "/bin/sleep", "600")
+    wait_for(lambda: has_started(server, task_id), "the command's start")
+    assert server.post(f"/api/v1/tasks/{task_id}/cancel", {"kill_running": True})[0] == 200
+    assert ended(server, task_id)["result"]["state"] == "KILLED"
+    told = ended(server, submit(server, "lab", "/bin/sh", "-c", "kill -9 $PPID; sleep 600", retries=0))
+    assert told["result"]["state"] == "BOT_DIED"
+    ended(server, submit(server, "lab", "/bin/sh", "-c", "echo > c/x", caches=[{"name": "story", "path": "c"}]))
+    wait_for(lambda: "other dimensions" in _events(server, "request_sleep"), "other dimensions")
+    of_bots = {"bot_connected", "bot_log", "bot_error", "bot_rebooting"}
+    assert {*of_bots, "request_task", "task_completed", "task_killed", "task_error"} <= _kinds(server)
+
+
 def test_a_bot_that_is_terminated_takes_that_as_a_task_and_ends(server: LiveServer, bot: BotProcess):
     status, answer = server.post("/api/v1/bots/lab1/terminate", {})
     assert status == 200, answer
     assert bot.process.wait(20) == 0
     assert ended(server, answer["task_id"])["result"]["state"] == "SUCCEEDED"
     wait_for(lambda: [m for m in _events(server, "bot_shutdown") if m == "ended: as ordered"], "its goodbye")
+    assert "bot_terminate" in _kinds(server)

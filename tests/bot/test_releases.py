@@ -12,17 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from myrmidon.bot import updater
+from myrmidon.bot import keeper, updater
 from myrmidon.bot.hooks import PACKED
 from tests.bot.bots import a_bot, pack, source_of, wait_for, zip_files
 from tests.bot.stub import Stub
 
 IMPATIENT = {"MYRMIDON_BOT_PROVE_S": "60"}
-DIES_LATER = source_of("talk").replace(
-    "    def run(self) -> None:\n",
-    "    def run(self) -> None:\n        import threading\n        threading.Timer(0.7, os._exit, [9]).start()\n",
-)
+CRASH_S = float(os.environ.get("MYRMIDON_TEST_CRASH_S") or 2.0)
+"""How long a release lives that crashes some time after its start; longer ones cost only time."""
 HANGS = "import time\ntime.sleep(1000)\n"
+
+
+def dies_after(seconds: float) -> str:
+    """The text of talk.py of a bot that does its work for so long."""
+    begin = "    def run(self) -> None:\n"
+    end = f"        import threading\n        threading.Timer({seconds}, os._exit, [9]).start()\n"
+    return source_of("talk").replace(begin, begin + end)
 
 
 def _release(stub: Stub, text: str = '"""Another."""\n', **changed: str) -> tuple[bytes, str]:
@@ -43,6 +48,13 @@ def _version(stub: Stub, name: str) -> str:
     return str(next(hello["version"] for hello in reversed(stub.hellos) if hello["bot_id"] == name))
 
 
+def _lived(stub: Stub, version: str) -> float:
+    """For how long a bot spoke as this version."""
+    hellos = [(at, body["version"]) for at, path, body in stub.calls if path.endswith("handshake")]
+    begun = next(at for at, said in hellos if said == version)
+    return next(at for at, said in hellos if at > begun and said != version) - begun
+
+
 def _bad(stub: Stub) -> list[str]:
     return [said["bad_release"] for said in stub.said if "bad_release" in said]
 
@@ -53,7 +65,7 @@ def test_three_bots_go_through_good_bad_and_reverted_releases(stub: Stub, tmp_pa
     good = _release(stub, updater=first["myrmidon/bot/updater.py"].decode())
     syntax = _release(stub, runner="def broken(:\n")
     hang = _release(stub, journal=HANGS)
-    later = _release(stub, talk=DIES_LATER)
+    later = _release(stub, talk=dies_after(CRASH_S))
     with ExitStack() as bots:
         for name in names:
             bots.enter_context(a_bot(stub.url, tmp_path / name, files=first))
@@ -66,8 +78,9 @@ def test_three_bots_go_through_good_bad_and_reverted_releases(stub: Stub, tmp_pa
         for name, release in zip(names, (syntax, hang, later), strict=True):
             _give(stub, name, release)
         for release in (syntax, hang, later):
-            stub.until(lambda release=release: release[1] in _bad(stub), "a complaint with the digest", 20)
+            stub.until(lambda release=release: release[1] in _bad(stub), "a complaint with the digest", 20 + CRASH_S)
         stub.until(lambda: {_version(stub, name) for name in names} == {good[1]}, "all to be back")
+        assert _lived(stub, later[1]) >= CRASH_S - 0.5, "it was up, and at work, and had not yet run a task well"
         runs = [stub.submit("/bin/true") for _ in range(9)]
         assert {stub.result(run)["exit_code"] for run in runs} == {0}
         best = _release(stub, '"""The best."""\n')
@@ -81,7 +94,7 @@ def test_a_release_that_dies_after_a_while_is_left_although_it_has_run_tasks(stu
     with a_bot(stub.url, tmp_path / "b1", env=IMPATIENT):
         stub.until(lambda: stub.hellos, "a handshake")
         old = _version(stub, "b1")
-        version = _give(stub, "b1", _release(stub, talk=DIES_LATER))
+        version = _give(stub, "b1", _release(stub, talk=dies_after(0.7)))
         stub.until(lambda: _version(stub, "b1") == version, "the update")
         assert stub.run("/bin/true")["exit_code"] == 0
         stub.until(lambda: _version(stub, "b1") == old, "the return")
@@ -105,6 +118,78 @@ def test_a_release_with_broken_hooks_is_not_switched_to(stub: Stub, tmp_path: Pa
         assert len(stub.hellos) == 1
 
 
+def test_a_release_that_restarts_again_and_again_is_left(stub: Stub, tmp_path: Path):
+    restless = f"class Soldier: pass\ndef serve(argv): return {keeper.AGAIN}\n"
+    with a_bot(stub.url, tmp_path / "b1"):
+        stub.until(lambda: stub.hellos, "a handshake")
+        version = _give(stub, "b1", _release(stub, soldier=restless))
+        stub.until(lambda: len(stub.hellos) == 2, "the return")
+        stub.until(lambda: _bad(stub) == [version], "a complaint")
+        assert "restarted more than 5 times" in stub.says("bot_error")[-1]
+        assert stub.run("/bin/true")["exit_code"] == 0
+
+
+def test_a_good_zip_that_restarts_again_and_again_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    watch = keeper.Keeper(str(tmp_path))
+    rests: list[float] = []
+    monkeypatch.setattr(watch, "_rest", rests.append)
+    good = str(tmp_path / updater.GOOD)
+    for _ in range(keeper.MOST_RESTARTS):
+        assert watch._choose_next(good, keeper.AGAIN, came_up=True) == good
+    assert rests == []
+    assert watch._choose_next(good, keeper.AGAIN, came_up=True) == good
+    assert (len(rests), watch.crashes) == (1, 1)
+
+
+def test_a_good_zip_that_crashes_again_and_again_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    watch = keeper.Keeper(str(tmp_path))
+    rests: list[float] = []
+    monkeypatch.setattr(watch, "_rest", rests.append)
+    for _ in range(keeper.MOST_RESTARTS):
+        watch._choose_next(None, 1, came_up=True)
+    assert (set(rests), watch.crashes) == ({0.1}, 0)
+    watch._choose_next(None, 1, came_up=True)
+    watch._choose_next(None, 1, came_up=True)
+    assert watch.crashes == 2
+
+
+def test_a_keeper_that_can_start_no_process_tries_again_until_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    watch = keeper.Keeper(str(tmp_path))
+    tried: list[object] = []
+
+    def start(words: list[str], **_: object) -> str:
+        tried.append(words)
+        if len(tried) == 1:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return "a process"
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(watch, "_rest", tried.append)
+    started: object = watch._start(None, 0)
+    assert started == "a process"
+    assert tried[1] == keeper.START_AGAIN_S
+    watch.stopping = True
+    assert watch._start(None, 0) is None
+
+
+def test_a_release_that_cannot_reach_the_server_is_not_switched_to(stub: Stub, tmp_path: Path):
+    once = source_of("fine").replace("TIMES = 3", "TIMES = 1")
+    deaf = source_of("wire").replace("create_connection((self.host, self.port)", "create_connection((self.host, 1)")
+    with a_bot(stub.url, tmp_path / "b1"):
+        stub.until(lambda: stub.hellos, "a handshake")
+        version = _give(stub, "b1", _release(stub, fine=once, wire=deaf))
+        stub.until(lambda: _bad(stub) == [version], "a complaint")
+        assert "cannot reach the server" in stub.says("bot_error")[0]
+        stub.fault("/healthz", "refused", "refused", "refused")  # now it is the server that is silent
+        release = _release(stub, fine=once)
+        _give(stub, "b1", release)
+        stub.until(lambda: len(stub.says("bot_error")) == 2, "another complaint")
+        assert _bad(stub) == [version]
+        _give(stub, "b1", release)
+        stub.until(lambda: _version(stub, "b1") == release[1], "the update")
+        assert stub.run("/bin/true")["exit_code"] == 0
+
+
 def test_an_update_waits_for_the_task_that_runs(stub: Stub, tmp_path: Path):
     go = tmp_path / "go"
     stub.heartbeat_s = 0.2
@@ -113,9 +198,11 @@ def test_an_update_waits_for_the_task_that_runs(stub: Stub, tmp_path: Path):
         stub.until(lambda: [r for r in stub.reports if r["run"] == run], "the task to begin")
         version = _give(stub, "b1", _release(stub))
         stub.until(lambda: stub.order is None, "the order to be taken")
-        calls = len(stub.calls)
+        calls, began = len(stub.calls), time.monotonic()
         stub.until(lambda: len(stub.calls) > calls + 2, "some more talk")
+        assert time.monotonic() - began > stub.heartbeat_s, "it waits, and does not ask again and again"
         assert len(stub.hellos) == 1
+        stub.fault("/bot/v1/zip", "503", "lost")  # which is no reason to forget it
         go.touch()
         assert stub.result(run)["exit_code"] == 7
         stub.until(lambda: _version(stub, "b1") == version, "the update")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from myrmidon.bot.surroundings import Surroundings, asks, replaced
+from myrmidon.bot.surroundings import Surroundings, asks, last_begun, replaced
 from tests.bot.stub import Stub
 
 SHELL = "/bin/sh"
@@ -104,6 +104,19 @@ def test_paths_that_are_put_in_are_separated_as_the_system_does():
     assert (asks(["a", "$b"]), asks(["a", "${b}"])) == (False, True)
 
 
+def test_what_an_earlier_process_had_begun_is_told_by_what_it_has_left(tmp_path: Path):
+    task = {"run": "5cee01", "execution_timeout_s": 60, "grace_period_s": 1}
+    assert last_begun(str(tmp_path)) == []
+    (tmp_path / "work").mkdir()
+    around = Surroundings(str(tmp_path), str(tmp_path / "work"), "http://s")
+    around.write_context(task)
+    assert last_begun(str(tmp_path)) == ["5cee00"]
+    around.write_context({**task, "run": "5cef02", "secret_bytes": ""})
+    assert last_begun(str(tmp_path)) == ["5cee00", "5cef00"]
+    (tmp_path / "context.json").write_text("[1]")
+    assert last_begun(str(tmp_path)) == ["5cef00"]
+
+
 def test_a_context_grows_with_what_the_bot_offers(tmp_path: Path):
     around = Surroundings(str(tmp_path), str(tmp_path / "work"), "http://s")
     task = {"run": "5cee01", "execution_timeout_s": 60, "grace_period_s": 1}
@@ -118,7 +131,8 @@ def test_caches_are_told_with_their_sizes_and_where_the_time_went(fleet: Stub):
     run = fleet.submit(SHELL, "-c", "printf 12345 > c1/x", caches=caches, cache_hints={"two": 1000})
     result = fleet.result(run)
     assert result["caches"] == {"one": 5}
-    assert {"bot_overhead", "named_caches_install", "named_caches_uninstall", "cache_trim"} == set(result["stats"])
+    told = {"bot_overhead", "named_caches_install", "named_caches_uninstall", "cache_trim", "cleanup"}
+    assert told == set(result["stats"])
     assert "caches" not in fleet.run("/bin/true")
     news = lambda: [b for _, path, b in fleet.calls if "one" in b.get("dimensions", {}).get("caches", [])]  # noqa: E731
     fleet.until(news, "the cache among the dimensions")

@@ -1,42 +1,20 @@
-"""A new zip for bots that run: it is checked, tried and switched to; a bad one is left for the last good one."""
+"""A new zip for a bot that runs: it is checked, tried and switched to; a bad one is left for the last good one."""
 
 from __future__ import annotations
 
 import os
 import signal
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.bot.bots import a_bot, pack, source_of, wait_for, zip_files
+from tests.bot.bots import a_bot, pack, source_of, zip_files
 from tests.bot.stub import Stub
 
 
 def _newer(stub: Stub, **changed: str) -> tuple[bytes, str]:
     changed.setdefault("__init__", '"""A newer bot."""\n')
     return pack(zip_files(stub.url, **changed))
-
-
-def test_three_bots_update_and_go_on_working(stub: Stub, tmp_path: Path):
-    zipped, version = _newer(stub)
-    with ExitStack() as bots:
-        for name in ("b1", "b2", "b3"):
-            bots.enter_context(a_bot(stub.url, tmp_path / name))
-            stub.until(lambda name=name: name in {hello["bot_id"] for hello in stub.hellos}, f"{name}'s handshake")
-            stub.give_out(zipped, version)
-            updated = lambda name=name: [  # noqa: E731
-                hello for hello in stub.hellos if (hello["bot_id"], hello["version"]) == (name, version)
-            ]
-            stub.until(updated, f"the update of {name}")
-        runs = [stub.submit("/bin/true") for _ in range(9)]
-        assert {stub.result(run)["exit_code"] for run in runs} == {0}
-        good = [tmp_path / name / "bot.zip" for name in ("b1", "b2", "b3")]
-        wait_for(
-            lambda: stub.run("/bin/true") and all(path.read_bytes() == zipped for path in good),
-            "each of them to have run a task well, and to return to the new zip from now on",
-        )
-    assert stub.says("bot_error") == []
 
 
 def test_updates_alternate_between_two_files(stub: Stub, tmp_path: Path):

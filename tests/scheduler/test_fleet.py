@@ -51,6 +51,15 @@ def test_a_run_that_its_bot_had_begun_is_not_lost_for_free(w):
     assert [w.last_run(task).reason for task in (begun, waited)] == ["bot_restarted", "not_started"]
 
 
+@pytest.mark.parametrize(("boot_id", "knows"), [("boot-8", True), ("boot-7", False)])
+def test_a_task_that_may_run_once_has_begun_unless_its_bot_surely_knows_better(w, boot_id, knows):
+    w.bot("b1", boot_id="boot-7")
+    (waited,) = w.submit_many(1, retries=0)
+    w.claim("b1")
+    w.bot("b1", boot_id=boot_id, begun=[waited + 1] if knows else [])
+    assert (w.state(waited), w.last_run(waited).reason) == ("BOT_DIED", "bot_restarted")
+
+
 def test_a_run_that_nobody_sees_begin_is_lost_for_free_only_twice(w):
     w.bot("b2")
     task = w.submit(retries=1)

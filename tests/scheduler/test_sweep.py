@@ -98,6 +98,17 @@ def test_a_run_that_was_never_started_goes_back_free(w):
     assert (w.state(task), w.task(task).num_retries, w.last_run(task).reason) == ("READY", 0, "not_started")
 
 
+def test_a_task_that_may_run_once_is_not_given_to_another_bot_when_it_may_have_begun(w):
+    w.bot("b2")
+    task = w.submit(retries=0)
+    w.take("b1", started=False)
+    w.advance(29)
+    w.beat("b1")
+    w.advance(1)
+    w.sweep()
+    assert (w.state(task), w.last_run(task).reason) == ("BOT_DIED", "bot_lost")
+
+
 def test_the_runs_of_a_bot_that_was_forgotten_are_given_up_by_their_leases(w):
     task = w.submit()
     w.take("b1")

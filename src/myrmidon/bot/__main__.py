@@ -13,9 +13,16 @@ USAGE = """usage: bot.zip COMMAND
         [--dimension KEY=VALUE]...
               runs the bot in the foreground; settings are kept in DIR (default $MYRMIDON_BOT_DIR or ~/myrmidon-bot);
               with --suffix it is one of several of this machine, and its id is ID--N
-  is_fine     tests this zip; exit code 0 if it is fit to run
+  is_fine [--server URL]
+              tests this zip; exit code 0 if it is fit to run, and the server answers it
   version     the digest of this zip
+  config      what the server has put into this zip
+  server      the server that it would call
   attributes  the dimensions that this machine would offer
+  setup       only calls the hook setup_bot, with the flags of start
+  shell --dir DIR
+              a Python prompt inside the bot that runs there
+  reboot      restarts the machine, unless a bot lives on it
 environment: MYRMIDON_BOT_DIR MYRMIDON_SERVER MYRMIDON_BOT_TOKEN MYRMIDON_BOT_ID
 """
 
@@ -25,7 +32,7 @@ def main(argv: list[str]) -> int:
         sys.stderr.write("myrmidon bot: Python 3.8 or later is needed\n")
         return 2
     command, rest = (argv[0], argv[1:]) if argv else ("start", [])
-    if command == "start":
+    if command in ("start", "start_bot", "start_slave"):  # the last two are Swarming's words
         return _start(rest)
     if command == "soldier":
         from myrmidon.bot import soldier
@@ -34,14 +41,14 @@ def main(argv: list[str]) -> int:
     if command == "is_fine":
         from myrmidon.bot import fine
 
-        return fine.check()
+        return fine.check(rest)
     if command == "version":
         from myrmidon.bot import updater
 
         sys.stdout.write(updater.own_version() + "\n")
         return 0
-    if command == "attributes":
-        return _attributes(rest)
+    if command in ("config", "server", "attributes", "setup", "shell", "reboot"):
+        return _use_tool(command, rest)
     sys.stderr.write(USAGE)
     return 0 if command in ("help", "--help", "-h") else 2
 
@@ -58,20 +65,22 @@ def _start(rest: list[str]) -> int:
     return keeper.Keeper(folder).keep()
 
 
-def _attributes(rest: list[str]) -> int:
-    import json
+def _use_tool(command: str, rest: list[str]) -> int:
+    from myrmidon.bot import orders, tools
 
-    from myrmidon.bot import dimensions, orders
-
+    tool = {
+        "config": tools.show_config,
+        "server": tools.show_server,
+        "attributes": tools.show_attributes,
+        "setup": tools.set_up,
+        "shell": tools.visit,
+        "reboot": tools.reboot,
+    }[command]
     try:
-        given = orders.parse(rest)
+        return tool(rest)
     except orders.Unusable as error:
         sys.stderr.write(f"myrmidon bot: {error}\n")
         return 2
-    bot_id, pool = given["bot_id"] or dimensions.default_id(), given["pool"] or "default"
-    found = dimensions.dimensions(bot_id, pool, given["extra"])
-    sys.stdout.write(json.dumps(found, indent=2, sort_keys=True) + "\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class Command:
         self.unwanted = False
 
     def begin_now(self, now: float) -> None:
-        """What came before, like a slow hook, is not the command's time."""
+        """What came before, like a slow hook or making room for a cache, is not the command's time."""
         self.begun = self.heard_at = now
         self.hard_at = now + self.task["execution_timeout_s"]
 

@@ -56,6 +56,8 @@ def host() -> dict[str, list[str]]:
         "inside_docker": [_flag(facts.inside_container())],
         "kernel": [platform.release()] if system.NAME != "windows" else [],
         "display": [_flag(facts.has_display())],
+        "gce": [_flag(facts.is_gce())],
+        **facts.gce(),
     }
     return {key: [value for value in values if value] for key, values in found.items()}
 
@@ -127,7 +129,11 @@ def state(folder: str, started: float, caches: dict[str, int], cost_usd_hour: fl
         "hostname": socket.gethostname(),
         "folder": folder,
         "pid": os.getpid(),
-        "python": platform.python_version(),
+        "python": {
+            "executable": sys.executable,
+            "version": platform.python_version(),
+            "packages": facts.packages(),
+        },
         "named_caches": caches,
         "env": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         "reboot_required": facts.reboot_required(),

@@ -16,7 +16,7 @@ from myrmidon.bot.duty import Duty
 from myrmidon.bot.orders import Orders
 from myrmidon.bot.standing import Standing
 from myrmidon.bot.voice import Voice
-from myrmidon.bot.wire import Wire
+from myrmidon.bot.wire import PING, Broken, Interrupted, Refused, Wire
 
 ORDERS = ("update", "restart", "terminate")
 REBOOT_S = float(os.environ.get("MYRMIDON_BOT_REBOOT_S") or 300.0)
@@ -71,6 +71,10 @@ class Errands:
         self.order, self.why = order, why
         self.duty.give_back()
 
+    def may_claim(self) -> bool:
+        """Whether there is nothing that more tasks would put off."""
+        return not (self.duty.signals or self.order)
+
     def last_report(self) -> dict[str, Any] | None:
         """The result of the task that says: end; given once, before that is done."""
         if self.order != "terminate" or self.parting is None:
@@ -85,7 +89,12 @@ class Errands:
         """Everything is delivered and nothing runs: now is the time."""
         order, self.order = self.order, None
         if order == "update":
-            self._update(*self.wanted_version)
+            try:
+                self._update(*self.wanted_version)
+            except (Broken, Interrupted, Refused) as error:
+                if not isinstance(error, Refused) or error.passing:
+                    self.order = order  # the server would say it again in minutes only
+                raise
         elif order == "restart":
             self.say_goodbye(f"restarting: {self.why}")
             self.duty.end(keeper.AGAIN)
@@ -96,8 +105,13 @@ class Errands:
             self._reboot()
 
     def say_goodbye(self, message: str) -> None:
+        self._last_words("bot_shutdown", message)
+
+    def _last_words(self, kind: str, message: str) -> None:
+        """The last hook, what is to be said of it, and then what is done."""
         self.standing.hooks.call("on_bot_shutdown", self.standing.bot)
-        self.voice.say("bot_shutdown", message)
+        self.voice.say_waiting()
+        self.voice.say(kind, message)
 
     def _update(self, version: str, signature: str) -> None:
         """Fetch, check and try the new zip; whatever is wrong with it, this one goes on."""
@@ -110,21 +124,32 @@ class Errands:
         try:
             zipped = self.wire.call("GET", f"/bot/v1/zip/{version}", wait_s=60.0)
             updater.check(zipped, version, signature, self.orders.credential)
-            updater.install(folder, zipped, version)
-        except updater.NotFine as error:
-            updater.note_bad(folder, version)
-            self.voice.complain(f"the update to {version} failed: {error}", version)
-        except (updater.BadZip, OSError) as error:
+            updater.install(folder, zipped, version, self.orders.server)
+        except updater.BadZip as error:
+            bad = isinstance(error, updater.NotFine) or (isinstance(error, updater.Unheard) and self._is_heard())
+            if bad:
+                updater.note_bad(folder, version)
+            self.voice.complain(f"the update to {version} failed: {error}", version if bad else "")
+        except OSError as error:
             self.voice.complain(f"the update to {version} failed: {error}")
         else:
             self.say_goodbye(f"updating to {version}")
             self.duty.end(keeper.AGAIN)
 
+    def _is_heard(self) -> bool:
+        """Whether the server answers this zip, if not the other one. Any answer will do."""
+        try:
+            self.wire.call("GET", PING)
+        except Refused:
+            return True
+        except Broken:
+            return False
+        return True
+
     def _reboot(self) -> None:
         """Only the machine's end ends this well. A signal meanwhile ends the bot at once: the machine goes down."""
         why = self.why
-        self.standing.hooks.call("on_bot_shutdown", self.standing.bot)
-        self.voice.say("bot_rebooting", why)
+        self._last_words("bot_rebooting", why)
         self.duty.rebooting = True
         for _ in range(MOST_REBOOTS):
             try:

@@ -4,19 +4,47 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
+
+ASK_S = 5.0
+TIMES = 3
 
 
-def check() -> int:
-    """0 if all is well, NOT_NOW if the disk is too full to tell, else another code and the reason."""
+def check(argv: list[str]) -> int:
+    """0 if all is well, NOT_NOW if the disk is too full to tell, UNHEARD if all is well but for the server.
+
+    Otherwise another code, and the reason. The server is asked only if one is named.
+    """
     from myrmidon.bot import system, updater
 
     try:
-        return _check()
+        code = _check()
+        server = argv[argv.index("--server") + 1] if "--server" in argv[:-1] else ""
+        return code or (_ask(server) if server else 0)
     except OSError as error:
         if not system.disk_is_full(error):
             raise
         sys.stderr.write(f"the test could not be made: {error}\n")
         return updater.NOT_NOW
+
+
+def _ask(server: str) -> int:
+    """Whether this zip can reach the server. Any answer will do: who may say what is not its business."""
+    from myrmidon.bot import updater, wire
+
+    line = wire.Wire(server)
+    line.margin_s = ASK_S
+    for _ in range(TIMES):
+        try:
+            line.call("GET", wire.PING)
+        except wire.Refused:
+            return 0
+        except wire.Broken as error:
+            sys.stderr.write(f"{error}\n")
+            time.sleep(0.5)
+        else:
+            return 0
+    return updater.UNHEARD
 
 
 def _check() -> int:

@@ -15,14 +15,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 
 from myrmidon.bot import system, updater
 
 AGAIN = 75
 IN_USE = 3
 OUTDATED = 4
+UNUSABLE = 2
 _FINAL = (0, OUTDATED)
 COME_UP_S = 60.0
+LOOP_S = 30.0
+MOST_RESTARTS = 5
+"""More ends of the same zip within that time are a loop, whatever the zip thinks of it."""
+START_AGAIN_S = 1.0
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_LOOKING = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 _LOCK_S = 15.0
 
 
@@ -31,8 +39,10 @@ class Keeper:
         self.folder = folder
         self.child: subprocess.Popen[bytes] | None = None
         self.stopping = False
+        self.is_up = False
         self.crashes = 0
         self.killed: str | None = None
+        self.restarts: deque[float] = deque(maxlen=MOST_RESTARTS)
 
     def keep(self) -> int:
         """Start soldiers until one ends for good; its exit code."""
@@ -41,11 +51,13 @@ class Keeper:
             return IN_USE
         system.become_reaper()
         system.kill_marked(system.mark_of(self.folder))
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (*_ENDING, *_LOOKING):
             signal.signal(number, self._pass_on)
-        if hasattr(signal, "SIGUSR1"):
-            signal.signal(signal.SIGUSR1, self._pass_on)
-        chosen = self._settle_in()
+        try:
+            chosen = self._settle_in()
+        except OSError as error:
+            sys.stderr.write(f"myrmidon bot: the zip cannot be kept in {self.folder}: {error}\n")
+            return UNUSABLE
         while True:
             code, came_up = self._watch_one(chosen)
             if code in _FINAL or self.stopping:
@@ -73,21 +85,35 @@ class Keeper:
         return good
 
     def _choose_next(self, last: str | None, code: int, *, came_up: bool) -> str | None:
-        """An ordered restart starts the chosen zip; a crash of a new one goes back; a crash of the good one waits."""
+        """An ordered restart starts the chosen zip; a crash of a new one goes back; a crash of the good one waits.
+
+        A zip that restarts itself again and again is no better than one that crashes.
+        """
         if code == AGAIN:
-            self.crashes, self.killed = 0, None
-            return updater.take_next(self.folder) or last
+            following = updater.take_next(self.folder)
+            if following or not self._loops():
+                self.crashes, self.killed = 0, None
+                return following or last
+            why = f"it has restarted more than {MOST_RESTARTS} times within {LOOP_S:.0f} s"
+            came_up = False
+        else:
+            why = f"it ended with code {code}" + ("" if came_up else " before it came up")
         good = os.path.join(self.folder, updater.GOOD)
         if last is not None and last != good and not _same(last, good):
             if code == -signal.SIGKILL and came_up and self.killed != last:
                 self.killed = last  # by a task, a person or a lack of memory: once is no fault of a zip
                 return last
-            why = f"it ended with code {code}" + ("" if came_up else " before it came up")
             updater.note_failure(self.folder, last, why)
             return good if os.path.exists(good) else None
-        self.crashes = 0 if came_up else self.crashes + 1
+        self.crashes = 0 if came_up and not self._loops() else self.crashes + 1
         self._rest(random.random() * min(30.0, 0.5 * 2.0 ** min(self.crashes, 8)) if self.crashes else 0.1)  # noqa: S311
         return last
+
+    def _loops(self) -> bool:
+        now = time.monotonic()
+        full = len(self.restarts) == MOST_RESTARTS and now - self.restarts[0] < LOOP_S
+        self.restarts.append(now)
+        return full
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -98,28 +124,40 @@ class Keeper:
         """Start one soldier and wait for its end; its exit code, and whether it ever came up."""
         reader, writer = os.pipe()
         os.set_inheritable(writer, True)
-        program = [sys.executable, "-I", chosen] if chosen else [sys.executable, "-m", "myrmidon.bot"]
-        self.child = subprocess.Popen(
-            [*program, "soldier", "--dir", self.folder, "--ready", str(writer), "--keeper", str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(writer,),
-            start_new_session=True,
-        )
+        self.child = self._start(chosen, writer)
         os.close(writer)
+        if self.child is None:
+            os.close(reader)
+            return 0, False
         with contextlib.suppress(OSError):  # a full disk: people will not find the pid there
             system.write_file(os.path.join(self.folder, "bot.pid"), b"%d\n" % self.child.pid)
         if self.stopping:
             self.child.terminate()
-        came_up = self._comes_up(reader)
+        self.is_up = came_up = self._comes_up(reader)
         os.close(reader)
         if not came_up:
             self.child.kill()
         code = self.child.wait()
-        self.child = None
+        self.child, self.is_up = None, False
         system.kill_all_children()
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self.folder, "bot.pid"))
         return code, came_up
+
+    def _start(self, chosen: str | None, writer: int) -> subprocess.Popen[bytes] | None:
+        """A soldier's process; tried until there is one: a machine short of memory is no fault of a zip.
+
+        None when the keeper is told to end meanwhile.
+        """
+        program = [sys.executable, "-I", chosen] if chosen else [sys.executable, "-m", "myrmidon.bot"]
+        words = [*program, "soldier", "--dir", self.folder, "--ready", str(writer), "--keeper", str(os.getpid())]
+        while not self.stopping:
+            try:
+                return subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=(writer,), start_new_session=True)
+            except OSError as error:
+                sys.stderr.write(f"myrmidon bot: no process can be started: {error}\n")
+                self._rest(START_AGAIN_S)
+        return None
 
     def _comes_up(self, reader: int) -> bool:
         """Its loop has begun within a minute: a zip that hangs at its start is no better than one that crashes."""
@@ -130,8 +168,9 @@ class Keeper:
         return False
 
     def _pass_on(self, number: int, _: object) -> None:
-        self.stopping = self.stopping or number in (signal.SIGTERM, signal.SIGINT)
-        if self.child is not None:
+        """The wish to look closer would kill a soldier that does not know it yet."""
+        self.stopping = self.stopping or number in _ENDING
+        if self.child is not None and (self.is_up or number in _ENDING):
             with contextlib.suppress(ProcessLookupError):
                 self.child.send_signal(number)
 

@@ -32,9 +32,13 @@ class Letter:
         self.sent = 0
 
     def only_report(self) -> None:
-        """The wish for tasks is withdrawn; what the server has given out for this letter already comes all the same."""
-        self.body["n"] = 0
-        self.body["wait_s"] = 0.0
+        """The wish for tasks is withdrawn; what the server has given out for this letter already comes all the same.
+
+        A letter without that wish only listens for an order to stop what runs: it waits as before.
+        """
+        if self.body["n"]:
+            self.body["n"] = 0
+            self.body["wait_s"] = 0.0
 
 
 def write(

@@ -22,7 +22,10 @@ from myrmidon.bot import dimensions, system, updater
 MARK = "bot.json"
 _FLAGS = ("--dir", "--server", "--token", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension")
 _FOLDERS = ("work", "spool", "c", "caches")
-_FILES = (MARK, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "context.json", "stacks.log")
+_FILES = (
+    MARK, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "context.json", "stacks.log",
+    updater.NEXT, updater.FAILED, updater.BAD, *updater.NEW,
+)  # fmt: skip
 
 
 class Unusable(Exception):
@@ -51,7 +54,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
 def prepare(argv: list[str]) -> str:
     """Make or check the bot's folder and write the orders down; the folder."""
     given = parse(argv)
-    folder = str(os.path.realpath(os.path.expanduser(given["dir"])))
+    folder = _real(given["dir"])
     _claim_folder(folder)
     old = _load(folder)
     kept = {
@@ -73,6 +76,15 @@ def prepare(argv: list[str]) -> str:
     if not (_text(folder, "token") or _text(folder, "credential")):
         raise Unusable("no token is known: say --token-file FILE or set MYRMIDON_BOT_TOKEN")
     return folder
+
+
+def folder_of(argv: list[str]) -> str:
+    """The folder that these flags mean."""
+    return _real(parse(argv)["dir"])
+
+
+def _real(path: str) -> str:
+    return str(os.path.realpath(os.path.expanduser(path)))
 
 
 def _bot_id(given: list[str], suffix: list[str]) -> str | None:
@@ -104,8 +116,11 @@ def _claim_folder(folder: str) -> None:
 def _check_places(folder: str) -> None:
     """Where the bot would make a folder or a file, there is none yet, or one of the right kind and of this user.
 
-    Whatever else is there, a person has put it there: the bot neither removes it nor follows it elsewhere.
+    Whatever else is there, a person has put it there: the bot neither removes it nor follows it elsewhere. Only the zip
+    that a person starts may be anybody's, and a link.
     """
+    if os.path.isdir(os.path.join(folder, updater.GOOD)):
+        raise Unusable(f"{os.path.join(folder, updater.GOOD)} is in the way: it is a folder; move it away")
     for names, right, kind in ((_FOLDERS, stat.S_ISDIR, "folder"), (_FILES, stat.S_ISREG, "file")):
         for name in names:
             path = os.path.join(folder, name)

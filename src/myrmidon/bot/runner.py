@@ -26,6 +26,7 @@ _OURS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, e
 
 
 _TICK_S = 0.1
+_TMP_NAMES = (b"TMPDIR", b"TMP", b"TEMP", *((b"MAC_CHROMIUM_TMPDIR",) if system.NAME == "macos" else ()))
 
 
 BeforeTask = Callable[[Callable[[], str], List[str], Dict[bytes, bytes]], Tuple[List[str], Dict[bytes, bytes]]]
@@ -69,7 +70,7 @@ class Runner:
         try:
             self._make_folders()
             cwd, env = self._prepare(task, installed)
-            if self.before_task is not None:
+            if installed or self.before_task is not None:
                 command.begin_now(system.awake())
             self._start(command, cwd, env)
             code = self._wait(command)
@@ -200,6 +201,7 @@ class Runner:
         """Nothing of the command stays; what cannot be removed is told."""
         if installed:
             self._put_back(installed)
+        begun = system.awake() if installed else 0.0
         if self.has_secret:
             os.unlink(self.secret)
             self.has_secret = False
@@ -211,6 +213,8 @@ class Runner:
             problem = self._remove(self.tmp_folder) or problem
             self.tmp_folder = self._fresh("tmp")
             self.env.update(_tmp_env(self.tmp_folder))
+        if installed:
+            self.times["cleanup"] = round(system.awake() - begun, 6)
         return problem
 
     def _put_back(self, installed: list[tuple[str, str]]) -> None:
@@ -302,7 +306,7 @@ def _base_env(facts: dict[str, str], tmp: str) -> dict[bytes, bytes]:
 
 
 def _tmp_env(tmp: str) -> dict[bytes, bytes]:
-    return {key: os.fsencode(tmp) for key in (b"TMPDIR", b"TMP", b"TEMP")}
+    return {key: os.fsencode(tmp) for key in _TMP_NAMES}
 
 
 def _apply(env: dict[bytes, bytes], changes: dict[str, str]) -> None:

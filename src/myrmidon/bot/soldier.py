@@ -14,14 +14,17 @@ import threading
 from typing import Any
 
 from myrmidon.bot import system
+from myrmidon.bot.bell import Bell
 from myrmidon.bot.caches import Caches
 from myrmidon.bot.command import Command, Watch
+from myrmidon.bot.console import Console
 from myrmidon.bot.duty import Duty
 from myrmidon.bot.escort import Escort
 from myrmidon.bot.journal import Journal
 from myrmidon.bot.orders import Orders
 from myrmidon.bot.runner import Runner
 from myrmidon.bot.spool import Spool
+from myrmidon.bot.surroundings import last_begun
 from myrmidon.bot.talk import GOODBYE_S, Talk
 
 _HUNG = 70
@@ -50,9 +53,11 @@ class Soldier:
         self.journal = Journal(os.path.join(orders.folder, "journal"))
         self.spool = spool
         self.watch = Watch(spool, self._hung)
+        begun = last_begun(orders.folder)
         self.runner = Runner(orders.folder, caches, self.watch, facts)
         self.duty = Duty(self.journal.earlier)
         self.talk = Talk(orders, self.duty, journal=self.journal, spool=spool, caches=caches, watch=self.watch)
+        self.talk.begun = begun
         self.watch.on_output = self.talk.hear
         self.talk.standing.on_dimensions = self.runner.around.know
         self.escort = Escort(self.talk.standing, self.runner, self.duty)
@@ -134,6 +139,7 @@ def serve(argv: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, soldier.signalled)
     _dump_on_demand(given["--dir"])
+    Bell({signal.SIGUSR2: _console_of(soldier).open}).hang()
     os.write(int(given["--ready"]), b"1")
     os.close(int(given["--ready"]))
     gc.freeze()
@@ -146,6 +152,12 @@ def _dump_on_demand(folder: str) -> None:
     with contextlib.suppress(OSError, AttributeError):
         file = open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - until the end
         faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+
+
+def _console_of(soldier: Soldier) -> Console:
+    """SIGUSR2 opens a prompt inside this process, for whoever wants to look closer."""
+    names = {"soldier": soldier, "talk": soldier.talk, "duty": soldier.duty, "bot": soldier.talk.standing.bot}
+    return Console(soldier.folder, names)
 
 
 def _orphaned(number: int, _: object) -> None:

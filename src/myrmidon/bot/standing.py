@@ -92,19 +92,23 @@ class Standing:
 
     def start(self) -> None:
         """Before the first word to the server."""
-        self._see()
-        swarming_api.install(self.bot)
-        self._note("bot_config", self.hooks.load_general(hooks.packed_text()))
-        self._set_up()
+        self.load_hooks()
+        if os.environ.get("SWARMING_EXTERNAL_BOT_SETUP") != "1":
+            self.set_up()
         self._read_settings()
         self.refresh_headers()
         self.hooks.call("on_bot_startup", self.bot)
         self.refresh()
         self.look(system.awake())
 
-    def _set_up(self) -> None:
-        if not self.hooks.has("setup_bot") or os.environ.get("SWARMING_EXTERNAL_BOT_SETUP") == "1":
-            return
+    def load_hooks(self) -> None:
+        """Those of the zip; they find what is known of the machine."""
+        self._see()
+        swarming_api.install(self.bot)
+        self._note("bot_config", self.hooks.load_general(hooks.packed_text()))
+
+    def set_up(self) -> None:
+        """Let the hook make the machine ready."""
         try:
             if self.hooks.ask("setup_bot", self.bot) is False:
                 self.ask_for("reboot", "setup_bot asks for it")
@@ -182,6 +186,7 @@ class Standing:
     def refresh(self) -> None:
         """Look at the machine, and let the hooks have their say."""
         self.refreshed_at = system.awake()
+        self.caches.trim()
         self.seen_changes = self.caches.changes
         self._note("health", health.other_trouble(self.orders.folder, self.settings))
         found, seen = self._see()

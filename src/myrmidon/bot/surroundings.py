@@ -11,6 +11,7 @@ into it: the text is filled up with spaces to a length that does not change, whi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -122,6 +123,16 @@ class Surroundings:
         left = [path for path in self.made if not system.remove_tree(path)]
         self.made = []
         return f"{left[0]} could not be removed" if left else ""
+
+
+def last_begun(folder: str) -> list[str]:
+    """The tasks whose contexts an earlier process has left in the bot's folder: one of them it had begun last."""
+    found = []
+    for name in ("context.json", os.path.join("work", "context.json")):
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(path, "rb") as file:
+            found.append(str(json.loads(file.read(1 << 20))["swarming"]["task"]["task_id"]))
+    return found
 
 
 def asks(words: Iterable[str]) -> bool:

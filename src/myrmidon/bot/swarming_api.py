@@ -23,7 +23,7 @@ _MIB = 1 << 20
 def install(bot: Bot | None) -> None:
     """Make the modules. Without a bot, which is when a zip is tried, they speak of the machine alone."""
     inside = {"get_inside_docker": lambda: "stock" if facts.inside_container() else None}
-    platforms = _module("api.platforms", {"is_gce": lambda: False, "linux": _module("api.platforms.linux", inside)})
+    platforms = _module("api.platforms", {"is_gce": facts.is_gce, "linux": _module("api.platforms.linux", inside)})
     _module("api", {"os_utilities": _module("api.os_utilities", _functions(bot)), "platforms": platforms})
 
 

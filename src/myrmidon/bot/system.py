@@ -138,13 +138,9 @@ def config_folder() -> str:
 
 
 def _host_folders() -> list[str]:
-    """Where all bots of this machine, whoever runs them, can see each other; the first that exists is used."""
+    """Where all bots of this machine, whoever runs them, can see each other; a bot uses the first that it can."""
     given = os.environ.get("MYRMIDON_BOT_HOST_DIR")
-    return [given] if given else [f"{place}/myrmidon-bots" for place in ("/run/lock", "/tmp") if _may_write(place)]  # noqa: S108
-
-
-def _may_write(folder: str) -> bool:
-    return os.path.isdir(folder) and os.access(folder, os.W_OK)
+    return [given] if given else [f"{place}/myrmidon-bots" for place in ("/run/lock", "/tmp")]  # noqa: S108
 
 
 def announce(folder: str) -> int | None:
@@ -152,7 +148,7 @@ def announce(folder: str) -> int | None:
     for place in _host_folders() if sys.platform != "win32" else []:
         with contextlib.suppress(OSError):
             if not os.path.isdir(place):
-                os.makedirs(place)
+                os.mkdir(place)
                 os.chmod(place, 0o1777)  # noqa: S103 - like /tmp: for all, and each may remove only its own
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
             handle = os.open(os.path.join(place, _sign(folder)), flags, 0o644)
@@ -174,8 +170,9 @@ def neighbours(folder: str) -> list[str]:
     """The folders of the other bots that live on this machine now."""
     found = []
     for place in _host_folders() if sys.platform != "win32" else []:
-        names = os.listdir(place) if os.path.isdir(place) else []
-        found += [_who_lives(os.path.join(place, name)) for name in names if name != _sign(folder)]
+        with contextlib.suppress(OSError):
+            names = os.listdir(place)
+            found += [_who_lives(os.path.join(place, name)) for name in names if name != _sign(folder)]
     return sorted({one for one in found if one})
 
 
@@ -192,7 +189,12 @@ def _who_lives(path: str) -> str:
 
 
 def _sign(folder: str) -> str:
-    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
+    """Of a folder and of no other on this machine: in containers, the folders of many bots have the same name."""
+    which = b""
+    with contextlib.suppress(OSError):
+        found = os.stat(folder)
+        which = b"\0%d %d" % (found.st_dev, found.st_ino)
+    return hashlib.sha256(os.fsencode(folder) + which).hexdigest()[:24]
 
 
 # ---------------------------------------------------------------- starting a command

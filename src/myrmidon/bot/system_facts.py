@@ -20,6 +20,7 @@ from typing import Any
 from myrmidon.bot import system
 
 _ASK_S = 20
+_CLOUD_TIMES = 3
 _CONTAINERS = ("docker", "kubepods", "containerd", "libpod", "lxc")
 _WINDOWS_ASK = (
     "$c = Get-CimInstance Win32_ComputerSystem; $v = Get-CimInstance Win32_VideoController;"
@@ -172,6 +173,62 @@ def has_display() -> bool:
     if system.NAME != "linux":
         return True
     return any(read(f"/sys/class/drm/{name}/status") == "connected" for name in _names("/sys/class/drm"))
+
+
+@lru_cache(maxsize=1)
+def packages() -> list[str]:
+    """What is installed for the bot's Python, as name==version; read from the names of folders, nothing is imported."""
+    return sorted({known for folder in sys.path for known in map(parse_package, _names(folder)) if known})
+
+
+def parse_package(name: str) -> str:
+    """pip-24.0.dist-info -> pip==24.0; nothing for whatever else lies there."""
+    found = re.fullmatch(r"([A-Za-z0-9._]+)-([A-Za-z0-9.!+_]+?)(?:-py3[.\d]*)?\.(?:dist|egg)-info", name)
+    return f"{found.group(1)}=={found.group(2)}" if found else ""
+
+
+# ---------------------------------------------------------------- what a cloud tells
+
+
+def is_gce(product: str | None = None) -> bool:
+    """Whether this is a machine of Google's cloud."""
+    name = read("/sys/class/dmi/id/product_name") if product is None else product
+    return name in ("Google Compute Engine", "Google")
+
+
+@lru_cache(maxsize=1)
+def gce() -> dict[str, list[str]]:
+    """zone, image and machine_type, which Google's cloud tells its machines; nothing elsewhere."""
+    if not is_gce():
+        return {}
+    for _ in range(_CLOUD_TIMES):
+        told = _ask_cloud(os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal")
+        if told:
+            return parse_gce(told)
+        time.sleep(1.0)
+    return {}
+
+
+def _ask_cloud(host: str) -> dict[str, Any]:
+    import http.client
+
+    line = http.client.HTTPConnection(host, timeout=2)
+    with contextlib.suppress(OSError, ValueError, http.client.HTTPException), contextlib.closing(line):
+        line.request("GET", "/computeMetadata/v1/instance/?recursive=true", headers={"Metadata-Flavor": "Google"})
+        answer = line.getresponse()
+        told = json.loads(answer.read(1 << 20))
+        if answer.status == 200 and isinstance(told, dict):
+            return told
+    return {}
+
+
+def parse_gce(told: dict[str, Any]) -> dict[str, list[str]]:
+    """projects/1/zones/us-central1-a -> us, us-central1, us-central1-a; of the others the last part."""
+    zone, image, kind = (str(told.get(key) or "").rpartition("/")[2] for key in ("zone", "image", "machineType"))
+    parts = re.fullmatch(r"(([a-z]+)-\w+)-\w+", zone)
+    zones = [parts.group(2), parts.group(1), zone] if parts else [zone]
+    found = {"zone": zones, "image": [image], "machine_type": [kind]}
+    return {key: values for key, values in found.items() if values != [""]}
 
 
 # ---------------------------------------------------------------- what changes

@@ -30,6 +30,7 @@ from io import BytesIO
 from myrmidon.bot import system
 
 GOOD = "bot.zip"
+NEW = ("bot.1.zip", "bot.2.zip")
 NEXT = "next.json"
 FAILED = "failed.json"
 BAD = "bad.json"
@@ -39,6 +40,8 @@ PROVE_S = float(os.environ.get("MYRMIDON_BOT_PROVE_S") or 60.0)
 WEEK_S = 7 * 86400.0
 NOT_NOW = 3
 """The exit code of a zip's test of itself that could not be made, because the disk is full."""
+UNHEARD = 4
+"""The exit code of a zip that is fine but for one thing: it got no answer from the server."""
 # What a damaged zip makes the standard library raise; NotImplementedError is a RuntimeError.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, LookupError, RuntimeError, ValueError)
 
@@ -49,6 +52,10 @@ class BadZip(Exception):
 
 class NotFine(BadZip):
     """The right zip, but it does not work."""
+
+
+class Unheard(BadZip):
+    """The right zip, but it got no answer from the server; whose fault that is remains to be seen."""
 
 
 def digest_of(files: dict[str, bytes]) -> str:
@@ -96,19 +103,22 @@ def check(zipped: bytes, version: str, signature: str, credential: str) -> None:
         raise BadZip(f"the new zip has the digest {found}, not {version}")
 
 
-def install(folder: str, zipped: bytes, version: str) -> None:
-    """Put a checked zip beside the running one, try it, and choose it. Raises NotFine, or OSError for a full disk."""
-    name = "bot.2.zip" if os.path.basename(own_zip() or "") == "bot.1.zip" else "bot.1.zip"
+def install(folder: str, zipped: bytes, version: str, server: str) -> None:
+    """Put a checked zip beside the running one, try it, and choose it.
+
+    Raises NotFine, Unheard, or OSError for a full disk.
+    """
+    name = NEW[1] if os.path.basename(own_zip() or "") == NEW[0] else NEW[0]
     path = os.path.join(folder, name)
     system.write_private(path, zipped)
-    try_out(path)
+    try_out(path, server)
     system.write_private(os.path.join(folder, NEXT), json.dumps({"zip": name, "digest": version}).encode())
 
 
-def try_out(path: str, patience: float = TRY_S) -> None:
-    """Run the zip's own test of itself in a process of its own."""
+def try_out(path: str, server: str, patience: float = TRY_S) -> None:
+    """Run the zip's own test of itself in a process of its own. A zip of before does not look at the server."""
     child = subprocess.Popen(
-        [sys.executable, "-I", path, "is_fine"],
+        [sys.executable, "-I", path, "is_fine", "--server", server],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -123,8 +133,11 @@ def try_out(path: str, patience: float = TRY_S) -> None:
         raise NotFine(f"the new zip did not start within {patience:.0f} s") from None
     if child.returncode == NOT_NOW:
         raise OSError(errno.ENOSPC, "the new zip could not be tried: the disk is full")
+    words = said[-500:].decode(errors="replace").strip()
+    if child.returncode == UNHEARD:
+        raise Unheard(f"the new zip cannot reach the server: {words}")
     if child.returncode != 0:
-        raise NotFine(f"the new zip is not fine: {said[-500:].decode(errors='replace').strip()}")
+        raise NotFine(f"the new zip is not fine: {words}")
 
 
 def take_next(folder: str) -> str | None:
@@ -134,7 +147,7 @@ def take_next(folder: str) -> str | None:
         chosen = json.loads(_read(path))
         os.unlink(path)
         name = str(chosen["zip"])
-        if name in ("bot.1.zip", "bot.2.zip") and content_digest(_read(os.path.join(folder, name))) == chosen["digest"]:
+        if name in NEW and content_digest(_read(os.path.join(folder, name))) == chosen["digest"]:
             return os.path.join(folder, name)
     except (OSError, ValueError, KeyError, TypeError, BadZip):
         pass

@@ -1,12 +1,11 @@
 """What a bot tells besides its work: events for its owner. Troubles are told once, not again and again.
 
-Any thread may tell something; it goes out when the thread that talks has the line. The server may miss it: nothing
-depends on an event.
+Any thread may tell something; it goes out when the thread that talks has the line, and waits for a server that is
+away. Of many that wait only the last are kept, and the server may miss one: nothing depends on an event.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from typing import Any
@@ -48,15 +47,23 @@ class Voice:
             self.waiting.append(("bot_error", message, bad_release))
 
     def say_waiting(self) -> None:
-        """Say all that waits."""
+        """Say all that waits, until the server does not answer."""
         while self.waiting:
-            self.say(*self.waiting.popleft())
+            words = self.waiting.popleft()
+            if not self.say(*words):
+                self.waiting.appendleft(words)
+                return
 
-    def say(self, kind: str, message: str, bad_release: str = "") -> None:
-        """Say it now. ``bad_release`` is the version of a zip that this bot could not work with."""
+    def say(self, kind: str, message: str, bad_release: str = "") -> bool:
+        """Say it now; False when there was no answer. ``bad_release``: a zip that this bot could not work with."""
         log.info("%s: %s", kind, message)
         body: dict[str, Any] = {"session": self.session, "kind": kind, "message": message[:MOST_CHARS]}
         if bad_release:
             body["bad_release"] = bad_release
-        with contextlib.suppress(Broken, Refused, Interrupted):
+        try:
             self.wire.post("/bot/v1/event", body)
+        except Refused:
+            return True  # the server has its reasons, and they will not change
+        except (Broken, Interrupted):
+            return False
+        return True

@@ -24,6 +24,8 @@ CONNECT_S = 10.0
 MARGIN_S = 15.0
 CAP_S = 30.0
 MEANWHILE_S = 0.05
+PING = "/healthz"
+"""What every server answers, whoever asks."""
 _SLICE_S = 5.0
 _MOST_HEADERS = 65536
 _MOST_BODY = 256 << 20

@@ -63,7 +63,7 @@ def handshake(
     known = bots.read(tx, hello.bot_id)
     if known is not None and hello.session < known.session:
         raise WrongState(_OUTDATED)
-    keep = _end_unheld(turn, hello)
+    keep = _end_unheld(turn, hello, known.boot_id if known is not None else "")
     has, problem = _dimensions(hello.bot_id, hello.dimensions, limits)
     pools = has.get("pool", [])
     task_queues.lock_pools(tx, pools)
@@ -159,11 +159,12 @@ def _new_bot(turn: Turn, hello: Hello) -> Bot:
     )
 
 
-def _end_unheld(turn: Turn, hello: Hello) -> list[tuple[int, int]]:
+def _end_unheld(turn: Turn, hello: Hello, boot_id: str) -> list[tuple[int, int]]:
     """End the runs that a restarted bot has lost; those that it holds go on.
 
     Only runs of earlier sessions can be lost by a restart. This handshake may be
     a straggler of the network that knows nothing of what the bot has claimed since.
+    What a bot had begun it knows for certain unless its machine went down, or it has nothing to know it by.
     """
     mine = task_result.live_runs_of_bot(turn.tx, hello.bot_id)
     held = set(hello.holds)
@@ -173,7 +174,9 @@ def _end_unheld(turn: Turn, hello: Hello) -> list[tuple[int, int]]:
     kept = [run for run in mine if (run.task_id, run.run) in held]
     lost = [run for run in mine if run not in kept and run.session < hello.session]
     evidence = Evidence(message="the bot shook hands without this run", boot_id=hello.boot_id)
-    lose_runs(turn, lost, runs, why="bot_restarted", evidence=evidence, begun=hello.begun)
+    knows = bool(hello.begun) and hello.boot_id == boot_id
+    waited = {run.task_id for run in lost}.difference(hello.begun) if knows else ()
+    lose_runs(turn, lost, runs, why="bot_restarted", evidence=evidence, begun=hello.begun, waited=waited)
     settle(turn)
     return [(run.task_id, run.run) for run in kept]
 
@@ -186,11 +189,13 @@ def lose_runs(
     why: str,
     evidence: Evidence,
     begun: Collection[int] = (),
+    waited: Collection[int] = (),
 ) -> None:
     """Give up live runs of locked tasks; a run that had not begun goes back free of charge.
 
     A bot tells of the start of a command only if that takes longer than a moment. What kills its bot at once would
     be tried for ever, so the bot's word counts, that these tasks had ``begun``, and after some losses none is needed.
+    A task that may run at most once has begun unless it is known to have ``waited``.
     """
     if not lost:
         return
@@ -201,8 +206,10 @@ def lose_runs(
     for run in lost:
         task = tasks[run.task_id]
         run.evidence = json.encode(evidence).decode()
-        counts = run.started_at is not None or run.task_id in begun
-        verdict = judge_lost(task, why, retries=turn.requests[task.id].retries) if counts else judge_unstarted(task)
+        retries = turn.requests[task.id].retries
+        once = retries == 0 and run.task_id not in waited
+        counts = run.started_at is not None or run.task_id in begun or once
+        verdict = judge_lost(task, why, retries=retries) if counts else judge_unstarted(task)
         turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, why if counts else _NOT_STARTED)
         others = [other for other in live(runs, task) if other is not run]
         if conclude(turn, task, run, verdict, others):

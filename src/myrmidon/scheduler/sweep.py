@@ -242,7 +242,10 @@ def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
         proof = Evidence(last_heartbeat=bot.heartbeat if bot else None, boot_id=bot.boot_id if bot else "")
         if noted is not None:
             noted.lost += [_silence(run, bot.heartbeat if bot else 0, now) for run in its_runs]
-        lose_runs(turn, its_runs, runs, why="bot_lost", evidence=proof)
+        # A bot that was heard after it could have begun a run would have said so.
+        heard_at = bot.heartbeat - rules.start_within if bot else 0
+        waited = {run.task_id for run in its_runs if run.claimed_at <= heard_at}
+        lose_runs(turn, its_runs, runs, why="bot_lost", evidence=proof, waited=waited)
     settle(turn)
     return len(looked)
 

@@ -104,6 +104,9 @@ def test_a_task_that_may_run_once_is_not_given_to_another_bot_when_it_may_have_b
     w.take("b1", started=False)
     w.advance(29)
     w.beat("b1")
+    w.advance(299)
+    w.sweep()
+    assert w.state(task) == "RUNNING", "the bot may come back with the end of it"
     w.advance(1)
     w.sweep()
     assert (w.state(task), w.last_run(task).reason) == ("BOT_DIED", "bot_lost")

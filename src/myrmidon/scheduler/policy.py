@@ -188,6 +188,11 @@ def start_end(run: TaskRun, resumed_at: Micros, start_within: Micros) -> Micros:
     return max(run.claimed_at, resumed_at) + start_within
 
 
+def surely_waited(run: TaskRun, heartbeat: Micros, rules: Rules) -> bool:
+    """A run has not begun of which its bot says nothing after the time in which it could have begun it."""
+    return run.started_at is None and heartbeat >= run.claimed_at + rules.start_within
+
+
 def resumed(now: Micros, last_alive: Micros, rules: Rules) -> bool:
     """The service was away, or its clock jumped: silence of bots proves nothing now.
 

@@ -19,7 +19,7 @@ from myrmidon.model.states import JobState, RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
 from myrmidon.scheduler import carry
 from myrmidon.scheduler.fleet import bury_bot, lose_runs
-from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, lease_end, may_sweep, resumed, start_end
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, lease_end, may_sweep, resumed, start_end, surely_waited
 from myrmidon.scheduler.ready import make_ready, to_run
 from myrmidon.scheduler.remove import begin_removal, remove_tasks
 from myrmidon.scheduler.rerun import retry_job
@@ -242,9 +242,7 @@ def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
         proof = Evidence(last_heartbeat=bot.heartbeat if bot else None, boot_id=bot.boot_id if bot else "")
         if noted is not None:
             noted.lost += [_silence(run, bot.heartbeat if bot else 0, now) for run in its_runs]
-        # A bot that was heard after it could have begun a run would have said so.
-        heard_at = bot.heartbeat - rules.start_within if bot else 0
-        waited = {run.task_id for run in its_runs if run.claimed_at <= heard_at}
+        waited = {run.task_id for run in its_runs if surely_waited(run, bot.heartbeat if bot else 0, rules)}
         lose_runs(turn, its_runs, runs, why="bot_lost", evidence=proof, waited=waited)
     settle(turn)
     return len(looked)
@@ -263,6 +261,8 @@ def _still_good(
     """Set the run's next alarm, unless its time has come."""
     if run.started_at is None:
         end = start_end(run, back, turn.rules.start_within)
+        if turn.requests[task.id].retries == 0 and not surely_waited(run, heartbeat, turn.rules):
+            end = max(end, lease_end(run, heartbeat, back))  # it may have begun, and the bot may come back with its end
         run.alarm_at = end
     else:
         end = lease_end(run, heartbeat, back)

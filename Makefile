@@ -7,7 +7,8 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 UV_VERSION := 0.13.7
-WORKERS ?= 2
+# Each stays on one processor: two for each of two processors keep both busy while a test waits.
+WORKERS ?= 4
 # A whole run that takes longer than this has hung: it is interrupted and reports what it was doing.
 TEST_LIMIT ?= 1200
 SOAK_LIMIT ?= 86400

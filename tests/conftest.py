@@ -170,6 +170,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SERVERS] = []
     config.stash[TRACER] = _start_coverage(config)
     if _is_worker(config):
+        _settle_down(config)
         return
     for kind in servers.KINDS:
         databases.forget(kind)
@@ -230,6 +231,13 @@ TRACER = pytest.StashKey[Any]()
 
 def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
+
+
+def _settle_down(config: pytest.Config) -> None:
+    """Each worker, and all that its tests start, stays on one processor: see ``databases.stay_near``."""
+    mine = sorted(os.sched_getaffinity(0))
+    number = int(config.workerinput["workerid"].removeprefix("gw"))  # type: ignore[attr-defined]
+    os.sched_setaffinity(0, {mine[number % len(mine)]})
 
 
 def _has_workers(config: pytest.Config) -> bool:

@@ -44,19 +44,22 @@ def test_a_bot_that_restarts_loses_what_it_does_not_hold(w):
 
 
 def test_a_run_that_its_bot_had_begun_is_not_lost_for_free(w):
+    w.bot("b1", boot_id="boot-7")
     begun, waited = w.submit_many(2, retries=0)
     w.claim("b1", 2)
-    w.bot("b1", begun=[begun])
+    w.bot("b1", boot_id="boot-7", begun=[begun])
     assert [w.state(task) for task in (begun, waited)] == ["BOT_DIED", "READY"]
     assert [w.last_run(task).reason for task in (begun, waited)] == ["bot_restarted", "not_started"]
 
 
-@pytest.mark.parametrize(("boot_id", "knows"), [("boot-8", True), ("boot-7", False)])
-def test_a_task_that_may_run_once_has_begun_unless_its_bot_surely_knows_better(w, boot_id, knows):
-    w.bot("b1", boot_id="boot-7")
+@pytest.mark.parametrize(
+    ("before", "after", "knows"), [("boot-7", "boot-8", True), ("boot-7", "boot-7", False), ("", "", True)]
+)
+def test_a_task_that_may_run_once_has_begun_unless_its_bot_surely_knows_better(w, before, after, knows):
+    w.bot("b1", boot_id=before)
     (waited,) = w.submit_many(1, retries=0)
     w.claim("b1")
-    w.bot("b1", boot_id=boot_id, begun=[waited + 1] if knows else [])
+    w.bot("b1", boot_id=after, begun=[waited + 1] if knows else [])
     assert (w.state(waited), w.last_run(waited).reason) == ("BOT_DIED", "bot_restarted")
 
 

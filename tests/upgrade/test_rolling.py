@@ -175,5 +175,12 @@ def test_releases_side_by_side_rolled_forward_and_back_lose_nothing(
         assert not load.failed
         wait_for(lambda: finished(client, list(load.promised)) == len(load.promised), "everything done")
         for task_id, text in load.promised.items():
-            log: urllib3.BaseHTTPResponse = fleet.new.call("GET", f"/api/v1/tasks/{task_id}/log?stream=stdout")
-            assert log.data == f"{text}\n".encode()
+            assert_ran_once(fleet.new, task_id, text)
+
+
+def assert_ran_once(server: LiveServer, task_id: str, text: str) -> None:
+    status, task = server.get(f"/api/v1/tasks/{task_id}")
+    assert status == 200
+    assert [run["state"] for run in task["runs"]].count("SUCCEEDED") == 1, task
+    log: urllib3.BaseHTTPResponse = server.call("GET", f"/api/v1/tasks/{task_id}/log?stream=stdout")
+    assert log.data == f"{text}\n".encode()

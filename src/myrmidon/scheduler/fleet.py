@@ -16,7 +16,7 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskRun
-from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, judge_lost, judge_unstarted
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, judge_lost, judge_unstarted, may_have_begun
 from myrmidon.scheduler.ready import look_at_queues, make_ready
 from myrmidon.scheduler.report import conclude
 from myrmidon.scheduler.settle import settle
@@ -174,7 +174,7 @@ def _end_unheld(turn: Turn, hello: Hello, boot_id: str) -> list[tuple[int, int]]
     kept = [run for run in mine if (run.task_id, run.run) in held]
     lost = [run for run in mine if run not in kept and run.session < hello.session]
     evidence = Evidence(message="the bot shook hands without this run", boot_id=hello.boot_id)
-    knows = bool(hello.begun) and hello.boot_id == boot_id
+    knows = bool(hello.begun and boot_id) and hello.boot_id == boot_id
     waited = {run.task_id for run in lost}.difference(hello.begun) if knows else ()
     lose_runs(turn, lost, runs, why="bot_restarted", evidence=evidence, begun=hello.begun, waited=waited)
     settle(turn)
@@ -195,7 +195,7 @@ def lose_runs(
 
     A bot tells of the start of a command only if that takes longer than a moment. What kills its bot at once would
     be tried for ever, so the bot's word counts, that these tasks had ``begun``, and after some losses none is needed.
-    A task that may run at most once has begun unless it is known to have ``waited``.
+    Others are known to have ``waited``.
     """
     if not lost:
         return
@@ -207,8 +207,7 @@ def lose_runs(
         task = tasks[run.task_id]
         run.evidence = json.encode(evidence).decode()
         retries = turn.requests[task.id].retries
-        once = retries == 0 and run.task_id not in waited
-        counts = run.started_at is not None or run.task_id in begun or once
+        counts = run.task_id in begun or may_have_begun(run, retries=retries, waited=run.task_id in waited)
         verdict = judge_lost(task, why, retries=retries) if counts else judge_unstarted(task)
         turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, why if counts else _NOT_STARTED)
         others = [other for other in live(runs, task) if other is not run]

@@ -193,6 +193,11 @@ def surely_waited(run: TaskRun, heartbeat: Micros, rules: Rules) -> bool:
     return run.started_at is None and heartbeat >= run.claimed_at + rules.start_within
 
 
+def may_have_begun(run: TaskRun, *, retries: int, waited: bool) -> bool:
+    """Whether the loss of a run counts. What may run at most once has begun unless it is known to have waited."""
+    return run.started_at is not None or (retries == 0 and not waited)
+
+
 def resumed(now: Micros, last_alive: Micros, rules: Rules) -> bool:
     """The service was away, or its clock jumped: silence of bots proves nothing now.
 

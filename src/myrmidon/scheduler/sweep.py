@@ -19,7 +19,16 @@ from myrmidon.model.states import JobState, RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
 from myrmidon.scheduler import carry
 from myrmidon.scheduler.fleet import bury_bot, lose_runs
-from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, lease_end, may_sweep, resumed, start_end, surely_waited
+from myrmidon.scheduler.policy import (
+    DEFAULT_RULES,
+    Rules,
+    lease_end,
+    may_have_begun,
+    may_sweep,
+    resumed,
+    start_end,
+    surely_waited,
+)
 from myrmidon.scheduler.ready import make_ready, to_run
 from myrmidon.scheduler.remove import begin_removal, remove_tasks
 from myrmidon.scheduler.rerun import retry_job
@@ -261,7 +270,8 @@ def _still_good(
     """Set the run's next alarm, unless its time has come."""
     if run.started_at is None:
         end = start_end(run, back, turn.rules.start_within)
-        if turn.requests[task.id].retries == 0 and not surely_waited(run, heartbeat, turn.rules):
+        waited = surely_waited(run, heartbeat, turn.rules)
+        if may_have_begun(run, retries=turn.requests[task.id].retries, waited=waited):
             end = max(end, lease_end(run, heartbeat, back))  # it may have begun, and the bot may come back with its end
         run.alarm_at = end
     else:

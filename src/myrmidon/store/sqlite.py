@@ -188,7 +188,7 @@ def _prepared(sql: str) -> tuple[str, frozenset[str]]:
     """The text and the names of its lists, which travel as JSON.
 
     SQLite plans by the value of a bare ``LIMIT :n``, and so prepares its statement anew whenever that is bound: for a
-    claim a tenth of a millisecond. In a sum it does not look at the value.
+    claim's some 17 us of 23. In a sum it does not look at the value.
     """
     text, binds = compiled(Dialect.SQLITE, sql)
     return _LIMIT.sub(r"\g<0> + 0", text), frozenset(name for name, kind in binds if kind != "value")

@@ -38,7 +38,7 @@ ENDED = RowUpdate(
 )
 SUCCEEDED = """UPDATE task_results SET state = 'SUCCEEDED', reason = '', instance_id = 1, completed_at = {},
     modified_at = {}, alarm_at = {}, seq = seq + 1 WHERE id {ids}"""
-BEAT = "UPDATE bots SET heartbeat = {} WHERE id = {}"
+BEAT = "UPDATE bots SET heartbeat = {}, idle_at = {} WHERE id = {}"
 
 RETENTION = 30 * 86_400 * 1_000_000
 Step = Callable[[], Any]
@@ -211,7 +211,7 @@ class Floor:
                 w.update(ENDED, [(task_id, 1, now, now, now, 0.1 + n / 1e6) for n, task_id in enumerate(ids)]),
                 w.run(SUCCEEDED, (now, now, now + RETENTION), ids),
                 *self._inserts(self._finish, ids, later),
-                w.run(BEAT, (now, BOT)),
+                w.run(BEAT, (now, now, BOT)),
             ],
             ids,
         )

@@ -49,7 +49,7 @@ def copier(statement: Insert, rows: Sequence[Row]) -> Copier:
         statement,
         list(rows),
         [n for n, name in places if name in ID_COLUMNS],
-        [n for n, name in places if name.endswith("_at") or name == "at"],
+        [n for n, name in places if name.endswith(("_at", "_since")) or name == "at"],
         [n for n, name in places if name == "task_rank"],
     )
 

@@ -162,7 +162,7 @@ def moved(column: str, by: str) -> str:
     """A column of a copy: ids and times lie further back."""
     if column in ("id", "task_id"):
         return f"s.{column} - {by} * {STEP}"
-    return f"s.{column} - {by} * {MINUTE}" if column.endswith("_at") else f"s.{column}"
+    return f"s.{column} - {by} * {MINUTE}" if column.endswith(("_at", "_since")) else f"s.{column}"
 
 
 def copy(tx: Any, table: str, columns: Sequence[str], copies: int) -> None:

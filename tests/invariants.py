@@ -465,6 +465,7 @@ BROKEN = {
     "1 a run has ended and still has an alarm": """
         SELECT task_id, run, state FROM task_runs
          WHERE alarm_at IS NOT NULL AND (ended_at IS NOT NULL OR state <> 'RUNNING')""",
+    "2 a run began before its bot was idle": "SELECT task_id, run, bot_id FROM task_runs WHERE idle_since > claimed_at",
     "7 nothing references a shared value": """
         SELECT v.id, v.type FROM shared_values v
          WHERE NOT EXISTS (SELECT 1 FROM resource_group_to_shared_value_ref g WHERE g.id = v.id)

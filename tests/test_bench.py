@@ -13,7 +13,7 @@ import pytest
 from bench.bed import Bed, a_request
 from bench.core import BARS
 from bench.floor import Floor
-from myrmidon.store.migrate import shipped
+from myrmidon.store.copying import tables
 
 ROOT = Path(__file__).parents[1]
 LINE = re.compile(r"bar (\S+) (\d+\.\d\d|nan) (\d+(?:\.\d+)?) (ok|short)")
@@ -89,15 +89,10 @@ def test_the_floor_writes_the_rows_that_the_verbs_write(db_url):
 def rows_of(bed, table, task_id):
     """What a table says of a task, without ids, times and what is secret to a run."""
     key = {"task_requests": "id", "task_results": "id", "outbox": "subject"}.get(table, "task_id")
-    columns = columns_of(bed, table)
+    columns = next(one.columns for one in tables() if one.name == table)
     moving = {"id", "task_id", "subject", "token_hash", "nonce", "at", "task_rank"}
     shown = [name for name in columns if name not in moving]
     found = bed.db.read(lambda tx: tx.all(f"SELECT {', '.join(shown)} FROM {table} WHERE {key} = :id", id=task_id))
-    flags = [tuple(v is not None if n.endswith("_at") else v for n, v in zip(shown, row, strict=True)) for row in found]
+    times = ("_at", "_since")
+    flags = [tuple(v is not None if n.endswith(times) else v for n, v in zip(shown, row, strict=True)) for row in found]
     return sorted(flags, key=repr)
-
-
-def columns_of(bed, table):
-    statements = [text for migration in shipped() for text in migration.statements(bed.db.dialect)]
-    made = next(text for text in statements if text.startswith(f"CREATE TABLE IF NOT EXISTS {table} ("))
-    return re.findall(r"^    ([a-z_]+) ", made, re.MULTILINE)

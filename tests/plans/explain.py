@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from myrmidon.store import mariadb, postgresql, sqlite
-from myrmidon.store.sql import Dialect, json_text, row_update_text
+from myrmidon.store.sql import Dialect, RowDelete, json_text, row_update_text, rows_delete_text, rows_update_text
 
 _TABLE = re.compile(
     r'(?:FROM|JOIN|UPDATE|,)\s+"?(\w+)"?(?:\s+(?:AS\s+)?(?!(?:WHERE|SET|ON|JOIN|LEFT|ORDER|LIMIT|GROUP)\b)(\w+))?',
@@ -50,6 +50,11 @@ class Explainer:
             self._look(text, lambda: self._explain_rows(statement, rows))
         return int(self._link.update_rows(statement, rows))
 
+    def delete_rows(self, statement: Any, rows: Any) -> int:
+        if rows:
+            self._look(f"DELETE FROM {statement.table} by rows", lambda: self._explain_rows(statement, rows))
+        return int(self._link.delete_rows(statement, rows))
+
     def _look(self, sql: str, explain: Any) -> None:
         if "SAVEPOINT" in sql:
             return
@@ -85,14 +90,14 @@ class Explainer:
                 return self._ask_mariadb(mariadb._rendered(sql, given))
 
     def _explain_rows(self, statement: Any, rows: Any) -> Any:
+        deletes = isinstance(statement, RowDelete)
         match self._dialect:
             case Dialect.SQLITE:
-                text = row_update_text(Dialect.SQLITE, statement)
+                text = (rows_delete_text if deletes else row_update_text)(Dialect.SQLITE, statement)
                 return self._link.execute("EXPLAIN QUERY PLAN " + text, rows[0]).fetchall()
             case Dialect.POSTGRESQL:
-                encoded, encoders = postgresql._row_update(statement)
-                arrays = tuple(encode(c) for encode, c in zip(encoders, zip(*rows, strict=True), strict=True))
-                return self._ask_postgresql(encoded, arrays)
+                text = (rows_delete_text if deletes else rows_update_text)(Dialect.POSTGRESQL, statement)
+                return self._ask_postgresql(text.encode(), postgresql._arrays(statement, rows))
             case Dialect.MARIADB:
                 seen: list[str] = []
 
@@ -102,7 +107,8 @@ class Explainer:
 
                 self._link.say = hear
                 try:
-                    self._link.update_rows(statement, rows)
+                    change = self._link.delete_rows if deletes else self._link.update_rows
+                    change(statement, [*rows, *rows])  # joined, as several are
                 finally:
                     del self._link.say
                 return self._ask_mariadb(seen[0])

@@ -127,10 +127,8 @@ def _sorted(tx: Any, w: World, f: Facts) -> Any:
 
 
 def _of_bot(tx: Any, w: World, f: Facts) -> Any:
-    run = task_result.runs_of(tx, [f["running"][0].task_id])[0]
     ids = sorted(f["ids"].values())[:50]
     return (
-        run_views.idle_since(tx, "b1", [run]),
         run_views.children(tx, ids),
         run_views.runs_of_bot(tx, "b1", low=0, high=searches.EVER, n=50),
         run_views.bots_of_runs(tx, ids),
@@ -297,6 +295,7 @@ NAMED = {
         jobs.UNSATISFIED_OF,
         jobs.ALARMS,
         bots.BEAT,
+        bots.IDLE,
         bots.ALARMS,
         bots.HEARD,
         alarms.FIRST,

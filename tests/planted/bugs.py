@@ -301,7 +301,6 @@ def run_tests(sources: Path, tests: list[str], databases: str) -> subprocess.Com
     """The tests of this tree on other sources."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MYRMIDON_", "PYTEST_", "COV_"))}
     env["PYTHONPATH"] = str(sources)
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # so that only the first of these runs has to compile the tests
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     given = ["-x", "-q", "-p", "no:cacheprovider", "--tb=line", "--databases", databases]
     command = [sys.executable, "-m", "pytest", *given, *tests]

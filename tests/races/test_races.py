@@ -16,7 +16,7 @@ import pytest
 
 from tests import invariants
 from tests.races.pairs import PAIRS, Outcome, Pair
-from tests.races.stepper import Stepper, mixed, one_inside_the_other
+from tests.races.stepper import TO_ITS_END, Order, Stepper, mixed, one_inside_the_other
 from tests.snapshot import Rows, Snapshot, named
 from tests.world import World
 
@@ -74,7 +74,7 @@ class Race:
             self.sound.append(rows)
 
     def through(self, random: int) -> None:
-        self.run(iter([0] * 1000), "A alone first")
+        self.run(iter([(0, TO_ITS_END)]), "A alone first")
         a, b = (len(side.statements) for side in self.stepper.sides)
         orders = [one_inside_the_other(0, a)]
         if not self.pair.symmetric:
@@ -83,7 +83,7 @@ class Race:
         for number, order in enumerate(chain(*orders)):
             self.run(order, f"interleaving {number}")
 
-    def run(self, order: Iterator[int], name: str) -> None:
+    def run(self, order: Order, name: str) -> None:
         w, pair, facts = self.world, self.pair, self.facts
         taken = self.stepper.run(
             [

@@ -41,6 +41,7 @@ BREAKS = [
     ("UPDATE task_runs SET alarm_at = 5 WHERE task_id = :done", "a run has ended and still has an alarm"),
     ("UPDATE task_runs SET generation = 2 WHERE task_id = :running", "live run 1 of generation 2"),
     ("UPDATE task_runs SET state = 'FAILED' WHERE task_id = :done", "2 task"),
+    ("UPDATE task_runs SET idle_since = claimed_at + 1 WHERE task_id = :done", "began before its bot was idle"),
     ("UPDATE task_results SET instance_id = NULL WHERE id = :done", "names neither a winning run"),
     ("UPDATE task_results SET instance_id = 1 WHERE id = :running", "names the winner 1"),
     ("UPDATE task_results SET run_number = 2 WHERE id = :done", "but its run number is 2"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -149,6 +151,21 @@ def test_a_server_is_backed_up_and_restored_as_of_one_moment(installation, serve
     assert everything(other, other) == everything(server_url, server_url)
     files = sorted(path.name for path in (tmp_path / "copy").iterdir())
     assert files == ["backup.json", "myrmidon.db", "myrmidon.db-logs"]
+
+
+def test_a_backup_of_an_earlier_release_is_restored_to_a_server(installation, server_url, tmp_path):
+    backup(settings_at(installation), tmp_path / "copy")
+    for name in ("myrmidon.db", "myrmidon.db-logs"):
+        with closing(sqlite3.connect(tmp_path / "copy" / name)) as file:
+            file.executescript("""
+                ALTER TABLE bots DROP COLUMN idle_at;
+                ALTER TABLE task_runs DROP COLUMN idle_since;
+                DELETE FROM schema_version WHERE version = 3;
+            """)
+    restore(settings_at(tmp_path / "new", server_url), tmp_path / "copy")
+    rows = everything(server_url, server_url)
+    assert [rows[table][0][-1] for table in ("bots", "task_runs")] == [None, None]
+    assert len(rows["task_requests"]) == 5
 
 
 def test_a_database_in_use_is_not_moved(installation, tmp_path):

@@ -14,7 +14,18 @@ import pytest
 
 from myrmidon.model.errors import BrokenPromise, StoreBusy, StoreRefused, StoreUnavailable
 from myrmidon.store import mariadb, postgresql, sqlite
-from myrmidon.store.db import ConnectionLost, Db, Dialect, Insert, LostRace, LostReply, RowUpdate, Tx, open_db
+from myrmidon.store.db import (
+    ConnectionLost,
+    Db,
+    Dialect,
+    Insert,
+    LostRace,
+    LostReply,
+    RowDelete,
+    RowUpdate,
+    Tx,
+    open_db,
+)
 from tests import databases, servers
 
 sqlite3: Any = vars(sqlite)["sqlite3"]  # the module that was chosen there
@@ -292,6 +303,8 @@ def test_update_rows_gives_each_row_its_own_values(db: Db, count: int) -> None:
     assert db.write(lambda tx: tx.update_rows(UPDATE, rows)) == count
     changed = db.read(lambda tx: tx.all("SELECT id, n, name, cost FROM item WHERE note IS NOT NULL ORDER BY id"))
     assert changed == rows
+    notes = db.read(lambda tx: tx.all("SELECT note FROM item WHERE note IS NOT NULL ORDER BY id"))
+    assert notes == [(f"xname {n}",) for n in range(1, count + 1)], "made of what was there before"
 
 
 def test_update_rows_counts_matches_even_when_nothing_changes(db: Db) -> None:
@@ -322,6 +335,16 @@ def test_update_rows_may_set_expressions_only(db: Db) -> None:
     put(db, items(3))
     assert db.write(lambda tx: tx.update_rows(RowUpdate("item", "id", "n = n + 1"), [(1,), (3,)])) == 2
     assert db.read(lambda tx: tx.all("SELECT n FROM item ORDER BY id")) == [(11,), (20,), (31,)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 30])
+def test_delete_rows_takes_the_rows_of_these_whole_keys(db: Db, count: int) -> None:
+    """The names are as nasty as the ones that an update must bear."""
+    put(db, [(n, n * 10, NASTY[n % len(NASTY)], None, 1.0) for n in range(1, 41)])
+    delete = RowDelete("item", key="name, id", types="text, bigint")
+    keys = [(NASTY[n % len(NASTY)], n) for n in range(1, count + 1)]
+    assert db.write(lambda tx: tx.delete_rows(delete, [*keys, ("another name", 40), (NASTY[0], 1000)])) == count
+    assert ids(db) == list(range(count + 1, 41))
 
 
 # --- Transactions ---

@@ -307,11 +307,10 @@ def test_bots_are_found_and_counted_by_what_they_are_like(db):
     assert (numbers.count, numbers.dead, numbers.quarantined, numbers.maintenance, numbers.busy) == (3, 0, 1, 0, 1)
 
 
-def test_runs_of_a_bot_come_page_by_page_and_tell_since_when_it_was_idle(db):
+def test_runs_of_a_bot_come_page_by_page(db):
     w = World(db).found()
     w.bot()
     ids = w.submit(*[a_task() for _ in range(6)])
-    connected = w.now
     for _ in range(5):
         w.now += 10 * SECOND
         [claimed] = w.claim()
@@ -323,11 +322,6 @@ def test_runs_of_a_bot_come_page_by_page_and_tell_since_when_it_was_idle(db):
     rest, end = db.read(lambda tx: run_views.runs_of_bot(tx, "b1", low=0, high=more or 0, n=4))
     assert [one.run.task_id for one in first + rest] == ids[::-1]
     assert end is None
-    runs = {one.run.task_id: one.run for one in first + rest}
-    idle = dict(zip(ids, [connected, *(runs[i].ended_at for i in ids[:-1])], strict=True))
-    for some in (*([i] for i in ids), ids, ids[1:4], ids[4:], []):
-        found = db.read(lambda tx, s=some: run_views.idle_since(tx, "b1", [runs[i] for i in s]))
-        assert found == {(i, 1): idle[i] for i in some}
 
 
 def test_versions_of_servers_are_noted_when_they_change(db):

@@ -9,10 +9,13 @@ from myrmidon.store.sql import (
     Bind,
     Dialect,
     Insert,
+    RowDelete,
     RowUpdate,
     compiled,
     insert_text,
     row_update_text,
+    rows_delete_text,
+    rows_update_text,
 )
 
 SQLITE, POSTGRESQL, MARIADB = Dialect.SQLITE, Dialect.POSTGRESQL, Dialect.MARIADB
@@ -115,6 +118,14 @@ def test_types_of_columns():
     )
 
 
+def test_a_column_is_added_where_it_may_be_there_already():
+    assert texts("ALTER TABLE t {add_column} at BIGINT") == (
+        "ALTER TABLE t ADD COLUMN at BIGINT",
+        "ALTER TABLE t ADD COLUMN IF NOT EXISTS at BIGINT",
+        "ALTER TABLE t ADD COLUMN IF NOT EXISTS at BIGINT",
+    )
+
+
 def test_insert_of_several_rows():
     insert = Insert("t", "a, b")
     assert insert_text(SQLITE, insert, 2, only_new=False) == "INSERT INTO t (a, b) VALUES (?, ?), (?, ?)"
@@ -129,9 +140,27 @@ def test_update_with_values_per_row():
         "UPDATE t SET a = ?3, n = coalesce(n, 0) + 1, b = ?4 WHERE t.id = ?1 AND t.seq = ?2 AND (c IS NULL)"
     )
     assert row_update_text(POSTGRESQL, update) == (
+        "UPDATE t SET a = $3::text, n = coalesce(n, 0) + 1, b = $4::double precision"
+        " WHERE t.id = $1::bigint AND t.seq = $2::int AND (c IS NULL)"
+    )
+    assert row_update_text(MARIADB, update) == (
+        "UPDATE t SET t.a = {3}, n = coalesce(n, 0) + 1, t.b = {4} WHERE t.id = {1} AND t.seq = {2} AND (c IS NULL)"
+    )
+    assert rows_update_text(POSTGRESQL, update) == (
         "UPDATE t SET a = v.c3, n = coalesce(n, 0) + 1, b = v.c4"
         " FROM unnest($1::bigint[], $2::int[], $3::text[], $4::double precision[]) AS v(c1, c2, c3, c4)"
         " WHERE t.id = v.c1 AND t.seq = v.c2 AND (c IS NULL)"
+    )
+
+
+def test_delete_of_single_rows():
+    delete = RowDelete("t", "tag, id", "text, bigint")
+    assert rows_delete_text(SQLITE, delete) == "DELETE FROM t WHERE t.tag = ?1 AND t.id = ?2"
+    assert rows_delete_text(POSTGRESQL, delete) == (
+        "DELETE FROM t USING unnest($1::text[], $2::bigint[]) AS v(c1, c2) WHERE t.tag = v.c1 AND t.id = v.c2"
+    )
+    assert rows_delete_text(MARIADB, delete) == (
+        "DELETE t FROM (%s) AS v STRAIGHT_JOIN t WHERE t.tag = v.c1 AND t.id = v.c2"
     )
 
 

@@ -237,6 +237,18 @@ def test_what_a_bot_has_run(swarm):
     assert swarm.call("bot.tasks", bot_id="b1", start=time.time() + 100)["items"] == []
 
 
+def test_everything_agrees_since_when_the_bot_of_a_task_was_idle(either):
+    tag = f"idle:{uuid.uuid4().hex}"
+    first, second = (either.run("true", tags=[tag]) for _ in range(2))
+    assert second["bot_idle_since_ts"] == first["completed_ts"], "it had nothing else to do"
+    listed = {one["task_id"]: one for one in either.call("tasks.list", tags=[tag])["items"]}
+    ran = {one["task_id"]: one for one in either.call("bot.tasks", bot_id="b1", limit=10)["items"]}
+    for done in (first, second):
+        alone = either.call("task.result", task_id=done["run_id"])
+        shown = [one["bot_idle_since_ts"] for one in (listed[done["task_id"]], ran[done["run_id"]], alone)]
+        assert shown == [done["bot_idle_since_ts"]] * 3
+
+
 def test_what_happened_to_a_bot(swarm):
     done = swarm.run("true")
     events = list(swarm.pages("bot.events", bot_id="b1", limit=4))

@@ -6,7 +6,10 @@ from myrmidon.model.ids import Micros
 
 
 class Bot(Struct):
-    """What the server knows of a bot. ``heartbeat`` is the last sign of life that was written down."""
+    """What the server knows of a bot. ``heartbeat`` is the last sign of life that was written down.
+
+    ``idle_at`` is when it last became idle: when its process began, or when it told of the end of a run.
+    """
 
     id: str
     session: int
@@ -28,6 +31,7 @@ class Bot(Struct):
     num_quick_failures: int
     quick_failure_at: Micros | None
     alarm_at: Micros | None
+    idle_at: Micros | None
 
 
 class Hello(Struct, frozen=True, kw_only=True):

@@ -237,9 +237,15 @@ def _start(
         run.resource_group_id = task.resource_group_id
         run.lease = work[task.id, row.slice].lease
         runs.append(run)
-    task_result.insert_runs(turn.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions)
+    since = _idle_since(turn, bot)
+    task_result.insert_runs(turn.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
     turn.flush()
     return _hand_out(turn, runs, token, work, special=sorted(task.id for _, task in taken if not task.plain))
+
+
+def _idle_since(turn: Turn, bot: Bot) -> Micros | None:
+    """Never later than the claim, though the server that heard of the end of the run before has a faster clock."""
+    return min(bot.idle_at, turn.now) if bot.idle_at is not None else None
 
 
 def _blank_run(turn: Turn, bot: Bot, poll: Poll, token: str) -> TaskRun:

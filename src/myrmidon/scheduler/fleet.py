@@ -67,7 +67,7 @@ def handshake(
     has, problem = _dimensions(hello.bot_id, hello.dimensions, limits)
     pools = has.get("pool", [])
     task_queues.lock_pools(tx, pools)
-    bot = _meet(turn, hello, has, problem)
+    bot = _meet(turn, hello, has, problem, busy=bool(keep))
     bots.set_dimensions(tx, bot.id, dimensions.flat(has))
     served = set(task_queues.queues_of_bot(tx, bot.id))
     if bot.quarantined is None:
@@ -107,16 +107,17 @@ def _dimensions(bot_id: str, said: object, limits: Limits) -> tuple[dict[str, li
     return has, None
 
 
-def _meet(turn: Turn, hello: Hello, has: dict[str, list[str]], problem: str | None) -> Bot:
+def _meet(turn: Turn, hello: Hello, has: dict[str, list[str]], problem: str | None, *, busy: bool) -> Bot:
     """Write down what the bot says of itself, behind every other lock."""
     bot = bots.lock(turn.tx, hello.bot_id)
     if bot is None:
-        bots.insert(turn.tx, _new_bot(turn, hello))
+        bots.insert(turn.tx, _new_bot(turn, hello, busy=busy))
         bot = bots.lock(turn.tx, hello.bot_id)  # ours, or that of a server that met it at the same time
     if bot is None or hello.session < bot.session:
         raise WrongState(_OUTDATED)
     if hello.session > bot.session:
         bot.nonce = 0
+        bot.idle_at = bot.idle_at if busy else turn.now
     bot.session = hello.session
     bot.address = hello.address
     bot.boot_id = hello.boot_id
@@ -134,7 +135,7 @@ def _meet(turn: Turn, hello: Hello, has: dict[str, list[str]], problem: str | No
     return bot
 
 
-def _new_bot(turn: Turn, hello: Hello) -> Bot:
+def _new_bot(turn: Turn, hello: Hello, *, busy: bool) -> Bot:
     return Bot(
         id=hello.bot_id,
         session=hello.session,
@@ -156,6 +157,7 @@ def _new_bot(turn: Turn, hello: Hello) -> Bot:
         num_quick_failures=0,
         quick_failure_at=None,
         alarm_at=None,
+        idle_at=None if busy else turn.now,
     )
 
 

@@ -110,9 +110,8 @@ def _avoided(turn: Turn, task: TaskResult, lost_by: str | None) -> str | None:
 
 def look_at_queues(turn: Turn, queues: Sequence[int]) -> None:
     """Queues that have lost a bot: have those looked at that may have lost their last."""
-    for queue in queues:
-        left = task_queues.serving_bots(turn.tx, queue, 2)
-        if len(left) == 1:
+    for queue, left in sorted(task_queues.left_serving(turn.tx, queues).items()):
+        if left == 1:
             task_to_run.forgive(turn.tx, queue)
         if not left and not drains.exists(turn.tx, drains.CAPACITY, queue):
             turn.drain(drains.CAPACITY, queue)

@@ -70,11 +70,12 @@ def remove_tasks(turn: Turn, task_ids: Sequence[int]) -> None:
     """Forget ended tasks: runs, edges, inputs and outputs, then requests and events. Their logs go by themselves."""
     if not task_ids:
         return
-    tags = {tag for text in task_request.tags_of(turn.tx, task_ids) for tag in json.decode(text, type=list[str])}
+    tagged = task_request.tags_of(turn.tx, task_ids)
+    tags = sorted({(tag, task_id) for task_id, text in tagged for tag in json.decode(text, type=list[str])})
     jobs.delete_edges(turn.tx, task_ids)
     values.delete_of_tasks(turn.tx, task_ids)
     task_result.delete(turn.tx, task_ids)
-    task_request.delete(turn.tx, task_ids, sorted(tags))
+    task_request.delete(turn.tx, task_ids, tags)
     outbox.delete(turn.tx, task_ids)
     tallies.open_spans(turn.tx, task_ids, turn.now)
 

@@ -92,7 +92,7 @@ def report(
         task_result.insert_stats(tx, desk.stats)
     if desk.quick_faults:
         _watch_bot(turn, bot_id, desk.quick_faults)
-    bots.beat(tx, bot_id, session, now)
+    bots.beat(tx, bot_id, session, now, idle=desk.ended)
     return replies
 
 
@@ -117,6 +117,7 @@ class _Desk:
         self.avoid: dict[int, str] = {}
         self.stats: list[tuple[int, int, PerformanceStats]] = []
         self.quick_faults = 0
+        self.ended = False
         self._hashes: dict[str, str] = {}
         self._briefed = False
 
@@ -232,6 +233,7 @@ class _Desk:
         return True
 
     def _conclude(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
+        self.ended = True
         runs = self.by_task[task.id]
         others = [other for other in runs if other.live and other is not run] if len(runs) > 1 else []
         if conclude(self.turn, task, run, verdict, others):

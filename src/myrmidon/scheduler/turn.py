@@ -120,8 +120,7 @@ class Turn:
         """How the pool of a queue orders its tasks."""
         order = self._orders.get(queue_id)
         if order is None:
-            queue = self.queue(queue_id)
-            order = self._orders[queue_id] = task_queues.order_of(self.tx, queue.pool if queue else "")
+            order = self._orders[queue_id] = task_queues.order_in(self.tx, queue_id)
         return order
 
     # -- changes

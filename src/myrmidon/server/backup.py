@@ -98,7 +98,8 @@ def restore(settings: Settings, folder: Path, *, replace: bool = False) -> About
                 kept.enter_context(_opened(f"sqlite:///{_copied(kept, folder / name)}")) for name in (MAIN, LOGS)
             )
             target = kept.enter_context(_opened(settings.database_url, durable=settings.durable))
-            migrate(target, clock())
+            for one in (main, log, target):  # the backup may be that of an earlier release
+                migrate(one, clock())
             _check_unused(target)
             copy(main, target, logs=False)
             copy(log, target, logs=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, json
@@ -255,16 +255,15 @@ async def bot_tasks(door: Door, call: Call) -> v1.BotTasks:
     def look(tx: Tx) -> tuple[list[v1.TaskResult], str]:
         if sort == "CREATED_TS":
             end = min(high, int(place)) if place else high
-            there, last = run_views.runs_of_bot(tx, bot_id, low=low, high=end, n=n)
-            found, more = there, str(last) if last is not None else ""
+            found, last = run_views.runs_of_bot(tx, bot_id, low=low, high=end, n=n)
+            more = str(last) if last is not None else ""
         else:
             there, last = run_views.runs_of_bot(tx, bot_id, low=low, high=high, n=MOST_SORTED)
             _check_few(last, sort)
             found, more = _sorted(_timed(tx, there, sort), place, n)
-        idle = run_views.idle_since(tx, bot_id, [one.run for one in there])
         mine = [one for one in found if scope in (None, one.run.resource_group_id)]
         mine = [one for one in mine if not states or one.run.state in states]
-        return _shown(tx, mine, idle, stats=query.include_performance_stats), more
+        return _shown(tx, mine, stats=query.include_performance_stats), more
 
     found, more = await door.read(look)
     cursor = show_cursor(door.keys.cursor, kind, more) if more else None
@@ -313,9 +312,7 @@ def _sorted(timed: Sequence[tuple[Micros, BotRun]], place: str, n: int) -> tuple
     return [one for _, one in page], more
 
 
-def _shown(
-    tx: Tx, found: Sequence[BotRun], idle: Mapping[tuple[int, int], Micros], *, stats: bool
-) -> list[v1.TaskResult]:
+def _shown(tx: Tx, found: Sequence[BotRun], *, stats: bool) -> list[v1.TaskResult]:
     ids = sorted({one.run.task_id for one in found})
     facts = show.Facts(
         tasks=task_result.read(tx, ids),
@@ -326,12 +323,7 @@ def _shown(
         children={},
         versions=run_views.versions(tx),
     )
-    return [
-        show.show_run_result(
-            facts, one.run, one.name, one.created_at, idle_since=idle.get((one.run.task_id, one.run.run))
-        )
-        for one in found
-    ]
+    return [show.show_run_result(facts, one.run, one.name, one.created_at) for one in found]
 
 
 # ---------------------------------------------------------------- verbs

@@ -29,6 +29,7 @@ from myrmidon.server.v1_words import (
 )
 from myrmidon.store import run_views, task_request, task_result
 from myrmidon.store.db import Tx
+from myrmidon.store.run_views import BotThen
 from myrmidon.store.searches import EVER
 from myrmidon.store.task_request import RequestRow, SliceRow
 
@@ -135,7 +136,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     tasks: Mapping[int, TaskResult]
     requests: Mapping[int, RequestRow]
     runs: Mapping[int, list[TaskRun]]
-    bots: Mapping[tuple[int, int], tuple[str, str]]
+    bots: Mapping[tuple[int, int], BotThen]
     stats: Mapping[tuple[int, int], PerformanceStats]
     children: Mapping[int, list[int]]
     versions: Sequence[tuple[Micros, str]]
@@ -179,7 +180,7 @@ def counting_run(facts: Facts, task: TaskResult) -> TaskRun | None:
     return next((run for run in runs if run.run == wanted_number), None)
 
 
-def show_result(facts: Facts, task_id: int, *, idle_since: Micros | None = None) -> v1.TaskResult:
+def show_result(facts: Facts, task_id: int) -> v1.TaskResult:
     task, request = facts.tasks[task_id], facts.requests[task_id]
     run = counting_run(facts, task)
     deduped = task.deduped_from is not None
@@ -190,7 +191,6 @@ def show_result(facts: Facts, task_id: int, *, idle_since: Micros | None = None)
     return v1.TaskResult(
         **where,
         abandoned_ts=maybe_moment(task.abandoned_at),
-        bot_idle_since_ts=maybe_moment(idle_since),
         children_task_ids=[show_task(child) for child in facts.children.get(task_id, ())],
         completed_ts=maybe_moment(run.ended_at if deduped and run else task.completed_at),
         cost_saved_usd=task.cost_saved_usd,
@@ -226,12 +226,13 @@ def _where(facts: Facts, run: TaskRun | None) -> dict[str, Any]:
     """On which bot it ran, and what that was like then; what it left behind."""
     if run is None:
         return {}
-    version, dimensions = facts.bots.get((run.task_id, run.run), ("", "{}"))
+    bot = facts.bots.get((run.task_id, run.run), BotThen())
     files = json.decode(run.outputs_ref, type=FilesRef) if run.outputs_ref else None
     return {
         "bot_id": run.bot_id,
-        "bot_version": version,
-        "bot_dimensions": string_lists(json.decode(dimensions, type=dict[str, list[str]])),
+        "bot_version": bot.version,
+        "bot_dimensions": string_lists(json.decode(bot.dimensions, type=dict[str, list[str]])),
+        "bot_idle_since_ts": maybe_moment(bot.idle_since),
         "cas_output_root": show_files(files),
         "outputs_ref": _isolated(files),
     }
@@ -275,10 +276,6 @@ def _is_ours(state: str, run: TaskRun | None) -> bool:
     return state == TaskState.BOT_DIED or (state == TaskState.KILLED and run is not None and run.exit_code is None)
 
 
-def bot_idle_since(tx: Tx, run: TaskRun | None) -> Micros | None:
-    return run_views.idle_since(tx, run.bot_id, [run]).get((run.task_id, run.run)) if run else None
-
-
 # ---------------------------------------------------------------- runs and their stats
 
 
@@ -293,15 +290,12 @@ def abandoned_at(run: TaskRun, task: TaskResult | None) -> Micros | None:
     return asked if asked is not None and run.claimed_at <= asked <= run.ended_at else run.ended_at
 
 
-def show_run_result(
-    facts: Facts, run: TaskRun, name: str, created_at: Micros, *, idle_since: Micros | None
-) -> v1.TaskResult:
+def show_run_result(facts: Facts, run: TaskRun, name: str, created_at: Micros) -> v1.TaskResult:
     """One run by itself; tags and user are its task's."""
     code, duration = _outcome(run.state, run)
     return v1.TaskResult(
         **_where(facts, run),
         abandoned_ts=maybe_moment(abandoned_at(run, facts.tasks.get(run.task_id))),
-        bot_idle_since_ts=maybe_moment(idle_since),
         completed_ts=maybe_moment(run.ended_at),
         costs_usd=[run.cost_usd],
         created_ts=moment(created_at),

@@ -75,11 +75,9 @@ async def task_result_of(door: Door, call: Call) -> v1.TaskResult:
         visible(tx, task_id, scope)
         facts = show.gather(tx, [task_id], stats=stats)
         if not run:
-            counts = show.counting_run(facts, facts.tasks[task_id])
-            return show.show_result(facts, task_id, idle_since=show.bot_idle_since(tx, counts))
-        one = _wanted_run(facts, task_id, run)
-        request, idle = facts.requests[task_id], show.bot_idle_since(tx, one)
-        return show.show_run_result(facts, one, request.name, request.created_at, idle_since=idle)
+            return show.show_result(facts, task_id)
+        one, request = _wanted_run(facts, task_id, run), facts.requests[task_id]
+        return show.show_run_result(facts, one, request.name, request.created_at)
 
     return await door.read(look)
 

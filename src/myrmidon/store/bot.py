@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 from myrmidon.model.bot import Bot
 from myrmidon.model.ids import Micros
 from myrmidon.store.db import Tx
-from myrmidon.store.sql import Insert, RowUpdate
+from myrmidon.store.sql import Insert, RowDelete, RowUpdate
 
 _COLUMNS = ", ".join(Bot.__struct_fields__)
 _BOTS = Insert("bots", _COLUMNS)
@@ -48,7 +48,7 @@ _SAVE = RowUpdate(
     key="id",
     sets=", ".join(name for name in Bot.__struct_fields__ if name != "id"),
     types="""text, bigint, bigint, text, text, text, text, text, text, int, int, int, text, text, bigint, bigint,
-        bigint, int, bigint, bigint""",
+        bigint, int, bigint, bigint, bigint""",
 )
 
 
@@ -59,12 +59,17 @@ def save(tx: Tx, bot: Bot) -> None:
 
 
 BEAT = "UPDATE bots SET heartbeat = :now WHERE id = :id AND session = :session AND heartbeat < :now"
+# A text of its own: the end of a run is written down though a sign of life of that moment, or of a later one, was.
+IDLE = """
+    UPDATE bots SET heartbeat = CASE WHEN heartbeat < :now THEN :now ELSE heartbeat END, idle_at = :now
+     WHERE id = :id AND session = :session
+"""
 CLAIMED = "UPDATE bots SET heartbeat = :now, nonce = :nonce WHERE id = :id"
 
 
-def beat(tx: Tx, bot_id: str, session: int, now: Micros) -> None:
-    """A sign of life; it keeps every run of this session alive with one write."""
-    tx.run(BEAT, id=bot_id, session=session, now=now)
+def beat(tx: Tx, bot_id: str, session: int, now: Micros, *, idle: bool = False) -> None:
+    """A sign of life; it keeps every run of this session alive with one write. ``idle``: a run has just ended."""
+    tx.run(IDLE if idle else BEAT, id=bot_id, session=session, now=now)
 
 
 def claimed(tx: Tx, bot: Bot, nonce: int, now: Micros) -> None:
@@ -174,8 +179,8 @@ EVENTS = """
     SELECT id, at, kind, message FROM bot_events WHERE bot_id = :id AND id < :before ORDER BY id DESC LIMIT :n
 """
 OLD_EVENTS = "SELECT bot_id, id FROM bot_events WHERE at < :before ORDER BY at LIMIT :n"
-DELETE_EVENT = "DELETE FROM bot_events WHERE bot_id = :bot AND id = :id"
-DELETE_EVENT_FACTS = "DELETE FROM bot_event_facts WHERE bot_id = :bot AND id = :id"
+_DELETE_EVENTS = RowDelete("bot_events", key="bot_id, id", types="text, bigint")
+_DELETE_FACTS = RowDelete("bot_event_facts", key="bot_id, id", types="text, bigint")
 
 
 def events(tx: Tx, bot_id: str, *, before: int, n: int) -> list[tuple[int, Micros, str, str]]:
@@ -228,9 +233,8 @@ def changed(tx: Tx, *, since: Micros, n: int) -> list[tuple[str, Micros]]:
 
 def delete_old_events(tx: Tx, *, before: Micros, n: int) -> int:
     old = tx.all(OLD_EVENTS, before=before, n=n)
-    for bot_id, event_id in old:
-        tx.run(DELETE_EVENT, bot=bot_id, id=event_id)
-        tx.run(DELETE_EVENT_FACTS, bot=bot_id, id=event_id)
+    tx.delete_rows(_DELETE_EVENTS, old)
+    tx.delete_rows(_DELETE_FACTS, old)
     return len(old)
 
 

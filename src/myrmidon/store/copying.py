@@ -7,7 +7,7 @@ tables and columns come from our own schema files, so these statements are put t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -41,24 +41,29 @@ class Copied(Struct, frozen=True):
 
 
 _TABLE = re.compile(r'CREATE TABLE IF NOT EXISTS ("?\w+"?) \(\n(.*?)\n\)\{\w+\};', re.DOTALL)
+_ADDED = re.compile(r"ALTER TABLE (\w+) \{add_column\} (\w+)")
 _KEY = re.compile(r"PRIMARY KEY \(([\w, ]+)\)")
 _CONSTRAINTS = ("PRIMARY KEY", "UNIQUE", "CHECK", "FOREIGN KEY")
 
 
 def tables() -> list[Table]:
     """Every table with data, in an order in which they can be filled."""
-    found = [_table(name, body) for file in shipped() for name, body in _TABLE.findall(file.text)]
+    text = "".join(file.text for file in shipped())
+    added: dict[str, list[str]] = {}
+    for name, column in _ADDED.findall(text):
+        added.setdefault(name, []).append(column)
+    found = [_table(name, body, added.get(name, ())) for name, body in _TABLE.findall(text)]
     return [table for table in found if table.name not in NOT_COPIED]
 
 
-def _table(name: str, body: str) -> Table:
+def _table(name: str, body: str, added: Sequence[str]) -> Table:
     lines = [line.strip() for line in re.sub(r"\n\s{8,}", " ", body).split("\n")]
     columns = [line for line in lines if line and not line.startswith(("--", *_CONSTRAINTS))]
     composite = _KEY.search(body)
     inline = [line.split()[0] for line in columns if "{id}" in line or "PRIMARY KEY" in line]
     key = tuple(part.strip() for part in composite[1].split(",")) if composite else tuple(inline)
     blob = next((line.split()[0] for line in columns if "{blob}" in line), None)
-    return Table(name, tuple(line.split()[0] for line in columns), key, blob)
+    return Table(name, (*(line.split()[0] for line in columns), *added), key, blob)
 
 
 def copy(source: Db, target: Db, *, logs: bool) -> dict[str, Copied]:

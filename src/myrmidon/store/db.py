@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from myrmidon.model.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from myrmidon.model.ids import Micros
 from myrmidon.store.link import Backend, ConnectionLost, Link, LostRace, Trouble
-from myrmidon.store.sql import Dialect, Insert, Row, RowUpdate
+from myrmidon.store.sql import Dialect, Insert, Row, RowDelete, RowUpdate
 
 __all__ = [
     "open_db",
@@ -32,6 +32,7 @@ __all__ = [
     "Dialect",
     "Insert",
     "Row",
+    "RowDelete",
     "RowUpdate",
     "Probe",
     "ConnectionLost",
@@ -265,6 +266,12 @@ class Tx:
         if self._probe:
             self._probe("statement", f"UPDATE {statement.table}")
         return self._link.update_rows(statement, rows)
+
+    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
+        """Delete single rows by their keys; how many were there."""
+        if self._probe:
+            self._probe("statement", f"DELETE FROM {statement.table}")
+        return self._link.delete_rows(statement, rows)
 
     def savepoint(self, fn: Callable[[Tx], T]) -> T:
         """Run fn; if it raises, only its own work is undone."""

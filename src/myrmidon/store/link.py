@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from myrmidon.store.sql import Dialect, Insert, Row, RowUpdate
+from myrmidon.store.sql import Dialect, Insert, Row, RowDelete, RowUpdate
 
 
 class ConnectionLost(Exception):
@@ -49,6 +49,8 @@ class Link(Protocol):
     def insert(self, statement: Insert, rows: Sequence[Row]) -> None: ...
     def insert_new(self, statement: Insert, rows: Sequence[Row]) -> int: ...
     def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int: ...
+
+    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int: ...
 
 
 class Backend(Protocol):

@@ -20,12 +20,15 @@ from myrmidon.store.sql import (
     Dialect,
     Insert,
     Row,
+    RowDelete,
     RowUpdate,
     compiled,
     insert_head,
     json_text,
     names,
     row_update_text,
+    rows_delete_text,
+    rows_update_text,
 )
 
 CONNECT_TIMEOUT_S = 10
@@ -34,11 +37,12 @@ PATIENCE_S = 120
 CHARS_PER_INSERT = 256 * 1024
 """At most four bytes each, so that a packet stays within 1 MiB (unless one row alone is larger)."""
 
+# SIMULTANEOUS_ASSIGNMENT: in `SET a = 1, b = a` b gets what a was before, as everywhere else.
 # in_predicate_conversion_threshold: a long IN list must stay a list; turned into a subquery, as it is by
 # default, it uses no index in UPDATE and DELETE.
 SESSION = """
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,\
-NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO,ANSI_QUOTES,PIPES_AS_CONCAT',
+NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO,ANSI_QUOTES,PIPES_AS_CONCAT,SIMULTANEOUS_ASSIGNMENT',
         SESSION tx_isolation = 'READ-COMMITTED', SESSION innodb_lock_wait_timeout = 10,
         SESSION in_predicate_conversion_threshold = 0, SESSION tx_read_only = {}
 """
@@ -177,8 +181,17 @@ class MariadbLink:
         return inserted
 
     def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
-        """The rows are a derived table; JSON_TABLE takes twice as long."""
-        template = row_update_text(Dialect.MARIADB, statement)
+        """Many rows are a derived table; JSON_TABLE takes twice as long."""
+        if len(rows) == 1:
+            literals = [_LITERAL[type(value)](value) for value in rows[0]]
+            return int(self.say(row_update_text(Dialect.MARIADB, statement).format(None, *literals)).affected_rows)
+        return self._joined(rows_update_text(Dialect.MARIADB, statement), rows)
+
+    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
+        return self._joined(rows_delete_text(Dialect.MARIADB, statement), rows)
+
+    def _joined(self, template: str, rows: Sequence[Row]) -> int:
+        """Say a text with the rows as its table; how many rows of the other table it matched."""
         matched = 0
         for chunk in _chunks(rows):
             matched += int(self.say(template % _table_of(chunk, len(rows[0]))).affected_rows)

@@ -2,9 +2,9 @@
 
 A migration is ``schema/NNNN_name.sql``. Its first line says ``-- oldest code: N``: the oldest code that may
 still run on the tables it leaves. A statement ends with a line ending in ``;``; after a line ``-- only
-postgresql:`` the next statement is for that database only. MariaDB commits every CREATE by itself, so each
-statement must be harmless when repeated (IF NOT EXISTS); progress is recorded after each file. Released files
-never change.
+postgresql:`` the next statement is for that database only. MariaDB commits every CREATE and ALTER by itself, so
+each statement must be harmless there when repeated (IF NOT EXISTS, ``{add_column}``); on the others a file is applied
+as a whole or not at all. Progress is recorded after each file. Released files never change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.store.db import Db, Tx
 from myrmidon.store.sql import Dialect, Insert
 
-CODE_VERSION = 2
+CODE_VERSION = 3
 """What the files' ``oldest code`` is compared with. Raised with every release that changes the tables."""
 
 LOCK_WAIT_S = 60

@@ -17,7 +17,18 @@ from psycopg.types.numeric import Int8BinaryDumper, IntDumper, NumericBinaryLoad
 
 from myrmidon.model.errors import BrokenPromise, StoreRefused, StoreUnavailable
 from myrmidon.store.link import ConnectionLost, Trouble
-from myrmidon.store.sql import Dialect, Insert, Row, RowUpdate, compiled, insert_text, row_update_text
+from myrmidon.store.sql import (
+    Dialect,
+    Insert,
+    Row,
+    RowDelete,
+    RowUpdate,
+    compiled,
+    insert_text,
+    row_update_text,
+    rows_delete_text,
+    rows_update_text,
+)
 
 COPY_FROM = 16
 """From how many rows on COPY beats one multi-row VALUES."""
@@ -166,10 +177,16 @@ class PostgresqlLink:
     def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
         if not rows:
             return 0
-        text, encoders = _row_update(statement)
-        columns = zip(*rows, strict=True)
-        arrays = tuple(encode(column) for encode, column in zip(encoders, columns, strict=True))
-        return self._perform(text, arrays).command_tuples or 0
+        if len(rows) == 1:
+            return self._perform(*_one_row_update(statement, rows[0])).command_tuples or 0
+        text = rows_update_text(Dialect.POSTGRESQL, statement)
+        return self._perform(text.encode(), _arrays(statement, rows)).command_tuples or 0
+
+    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
+        if not rows:
+            return 0
+        text = rows_delete_text(Dialect.POSTGRESQL, statement)
+        return self._perform(text.encode(), _arrays(statement, rows)).command_tuples or 0
 
     def _execute(self, sql: str, params: dict[str, Any]) -> pq.abc.PGresult:
         text, values = _prepared(sql)
@@ -265,11 +282,25 @@ def _prepared(sql: str) -> tuple[bytes, Values | None]:
     return text.encode(), itemgetter(*(name for name, _ in binds))
 
 
+def _one_row_update(statement: RowUpdate, row: Row) -> tuple[bytes, list[str | None]]:
+    """Values go as text: whatever of them is None, it is one statement to prepare."""
+    text = row_update_text(Dialect.POSTGRESQL, statement).encode()
+    return text, [None if value is None else _plain_text(value) for value in row]
+
+
+def _plain_text(value: str | float) -> str:
+    """An enumeration goes as what it stands for, True as 1."""
+    return str(value) if isinstance(value, str) else repr(value + 0)
+
+
+def _arrays(statement: RowUpdate | RowDelete, rows: Sequence[Row]) -> tuple[str, ...]:
+    """An array for each column."""
+    return tuple([encode(column) for encode, column in zip(_encoders(statement), zip(*rows, strict=True), strict=True)])
+
+
 @lru_cache(maxsize=1024)
-def _row_update(statement: RowUpdate) -> tuple[bytes, list[Callable[[Iterable[Any]], str]]]:
-    encoders: list[Callable[[Iterable[Any]], str]]
-    encoders = [_text_array if name == "text" else _array for name in statement.type_names]
-    return row_update_text(Dialect.POSTGRESQL, statement).encode(), encoders
+def _encoders(statement: RowUpdate | RowDelete) -> list[Callable[[Iterable[Any]], str]]:
+    return [_text_array if name == "text" else _array for name in statement.type_names]
 
 
 # Arrays go as text: several times cheaper to make than psycopg's, and one type whatever is in them.

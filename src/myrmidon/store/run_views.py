@@ -1,22 +1,32 @@
 """What only people ask of runs: where they ran, how their time was spent, what a bot has run. No decision needs it."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-from myrmidon.model.ids import RUN_CAP, Micros, first_id_at
+from myrmidon.model.ids import RUN_CAP, Micros
 from myrmidon.model.task_result import PerformanceStats, TaskRun
 from myrmidon.store.db import Tx
 from myrmidon.store.sql import Insert
 
-BOTS_OF_RUNS = "SELECT task_id, run, bot_version, bot_dimensions FROM task_runs WHERE task_id {in:ids}"
+
+class BotThen(Struct, frozen=True, gc=False):
+    """What the bot of a run was like when it got it. Code of before did not write down since when it was idle."""
+
+    version: str = ""
+    dimensions: str = "{}"
+    idle_since: Micros | None = None
 
 
-def bots_of_runs(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], tuple[str, str]]:
-    """The version and the dimensions of the bot of each run, as they were when it began."""
+BOTS_OF_RUNS = """
+    SELECT task_id, run, bot_version, bot_dimensions, idle_since FROM task_runs WHERE task_id {in:ids}
+"""
+
+
+def bots_of_runs(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], BotThen]:
+    """The bot of each run of these tasks."""
     found = tx.all(BOTS_OF_RUNS, ids=task_ids) if task_ids else ()
-    return {(task_id, run): (version, dimensions) for task_id, run, version, dimensions in found}
+    return {(task_id, run): BotThen(*given) for task_id, run, *given in found}
 
 
 STATS = """
@@ -70,43 +80,6 @@ def runs_of_bot(tx: Tx, bot_id: str, *, low: int, high: int, n: int) -> tuple[li
         return found, None
     last = found[n - 1].run.task_id
     return [one for one in found if one.run.task_id >= last], last
-
-
-NEIGHBOURS = 64
-BEFORE_IT = """
-    SELECT ended_at FROM task_runs
-     WHERE bot_id = :bot AND alarm_at IS NULL AND task_id < :task_id ORDER BY task_id DESC LIMIT :n
-"""
-BEHIND_IT = """
-    SELECT ended_at FROM task_runs
-     WHERE bot_id = :bot AND alarm_at IS NULL AND task_id >= :task_id ORDER BY task_id LIMIT :n
-"""
-CONNECTED = """
-    SELECT at FROM bot_events
-     WHERE bot_id = :bot AND id < :id AND kind = 'bot_connected' ORDER BY id DESC LIMIT :n
-"""
-
-
-def idle_since(tx: Tx, bot_id: str, runs: Sequence[TaskRun]) -> dict[tuple[int, int], Micros]:
-    """When a bot had last become idle before each of these runs: the end of its run before, or its start.
-
-    Of several runs nothing that the bot ran in between may be missing. Bots run tasks in about the order in which
-    they were made, so the run before the first is a neighbour of it.
-    """
-    if not runs:
-        return {}
-    ids = [run.task_id for run in runs]
-    rows = [
-        *tx.all(BEFORE_IT, bot=bot_id, task_id=min(ids), n=NEIGHBOURS),
-        *tx.all(BEHIND_IT, bot=bot_id, task_id=max(ids), n=NEIGHBOURS),
-        *tx.all(CONNECTED, bot=bot_id, id=first_id_at(max(run.claimed_at for run in runs)), n=NEIGHBOURS + len(runs)),
-    ]
-    moments = sorted({at for at in (*(row[0] for row in rows), *(run.ended_at for run in runs)) if at is not None})
-    found: dict[tuple[int, int], Micros] = {}
-    for run in runs:
-        if place := bisect_right(moments, run.claimed_at):
-            found[run.task_id, run.run] = moments[place - 1]
-    return found
 
 
 CHILDREN = "SELECT parent_task_id, id FROM task_requests WHERE parent_task_id {in:ids} ORDER BY parent_task_id, id"

@@ -7,6 +7,7 @@ This file only turns text into text; it connects to nothing. A statement is writ
     {in:name} {in_text:name}     membership in a list of integers or strings: ``WHERE id {in:ids}``
     {each:name} {each_text:name} the list as a table with one column ``value``; it may be given an alias
     {blob} {longtext} {text_key} {id} {table} {clustered}     for CREATE TABLE only
+    {add_column}                 for ALTER TABLE only
 
 Texts are compiled once and cached, so on the hot path a statement costs one dictionary lookup.
 """
@@ -14,9 +15,9 @@ Texts are compiled once and cached, so on the hot path a statement costs one dic
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, json
@@ -61,6 +62,8 @@ FIXED: dict[str, tuple[str, str, str]] = {
     "id": ("INTEGER NOT NULL PRIMARY KEY", "BIGINT NOT NULL PRIMARY KEY", "BIGINT NOT NULL PRIMARY KEY"),
     "table": ("", "", MARIADB_TABLE),
     "clustered": (" WITHOUT ROWID", "", MARIADB_TABLE),
+    # SQLite cannot ask whether it is there, and need not: there a migration is done as a whole or not at all.
+    "add_column": ("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", "ADD COLUMN IF NOT EXISTS"),
 }
 
 # {place} is the parameter, {alias} the name the table goes by. MariaDB's lists are rendered into the text for
@@ -218,7 +221,23 @@ class RowUpdate(Struct, frozen=True):
         return names(self.types) or ["bigint"] * (len(self.keys) + len(self.columns))
 
 
-# How PostgreSQL calls the types of the arrays that carry such an update; the others need no names.
+class RowDelete(Struct, frozen=True):
+    """A DELETE of single rows by their whole key. ``types`` names the type of each key column in order."""
+
+    table: str
+    key: str
+    types: str
+
+    @property
+    def keys(self) -> list[str]:
+        return names(self.key)
+
+    @property
+    def type_names(self) -> list[str]:
+        return names(self.types)
+
+
+# How PostgreSQL calls the types of the arrays that carry such a change; the others need no names.
 TYPES = {"bigint": "bigint", "int": "int", "text": "text", "double": "double precision"}
 
 
@@ -248,23 +267,49 @@ def insert_text(dialect: Dialect, statement: Insert, rows: int, *, only_new: boo
 
 @lru_cache(maxsize=1024)
 def row_update_text(dialect: Dialect, update: RowUpdate) -> str:
+    """For one row, its values being parameters: a third of what the join of `rows_update_text` takes."""
+    value: Callable[[int], str]
     match dialect:
         case Dialect.SQLITE:
             # Numbered, because the values stand in the row in another order than in the text.
             value = "?{}".format
-            head, source = f"UPDATE {update.table} SET ", " WHERE "
         case Dialect.POSTGRESQL:
-            value = "v.c{}".format
-            head, source = f"UPDATE {update.table} SET ", f" FROM {_unnest(update)} WHERE "
+            value = partial(_typed_place, update)
         case Dialect.MARIADB:
-            # STRAIGHT_JOIN: the other order would read, and lock, the whole table.
-            value = "v.c{}".format
-            head = f"UPDATE (%s) AS v STRAIGHT_JOIN {update.table} SET "
-            source = " WHERE "
+            value = "{{{}}}".format  # for str.format, the row behind a value that is never asked for
+    return f"UPDATE {update.table} SET {_sets(dialect, update, value)} WHERE {_matches(update, value)}"
+
+
+def _typed_place(update: RowUpdate, number: int) -> str:
+    return f"${number}::{TYPES[update.type_names[number - 1]]}"
+
+
+@lru_cache(maxsize=1024)
+def rows_update_text(dialect: Dialect, update: RowUpdate) -> str:
+    """For many rows at once, joined as a table, on PostgreSQL and MariaDB."""
+    value = "v.c{}".format
+    if dialect is Dialect.POSTGRESQL:
+        head, source = f"UPDATE {update.table} SET ", f" FROM {_unnest(update)} WHERE "
+    else:
+        # STRAIGHT_JOIN: the other order would read, and lock, the whole table.
+        head, source = f"UPDATE (%s) AS v STRAIGHT_JOIN {update.table} SET ", " WHERE "
     return head + _sets(dialect, update, value) + source + _matches(update, value)
 
 
-def _sets(dialect: Dialect, update: RowUpdate, value: Any) -> str:
+@lru_cache(maxsize=1024)
+def rows_delete_text(dialect: Dialect, delete: RowDelete) -> str:
+    """Row by row on SQLite, joined with all rows elsewhere; see `rows_update_text`."""
+    match dialect:
+        case Dialect.SQLITE:
+            return f"DELETE FROM {delete.table} WHERE {_matches(delete, '?{}'.format)}"
+        case Dialect.POSTGRESQL:
+            return f"DELETE FROM {delete.table} USING {_unnest(delete)} WHERE {_matches(delete, 'v.c{}'.format)}"
+        case Dialect.MARIADB:
+            joined = f"(%s) AS v STRAIGHT_JOIN {delete.table}"
+            return f"DELETE {delete.table} FROM {joined} WHERE {_matches(delete, 'v.c{}'.format)}"
+
+
+def _sets(dialect: Dialect, update: RowUpdate, value: Callable[[int], str]) -> str:
     prefix = f"{update.table}." if dialect is Dialect.MARIADB else ""
     number = len(update.keys)
     sets = []
@@ -277,11 +322,11 @@ def _sets(dialect: Dialect, update: RowUpdate, value: Any) -> str:
     return ", ".join(sets)
 
 
-def _matches(update: RowUpdate, value: Any) -> str:
-    keys = [f"{update.table}.{key} = {value(number)}" for number, key in enumerate(update.keys, 1)]
-    return " AND ".join([*keys, f"({update.where})"] if update.where else keys)
+def _matches(change: RowUpdate | RowDelete, value: Callable[[int], str]) -> str:
+    keys = [f"{change.table}.{key} = {value(number)}" for number, key in enumerate(change.keys, 1)]
+    return " AND ".join([*keys, f"({change.where})"] if isinstance(change, RowUpdate) and change.where else keys)
 
 
-def _unnest(update: RowUpdate) -> str:
-    arrays = [f"${n}::{TYPES[name]}[]" for n, name in enumerate(update.type_names, 1)]
+def _unnest(change: RowUpdate | RowDelete) -> str:
+    arrays = [f"${n}::{TYPES[name]}[]" for n, name in enumerate(change.type_names, 1)]
     return f"unnest({', '.join(arrays)}) AS v({', '.join(f'c{n}' for n in range(1, len(arrays) + 1))})"

@@ -24,11 +24,13 @@ from myrmidon.store.sql import (
     Dialect,
     Insert,
     Row,
+    RowDelete,
     RowUpdate,
     compiled,
     insert_text,
     json_text,
     row_update_text,
+    rows_delete_text,
 )
 
 if TYPE_CHECKING:
@@ -162,6 +164,9 @@ class SqliteLink:
         if not rows:
             return 0
         return self.connection.executemany(row_update_text(Dialect.SQLITE, statement), rows).rowcount
+
+    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
+        return self.connection.executemany(rows_delete_text(Dialect.SQLITE, statement), rows).rowcount if rows else 0
 
     def _execute(self, sql: str, params: dict[str, Any]) -> sqlite3.Cursor:
         text, lists = _prepared(sql)

@@ -200,9 +200,11 @@ def _holds(span: Span, ids: Sequence[int]) -> bool:
 
 # ---------------------------------------------------------------- sealing
 
-LAST = "SELECT MAX(first_id) FROM task_spans"
 BOUNDARY = "SELECT id FROM task_results WHERE id >= :low AND id < :high ORDER BY id LIMIT 1 OFFSET :n"
-STAGED = "SELECT MIN(id) FROM jobs WHERE alarm_at <= :until AND staged = 1"
+LAST_AND_STAGED = """
+    SELECT (SELECT MAX(first_id) FROM task_spans),
+           (SELECT MIN(id) FROM jobs WHERE alarm_at <= :until AND staged = 1)
+"""
 
 
 def next_span(tx: Tx, until: int, n: int, *, staged_until: Micros) -> tuple[int, int] | None:
@@ -210,12 +212,11 @@ def next_span(tx: Tx, until: int, n: int, *, staged_until: Micros) -> tuple[int,
 
     It ends before the tasks of jobs that are on their way in; those are given up at ``staged_until`` at the latest.
     """
-    row = tx.one(LAST)
-    last = read(tx, row[0]) if row and row[0] is not None else None
+    [[last_id, staged]] = tx.all(LAST_AND_STAGED, until=staged_until)
+    last = read(tx, last_id) if last_id is not None else None
     low = last.until_id if last else 0
-    staged = tx.one(STAGED, until=staged_until)
-    if staged and staged[0] is not None:
-        until = min(until, staged[0] - _BEFORE_ITS_JOB)
+    if staged is not None:
+        until = min(until, staged - _BEFORE_ITS_JOB)
     found = tx.one(BOUNDARY, low=low, high=until, n=n)
     return (low, found[0]) if found else None
 

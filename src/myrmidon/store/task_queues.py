@@ -111,12 +111,21 @@ def forget_group(tx: Tx, resource_group_id: int) -> None:
 
 _POOLS = Insert("pools", "name, task_order, ageing")
 POOL = "SELECT task_order, ageing FROM pools WHERE name = :name"
+ORDER_IN = """
+    SELECT p.task_order, p.ageing FROM task_dimensions d JOIN pools p ON p.name = d.pool WHERE d.id = :queue
+"""
 LOCK_POOL = "SELECT name FROM pools WHERE name = :name {for_update}"
 SET_POOL = "UPDATE pools SET task_order = :task_order, ageing = :ageing WHERE name = :name"
 
 
 def order_of(tx: Tx, pool: str) -> Order:
     row = tx.one(POOL, name=pool)
+    return Order(*row) if row else Order()
+
+
+def order_in(tx: Tx, queue_id: int) -> Order:
+    """How the pool of a queue orders its tasks."""
+    row = tx.one(ORDER_IN, queue=queue_id)
     return Order(*row) if row else Order()
 
 
@@ -219,6 +228,22 @@ SERVING = """
 
 def serving_bots(tx: Tx, queue: int, n: int) -> list[str]:
     return [row[0] for row in tx.all(SERVING, queue=queue, n=n)]
+
+
+LEFT = """
+    SELECT each.value,
+           (SELECT b.id FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
+             WHERE m.queue = each.value AND b.serving = 1 LIMIT 1),
+           (SELECT b.id FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
+             WHERE m.queue = each.value AND b.serving = 1 LIMIT 1 OFFSET 1)
+      FROM {each:queues}
+"""
+
+
+def left_serving(tx: Tx, queues: Sequence[int]) -> dict[int, int]:
+    """How many bots still take tasks from each of these queues: none, one, or 2 for more than one."""
+    found = tx.all(LEFT, queues=queues) if queues else ()
+    return {queue: (first is not None) + (second is not None) for queue, first, second in found}
 
 
 OF_QUEUE = "SELECT bot_id FROM bot_task_dimensions WHERE queue = :queue"

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from myrmidon.model.ids import Micros
 from myrmidon.store.db import LostRace, Tx
-from myrmidon.store.sql import Insert
+from myrmidon.store.sql import Insert, RowDelete
 
 
 class RequestRow(Struct, frozen=True, gc=False):
@@ -267,8 +267,8 @@ def forget_keys(tx: Tx, *, before: Micros) -> int:
     return tx.run(FORGET_KEYS, none=NO_SUBJECT, before=before)
 
 
-TAGS_OF = "SELECT tags FROM task_requests WHERE id {in:ids}"
-DELETE_TAG = "DELETE FROM task_tags WHERE tag = :tag AND task_id {in:ids}"
+TAGS_OF = "SELECT id, tags FROM task_requests WHERE id {in:ids}"
+_DELETE_TAGS = RowDelete("task_tags", key="tag, task_id", types="text, bigint")
 DELETES = tuple(
     f"DELETE FROM {table} WHERE {column} {{in:ids}}"
     for table, column in (
@@ -280,14 +280,13 @@ DELETES = tuple(
 )
 
 
-def tags_of(tx: Tx, ids: Sequence[int]) -> list[str]:
-    """The tags, as stored JSON lists, of these tasks."""
-    return [row[0] for row in tx.all(TAGS_OF, ids=ids)]
+def tags_of(tx: Tx, ids: Sequence[int]) -> list[tuple[int, str]]:
+    """The tags of each of these tasks, as stored JSON lists."""
+    return [(row[0], row[1]) for row in tx.all(TAGS_OF, ids=ids)]
 
 
-def delete(tx: Tx, ids: Sequence[int], tags: Sequence[str]) -> None:
-    """Forget requests; ``tags`` are all that any of them carries."""
-    for tag in tags:
-        tx.run(DELETE_TAG, tag=tag, ids=ids)
+def delete(tx: Tx, ids: Sequence[int], tags: Sequence[tuple[str, int]]) -> None:
+    """Forget requests; ``tags`` are all that they carry, each with its task."""
+    tx.delete_rows(_DELETE_TAGS, tags)
     for text in DELETES:
         tx.run(text, ids=ids)

@@ -292,12 +292,14 @@ _JUDGED_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, c
     soft_at, alarm_at, exit_code, duration"""
 _RUN_COLUMNS = f"""{_JUDGED_COLUMNS}, instance, generation, slice, nonce, resource_group_id, modified_at, evidence,
     cost_usd, stdout_size, stderr_size, outputs_ref"""
-_RUNS = Insert("task_runs", f"{_RUN_COLUMNS}, bot_version, bot_dimensions")
+_RUNS = Insert("task_runs", f"{_RUN_COLUMNS}, bot_version, bot_dimensions, idle_since")
 
 
-def insert_runs(tx: Tx, runs: Sequence[TaskRun], *, bot_version: str, bot_dimensions: str) -> None:
-    """New runs, with what the bot that got them is like now."""
-    tx.insert(_RUNS, [(*structs.astuple(run), bot_version, bot_dimensions) for run in runs])
+def insert_runs(
+    tx: Tx, runs: Sequence[TaskRun], *, bot_version: str, bot_dimensions: str, idle_since: Micros | None
+) -> None:
+    """New runs, with what the bot that got them is like now, and since when it was idle."""
+    tx.insert(_RUNS, [(*structs.astuple(run), bot_version, bot_dimensions, idle_since) for run in runs])
 
 
 RUNS = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"

@@ -77,7 +77,7 @@ class Pace(Struct, frozen=True, kw_only=True):
     smallest_chunk: int
 
 
-QUICK = Pace(sweep_every=25.0, check_every=1600, poll_after=5.0, beat_every=13.0, smallest_chunk=2)
+QUICK = Pace(sweep_every=25.0, check_every=2000, poll_after=5.0, beat_every=13.0, smallest_chunk=2)
 THRIFTY = Pace(sweep_every=29.0, check_every=2500, poll_after=9.0, beat_every=13.0, smallest_chunk=5)
 
 
@@ -241,11 +241,15 @@ class Simulation:
             self.check()
 
     def check(self) -> None:
+        """What has changed since the last look."""
         self.last_check = self.world.events
-        self.ledger.follow(self.db)
-        self.db.read(self.ledger.check)
+        self._check_ledger()
         if self.checker is not None:
             self.checker.check(self.db)
+
+    def _check_ledger(self) -> None:
+        self.ledger.follow(self.db)
+        self.db.read(self.ledger.check)
 
     def _states(self) -> Counter[str]:
         rows = self.db.read(lambda tx: tx.all("SELECT state, COUNT(*) FROM task_results GROUP BY state"))
@@ -277,14 +281,13 @@ class Simulation:
         world.run(world.now + int(60 * SECOND), self._each)
         self.clients.quiet()
         while world.now < ends:
-            world.run(world.now + int(40 * SECOND), self._each)
+            world.run(world.now + int(10 * SECOND), self._each)
             if not self.clients.unanswered and not self._active():
                 break
         world.after_call = lambda server, kind: None
         self._nobody_forgotten()
         if self.clients.unanswered:
             raise Violation(f"{self.clients.unanswered} calls were never answered")
-        self.check()
         self._full_check()
 
     def _nobody_forgotten(self) -> None:
@@ -302,7 +305,7 @@ class Simulation:
     def _full_check(self) -> None:
         for server in self.world.servers:
             server.sweep()
-        self.ledger.follow(self.db)
+        self._check_ledger()
         self.db.read(self.ledger.check_stream)
         self.db.read(self.ledger.check_logs)
         self.db.read(lambda tx: check_secret(tx, (*EMPTY_IN_THE_END, *EMPTY_WITHOUT_GROUPS, *OTHERS)))
@@ -325,7 +328,7 @@ class Simulation:
             raise Violation(f"jobs have not ended though all their tasks have: {jobs}")
         if invariants:
             invariants.check_settled(self.db, world.now)
-        self.check()
+        self._check_ledger()
 
     def _past_retention(self) -> None:
         """Past the retention nothing is remembered but groups and what they reference; then those go too."""

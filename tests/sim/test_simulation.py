@@ -14,7 +14,7 @@ from tests.sim.databases import in_memory, on_server
 from tests.sim.faults import OF_CALLS, OF_MACHINES
 from tests.sim.run import NUM_BOTS, NUM_SERVERS, run
 
-CHUNK = 20
+CHUNK = 10
 SQLITE_SEEDS = 500
 SERVER_SEEDS = 50
 SOAK_SEEDS = 10_000

@@ -334,12 +334,12 @@ def heartbeat(
     tx: Tx, bot_id: str, holds: Sequence[tuple[int, int, str]], *, session: int, now: Micros
 ) -> list[tuple[int, int]]:
     """Keep a bot and all its runs alive with one write; which of the held runs (task, run, token) must stop."""
-    bot = bots.read(tx, bot_id)
-    if bot is None:
-        raise NotFound("bot", bot_id)
-    if bot.session != session or not bot.alive:
-        raise WrongState("this bot's session has ended; it must shake hands again")
-    bots.beat(tx, bot_id, session, now)
+    if not bots.still_here(tx, bot_id, session, now):
+        bot = bots.read(tx, bot_id)
+        if bot is None:
+            raise NotFound("bot", bot_id)
+        if bot.session != session or not bot.alive:
+            raise WrongState("this bot's session has ended; it must shake hands again")
     if not holds:
         return []
     mine = sorted({task_id for task_id, _, _ in holds})

@@ -64,12 +64,18 @@ IDLE = """
     UPDATE bots SET heartbeat = CASE WHEN heartbeat < :now THEN :now ELSE heartbeat END, idle_at = :now
      WHERE id = :id AND session = :session
 """
+STILL_HERE = f"{BEAT} AND alive = 1"
 CLAIMED = "UPDATE bots SET heartbeat = :now, nonce = :nonce WHERE id = :id"
 
 
 def beat(tx: Tx, bot_id: str, session: int, now: Micros, *, idle: bool = False) -> None:
     """A sign of life; it keeps every run of this session alive with one write. ``idle``: a run has just ended."""
     tx.run(IDLE if idle else BEAT, id=bot_id, session=session, now=now)
+
+
+def still_here(tx: Tx, bot_id: str, session: int, now: Micros) -> bool:
+    """A sign of life of a session that goes on; False when it has ended, or was heard of at a later moment."""
+    return tx.run(STILL_HERE, id=bot_id, session=session, now=now) == 1
 
 
 def claimed(tx: Tx, bot: Bot, nonce: int, now: Micros) -> None:

@@ -14,8 +14,9 @@ import pytest
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import share
-from myrmidon.server import api_logs
-from myrmidon.server.api_logs import FollowQuery, LogQuery, Mode, Stream, WaitRequest
+from myrmidon.server import api_logs, api_wait
+from myrmidon.server.api_logs import FollowQuery, LogQuery, Stream
+from myrmidon.server.api_wait import Mode, WaitRequest
 from myrmidon.server.door import Call, Identity, Role
 from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, serving, start, submit
 
@@ -187,7 +188,7 @@ def test_following_starts_before_the_task_has_a_run(door):
 
 def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(door):
     async def wait(ids, **more):
-        return await api_logs.wait(door, Call(who=ADMIN, body=WaitRequest(task_ids=ids, **more)))
+        return await api_wait.wait(door, Call(who=ADMIN, body=WaitRequest(task_ids=ids, **more)))
 
     async def story():
         bot = Soldier(door)
@@ -224,7 +225,7 @@ def test_logs_and_states_of_another_group_do_not_exist(door):
         for handler, call in [
             (api_logs.log_range, Call(who=stranger, params={"id": task_id}, query=LogQuery())),
             (api_logs.follow, Call(who=stranger, params={"id": task_id}, query=FollowQuery())),
-            (api_logs.wait, Call(who=stranger, body=WaitRequest(task_ids=[task_id]))),
+            (api_wait.wait, Call(who=stranger, body=WaitRequest(task_ids=[task_id]))),
         ]:
             with pytest.raises(NotFound):
                 await handler(door, call)

@@ -1,4 +1,4 @@
-"""Logs by byte range and as they grow, and waiting for tasks to end.
+"""Logs by byte range and as they grow.
 
 stdout and stderr are kept apart, each with offsets of its own. A log over its limit has lost its middle; where
 bytes are missing, a range has a line that says how many, and a stream an event of its own.
@@ -6,10 +6,8 @@ bytes are missing, a range has a line that says how many, and a stream an event 
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
-from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any
@@ -19,7 +17,6 @@ from msgspec import Meta, Struct, json
 from myrmidon.model.checks import LARGEST
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import RUN_CAP, parse_id, show_run, show_task
-from myrmidon.model.states import FINAL
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.server.door import READERS, Answer, Call, Door, Route
 from myrmidon.store import log as logs
@@ -33,8 +30,6 @@ STILL_HERE_S = 15.0
 OTHER_SERVERS_S = 0.5
 """How often a followed log is looked at where other servers may write to it."""
 LOOK_AGAIN_S = 5.0
-MOST_TASKS = 1000
-LONGEST_WAIT_S = 120.0
 _encode = json.Encoder().encode
 
 Offset = Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -327,98 +322,6 @@ class Follower:
         return b"id: %s\nevent: end\ndata: %s\n\n" % (self._place(), _encode(ended))
 
 
-# ---------------------------------------------------------------- waiting for the end
-
-
-class Mode(StrEnum):
-    ANY = "any"
-    ALL = "all"
-
-
-class WaitRequest(Struct, frozen=True, kw_only=True):
-    """Tasks to wait for: until one of them, or all, have ended, or the time is up."""
-
-    task_ids: Annotated[list[str], Meta(max_length=MOST_TASKS)]
-    mode: Mode = Mode.ALL
-    wait_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
-
-
-class TaskEnd(Struct, frozen=True):
-    """Where a task stands. ``run`` and ``exit_code`` are there once it has ended with a run."""
-
-    task_id: str
-    state: str
-    final: bool
-    reason: str
-    run: str | None
-    exit_code: int | None
-
-
-class Waited(Struct, frozen=True):
-    """``done``: what was waited for has come."""
-
-    done: bool
-    tasks: list[TaskEnd]
-
-
-async def wait(door: Door, call: Call) -> Waited:
-    """Hold the answer until tasks have ended."""
-    body: WaitRequest = call.body
-    ids = [parse_id(shown, f"task_ids[{number}]")[0] for number, shown in enumerate(body.task_ids)]
-    group = await door.scope(call)
-    clock = asyncio.get_running_loop().time
-    until = clock() + min(body.wait_s, LONGEST_WAIT_S)
-    waiting = set(ids)
-    while True:
-        watched = waiting if body.mode is Mode.ANY else {max(waiting, default=0)}
-        with door.hub.watch_ends(watched) as watch:
-            ended, answer = await door.read(partial(_look, ids=ids, waiting=waiting, mode=body.mode, group=group))
-            waiting = waiting - ended
-            left = until - clock()
-            if answer is not None:
-                return answer
-            if left <= 0 or door.hub.stopping:
-                return await door.read(lambda tx: Waited(done=False, tasks=_ends(tx, ids)))
-            if not watched & ended:
-                await watch.wait(min(left, LOOK_AGAIN_S))
-
-
-def _look(
-    tx: Tx, ids: Sequence[int], waiting: AbstractSet[int], mode: Mode, group: int | None
-) -> tuple[set[int], Waited | None]:
-    """Those of the tasks that have ended, and the answer if that is what was waited for."""
-    found = task_result.standing(tx, sorted(waiting))
-    for task_id in waiting:
-        if task_id not in found or group not in (None, found[task_id][0]):
-            raise NotFound("task", show_task(task_id))
-    ended = {task_id for task_id, (_, state) in found.items() if state in FINAL}
-    done = len(ended) == len(waiting) or (mode is Mode.ANY and bool(ended))
-    return ended, Waited(done=True, tasks=_ends(tx, ids)) if done else None
-
-
-def _ends(tx: Tx, ids: Sequence[int]) -> list[TaskEnd]:
-    found = task_result.read(tx, sorted(set(ids)))
-    final = [task.id for task in found.values() if task.final and task.run_number]
-    runs = {(run.task_id, run.run): run for run in task_result.runs_of(tx, final)} if final else {}
-    ends = []
-    for task_id in ids:
-        task = found.get(task_id)
-        if task is not None:
-            run = runs.get((task_id, task.instance_id or task.run_number))
-            run = run if run and run.generation == task.generation else None
-            ends.append(
-                TaskEnd(
-                    task_id=show_task(task_id),
-                    state=str(task.state),
-                    final=task.final,
-                    reason=task.reason,
-                    run=show_run(task_id, run.run) if run else None,
-                    exit_code=run.exit_code if run else None,
-                )
-            )
-    return ends
-
-
 ROUTES = (
     Route(
         method="GET",
@@ -437,16 +340,6 @@ ROUTES = (
         summary="A log as it grows, as a stream",
         query=FollowQuery,
         media="text/event-stream",
-        waits=True,
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/tasks/wait",
-        call=wait,
-        who=READERS,
-        summary="Hold the answer until tasks have ended",
-        body=WaitRequest,
-        out=Waited,
         waits=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""Looking at tasks over HTTP: one as a whole, and lists. Logs and waiting are in api_logs.
+"""Looking at tasks over HTTP: one as a whole, and lists. Logs are in api_logs, waiting in api_wait.
 
 A caller bound to a resource group sees the tasks of that group only; those of others do not exist for it.
 """

@@ -133,6 +133,7 @@ def _of_bot(tx: Any, w: World, f: Facts) -> Any:
         run_views.runs_of_bot(tx, "b1", low=0, high=searches.EVER, n=50),
         run_views.bots_of_runs(tx, ids),
         run_views.stats(tx, ids),
+        run_views.ends(tx, ids),
         bots.events_in_full(tx, "b1", low=0, high=searches.EVER, n=50),
         bot_searches.bots(tx, BotSearch(terms=[["os:Linux"]], busy=True, dead=False), after="", n=50),
     )
@@ -261,6 +262,7 @@ HOT: dict[str, Call] = {
     "capacity": lambda tx, w, f: task_queues.served(
         tx, [row[0] for row in w.all("SELECT queue FROM task_slices LIMIT 3")]
     ),
+    "which bots are left": lambda tx, w, f: task_queues.left_serving(tx, [_queue(w), 7]),
     "a queue without bots": lambda tx, w, f: task_to_run.unserved(tx, _queue(w), after=0, n=1000),
     "request keys": lambda tx, w, f: task_request.keys(tx, w.group, ["task key", "job key", "no key"]),
     "triggered tasks": lambda tx, w, f: task_request.children(tx, f["ids"]["x"]),
@@ -289,6 +291,7 @@ NAMED = {
         task_result.RUN_ALARMS,
         task_result.RUNS,
         task_result.RUNS_OF_BOT,
+        task_result.GOING_ON,
         task_result.DONORS,
         jobs.LOCK,
         jobs.UNSATISFIED,
@@ -296,6 +299,7 @@ NAMED = {
         jobs.ALARMS,
         bots.BEAT,
         bots.IDLE,
+        bots.STILL_HERE,
         bots.ALARMS,
         bots.HEARD,
         alarms.FIRST,
@@ -304,6 +308,8 @@ NAMED = {
         outbox.UNNUMBERED,
         outbox.AFTER,
         task_queues.SERVED,
+        task_queues.LEFT,
+        run_views.ENDS,
         task_request.KEYS,
     )
 }

@@ -342,17 +342,12 @@ def heartbeat(
             raise WrongState("this bot's session has ended; it must shake hands again")
     if not holds:
         return []
-    mine = sorted({task_id for task_id, _, _ in holds})
-    killing = {task.id for task in task_result.read(tx, mine).values() if task.killing}
-    alive = {
-        (run.task_id, run.run): run.token_hash
-        for run in task_result.runs_of(tx, mine)
-        if run.live and run.bot_id == bot_id
-    }
+    mine = task_result.going_on(tx, sorted({task_id for task_id, _, _ in holds}), bot_id)
+    hashed = {token: token_hash(token) for token in {token for _, _, token in holds}}
     return [
         (task_id, run)
         for task_id, run, token in holds
-        if task_id in killing or not compare_digest(alive.get((task_id, run), ""), token_hash(token))
+        if not compare_digest(mine.get((task_id, run), ""), hashed[token])
     ]
 
 

@@ -318,6 +318,19 @@ def judged_runs(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
     return [TaskRun(*row) for row in tx.all(JUDGED, task_ids=task_ids)]
 
 
+# Whose they are is looked at here: a database might else read all that the bot ever ran.
+GOING_ON = """
+    SELECT r.task_id, r.run, r.token_hash, r.bot_id FROM task_runs r JOIN task_results t ON t.id = r.task_id
+     WHERE r.task_id {in:task_ids} AND r.ended_at IS NULL AND t.killing = 0
+"""
+
+
+def going_on(tx: Tx, task_ids: Sequence[int], bot_id: str) -> dict[tuple[int, int], str]:
+    """The hash of the token of each live run that a bot has of these tasks, unless the task is to stop."""
+    found = tx.all(GOING_ON, task_ids=task_ids)
+    return {(task_id, run): hashed for task_id, run, hashed, bot in found if bot == bot_id}
+
+
 RUNS_OF_BOT = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"
 
 

@@ -168,7 +168,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SERVERS] = []
-    config.stash[TRACER] = _start_coverage(config)
+    config.stash[TRACER] = _tracer
     if _is_worker(config):
         _settle_down(config)
         return
@@ -265,9 +265,13 @@ def _start(config: pytest.Config, kinds: list[str]) -> None:
             config.stash[SERVERS].append(server)
 
 
-def _start_coverage(config: pytest.Config) -> Any:
-    """Measured inside each worker, only when asked for by MYRMIDON_COVERAGE=1 (see the Makefile)."""
-    if os.environ.get("MYRMIDON_COVERAGE") != "1" or _has_workers(config):
+def _start_coverage() -> Any:
+    """Measured inside each worker, only when asked for by MYRMIDON_COVERAGE=1 (see the Makefile).
+
+    At once: a folder that is named on the command line has its own conftest read, with all that it imports, before
+    anything is configured.
+    """
+    if os.environ.get("MYRMIDON_COVERAGE") != "1" or "PYTEST_XDIST_WORKER" not in os.environ:
         return None
     import coverage
 
@@ -275,3 +279,6 @@ def _start_coverage(config: pytest.Config) -> Any:
     tracer = coverage.Coverage(config_file="pyproject.toml")
     tracer.start()
     return tracer
+
+
+_tracer = _start_coverage()

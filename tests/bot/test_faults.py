@@ -98,9 +98,10 @@ def test_the_log_of_a_run_whose_bot_was_killed_still_arrives(stub: Stub, tmp_pat
 def test_a_result_is_delivered_after_a_restart(stub: Stub, tmp_path: Path):
     with a_bot(stub.url, tmp_path / "b1") as bot:
         stub.until(lambda: stub.hellos, "a handshake")
-        run = stub.submit(SHELL, "-c", "echo out; exit 7")
+        run = stub.submit(SHELL, "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done; echo out; exit 7")
         stub.until(lambda: not stub.waiting, "the claim")
         stub.down = True
+        (tmp_path / "go").touch()  # not before: its result could arrive
         wait_for(lambda: b'"exit_code":7' in (tmp_path / "b1" / "journal").read_bytes(), "the journal")
         os.kill(bot.soldier(), signal.SIGKILL)
         bot.kill()

@@ -183,8 +183,8 @@ class MariadbLink:
     def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
         """Many rows are a derived table; JSON_TABLE takes twice as long."""
         if len(rows) == 1:
-            literals = [_LITERAL[type(value)](value) for value in rows[0]]
-            return int(self.say(row_update_text(Dialect.MARIADB, statement).format(None, *literals)).affected_rows)
+            text = row_update_text(Dialect.MARIADB, statement).format(None, *map(_literal, rows[0]))
+            return int(self.say(text).affected_rows)
         return self._joined(rows_update_text(Dialect.MARIADB, statement), rows)
 
     def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:

@@ -267,7 +267,7 @@ def insert_text(dialect: Dialect, statement: Insert, rows: int, *, only_new: boo
 
 @lru_cache(maxsize=1024)
 def row_update_text(dialect: Dialect, update: RowUpdate) -> str:
-    """For one row, its values being parameters: a third of what the join of `rows_update_text` takes."""
+    """For one row, its values being parameters: half of what the join of `rows_update_text` takes, or less."""
     value: Callable[[int], str]
     match dialect:
         case Dialect.SQLITE:

@@ -253,6 +253,26 @@ def test_a_daemon_dies_when_its_command_is_killed(fleet: Stub, tmp_path: Path):
     assert not alive(int((tmp_path / "daemon").read_text()))
 
 
+def test_a_command_leads_a_group_of_its_own_and_has_no_terminal(fleet: Stub):
+    """It does not lead a session: opening a serial line would make that its terminal."""
+    script = (
+        "import os\nprint(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getppid())\n"
+        "try: os.open('/dev/tty', os.O_RDWR)\nexcept OSError: print('no terminal')"
+    )
+    run = fleet.submit(*_written(script))
+    fleet.result(run)
+    assert fleet.log(run) == b"True True\nno terminal\n"
+
+
+def test_a_bot_that_was_told_that_there_is_no_more_asks_again_only_when_it_has_nothing_left(fleet: Stub):
+    begun = len(fleet.calls)
+    for run in [fleet.submit("/bin/true") for _ in range(300)]:
+        fleet.result(run)
+    asked = [body for _, path, body in fleet.calls[begun:] if path.endswith("/exchange") and body["n"]]
+    assert asked
+    assert [ask for ask in asked if not ask["wait_s"] and not fleet.claims[ask["session"], ask["nonce"]]] == []
+
+
 def test_a_background_process_does_not_keep_a_command_from_ending(fleet: Stub):
     run = fleet.submit(SHELL, "-c", "sleep 600 & echo $!")
     fleet.result(run)

@@ -17,6 +17,7 @@ from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import cancel, fleet
 from myrmidon.scheduler.terminate import order_end
 from myrmidon.server import desk, placing
+from myrmidon.server.api_submit import FIRST_PART, Submit, submit_tasks
 from myrmidon.server.door import Call
 from myrmidon.store import bot as bots
 from myrmidon.store import log as logs
@@ -283,6 +284,30 @@ def test_a_bot_takes_only_its_share_while_others_wait(door):
         await submit(door, *[a_task() for _ in range(30)])
         sizes = [len((await poll)["tasks"]) for poll in polls]
         assert sizes == [10, 10, 10]
+        assert task
+
+    run(story, door)
+
+
+def test_a_bot_that_gets_the_first_part_of_a_long_submit_is_told_that_more_comes(door):
+    """Else it would not ask again before it has done all of what it got."""
+
+    async def story():
+        bot = Soldier(door)
+        await bot.shake()
+        await submit(door, a_task())
+        (task,) = (await bot.exchange())["tasks"]
+        door.hub.seats[bot.name].pace = 0.001
+        told = []
+        for n in (FIRST_PART, FIRST_PART + 1):
+            poll = asyncio.ensure_future(bot.exchange(n=FIRST_PART, wait_s=20))
+            await until(lambda: door.hub.num_waiting == 1)
+            body = Submit(tasks=[a_task() for _ in range(n)])
+            answer = await submit_tasks(door, Call(who=ADMIN, body=body, request_key=f"key-{n}"))
+            assert [one.error for one in answer.tasks] == [None] * n
+            told.append((len((await poll)["tasks"]), (await poll)["more"]))
+        assert told == [(FIRST_PART, False), (FIRST_PART, True)]
+        assert door.hub.num_unfinished == 0
         assert task
 
     run(story, door)

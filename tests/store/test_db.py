@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from operator import methodcaller
 from typing import Any
@@ -566,6 +567,43 @@ def test_trouble_that_never_ends_is_busy(sqlite_url: str, open_test_db: Open) ->
     db = open_test_db(sqlite_url, probe=Script("statement", busy, times=99), sleep=lambda _: None)
     with pytest.raises(StoreBusy):
         db.write(lambda tx: tx.one("SELECT 1"))
+
+
+# --- Who waits for a connection ---
+
+
+def test_who_waits_for_the_writer_comes_before_one_that_writes_again_and_again(
+    sqlite_url: str, open_test_db: Open
+) -> None:
+    pool = open_test_db(sqlite_url)._writers
+    order: list[str] = []
+
+    def use(name: str) -> None:
+        link = pool.borrow()
+        order.append(name)
+        pool.give_back(link)
+
+    link = pool.borrow()
+    other = threading.Thread(target=use, args=("the one that waited",))
+    other.start()
+    while not pool._waiting:
+        time.sleep(0.001)
+    pool.give_back(link)
+    use("the one that was in")
+    other.join()
+    assert order == ["the one that waited", "the one that was in"]
+
+
+def test_who_gives_up_waiting_for_a_connection_takes_none_away(
+    sqlite_url: str, open_test_db: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("myrmidon.store.db.LONGEST_WAIT_S", 0.01)
+    db = open_test_db(sqlite_url)
+    link = db._writers.borrow()
+    with pytest.raises(StoreBusy):
+        db.write(lambda tx: tx.one("SELECT 1"))
+    db._writers.give_back(link)
+    assert [db.write(lambda tx: tx.one("SELECT 1")) for _ in range(2)] == [(1,), (1,)]
 
 
 # --- Real trouble: connections and servers ---

@@ -158,7 +158,8 @@ class Exchange:
         fresh = [task for task in tasks if task["run"] not in known]
         for task in fresh:
             task["claimed_at"] = letter.written_at if letter.sent > 1 else self.wire.awake_at
-        self.dry = bool(letter.body["n"]) and not (fresh and more)
+        if letter.body["n"]:
+            self.dry = not (fresh and more)
         if any("terminate" in task and task["terminate"] for task in fresh):
             self._part(fresh)
         elif fresh:

@@ -48,7 +48,8 @@ _LAST_ALIVE = "last_alive"
 _RESUMED = "resumed_at"
 _LOGS_SEEN = "logs_seen"
 BATCH = 100
-NUMBERED = 1000
+NUMBERED = 250
+"""Events in one transaction: on SQLite, whoever wants to write waits for it."""
 
 
 class Swept(Struct):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -67,11 +68,8 @@ async def submit_tasks(door: Door, call: Call) -> SubmitAnswer:
     body: Submit = call.body
     group = door.group_name(call, body.group)
     group_id = await door.group_id(group)
-    answers: list[TaskAnswer] = []
     async with door.quotas.room(group, group_id, tasks=len(body.tasks), num_bytes=_size(call)):
-        for part in _parts(call):
-            answers += await _submit_part(door, call, group_id, part)
-    return SubmitAnswer(answers)
+        return SubmitAnswer(await _submit_parts(door, call, group_id, _parts(call)))
 
 
 def _parts(call: Call) -> list[range]:
@@ -89,13 +87,40 @@ def _parts(call: Call) -> list[range]:
     return parts
 
 
-async def _submit_part(door: Door, call: Call, group_id: int, part: range) -> list[TaskAnswer]:
+async def _submit_parts(door: Door, call: Call, group_id: int, parts: Sequence[range]) -> list[TaskAnswer]:
+    """The next part is checked while this one is stored: a bot that comes back for more finds it in line before it."""
+    answers: list[TaskAnswer] = []
+    checked = await _check(door, call, parts[0])
+    for part in parts[1:]:
+        door.hub.num_unfinished += 1
+        checking = asyncio.ensure_future(_check(door, call, part))
+        try:
+            answers += await _submit_part(door, group_id, checked)
+            checked = await checking
+        finally:
+            checking.cancel()
+            door.hub.num_unfinished -= 1
+    return answers + await _submit_part(door, group_id, checked)
+
+
+class Checked(NamedTuple):
+    """The tasks of a part as they were found good or bad, and when."""
+
+    now: Micros
+    tasks: list[Draft | MyrmidonError]
+
+
+async def _check(door: Door, call: Call, part: range) -> Checked:
     now = door.now()
     draft = partial(_drafted, door, call, part, now)
-    drafted = draft() if len(part) < MANY else await door.aside(draft)
-    good = [one for one in drafted if isinstance(one, Draft)]
-    stored = iter(await place(door, partial(_store, door, group_id, good, now)) if good else ())
-    return [_answer(next(stored) if isinstance(one, Draft) else one) for one in drafted]
+    return Checked(now, draft() if len(part) < MANY else await door.aside(draft))
+
+
+async def _submit_part(door: Door, group_id: int, checked: Checked) -> list[TaskAnswer]:
+    good = [one for one in checked.tasks if isinstance(one, Draft)]
+    store = partial(_store, door, group_id, good, checked.now)
+    stored = iter(await place(door, store) if good else ())
+    return [_answer(next(stored) if isinstance(one, Draft) else one) for one in checked.tasks]
 
 
 async def store_drafts(

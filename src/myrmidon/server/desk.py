@@ -274,7 +274,7 @@ async def _write_turn(door: Door, bot_id: str, ask: Exchange, seat: Seat | None,
         hub.emptied(seat, beat)
     if wrote.left and woken.hops < MOST_HOPS:
         hub.wake(woken.queue, hops=woken.hops + 1)
-    return Turn(seat, order, wrote.replies, wrote.stop, wrote.tasks, wrote.more)
+    return Turn(seat, order, wrote.replies, wrote.stop, wrote.tasks, wrote.more or hub.num_unfinished > 0)
 
 
 def _speak(

@@ -97,7 +97,7 @@ class Placing:
                 seat.nonce = max(seat.nonce, seat.claim[0])
                 measure(self._door, _NOTHING_SAID, [], tasks)
                 more = hub.may_have_work(seat) or not seat.line.queues.isdisjoint(notes.queued)
-                hub.hand_over(seat, (tasks, more))
+                hub.hand_over(seat, (tasks, more or hub.num_unfinished > 0))
             else:
                 hub.settle(seat)
         self._door.tell(notes)

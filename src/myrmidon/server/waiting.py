@@ -94,6 +94,8 @@ class Hub:
         self.num_waiting = 0
         self.num_streams = 0
         """Open streams of events: without one, nobody needs to number events at once."""
+        self.num_unfinished = 0
+        """Submits of which another part is about to come: a bot that gets the last of what there is asks again."""
 
     # ------------------------------------------------------------ seats
 

@@ -10,6 +10,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, TooLarge, Unauthorized, WrongState
@@ -302,7 +303,7 @@ def test_a_bot_that_gets_the_first_part_of_a_long_submit_is_told_that_more_comes
         for n in (FIRST_PART, FIRST_PART + 1):
             poll = asyncio.ensure_future(bot.exchange(n=FIRST_PART, wait_s=20))
             await until(lambda: door.hub.num_waiting == 1)
-            body = Submit(tasks=[a_task() for _ in range(n)])
+            body = Submit(tasks=[msgspec.Raw(msgspec.json.encode(a_task())) for _ in range(n)])
             answer = await submit_tasks(door, Call(who=ADMIN, body=body, request_key=f"key-{n}"))
             assert [one.error for one in answer.tasks] == [None] * n
             told.append((len((await poll)["tasks"]), (await poll)["more"]))

@@ -194,6 +194,7 @@ def test_a_letter_holds_results_what_is_given_back_and_what_is_held(tmp_path: Pa
     letter = letters.write(duty, Spool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 2, "wait_s": 0.0})
     assert [(r["type"], r["run"]) for r in letter.body["reports"]] == [("finish", "done"), ("give_back", "unwanted")]
     assert letter.body["holds"] == [["current", "t"], ["next", "t"]]
+    assert letters.write(duty, Spool(str(tmp_path)), {"n": 1}, held=False).body["holds"] == []
     assert len(duty.finished) == 1  # until it is answered for
     duty.reported(1)
     assert not duty.finished

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import json
 
-from myrmidon.store import outbox
+from myrmidon.store import marks, outbox
+from myrmidon.store.db import Dialect
 from tests.builders import seconds
 from tests.invariants import check
 
@@ -14,6 +15,10 @@ from tests.invariants import check
 def w(world):
     world.bot("b1")
     return world
+
+
+def has_one_writer(w):
+    return w.db.dialect is Dialect.SQLITE
 
 
 def stream(w, after=0, n=1000):
@@ -45,7 +50,7 @@ def test_holding_and_killing_are_told(w):
 def test_events_are_numbered_without_gaps(w):
     w.job({"a": [], "b": ["a"]})
     w.work("b1")
-    assert w.do(outbox.number, 3) == 3
+    assert w.do(outbox.number, 3) == (0 if has_one_writer(w) else 3)
     while w.do(outbox.number, 3):
         pass
     assert [event.position for event in stream(w)] == list(range(1, w.count("outbox") + 1))
@@ -53,10 +58,25 @@ def test_events_are_numbered_without_gaps(w):
 
 
 def test_an_event_without_a_number_is_not_seen(w):
+    """Where there is one writer, it has one from the beginning."""
     w.submit()
-    assert stream(w) == []
+    assert len(stream(w)) == (1 if has_one_writer(w) else 0)
     w.do(outbox.number, 100)
     assert len(stream(w)) == 1
+
+
+def test_an_event_that_came_without_a_number_is_numbered_behind_the_others(w):
+    """Copied from another database, or written by an earlier release."""
+    first = w.submit()
+    w.do(outbox.number, 100)
+    second = w.submit()
+    if has_one_writer(w):
+        w.do(lambda tx: tx.run("UPDATE outbox SET position = NULL WHERE subject = :subject", subject=second))
+        w.do(marks.put, "outbox_position", 1)
+    third = w.submit()
+    w.do(outbox.number, 100)
+    behind = [third, second] if has_one_writer(w) else [second, third]
+    assert [(event.position, event.subject) for event in stream(w)] == list(enumerate([first, *behind], start=1))
 
 
 def test_the_events_of_one_task_are_numbered_in_order(w):

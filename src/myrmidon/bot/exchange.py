@@ -70,6 +70,7 @@ class Exchange:
         start: dict[str, Any] | None = None,
         logs_of: str | None = None,
         news: dict[str, Any] | None = None,
+        held: bool = True,
     ) -> None:
         """Write a letter that asks for n tasks, and send it."""
         self.nonce += 1
@@ -78,7 +79,7 @@ class Exchange:
             head["config"] = self.standing.config
         if news:
             head.update(news)
-        self.letter = letters.write(self.duty, self.spool, head, start=start, logs_of=logs_of)
+        self.letter = letters.write(self.duty, self.spool, head, start=start, logs_of=logs_of, held=held)
         self.send(self.letter)
 
     def send(self, letter: Letter) -> None:

@@ -42,11 +42,17 @@ class Letter:
 
 
 def write(
-    duty: Duty, spool: Spool, head: dict[str, Any], *, start: dict[str, Any] | None = None, logs_of: str | None = None
+    duty: Duty,
+    spool: Spool,
+    head: dict[str, Any],
+    *,
+    start: dict[str, Any] | None = None,
+    logs_of: str | None = None,
+    held: bool = True,
 ) -> Letter:
     """The next letter: the oldest results, what is given back, and what of a running command is asked for.
 
-    ``head`` holds session, nonce, n and wait_s.
+    ``head`` holds session, nonce, n and wait_s. ``held``: name what this bot has claimed, to hear what of it must stop.
     """
     records = _oldest(duty, spool)
     reports = [record["report"] for record in records]
@@ -58,7 +64,7 @@ def write(
     if logs_of is not None:
         more, spooled = _from_spool(spool, logs_of)
         pieces += more
-    holds = [[task["run"], task["token"]] for task in duty.held()]
+    holds = [[task["run"], task["token"]] for task in duty.held()] if held else []
     body = {**head, "reports": reports + given_back, "logs": pieces, "holds": holds}
     return Letter(body, records, spooled)
 

@@ -212,6 +212,7 @@ class Talk:
     # ---------------------------------------------------------------- what to say next
 
     def _say_next(self) -> None:
+        """While tasks are quick, the bot does not ask which of them must stop: they have ended before it could hear."""
         duty, exchange = self.duty, self.exchange
         self._look_around()
         running, waiting = duty.at_hand()  # before the logs: of what has ended by now, each goes up before its result
@@ -230,9 +231,9 @@ class Talk:
         elif running is not None and now - running["begun"] > START_S:
             self._say_busy(running, now)
         elif self.errands.may_claim() and not exchange.dry and waiting <= duty.low():
-            exchange.write(duty.want())
+            exchange.write(duty.want(), held=False)
         elif duty.finished and now - duty.finished_at > (AHEAD_S if exchange.dry else REPORT_S):
-            exchange.write(0)
+            exchange.write(0, held=False)
         else:
             duty.wait(AHEAD_S)
 

@@ -4,6 +4,9 @@ A row is written in the transaction of the change it tells. Rows become visible
 in no particular order on databases with many writers, so one sequencer numbers
 the committed ones, and sinks read by that number. (subject, seq) is the key: a
 subject's event k is committed before its event k + 1, hence also numbered first.
+
+SQLite has one writer. What is written there first is committed first, and an event
+gets its number with its row; the sequencer finds only what came from elsewhere.
 """
 
 from collections.abc import Sequence
@@ -12,13 +15,14 @@ from msgspec import Struct, json
 
 from myrmidon.model.ids import Micros
 from myrmidon.store import marks
-from myrmidon.store.db import Tx
+from myrmidon.store.db import Dialect, Tx
 from myrmidon.store.sql import Insert, RowUpdate
 
 TASK = "task"
 JOB = "job"
 _POSITION = "outbox_position"
 _EVENTS = Insert("outbox", "subject, seq, at, kind, state, body")
+_NUMBERED_EVENTS = Insert("outbox", "subject, seq, at, kind, state, body, position")
 _encode = json.Encoder().encode
 
 
@@ -62,7 +66,12 @@ def body_of(body: TaskBody | JobBody) -> str:
 
 def write(tx: Tx, rows: Sequence[tuple[int, int, Micros, str, str, str]]) -> None:
     """Add events (subject, seq, at, kind, state, body) to the transaction of their change."""
-    tx.insert(_EVENTS, rows)
+    if tx.dialect is Dialect.SQLITE and rows:
+        last = marks.lock(tx, _POSITION)
+        tx.insert(_NUMBERED_EVENTS, [(*row, last + i) for i, row in enumerate(rows, start=1)])
+        marks.put(tx, _POSITION, last + len(rows))
+    else:
+        tx.insert(_EVENTS, rows)
     tx.told.extend(rows)
 
 

@@ -172,7 +172,7 @@ def test_quick_tasks_are_wanted_by_the_dozen_and_slow_ones_one_at_a_time():
     duty = Duty([])
     assert duty.want() == duties.FIRST_TASKS
     duty.pace = 0.001
-    assert (duty.want(), duty.low()) == (50, 50)
+    assert (duty.want(), duty.low()) == (100, 50)
     duty.pace = 3.0
     assert (duty.want(), duty.low()) == (1, 0)
 

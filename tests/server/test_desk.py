@@ -263,7 +263,7 @@ def test_the_size_of_a_claim_follows_the_pace_of_the_bot_and_the_crowd(door):
         first = (await quick.exchange(n=256))["tasks"]
         assert len(first) == 1
         many = (await quick.exchange(n=256, reports=[finish(first[0], duration=0.001)]))["tasks"]
-        assert len(many) == 50, "about 50 ms of work"
+        assert len(many) == 100, "about 100 ms of work"
         few = (await quick.exchange(n=5, reports=[finish(task, duration=0.001) for task in many]))["tasks"]
         assert len(few) == 5, "never more than the bot asks for"
         slow = (await quick.exchange(n=256, reports=[finish(task, duration=2.0) for task in few]))["tasks"]
@@ -286,6 +286,28 @@ def test_a_bot_takes_only_its_share_while_others_wait(door):
         sizes = [len((await poll)["tasks"]) for poll in polls]
         assert sizes == [10, 10, 10]
         assert task
+
+    run(story, door)
+
+
+def test_the_last_of_a_queue_goes_by_halves_to_the_bots_that_work_on_it(door):
+    """Else one of them would have a tenth of a second left to do when the others are done."""
+
+    async def story():
+        army = [Soldier(door, f"b{i}") for i in range(3)]
+        sizes = []
+        for working in (1, 2):
+            for bot in army[:working]:
+                await bot.shake()
+            await submit(door, *[a_task() for _ in range(61)])
+            for bot in army[:working]:
+                assert len((await bot.exchange(n=1))["tasks"]) == 1
+                door.hub.seats[bot.name].pace = 0.001
+            answers = [await army[turn % working].exchange(n=256) for turn in range(5)]
+            sizes.append([(len(answer["tasks"]), answer["more"]) for answer in answers])
+        alone, shared = sizes
+        assert alone == [(60, False), *4 * [(0, False)]]
+        assert shared == [(30, True), (15, True), (8, True), (6, False), (0, False)]
 
     run(story, door)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from myrmidon.bot import system
 
-AHEAD_S = 0.05
+AHEAD_S = 0.1
 MOST_TASKS = 256
 FIRST_TASKS = 8
 START_WITHIN_S = 20.0
@@ -77,12 +77,12 @@ class Duty:
     # -- the thread that talks
 
     def want(self) -> int:
-        """How many tasks make about 50 ms of work."""
+        """How many tasks make about ``AHEAD_S`` of work."""
         return max(1, min(MOST_TASKS, int(AHEAD_S / self.pace))) if self.pace else FIRST_TASKS
 
     def low(self) -> int:
         """With so few tasks left it is time to ask for more; 0 when tasks take so long that none is held ahead."""
-        return self.want() if self.pace < AHEAD_S / 2 else 0
+        return (self.want() + 1) // 2 if self.pace < AHEAD_S / 4 else 0
 
     def held(self) -> list[dict[str, Any]]:
         """Every task that this bot has claimed and not reported."""

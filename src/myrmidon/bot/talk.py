@@ -16,7 +16,7 @@ from typing import Any
 from myrmidon.bot import keeper, system, updater
 from myrmidon.bot.caches import Caches
 from myrmidon.bot.command import INLINE, Watch
-from myrmidon.bot.duty import AHEAD_S, Duty
+from myrmidon.bot.duty import Duty
 from myrmidon.bot.errands import Errands
 from myrmidon.bot.exchange import Exchange
 from myrmidon.bot.journal import Journal
@@ -28,7 +28,8 @@ from myrmidon.bot.voice import Voice
 from myrmidon.bot.wire import Broken, Interrupted, Refused, Wire, pause_after
 
 START_S = 0.2
-REPORT_S = 3 * AHEAD_S
+REPORT_S = 0.15
+LAST_REPORT_S = 0.05
 GIVE_BACK_S = 0.5
 LOG_EVERY_S = 0.5
 GOODBYE_S = 10.0
@@ -232,10 +233,10 @@ class Talk:
             self._say_busy(running, now)
         elif self.errands.may_claim() and not exchange.dry and waiting <= duty.low():
             exchange.write(duty.want(), held=False)
-        elif duty.finished and now - duty.finished_at > (AHEAD_S if exchange.dry else REPORT_S):
+        elif duty.finished and now - duty.finished_at > (LAST_REPORT_S if exchange.dry else REPORT_S):
             exchange.write(0, held=False)
         else:
-            duty.wait(AHEAD_S)
+            duty.wait(LAST_REPORT_S)
 
     def _say_idle(self) -> None:
         """Nothing to run: report, and wait at the server for more; unless there is an order to carry out.

@@ -20,9 +20,11 @@ from myrmidon.store import bot as bots
 from myrmidon.store import task_to_run
 from myrmidon.store.db import Tx
 
-WORK_S = 0.05
+WORK_S = 0.1
 """How much work a claim takes at once: enough to hide the way to the server, too little to be missed elsewhere."""
 QUICKEST_S = 0.0005
+FEW = 8
+"""Claims of fewer quick tasks cost more than they spread."""
 _MOST_DEPTH = 1024
 
 
@@ -84,9 +86,14 @@ def claim_size(seat: Seat | None) -> int:
 
 
 def share(tx: Tx, queues: Sequence[int], n: int, crowd: int) -> int:
-    """No more than this bot's share of what there is, while others of its queues wait."""
-    if n <= 1 or not crowd:
+    """No more than this bot's share of what there is, while ``crowd`` others of its queues wait.
+
+    While none waits, half of what is left: it is used up step by step, so that all who work on it are done at once.
+    """
+    least = 1 if crowd else FEW
+    if n <= least or not queues:
         return n
-    enough = min(_MOST_DEPTH, n * (crowd + 1))
+    others = max(1, crowd)
+    enough = min(_MOST_DEPTH, n * (others + 1))
     ready = sum(task_to_run.depth(tx, queue, enough) for queue in queues)
-    return min(n, max(1, -(-ready // (crowd + 1))))
+    return min(n, max(least, -(-ready // (others + 1))))

@@ -243,7 +243,7 @@ async def _write_turn(door: Door, bot_id: str, ask: Exchange, seat: Seat | None,
     reports = [report_of(said) for said in ask.reports]
     order = order_for(door, seat) if seat else None
     beat, crowd = hub.beat, hub.crowd(seat) if seat else 0
-    queues = sorted(seat.line.queues)[:_MOST_QUEUES] if seat and crowd else []
+    queues = _looked_at(seat, crowd) if seat else []
     learn_pace(seat, ask)
     most = 0 if order or door.stopping else min(ask.n, door.rules.claim_limit, claim_size(seat))
 
@@ -275,6 +275,14 @@ async def _write_turn(door: Door, bot_id: str, ask: Exchange, seat: Seat | None,
     if wrote.left and woken.hops < MOST_HOPS:
         hub.wake(woken.queue, hops=woken.hops + 1)
     return Turn(seat, order, wrote.replies, wrote.stop, wrote.tasks, wrote.more or hub.num_unfinished > 0)
+
+
+def _looked_at(seat: Seat, crowd: int) -> list[int]:
+    """The queues by whose depth a claim is cut; none where no other bot serves them, or where there are too many."""
+    line = seat.line
+    if crowd or (line.num_seats > 1 and len(line.queues) <= _MOST_QUEUES):
+        return sorted(line.queues)[:_MOST_QUEUES]
+    return []
 
 
 def _speak(

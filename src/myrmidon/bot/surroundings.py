@@ -17,6 +17,7 @@ import os
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from myrmidon.bot import system
@@ -64,7 +65,7 @@ class Surroundings:
         run = task["run"]
         name = task.get("task_id") or run[:-2] + "00"
         realm = task.get("realm") or task.get("resource_group")
-        more = f',"realm":{{"name":{json.dumps(realm)}}}' if realm else ""
+        more = f',"realm":{{"name":{_quoted(realm)}}}' if realm else ""
         until, grace = time.time() + task["execution_timeout_s"], task["grace_period_s"]
         return (
             f'{{"swarming":{{{secret}"task":{{"server":{self.server},"task_id":"{name}","bot_dimensions":'
@@ -123,6 +124,11 @@ class Surroundings:
         left = [path for path in self.made if not system.remove_tree(path)]
         self.made = []
         return f"{left[0]} could not be removed" if left else ""
+
+
+@lru_cache(maxsize=64)
+def _quoted(text: str) -> str:
+    return json.dumps(text)
 
 
 def last_begun(folder: str) -> list[str]:

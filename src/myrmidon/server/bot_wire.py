@@ -178,32 +178,32 @@ class Welcomed(Struct, kw_only=True, frozen=True):
     settings: dict[str, Any]
 
 
-class Assigned(Struct, kw_only=True, frozen=True, gc=False):
-    """One run, with all that the bot needs for it."""
+class Assigned(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
+    """One run, with all that the bot needs for it; what a task does not have is not said."""
 
     run: str
     token: str
-    name: str
+    name: str = ""
     command: list[str]
-    env: dict[str, str]
-    env_prefixes: dict[str, list[str]]
-    relative_cwd: str
-    caches: list[Cache]
-    secret_bytes: bytes | None
+    env: dict[str, str] = {}
+    env_prefixes: dict[str, list[str]] = {}
+    relative_cwd: str = ""
+    caches: list[Cache] = []
+    secret_bytes: bytes | None = None
     execution_timeout_s: int
-    io_timeout_s: int | None
+    io_timeout_s: int | None = None
     grace_period_s: int
     lease_s: float
-    deadline_at: Micros
-    outputs: list[str]
-    idempotent: bool
-    user: str
+    deadline_at: Micros = 0
+    outputs: list[str] = []
+    idempotent: bool = False
+    user: str = ""
     priority: int
-    function: dict[str, Any] | None
-    inputs: list[dict[str, Any]]
+    function: dict[str, Any] | None = None
+    inputs: list[dict[str, Any]] = []
     task_id: str
     dimensions: dict[str, list[str]]
-    service_account: str
+    service_account: str = ""
     resource_group: str | None = None
     cache_hints: dict[str, int] | UnsetType = UNSET
     """How large the caches of this task get, as far as that is known."""

@@ -38,6 +38,7 @@ ENDED = RowUpdate(
 )
 SUCCEEDED = """UPDATE task_results SET state = 'SUCCEEDED', reason = '', instance_id = 1, completed_at = {},
     modified_at = {}, alarm_at = {}, seq = seq + 1 WHERE id {ids}"""
+NUMBERED = "UPDATE marks SET value = value + {} WHERE name = 'outbox_position'"
 BEAT = "UPDATE bots SET heartbeat = {}, idle_at = {} WHERE id = {}"
 
 RETENTION = 30 * 86_400 * 1_000_000
@@ -198,20 +199,23 @@ class Floor:
         ids = self._bed.ids.block(n, now)
         w = self._writer
         take = w.run(TAKE + w.locked, (self._submit.queue, now, n))
+        numbered = [w.run(NUMBERED, (n,))] if self._bed.db.dialect is Dialect.SQLITE else []
         return Batch(
-            self._inserts(self._submit.copiers, ids, later),
+            self._inserts(self._submit.copiers, ids, later) + numbered,
             take,
             [
                 w.run(USED_UP, (), ids),
                 *self._inserts(self._claim, ids, later),
                 w.run(RUNNING, (BOT, now, now), ids),
                 w.run(CLAIMED, (now, now, BOT)),
+                *numbered,
             ],
             [
                 w.update(ENDED, [(task_id, 1, now, now, now, 0.1 + n / 1e6) for n, task_id in enumerate(ids)]),
                 w.run(SUCCEEDED, (now, now, now + RETENTION), ids),
                 *self._inserts(self._finish, ids, later),
                 w.run(BEAT, (now, now, BOT)),
+                *numbered,
             ],
             ids,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 from bench.bed import Bed, recorded
@@ -15,6 +16,8 @@ from myrmidon.store.db import Insert, Row, Tx
 from myrmidon.store.sql import names
 
 ID_COLUMNS = frozenset(("id", "task_id", "subject"))
+_positions = count(1 << 40)
+"""Numbers of copied events: beyond those that the verbs give out beside them."""
 
 
 class Copier(NamedTuple):
@@ -25,6 +28,7 @@ class Copier(NamedTuple):
     id_columns: list[int]
     time_columns: list[int]
     rank_columns: list[int]
+    position_columns: list[int]
 
     def copy(self, task_id: int, later: int) -> list[Row]:
         """The rows of another task, submitted that much later."""
@@ -39,6 +43,8 @@ class Copier(NamedTuple):
                 row[column] = value + later
         for column in self.rank_columns:
             row[column] += later // 64 << 8  # type: ignore[operator]
+        for column in self.position_columns:
+            row[column] = next(_positions)
         return tuple(row)
 
 
@@ -51,6 +57,7 @@ def copier(statement: Insert, rows: Sequence[Row]) -> Copier:
         [n for n, name in places if name in ID_COLUMNS],
         [n for n, name in places if name.endswith(("_at", "_since")) or name == "at"],
         [n for n, name in places if name == "task_rank"],
+        [n for n, name in places if name == "position"],
     )
 
 

@@ -87,12 +87,12 @@ def test_the_floor_writes_the_rows_that_the_verbs_write(db_url):
 
 
 def rows_of(bed, table, task_id):
-    """What a table says of a task, without ids, times and what is secret to a run."""
+    """What a table says of a task, without ids, times, numbers of events and what is secret to a run."""
     key = {"task_requests": "id", "task_results": "id", "outbox": "subject"}.get(table, "task_id")
     columns = next(one.columns for one in tables() if one.name == table)
     moving = {"id", "task_id", "subject", "token_hash", "nonce", "at", "task_rank"}
     shown = [name for name in columns if name not in moving]
     found = bed.db.read(lambda tx: tx.all(f"SELECT {', '.join(shown)} FROM {table} WHERE {key} = :id", id=task_id))
-    times = ("_at", "_since")
-    flags = [tuple(v is not None if n.endswith(times) else v for n, v in zip(shown, row, strict=True)) for row in found]
+    own = ("_at", "_since", "position")
+    flags = [tuple(v is not None if n.endswith(own) else v for n, v in zip(shown, row, strict=True)) for row in found]
     return sorted(flags, key=repr)

@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
     ones: int = 200
     stream_mb: int = 90
     beside: int = 1_000
-    floods: int = 5
+    floods: int = 11
     flood: float = 1.0
     peers: bool = True
 

@@ -336,6 +336,17 @@ def test_a_bot_that_gets_the_first_part_of_a_long_submit_is_told_that_more_comes
     run(story, door)
 
 
+@pytest.mark.parametrize("bad", [b'"\xff"', b"1e999", b"[" * 100_000 + b"]" * 100_000])
+def test_a_task_that_cannot_be_read_harms_no_other_of_its_submit(door, bad):
+    async def story():
+        good = msgspec.Raw(msgspec.json.encode(a_task()))
+        body = Submit(tasks=[good, msgspec.Raw(bad), good])
+        answer = await submit_tasks(door, Call(who=ADMIN, body=body, request_key="key"))
+        assert [(one.error or {}).get("code") for one in answer.tasks] == [None, "request.invalid", None]
+
+    run(story, door)
+
+
 def test_a_cancelled_run_is_told_to_a_held_poll_at_once(any_door):
     door = any_door
 

@@ -162,11 +162,14 @@ def _drafted(door: Door, call: Call, part: range, now: Micros) -> list[Draft | M
 
 
 def _read(raw: Raw) -> Any:
-    """Not before its turn: ten thousand tasks would hold up the event loop for as many microseconds times four."""
+    """Not before its turn: ten thousand tasks would hold up the event loop for as many microseconds times four.
+
+    The body as a whole was only skimmed: a text that is no UTF-8, a number too large or a depth too great shows here.
+    """
     try:
         return json.decode(raw)
-    except (MsgspecError, UnicodeDecodeError) as wrong:
-        raise InvalidRequest([Problem("", str(wrong), "JSON", "json")]) from None
+    except (MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
+        raise InvalidRequest([Problem("", str(wrong), "JSON of a sensible depth", "json")]) from None
 
 
 def _key_of(call: Call, number: int) -> str | None:

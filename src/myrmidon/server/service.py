@@ -209,7 +209,7 @@ class Service:
     async def tail(self) -> int:
         """Number new events and tell those who wait of what other servers have written.
 
-        On SQLite there is no other server: only an open stream needs the numbers at once.
+        On SQLite there is no other server, and events have numbers already: only an open stream wants to hear of them.
         """
         door = self._door
         alone = door.db.dialect is Dialect.SQLITE

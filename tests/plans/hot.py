@@ -305,6 +305,8 @@ NAMED = {
         alarms.FIRST,
         logs.BEFORE,
         logs.OVERLAPPING,
+        logs.SIZE_BEFORE,
+        logs.SIZES_FROM,
         outbox.UNNUMBERED,
         outbox.AFTER,
         task_queues.SERVED,

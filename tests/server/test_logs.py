@@ -71,6 +71,11 @@ async def follow(door, task_id, *, last="", **query):
     return (await api_logs.follow(door, call)).body
 
 
+def test_only_the_file_of_the_logs_is_made_for_large_values(small_logs):
+    pages = [db.read(lambda tx: tx.one("PRAGMA page_size")) for db in (small_logs.db, small_logs.log_db)]
+    assert pages == [(4096,), (16384,)]
+
+
 def test_the_log_is_byte_for_byte_what_the_command_wrote(door):
     async def story():
         bot, task, task_id = await a_running_task(door)

@@ -753,6 +753,19 @@ def test_an_sqlite_session_is_durable_and_checks_foreign_keys(tmp_path: Any) -> 
     assert settings == [("wal",), (2,), (1,), (5000,)]
 
 
+@pytest.mark.parametrize(("bulk", "size"), [(True, 16384), (False, 4096)])
+def test_an_sqlite_file_made_for_large_values_has_large_pages_and_keeps_them(
+    tmp_path: Any, *, bulk: bool, size: int
+) -> None:
+    for number, later in enumerate((bulk, not bulk)):
+        db = open_db(f"sqlite:///{tmp_path / 'x.db'}", bulk=later)
+        if number == 0:
+            db.write(lambda tx: tx.run(CREATE))
+        put(db, items(1, number))
+        assert db.read(methodcaller("one", "PRAGMA page_size")) == (size,)
+        db.close()
+
+
 def test_a_disk_that_fails_stops_all_writing(tmp_path: Any) -> None:
     """The real thing: the file may not grow, so the commit fails with an I/O error."""
     db = open_db(f"sqlite:///{tmp_path / 'x.db'}")

@@ -25,7 +25,7 @@ QUICK_S = 0.02
 TICK_S = 0.2
 INLINE = 65536
 _READ = 1 << 18
-_BACKLOG = 8 << 20
+_BACKLOG = 4 << 20
 _LAST_DITCH_S = 60.0
 
 

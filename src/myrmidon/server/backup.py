@@ -76,7 +76,8 @@ def _export(url: str, to: Path, *, logs_only: bool, durable: bool) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="export-", dir=to.parent) as place:
         export = f"{place}/{to.name}"
-        with _opened(url, durable=durable) as source, _opened(f"sqlite:///{export}", durable=False) as target:
+        made = _opened(f"sqlite:///{export}", durable=False, bulk=logs_only)
+        with _opened(url, durable=durable) as source, made as target:
             migrate(target, clock())
             copy(source, target, logs=logs_only)
             sqlite.backup_file(export, to)  # one file, without the others that SQLite keeps beside a working one
@@ -169,7 +170,7 @@ def _logs_of(opened: ExitStack, url: str, db: Db, *, durable: bool) -> Db:
     log_url = logs.log_url(url)
     if log_url == url:
         return db
-    log_db = opened.enter_context(_opened(log_url, durable=durable))
+    log_db = opened.enter_context(_opened(log_url, durable=durable, bulk=True))
     migrate(log_db, clock())
     return log_db
 
@@ -184,8 +185,8 @@ def _check_unused(db: Db) -> None:
 
 
 @contextmanager
-def _opened(url: str, *, durable: bool = True) -> Iterator[Db]:
-    db = open_db(url, durable=durable)
+def _opened(url: str, *, durable: bool = True, bulk: bool = False) -> Iterator[Db]:
+    db = open_db(url, durable=durable, bulk=bulk)
     try:
         yield db
     finally:

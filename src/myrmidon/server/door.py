@@ -319,7 +319,7 @@ def open_door(settings: Settings, *, address: str, port: int) -> Door:
     log_db = db
     try:
         if settings.log_database_url != settings.database_url:
-            log_db = open_db(settings.log_database_url, durable=settings.durable)
+            log_db = open_db(settings.log_database_url, durable=settings.durable, bulk=True)
         return _opened(settings, db, log_db, address=address, port=port)
     except BaseException:
         for opened in {id(db): db, id(log_db): log_db}.values():

@@ -2,7 +2,8 @@
 
 A run's first megabytes are always taken as they come. What comes after them shares a modest rate as long as the server
 has better things to do; the bot reads no faster than it may send, so a flooding command waits on its own full pipe.
-Nothing of the log is lost by it, and nobody else is slowed down.
+Nothing of the log is lost by it, and nobody else is slowed down. No pause is longer than ``LONGEST_S``, and a piece is
+up to a megabyte: who writes less than half of one a second never waits, however many others flood.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from myrmidon.scheduler.policy import SECOND
 FREE = 2 << 20
 BUSY = 10
 """So many runs that began or ended within this second and the last one make a server busy."""
-RATE = 8_000_000
+RATE = 4_000_000
 """Bytes a second of all floods together, on a busy server."""
 LONGEST_S = 2.0
 

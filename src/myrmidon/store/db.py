@@ -69,13 +69,16 @@ def open_db(
     sleep: Callable[[float], None] = time.sleep,
     durable: bool = True,
     role: str = "server",
+    bulk: bool = False,
 ) -> Db:
     """Open ``sqlite:///path``, ``sqlite:///:memory:``, ``postgresql://...`` or ``mysql://user@host:port/name``.
 
     Nothing is created but an empty SQLite file. ``durable=False`` accepts servers that may lose commits; only
     tests use it. ``role="reader"`` never writes, and so may look into an SQLite file that a server has open.
+    ``bulk``: an SQLite file that is yet to be made will hold large values, like the bytes of logs.
     """
-    db = Db(_backend(url, durable=durable, role=role), probe=probe, sleep=sleep, read_only=role == "reader")
+    backend = _backend(url, durable=durable, role=role, bulk=bulk)
+    db = Db(backend, probe=probe, sleep=sleep, read_only=role == "reader")
     try:
         db.connect()
     except BaseException:
@@ -84,12 +87,12 @@ def open_db(
     return db
 
 
-def _backend(url: str, *, durable: bool, role: str) -> Backend:
+def _backend(url: str, *, durable: bool, role: str, bulk: bool = False) -> Backend:
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
         from myrmidon.store.sqlite import Sqlite
 
-        return Sqlite(url.removeprefix("sqlite:///"), durable=durable, exclusive=role == "server")
+        return Sqlite(url.removeprefix("sqlite:///"), durable=durable, exclusive=role == "server", bulk=bulk)
     if scheme in ("postgresql", "postgres"):
         from myrmidon.store.postgresql import Postgresql
 

@@ -55,6 +55,16 @@ BEFORE = """
      WHERE task_id = :task_id AND run = :run AND stream = :stream AND start_at < :low
      ORDER BY start_at DESC LIMIT 1
 """
+SIZES_FROM = """
+    SELECT start_at, length(content) FROM log_chunks
+     WHERE task_id = :task_id AND run = :run AND stream = :stream AND start_at >= :low AND start_at < :high
+     ORDER BY start_at
+"""
+SIZE_BEFORE = """
+    SELECT start_at, length(content) FROM log_chunks
+     WHERE task_id = :task_id AND run = :run AND stream = :stream AND start_at < :low
+     ORDER BY start_at DESC LIMIT 1
+"""
 SAVE_INFO = """
     UPDATE task_logs SET length = :length, cut_from = :cut_from, cut_to = :cut_to
      WHERE task_id = :task_id AND run = :run AND stream = :stream
@@ -107,15 +117,15 @@ def _uncut(known: LogInfo, start: int, piece: bytes) -> list[tuple[int, bytes]]:
 
 
 def _missing(tx: Tx, where: dict[str, int], offset: int, content: bytes) -> list[tuple[int, bytes]]:
-    """The stretches of these bytes that are not stored yet."""
+    """The stretches of these bytes that are not stored yet. Where others lie is asked, not what they say."""
     end = offset + len(content)
-    there = tx.all(BEFORE, **where, low=offset) + tx.all(OVERLAPPING, **where, low=offset, high=end)
+    there = tx.all(SIZE_BEFORE, **where, low=offset) + tx.all(SIZES_FROM, **where, low=offset, high=end)
     pieces = []
     at = offset
-    for start, stored in there:
+    for start, size in there:
         if start > at:
             pieces.append((at, content[at - offset : start - offset]))
-        at = max(at, start + len(stored))
+        at = max(at, start + size)
     if at < end:
         pieces.append((at, content[at - offset :]))
     return pieces
@@ -128,8 +138,8 @@ def _cut(tx: Tx, where: dict[str, int], known: LogInfo, limits: tuple[int, int])
         return known
     low = known.cut_from if known.cut_from is not None else _end_of_head(tx, where, head)
     high = known.length - tail
-    kept = tx.all(BEFORE, **where, low=high + 1)
-    high = min(high, kept[0][0]) if kept else high
+    kept = tx.one(SIZE_BEFORE, **where, low=high + 1)
+    high = min(high, kept[0]) if kept else high
     if high <= low:
         return known
     tx.run(DROP_CHUNKS, **where, low=low, high=high)
@@ -138,8 +148,8 @@ def _cut(tx: Tx, where: dict[str, int], known: LogInfo, limits: tuple[int, int])
 
 def _end_of_head(tx: Tx, where: dict[str, int], head: int) -> int:
     """The head ends with the last chunk that begins inside it, or later when that has not arrived yet."""
-    last = tx.all(BEFORE, **where, low=head)
-    return max(head, int(last[0][0]) + len(last[0][1])) if last else head
+    last = tx.one(SIZE_BEFORE, **where, low=head)
+    return max(head, last[0] + last[1]) if last else head
 
 
 def read(tx: Tx, task_id: int, run: int, *, stream: int, start: int, length: int) -> list[LogPart]:

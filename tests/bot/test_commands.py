@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
 from base64 import b64encode
 from itertools import pairwise
@@ -145,6 +146,25 @@ def test_the_working_folder_is_made_and_its_content_is_gone_afterwards(fleet: St
     fleet.result(run)
     assert fleet.log(run).decode().strip() == str(folder / "work" / "run" / "sub" / "dir")
     assert sorted(path.name for path in (folder / "work").rglob("*")) == ["run", "tmp"]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    ["echo x > file", "echo x > $TMPDIR/file", "mkdir -p a/b; chmod 0 a", "rm -r $PWD", "rm -r $TMPDIR", "chmod 777 .",
+     "mv $PWD $PWD.x", "mv $PWD $PWD.x; mkdir $PWD; echo x > $PWD/file", "cd /; mv ${TMPDIR%/tmp} ${TMPDIR%/tmp}.x",
+     "rm -r ${TMPDIR%/tmp}"],
+)  # fmt: skip
+def test_whatever_a_command_does_to_its_folders_the_next_one_finds_them_empty(fleet: Stub, folder: Path, harm: str):
+    look = "pwd; echo $TMPDIR; ls -A . $TMPDIR; stat -c %a . $TMPDIR"
+    fleet.result(fleet.submit(SHELL, "-c", "true"))
+    fleet.result(fleet.submit(SHELL, "-c", harm))
+    run = fleet.submit(SHELL, "-c", look)
+    result = fleet.result(run)
+    work = folder / "work"
+    assert (result["exit_code"], fleet.log(run).decode().split()[:2]) == (0, [str(work / "run"), str(work / "tmp")])
+    assert fleet.log(run).decode().split()[2:] == [".:", f"{work / 'tmp'}:", "700", "700"]
+    for moved in folder.glob("**/*.x"):
+        shutil.rmtree(moved)
 
 
 @pytest.mark.parametrize("path", ["../out", "/etc", "a/../../b", "a\0b"])

@@ -114,9 +114,10 @@ class Watch(threading.Thread):
                     os.close(old)
             self.readers = (pipes[0][0], pipes[1][0])
             self.writers = (pipes[0][1], pipes[1][1])
-            self.poll = select.poll()
+            self.poll, self.rest = select.poll(), select.poll()  # one for each thread
             for reader in self.readers:
                 self.poll.register(reader, select.POLLIN)
+                self.rest.register(reader, select.POLLIN)
 
     # -- called by the thread that runs the command
 
@@ -127,13 +128,12 @@ class Watch(threading.Thread):
 
     def finish(self, command: Command) -> None:
         """The command and all it has started are dead: collect the rest of its output."""
-        for stream, reader in enumerate(self.readers):
-            while True:
-                try:
-                    data = os.read(reader, _READ)
-                except BlockingIOError:
-                    break
-                command.keep(stream, data, self.spool, at_once=False)
+        while True:
+            ready = self.rest.poll(0)
+            if not ready:
+                break
+            for reader, _ in ready:
+                command.keep(self.readers.index(reader), os.read(reader, _READ), self.spool, at_once=False)
         self.current = None
 
     # -- the watching thread

@@ -23,7 +23,8 @@ class Duty:
     """``finished`` are records (a report and its log pieces); ``refused`` are tasks that go back unstarted."""
 
     def __init__(self, earlier: list[dict[str, Any]]) -> None:
-        self.change = threading.Condition(threading.Lock())
+        self.lock = threading.Lock()
+        self.change = threading.Condition(self.lock)
         self.queue: deque[dict[str, Any]] = deque()
         self.finished: deque[dict[str, Any]] = deque(earlier)
         self.refused: deque[dict[str, Any]] = deque()
@@ -45,7 +46,7 @@ class Duty:
         A task that has waited too long, perhaps because this process was stopped, is not begun: the server may
         have given it to another bot by now.
         """
-        with self.change:
+        with self.lock:
             while True:
                 while not self.queue:
                     if self.over:
@@ -64,7 +65,7 @@ class Duty:
         """The task has ended. The talk is woken when it has reason to act, not for every task of many."""
         now = system.awake()
         took = now - task["begun"]
-        with self.change:
+        with self.lock:
             self.pace = 0.7 * self.pace + 0.3 * took if self.pace else took
             if record is not None:
                 if not self.finished:
@@ -86,38 +87,38 @@ class Duty:
 
     def held(self) -> list[dict[str, Any]]:
         """Every task that this bot has claimed and not reported."""
-        with self.change:
+        with self.lock:
             return ([self.running] if self.running is not None else []) + list(self.queue)
 
     def at_hand(self) -> tuple[dict[str, Any] | None, int]:
         """The task that runs, and how many wait, at one moment: between two, one may go from here to there."""
-        with self.change:
+        with self.lock:
             return self.running, len(self.queue)
 
     def add(self, tasks: list[dict[str, Any]]) -> None:
-        with self.change:
+        with self.lock:
             self.queue.extend(tasks)
             self.change.notify_all()
 
     def refuse(self, tasks: list[dict[str, Any]]) -> None:
         """These go back without ever having waited."""
-        with self.change:
+        with self.lock:
             self.refused.extend(tasks)
 
     def ended(self, record: dict[str, Any]) -> None:
         """A result of something that never ran."""
-        with self.change:
+        with self.lock:
             self.finished.append(record)
 
     def give_back(self) -> None:
         """Everything that has not begun."""
-        with self.change:
+        with self.lock:
             self.refused.extend(self.queue)
             self.queue.clear()
 
     def withdraw(self, run: str) -> bool:
         """Give back one run if it has not begun; whether it is the one that runs."""
-        with self.change:
+        with self.lock:
             for task in [task for task in self.queue if task["run"] == run]:
                 self.queue.remove(task)
                 self.refused.append(task)
@@ -125,25 +126,25 @@ class Duty:
 
     def forget_all_but(self, keep: set[str]) -> bool:
         """Drop the waiting runs that are no longer this bot's; whether the one that runs is lost too."""
-        with self.change:
+        with self.lock:
             self.queue = deque(task for task in self.queue if task["run"] in keep)
             return self.running is not None and self.running["run"] not in keep
 
     def reported(self, count: int) -> None:
         """The server has answered for so many of the oldest results."""
-        with self.change:
+        with self.lock:
             for _ in range(count):
                 self.finished.popleft()
             self.finished_at = system.awake()
 
     def take_refused(self) -> list[dict[str, Any]]:
-        with self.change:
+        with self.lock:
             refused, self.refused = list(self.refused), deque()
             return refused
 
     def wait(self, seconds: float) -> None:
         """Until something changes, while something runs."""
-        with self.change:
+        with self.lock:
             if (self.running is not None or self.queue) and not self.over:
                 self.change.wait(seconds)
 
@@ -151,14 +152,14 @@ class Duty:
         """Wait after a failure; a signal or the end cuts it short."""
         until = system.awake() + seconds
         signals = self.signals
-        with self.change:
+        with self.lock:
             while not self.over and system.awake() < until and self.signals == signals:
                 self.change.wait(min(0.2, max(until - system.awake(), 0.01)))
 
     # -- the end
 
     def end(self, code: int) -> None:
-        with self.change:
+        with self.lock:
             self.exit_code = code
             self.over = True
             self.change.notify_all()

@@ -16,7 +16,7 @@ from typing import Any
 from myrmidon.bot import system
 
 _TIDY = 1 << 20
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class Journal:

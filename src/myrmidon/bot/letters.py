@@ -73,7 +73,7 @@ def _oldest(duty: Duty, spool: Spool) -> list[dict[str, Any]]:
     """The oldest results, as many as one letter holds; none whose log has not gone up before it."""
     records: list[dict[str, Any]] = []
     size = 0
-    with duty.change:
+    with duty.lock:
         for record in duty.finished:
             if record["report"]["run"] in spool.tokens:
                 break

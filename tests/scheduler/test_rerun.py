@@ -283,6 +283,40 @@ def test_a_cascade_over_a_forced_child_makes_it_wait_again(w):
     assert w.states(job) == {"a": "READY", "b": "WAITING"}
 
 
+def test_what_a_cascade_puts_back_waits_for_a_parent_that_was_already_running_again(w):
+    job = w.job(CHAIN)
+    w.work("b1")
+    w.rerun(job["b"], force=True)
+    run = w.take("b1")
+    w.rerun(job["a"], force=True, cascade=True)
+    assert (w.states(job)["c"], w.task(job["c"]).num_succeeded_parents) == ("WAITING", 0)
+    w.finish(run)
+    w.work("b1")
+    assert (set(w.states(job).values()), w.job_state(job)) == ({"SUCCEEDED"}, "SUCCEEDED")
+
+
+def test_what_a_cascade_puts_back_waits_for_a_parent_that_is_held(w):
+    job = w.job(CHAIN)
+    w.work("b1")
+    w.rerun(job["b"], force=True)
+    w.do(rerun.hold, job["b"])
+    w.rerun(job["a"], force=True, cascade=True)
+    assert (w.states(job)["c"], w.task(job["c"]).num_succeeded_parents) == ("WAITING", 0)
+    w.do(rerun.release, job["b"])
+    assert [job.label(task) for task in w.work("b1")] == ["a", "b", "c"]
+    assert w.job_state(job) == "SUCCEEDED"
+
+
+def test_what_a_cascade_puts_back_starts_when_a_killed_parent_is_all_it_waited_for(w):
+    job = w.job(CHAIN, nodes={"c": {"requires_policy": "all-resolved"}})
+    w.work("b1")
+    w.rerun(job["b"], force=True)
+    run = w.take("b1")
+    w.rerun(job["a"], force=True, cascade=True, kill=True)
+    w.finish(run, -9)
+    assert (w.states(job)["b"], w.states(job)["c"]) == ("KILLED", "READY")
+
+
 def test_a_cascade_takes_values_back(w):
     nodes = {"a": {"task": a_function([], ["int64"])}, "b": {"task": a_function([output_of("a")], ["int64"])}}
     job = w.job({"a": [], "b": []}, nodes=nodes)

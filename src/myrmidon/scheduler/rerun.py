@@ -162,7 +162,11 @@ def unblock(turn: Turn, job: Job | None) -> None:
 
 
 def _rewait(turn: Turn, task: TaskResult, *, kill: bool) -> None:
-    """Put everything behind a task back to waiting for it, with exact counters."""
+    """Put everything behind a task back to waiting for it, with exact counters.
+
+    What already waits or runs there will have another result, too: it may be a rerun whose last one still counts. So
+    whatever lies behind waits for the new one, or it would wait for nothing and nobody would start it.
+    """
     behind = _descendants(turn, task.id)
     tasks = task_result.lock(turn.tx, behind) if behind else {}
     turn.know(tasks)
@@ -178,9 +182,9 @@ def _rewait(turn: Turn, task: TaskResult, *, kill: bool) -> None:
             waiting.append(other)
     again = [task.id, *(other.id for other in waiting)]
     turn.flush()
-    _reopen_edges(turn, again)
+    _reopen_edges(turn, [task.id, *tasks])
     _erase_outputs(turn, again)
-    for fresh in task_result.read(turn.tx, [other.id for other in waiting]).values():
+    for fresh in task_result.read(turn.tx, list(tasks)).values():
         tasks[fresh.id].num_succeeded_parents = fresh.num_succeeded_parents
 
 

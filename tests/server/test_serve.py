@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -140,6 +141,21 @@ def test_logs_are_json_with_request_ids_and_without_secrets(server):
     assert all({"event", "level", "timestamp"} <= set(line) for line in lines)
     for hidden in (secret, token, token.split("_")[2], server.token, "x" * 43):
         assert hidden not in server.log
+
+
+def test_a_log_that_cannot_be_written_stops_nobody():
+    """/dev/full is a disk that is always full."""
+    speaks = """if True:
+        import logging, structlog
+        from myrmidon.server.serve import set_up_logs
+        set_up_logs("info")
+        structlog.get_logger("server").warning("part of the service failed", error="x" * 20_000)
+        logging.getLogger("uvicorn").warning("a library speaks")
+        print("went on")
+    """
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([sys.executable, "-c", speaks], stdout=subprocess.PIPE, stderr=full, check=False)
+    assert done.stdout == b"went on\n"
 
 
 def test_metrics_tell_what_the_issue_of_the_day_may_be(server):

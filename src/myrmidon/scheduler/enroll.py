@@ -41,9 +41,7 @@ def stay_enrolled(tx: Tx, server: Scheduler, *, now: Micros) -> bool:
 
 def leave(tx: Tx, server: Scheduler) -> None:
     """Give the slot back."""
-    for one in schedulers.every(tx):
-        if one.id == server.id:
-            schedulers.delete(tx, one)
+    schedulers.leave(tx, server.id)
 
 
 def list_servers(tx: Tx) -> list[Scheduler]:

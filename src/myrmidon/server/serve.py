@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import logging
 import os
 import resource
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Thread
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 import uvicorn
@@ -274,8 +275,25 @@ def _allow_many_connections(wanted: int) -> None:
         log.info("the system allows fewer open files than most_connections", allowed=hard, wanted=wanted)
 
 
+class Unfailing(io.TextIOBase):
+    """A stream that drops what it cannot write: a full disk under the log must not stop whoever wants to tell of it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
 def set_up_logs(level: str) -> None:
     """JSON lines on standard error, those of the libraries too. Nobody passes a secret to a log call; a test looks."""
+    stream = cast("TextIO", Unfailing(sys.stderr))
     number = logging.getLevelNamesMapping()[level.upper()]
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -287,9 +305,9 @@ def set_up_logs(level: str) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stream),
     )
-    others = logging.StreamHandler(sys.stderr)
+    others = logging.StreamHandler(stream)
     others.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *processors[1:]],

@@ -22,6 +22,7 @@ _SCHEDULERS = Insert("schedulers", _COLUMNS)
 ALL = f"SELECT {_COLUMNS} FROM schedulers ORDER BY slot"
 BEAT = "UPDATE schedulers SET heartbeat = :now WHERE id = :id"
 DELETE = "DELETE FROM schedulers WHERE id = :id AND heartbeat = :heartbeat"
+LEAVE = "DELETE FROM schedulers WHERE id = :id"
 
 
 def every(tx: Tx) -> list[Scheduler]:
@@ -42,3 +43,8 @@ def beat(tx: Tx, scheduler_id: int, now: Micros) -> bool:
 def delete(tx: Tx, scheduler: Scheduler) -> bool:
     """Free a slot, if its holder is still as silent as it was when it was read."""
     return tx.run(DELETE, id=scheduler.id, heartbeat=scheduler.heartbeat) == 1
+
+
+def leave(tx: Tx, scheduler_id: int) -> None:
+    """Free one's own slot, whatever sign of life was given last."""
+    tx.run(LEAVE, id=scheduler_id)

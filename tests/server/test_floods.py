@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.bot_logs import MOST_LOG_BYTES
 from myrmidon.server.floods import BUSY, FREE, LONGEST_S, RATE, Floods
 
 NOW = 1_000 * SECOND
@@ -35,6 +36,10 @@ def test_all_floods_of_a_busy_server_share_one_rate(busy: Floods) -> None:
 
 def test_no_pause_is_long_however_many_wait(busy: Floods) -> None:
     assert busy.pause(FREE, 1_000 * RATE, NOW) == LONGEST_S
+
+
+def test_half_a_megabyte_a_second_goes_through_the_longest_pauses() -> None:
+    assert MOST_LOG_BYTES / LONGEST_S >= 500_000
 
 
 def test_a_server_is_busy_no_longer_than_its_work_lasts(busy: Floods) -> None:

@@ -128,10 +128,7 @@ class Watch(threading.Thread):
 
     def finish(self, command: Command) -> None:
         """The command and all it has started are dead: collect the rest of its output."""
-        while True:
-            ready = self.rest.poll(0)
-            if not ready:
-                break
+        while ready := self.rest.poll(0):
             for reader, _ in ready:
                 command.keep(self.readers.index(reader), os.read(reader, _READ), self.spool, at_once=False)
         self.current = None

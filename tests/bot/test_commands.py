@@ -187,6 +187,17 @@ def test_a_program_that_cannot_be_started_is_a_failure_of_the_task(fleet: Stub, 
     assert result["stderr_size"] == len(fleet.log(run, 1))
 
 
+def test_an_impossible_name_of_a_variable_is_a_failure_of_the_task(fleet: Stub):
+    run = fleet.submit("/bin/true", env={"A=B": "c"})
+    assert fleet.result(run)["exit_code"] == 1
+    assert b"'A=B' cannot be the name of a variable" in fleet.log(run, 1)
+
+
+def test_exit_code_255_is_one_like_others_also_after_a_command_that_never_ran(fleet: Stub):
+    fleet.run("/no/such/program")
+    assert fleet.run(SHELL, "-c", "exit 255")["exit_code"] == 255
+
+
 def test_secret_bytes_are_in_a_private_file_and_gone_afterwards(fleet: Stub, folder: Path):
     script = "cat $MYRMIDON_SECRET_FILE; stat -c %a $MYRMIDON_SECRET_FILE; echo $MYRMIDON_SECRET_FILE"
     run = fleet.submit(SHELL, "-c", script, secret_bytes=b64encode(b"\x00secret\n").decode())

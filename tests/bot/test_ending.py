@@ -114,6 +114,20 @@ def test_a_signal_that_another_thread_gets_is_heard_all_the_same(interpreter: st
     assert (told.returncode, told.stdout) == (7, b"answered")
 
 
+def test_a_bot_started_by_somebody_deaf_hears_signals_and_so_do_its_commands(
+    stub: Stub, tmp_path: Path, interpreter: str
+):
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:
+        with a_bot(stub.url, tmp_path / "b1", python=interpreter) as bot:
+            run = stub.submit("/bin/grep", "SigBlk", "/proc/self/status")
+            assert stub.result(run)["exit_code"] == 0
+            assert stub.log(run).split() == [b"SigBlk:", b"0" * 16]
+            assert bot.end() == 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+
+
 def test_a_bot_whose_server_is_gone_ends_at_once(stub: Stub, tmp_path: Path):
     stub.poll_s = 0.3
     with a_bot(stub.url, tmp_path / "b1") as bot:

@@ -19,6 +19,8 @@ import threading
 import time
 from typing import Any
 
+from myrmidon.bot import system
+
 NAME = "console"
 OPEN_S = 60.0
 FIND_S = 10.0
@@ -41,7 +43,7 @@ class Console:
             self.open_now.start()
 
     def _try(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what a visitor starts must not inherit the bell's deafness
+        system.hear_signals()  # the bell's thread, which has started this one, hears none
         try:
             self._receive()
         except Exception:

@@ -51,6 +51,7 @@ class Keeper:
             return IN_USE
         system.become_reaper()
         system.kill_marked(system.mark_of(self.folder))
+        system.hear_signals()
         for number in (*_ENDING, *_LOOKING):
             signal.signal(number, self._pass_on)
         try:

@@ -77,9 +77,10 @@ class Runner:
             record = self._judge(command, code)
         except Unfit as error:
             record = _failed(command, str(error))
+        except system.NotStarted as error:
+            record = self._excuse(command, cwd, error)
         except OSError as error:
-            kind = "disk_full" if system.disk_is_full(error) else "bot_error"
-            record = _fault(command, kind, f"the bot could not run the command: {error}")
+            record = _fault_of(command, error)
         finally:
             self.watch.current = None
             problem = self._clean(installed)
@@ -159,17 +160,18 @@ class Runner:
         return path
 
     def _start(self, command: Command, cwd: str, env: dict[bytes, bytes]) -> None:
-        argv = self.argv
         writers = self.watch.writers
         try:
-            command.pid = system.start(argv, env, cwd, (self.null, writers[0], writers[1]))
-        except OSError as error:
-            if error.errno in _OURS or not os.path.isdir(cwd):
-                raise
-            raise Unfit(f"{shlex.quote(argv[0])} could not be started: {error.strerror or error}") from error
+            command.pid = system.start(self.argv, env, cwd, (self.null, writers[0], writers[1]))
         except (ValueError, IndexError) as error:
             raise Unfit(f"the command could not be started: {error}") from error
         self.watch.begin(command)
+
+    def _excuse(self, command: Command, cwd: str, error: OSError) -> dict[str, Any]:
+        """Whose fault it is that a command was not started."""
+        if error.errno in _OURS or not os.path.isdir(cwd):
+            return _fault_of(command, error)
+        return _failed(command, f"{shlex.quote(self.argv[0])} could not be started: {error.strerror}")
 
     # -- after
 
@@ -312,6 +314,8 @@ def _tmp_env(tmp: str) -> dict[bytes, bytes]:
 def _apply(env: dict[bytes, bytes], changes: dict[str, str]) -> None:
     """An empty value deletes."""
     for key, value in changes.items():
+        if "=" in key:
+            raise Unfit(f"{key!r} cannot be the name of a variable")
         if value:
             env[os.fsencode(key)] = os.fsencode(value)
         else:
@@ -344,6 +348,11 @@ def _failed(command: Command, message: str) -> dict[str, Any]:
     record["report"]["message"] = message
     record["logs"] = [[1, 0, b64encode(text).decode()]]
     return record
+
+
+def _fault_of(command: Command, error: OSError) -> dict[str, Any]:
+    kind = "disk_full" if system.disk_is_full(error) else "bot_error"
+    return _fault(command, kind, f"the bot could not run the command: {error}")
 
 
 def _fault(command: Command, kind: str, message: str) -> dict[str, Any]:

@@ -130,6 +130,7 @@ def serve(argv: list[str]) -> int:
     given = dict(zip(argv[::2], argv[1::2]))
     _open_log(given["--dir"])
     system.become_reaper()
+    system.hear_signals()
     signal.signal(signal.SIGHUP, _orphaned)
     system.signal_when_parent_dies(signal.SIGHUP)
     if os.getppid() != int(given["--keeper"]):

@@ -152,19 +152,40 @@ def test_the_working_folder_is_made_and_its_content_is_gone_afterwards(fleet: St
     "harm",
     ["echo x > file", "echo x > $TMPDIR/file", "mkdir -p a/b; chmod 0 a", "rm -r $PWD", "rm -r $TMPDIR", "chmod 777 .",
      "mv $PWD $PWD.x", "mv $PWD $PWD.x; mkdir $PWD; echo x > $PWD/file", "cd /; mv ${TMPDIR%/tmp} ${TMPDIR%/tmp}.x",
-     "rm -r ${TMPDIR%/tmp}"],
+     "rm -r ${TMPDIR%/tmp}", "echo x > ../file", "mkdir -p ../a/b; chmod 0 ../a", "chmod 777 ..",
+     "mv ../tmp ../run/tmp"],
 )  # fmt: skip
 def test_whatever_a_command_does_to_its_folders_the_next_one_finds_them_empty(fleet: Stub, folder: Path, harm: str):
-    look = "pwd; echo $TMPDIR; ls -A . $TMPDIR; stat -c %a . $TMPDIR"
+    look = "pwd; echo $TMPDIR; ls -A . $TMPDIR ..; stat -c %a . $TMPDIR .."
     fleet.result(fleet.submit(SHELL, "-c", "true"))
     fleet.result(fleet.submit(SHELL, "-c", harm))
     run = fleet.submit(SHELL, "-c", look)
     result = fleet.result(run)
     work = folder / "work"
     assert (result["exit_code"], fleet.log(run).decode().split()[:2]) == (0, [str(work / "run"), str(work / "tmp")])
-    assert fleet.log(run).decode().split()[2:] == [".:", f"{work / 'tmp'}:", "700", "700"]
+    assert fleet.log(run).decode().split()[2:] == [".:", "..:", "run", "tmp", f"{work / 'tmp'}:", "700", "700", "700"]
     for moved in folder.glob("**/*.x"):
         shutil.rmtree(moved)
+
+
+def test_a_link_in_place_of_the_bots_folder_leads_it_nowhere(fleet: Stub, folder: Path, tmp_path: Path):
+    work, mine = folder / "work", tmp_path / "mine"
+    for name in ("run", "tmp", "out", "cached"):
+        (mine / name).mkdir(parents=True)
+        (mine / name / "file").write_text("precious")
+    swap = f"cd /; mv {work} {work}.x; ln -s {mine} {work}; echo ${{ISOLATED_OUTDIR}}"
+    caches = [{"name": "led", "path": "cached"}]
+    assert fleet.run(SHELL, "-c", swap, caches=caches, secret_bytes=b64encode(b"x").decode())["exit_code"] == 0
+    assert fleet.run(SHELL, "-c", "touch file $TMPDIR/file")["exit_code"] == 0
+    assert sorted(path.name for path in mine.iterdir()) == ["cached", "out", "run", "tmp"]
+    assert {path.read_text() for path in mine.glob("*/*")} == {"precious"}
+    assert not work.is_symlink()
+    shutil.rmtree(folder / "work.x")
+
+
+def test_a_command_may_remove_its_secret(fleet: Stub):
+    result = fleet.run(SHELL, "-c", "rm $MYRMIDON_SECRET_FILE", secret_bytes=b64encode(b"x").decode())
+    assert (result["type"], result["exit_code"]) == ("finish", 0)
 
 
 @pytest.mark.parametrize("path", ["../out", "/etc", "a/../../b", "a\0b"])

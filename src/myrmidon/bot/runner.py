@@ -1,7 +1,5 @@
 """Runs one command: a fresh folder, its environment, caches and secret; then the end, the cleaning and the report.
 
-    work/run      where the command starts; caches are mapped into it
-    work/tmp      its TMPDIR
     work/secret   its secret bytes, told by path in MYRMIDON_SECRET_FILE
 
 All of it is gone when the report is made, and so is every process that the command has started. What the command
@@ -21,11 +19,9 @@ from myrmidon.bot import system
 from myrmidon.bot.caches import Caches
 from myrmidon.bot.command import Command, Watch
 from myrmidon.bot.surroundings import Surroundings, asks
+from myrmidon.bot.workplace import Workplace
 
 _OURS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-
-
-_TICK_S = 0.1
 _TMP_NAMES = (b"TMPDIR", b"TMP", b"TEMP", *((b"MAC_CHROMIUM_TMPDIR",) if system.NAME == "macos" else ()))
 
 
@@ -41,21 +37,15 @@ class Runner:
     """Runs commands one after the other in one folder."""
 
     def __init__(self, folder: str, caches: Caches, watch: Watch, facts: dict[str, str]) -> None:
-        self.work = os.path.join(folder, "work")
+        self.folder = folder
+        self.place = Workplace(folder)
         self.caches = caches
         self.watch = watch
-        system.remove_tree(self.work)
-        os.makedirs(self.work, mode=0o700)
         self.null = os.open(os.devnull, os.O_RDONLY)
-        self.secret = os.path.join(self.work, "secret")
-        self.has_secret = False
-        self.count = 0
-        self.traces: dict[str, tuple[float, tuple[int, ...]]] = {}
-        self.begun = 0.0
-        self.run_folder = self._fresh("run")
-        self.tmp_folder = self._fresh("tmp")
-        self.env = _base_env(facts, self.tmp_folder)
-        self.around = Surroundings(folder, self.work, facts.get("SWARMING_SERVER", ""))
+        self.secret = os.path.join(self.place.root, "secret")
+        self.env = _base_env(facts)
+        self.tmp = ""
+        self.around = Surroundings(folder, self.place.root, facts.get("SWARMING_SERVER", ""))
         self.env[b"LUCI_CONTEXT"] = os.fsencode(self.around.context)
         self.argv: list[str] = []
         self.before_task: BeforeTask | None = None
@@ -64,11 +54,11 @@ class Runner:
 
     def execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
         """Run the command of a task; what to report of it. None when the run is no longer this bot's."""
-        self.begun = system.awake()
-        command = Command(task, self.begun)
+        begun = system.awake()
+        command = Command(task, begun)
         installed: list[tuple[str, str]] = []
         try:
-            self._make_folders()
+            self.place.begin(begun)
             cwd, env = self._prepare(task, installed)
             if installed or self.before_task is not None:
                 command.begin_now(system.awake())
@@ -95,6 +85,9 @@ class Runner:
     def _prepare(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> tuple[str, dict[bytes, bytes]]:
         if task.get("function"):
             raise Unfit("this bot runs commands, no functions")
+        if self.tmp != self.place.tmp:
+            self.tmp = self.place.tmp
+            self.env.update(dict.fromkeys(_TMP_NAMES, os.fsencode(self.tmp)))
         env = self.env.copy()
         env[b"MYRMIDON_TASK_ID"] = env[b"SWARMING_TASK_ID"] = task["run"].encode()
         self.argv, changes = task["command"], task.get("env")
@@ -116,10 +109,10 @@ class Runner:
         return self._cwd(task.get("relative_cwd") or ""), env
 
     def _install(self, wanted: list[dict[str, str]], hints: dict[str, Any], installed: list[tuple[str, str]]) -> None:
-        paths = {one["name"]: below(self.run_folder, one["path"]) for one in wanted}
+        paths = {one["name"]: below(self.place.run, one["path"]) for one in wanted}
         for name, path in paths.items():
             inner = [other for other in paths.values() if other.startswith(path + os.sep)]
-            if inner or list(paths.values()).count(path) > 1 or path == self.run_folder:
+            if inner or list(paths.values()).count(path) > 1 or path == self.place.run:
                 raise Unfit(f"the path of the cache {name} covers another one")
         begun, self.times = system.awake(), {}
         self.caches.make_room(list(paths), hints)
@@ -134,14 +127,13 @@ class Runner:
 
     def _write_secret(self, content: bytes) -> None:
         handle = os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        self.has_secret = True
         with os.fdopen(handle, "wb") as file:
             file.write(content)
 
     def _prefix(self, env: dict[bytes, bytes], prefixes: dict[str, list[str]]) -> None:
         for key, paths in prefixes.items():
             name = os.fsencode(key)
-            parts = [os.fsencode(below(self.run_folder, path)) for path in paths]
+            parts = [os.fsencode(below(self.place.run, path)) for path in paths]
             if env.get(name):
                 parts.append(env[name])
             env[name] = os.fsencode(os.pathsep).join(parts)
@@ -149,9 +141,9 @@ class Runner:
     def _cwd(self, relative: str) -> str:
         """Where the command starts. A cache may hold links: following one must not lead out of the run's folder."""
         if not relative:
-            return self.run_folder
-        path = below(self.run_folder, relative)
-        if not _is_inside(path, self.run_folder):
+            return self.place.run
+        path = below(self.place.run, relative)
+        if not _is_inside(path, self.place.run):
             raise Unfit(f"relative_cwd {relative!r} leads out of the run's folder")
         try:
             os.makedirs(path, exist_ok=True)
@@ -196,7 +188,7 @@ class Runner:
         return _finish(command, code, duration)
 
     def _short_of_disk(self) -> bool:
-        free, total = system.free_disk(self.work)
+        free, total = system.free_disk(self.place.root)
         return free < system.required_disk(total)
 
     def _clean(self, installed: list[tuple[str, str]]) -> str:
@@ -204,17 +196,7 @@ class Runner:
         if installed:
             self._put_back(installed)
         begun = system.awake() if installed else 0.0
-        if self.has_secret:
-            os.unlink(self.secret)
-            self.has_secret = False
-        problem = self.around.clean() if self.around.made else ""
-        if not self._untouched(self.run_folder):
-            problem = self._remove(self.run_folder) or problem
-            self.run_folder = self._fresh("run")
-        if not self._untouched(self.tmp_folder):
-            problem = self._remove(self.tmp_folder) or problem
-            self.tmp_folder = self._fresh("tmp")
-            self.env.update(_tmp_env(self.tmp_folder))
+        problem = self.place.clean()
         if installed:
             self.times["cleanup"] = round(system.awake() - begun, 6)
         return problem
@@ -223,51 +205,13 @@ class Runner:
         self.sizes = {}
         begun = system.awake()
         for name, path in installed:
-            size = self.caches.put_back(name, path) if _is_real(path, self.run_folder) else None
+            size = self.caches.put_back(name, path) if _is_real(path, self.folder) else None
             if size is not None:
                 self.sizes[name] = size
         done = system.awake()
         self.caches.trim()
         self.times["named_caches_uninstall"] = round(done - begun, 6)
         self.times["cache_trim"] = round(system.awake() - done, 6)
-
-    def _remove(self, folder: str) -> str:
-        self.traces.pop(folder, None)
-        return "" if system.remove_tree(folder) else f"{folder} could not be removed"
-
-    def _make_folders(self) -> None:
-        """They are there, unless the disk has failed after the last run: then it may be well by now."""
-        if self.run_folder not in self.traces:
-            self.run_folder = self._fresh("run")
-        if self.tmp_folder not in self.traces:
-            self.tmp_folder = self._fresh("tmp")
-            self.env.update(_tmp_env(self.tmp_folder))
-
-    def _fresh(self, name: str) -> str:
-        """A new empty folder. It bears its plain name unless something of that name would not go away."""
-        path = os.path.join(self.work, name)
-        while True:
-            try:
-                os.makedirs(path, mode=0o700)
-                break
-            except FileExistsError:
-                self.count += 1
-                path = os.path.join(self.work, f"{name}.{self.count}")
-        self.traces[path] = (system.awake(), _trace(path))
-        return path
-
-    def _untouched(self, folder: str) -> bool:
-        """Still exactly as it was made: most commands leave no trace, and then the folder serves the next one.
-
-        Any change shows in the folder's times, unless it came within the same tick of the file system's clock.
-        """
-        if folder not in self.traces:
-            return False
-        made_at, trace = self.traces[folder]
-        try:
-            return _trace(folder) == trace and (self.begun - made_at > _TICK_S or not os.listdir(folder))
-        except OSError:
-            return False
 
 
 # ---------------------------------------------------------------- paths and environments
@@ -294,21 +238,11 @@ def _is_real(path: str, root: str) -> bool:
     return True
 
 
-def _trace(folder: str) -> tuple[int, ...]:
-    found = os.lstat(folder)
-    return (found.st_ino, found.st_mode, found.st_nlink, found.st_uid, found.st_mtime_ns, found.st_ctime_ns)
-
-
-def _base_env(facts: dict[str, str], tmp: str) -> dict[bytes, bytes]:
+def _base_env(facts: dict[str, str]) -> dict[bytes, bytes]:
     """The bot's own environment without what belongs to the bot: a task must not find its token."""
     env = {key: value for key, value in os.environb.items() if not key.startswith(b"MYRMIDON_")}
     env.update({os.fsencode(key): os.fsencode(value) for key, value in facts.items()})
-    env.update(_tmp_env(tmp))
     return env
-
-
-def _tmp_env(tmp: str) -> dict[bytes, bytes]:
-    return {key: os.fsencode(tmp) for key in _TMP_NAMES}
 
 
 def _apply(env: dict[bytes, bytes], changes: dict[str, str]) -> None:

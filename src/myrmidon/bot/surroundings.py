@@ -26,7 +26,7 @@ _STEP = 512
 
 
 class Surroundings:
-    """Made and cleaned for one command after the other. ``made`` is what has to be removed after this one."""
+    """Made for one command after the other. What lies in ``work`` goes with all else that a command leaves there."""
 
     def __init__(self, folder: str, work: str, server: str = "") -> None:
         self.folder = os.open(folder, os.O_RDONLY)
@@ -36,7 +36,6 @@ class Surroundings:
         self.bot_file = os.path.join(work, "bot_file.json")
         self.server = json.dumps(server)
         self.dimensions = "[]"
-        self.made: list[str] = []
         self.file = -1
         self.trace = (0, 0)
 
@@ -99,7 +98,6 @@ class Surroundings:
         places = {"EXECUTABLE_SUFFIX": ".exe" if system.NAME == "windows" else ""}
         if "${ISOLATED_OUTDIR}" in asked:
             os.mkdir(self.outdir, 0o700)
-            self.made.append(self.outdir)
             places["ISOLATED_OUTDIR"] = self.outdir
         if "${SWARMING_BOT_FILE}" in asked:
             places["SWARMING_BOT_FILE"] = self.need_bot_file()
@@ -109,21 +107,14 @@ class Surroundings:
 
     def need_bot_file(self) -> str:
         """A file through which a hook may tell tasks something of the bot; an empty object until one has."""
-        if self.bot_file not in self.made:
+        if not os.path.lexists(self.bot_file):
             self._make_file(self.bot_file, b"{}")
         return self.bot_file
 
     def _make_file(self, path: str, content: bytes) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        self.made.append(path)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-
-    def clean(self) -> str:
-        """Remove what was made for this command; what could not be, or nothing."""
-        left = [path for path in self.made if not system.remove_tree(path)]
-        self.made = []
-        return f"{left[0]} could not be removed" if left else ""
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.job import parse_graph, wire
+from myrmidon.model.job_parsing import parse_graph
+from myrmidon.model.job_wiring import wire
 from myrmidon.model.task_parsing import parse_task
 
 DIGEST = "ab" * 32

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from myrmidon.model.checks import is_clean
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.model.job import Graph, encode_graph, labels_of, parse_graph, wire
+from myrmidon.model.job import Graph, encode_graph
+from myrmidon.model.job_parsing import labels_of, parse_graph
+from myrmidon.model.job_wiring import wire
 from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import (
     TaskRequest,

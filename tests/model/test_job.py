@@ -10,19 +10,9 @@ from hypothesis import strategies as st
 
 from myrmidon.model.checks import MOST_PROBLEMS, Limits
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.model.job import (
-    FailurePolicy,
-    Graph,
-    KnownTask,
-    RequiresPolicy,
-    composed_routing,
-    encode_graph,
-    labels_of,
-    parse_graph,
-    substitute,
-    topological,
-    wire,
-)
+from myrmidon.model.job import FailurePolicy, Graph, RequiresPolicy, composed_routing, encode_graph
+from myrmidon.model.job_parsing import labels_of, parse_graph, substitute
+from myrmidon.model.job_wiring import KnownTask, topological, wire
 from tests.model.requests import (
     a_function,
     a_graph,

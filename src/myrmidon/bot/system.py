@@ -236,7 +236,7 @@ def _fork_exec(argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tupl
     """The child says through a pipe what went wrong before it was the command; the pipe serves all of them."""
     stdin, stdout, stderr = streams
     reader, writer = _complaints()
-    lines = [key + b"=" + value for key, value in env.items()]
+    lines = list(map(b"=".join, env.items()))
     fork_exec: Callable[..., int] = _posixsubprocess.fork_exec
     return fork_exec(
         argv, _places(argv[0], env), False, (writer,), cwd, lines, stdin, -1, -1, stdout, -1, stderr, reader, writer,

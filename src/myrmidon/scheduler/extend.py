@@ -12,7 +12,9 @@ from msgspec import Struct
 from myrmidon.model.checks import DEFAULT_LIMITS, Limits
 from myrmidon.model.errors import Conflict, MyrmidonError, NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
-from myrmidon.model.job import Graph, KnownTask, Node, RequiresPolicy, Wiring, labels_of, parse_graph, wire
+from myrmidon.model.job import Graph, Node, RequiresPolicy
+from myrmidon.model.job_parsing import labels_of, parse_graph
+from myrmidon.model.job_wiring import KnownTask, Wiring, wire
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.plan import Plan, check_parents, check_shared, open_group, store_plans

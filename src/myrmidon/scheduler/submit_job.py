@@ -12,7 +12,9 @@ from msgspec import Struct
 from myrmidon.model.checks import DEFAULT_LIMITS, Limits
 from myrmidon.model.errors import Conflict, MyrmidonError, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
-from myrmidon.model.job import Graph, Wiring, labels_of, parse_graph, wire
+from myrmidon.model.job import Graph
+from myrmidon.model.job_parsing import labels_of, parse_graph
+from myrmidon.model.job_wiring import Wiring, wire
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.plan import (

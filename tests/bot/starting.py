@@ -12,7 +12,7 @@ import sys
 from myrmidon.bot import system
 
 
-def outcome(cwd: str, env: dict[bytes, bytes], *argv: str) -> object:
+def outcome(cwd: str, env: list[bytes], *argv: str) -> object:
     """[exit code, output], or the number of the error that kept it from starting."""
     reader, writer = os.pipe()
     null = os.open(os.devnull, os.O_RDONLY)
@@ -29,7 +29,7 @@ def outcome(cwd: str, env: dict[bytes, bytes], *argv: str) -> object:
 
 def main(way: str, folder: str) -> None:
     system._start = getattr(system, f"_{way}")
-    env = {b"PATH": b"/nowhere:bin:/usr/bin:/bin", b"A": "ü =".encode()}
+    env = [b"PATH=/nowhere:bin:/usr/bin:/bin", "A=ü =".encode()]
     look = "pwd; echo $A; echo $$; cut -d' ' -f5 /proc/$$/stat; grep Sig[BI] /proc/self/status; ls /proc/$$/fd"
     print(
         json.dumps(

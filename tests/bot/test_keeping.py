@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,21 @@ def test_a_journal_gives_back_what_was_not_acknowledged(tmp_path: Path):
     assert {record["report"]["run"] for record in again.earlier} >= {"a", "c"}
     again.done(["a", "b", "c"])
     assert (tmp_path / "journal").read_bytes() == b""
+
+
+def test_a_journal_keeps_plain_and_other_records_alike(tmp_path: Path):
+    plain = {"type": "finish", "run": "a1", "token": 'x"\\\n', "exit_code": -9, "duration": 1e-06,
+             "stdout_size": 0, "stderr_size": 7}  # fmt: skip
+    odd = {**plain, "run": "a2", "killed": True}
+    fault = {"type": "fault", "run": "a3", "token": "t", "kind": "bot_error", "message": "ü", "more": 1, "most": 2}
+    records: list[Any] = [
+        {"report": plain, "logs": []},
+        {"report": odd, "logs": [[0, 0, "eA=="]]},
+        {"report": fault, "logs": []},
+    ]
+    journal = Journal(str(tmp_path / "journal"))
+    assert all(journal.add(record) for record in records)
+    assert Journal(str(tmp_path / "journal")).earlier == records
 
 
 def test_a_line_that_a_crash_has_cut_spoils_no_other(tmp_path: Path):

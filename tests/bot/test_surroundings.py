@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from myrmidon.bot.surroundings import Surroundings, asks, last_begun, replaced
+from tests.bot.bots import a_bot
 from tests.bot.stub import Stub
 
 SHELL = "/bin/sh"
@@ -136,3 +137,11 @@ def test_caches_are_told_with_their_sizes_and_where_the_time_went(fleet: Stub):
     assert "caches" not in fleet.run("/bin/true")
     news = lambda: [b for _, path, b in fleet.calls if "one" in b.get("dimensions", {}).get("caches", [])]  # noqa: E731
     fleet.until(news, "the cache among the dimensions")
+
+
+def test_a_bot_inside_another_task_shows_its_own_task_only(stub: Stub, tmp_path: Path):
+    with a_bot(stub.url, tmp_path / "b1", env={"SWARMING_TASK_ID": "outer", "MYRMIDON_TASK_ID": "outer"}):
+        run = stub.submit("/usr/bin/env")
+        stub.result(run)
+        ids = [line for line in stub.log(run).decode().splitlines() if "_TASK_ID=" in line]
+    assert sorted(ids) == [f"MYRMIDON_TASK_ID={run}", f"SWARMING_TASK_ID={run}"]

@@ -16,6 +16,8 @@ from typing import Any
 from myrmidon.bot import system
 
 _TIDY = 1 << 20
+_PLAIN = 7
+_quoted = json.encoder.encode_basestring_ascii
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -73,7 +75,19 @@ class Journal:
 
 def _line(record: dict[str, Any]) -> bytes:
     """With a line end on both sides: a line that a full disk has cut does not spoil the next one."""
-    return b"\n%s\n" % _encode(record).encode()
+    return b"\n%s\n" % (_plain(record) or _encode(record)).encode()
+
+
+def _plain(record: dict[str, Any]) -> str:
+    """What most records are, a command that has ended by itself and said nothing: written in a third of the time."""
+    told = record["report"]
+    if record["logs"] or len(told) != _PLAIN or told["type"] != "finish":
+        return ""
+    return (
+        f'{{"report":{{"type":"finish","run":{_quoted(told["run"])},"token":{_quoted(told["token"])},'
+        f'"exit_code":{told["exit_code"]},"duration":{told["duration"]},'
+        f'"stdout_size":{told["stdout_size"]},"stderr_size":{told["stderr_size"]}}},"logs":[]}}'
+    )
 
 
 def _load(path: str) -> list[dict[str, Any]]:

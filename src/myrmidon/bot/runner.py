@@ -45,6 +45,7 @@ class Runner:
         self.secret = os.path.join(self.place.root, "secret")
         self.env = _base_env(facts)
         self.tmp = ""
+        self.lines: list[bytes] = []
         self.around = Surroundings(folder, self.place.root, facts.get("SWARMING_SERVER", ""))
         self.env[b"LUCI_CONTEXT"] = os.fsencode(self.around.context)
         self.argv: list[str] = []
@@ -82,31 +83,41 @@ class Runner:
 
     # -- before
 
-    def _prepare(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> tuple[str, dict[bytes, bytes]]:
+    def _prepare(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> tuple[str, list[bytes]]:
         if task.get("function"):
             raise Unfit("this bot runs commands, no functions")
         if self.tmp != self.place.tmp:
             self.tmp = self.place.tmp
             self.env.update(dict.fromkeys(_TMP_NAMES, os.fsencode(self.tmp)))
-        env = self.env.copy()
-        env[b"MYRMIDON_TASK_ID"] = env[b"SWARMING_TASK_ID"] = task["run"].encode()
+            self.lines = list(map(b"=".join, self.env.items()))
         self.argv, changes = task["command"], task.get("env")
         context = self.around.write_context(task)
         if task.get("caches"):
             self._install(task["caches"], task.get("cache_hints") or {}, installed)
-        if task.get("secret_bytes") is not None:
-            self._write_secret(b64decode(task["secret_bytes"]))
-            env[b"MYRMIDON_SECRET_FILE"] = os.fsencode(self.secret)
-            env[b"LUCI_CONTEXT"] = os.fsencode(context)
         if asks(self.argv) or (changes and asks(changes.values())):
             self.argv, changes = self.around.fill_in(task)
+        env = self._variables(task, changes, context)
+        return self._cwd(task.get("relative_cwd") or ""), env
+
+    def _variables(self, task: dict[str, Any], changes: dict[str, str] | None, context: str) -> list[bytes]:
+        """The environment, as lines. Most tasks change nothing: then it is what the bot has, and the id."""
+        run = task["run"].encode()
+        secret, prefixes = task.get("secret_bytes"), task.get("env_prefixes")
+        if not changes and secret is None and not prefixes and self.before_task is None:
+            return [*self.lines, b"MYRMIDON_TASK_ID=" + run, b"SWARMING_TASK_ID=" + run]
+        env = self.env.copy()
+        env[b"MYRMIDON_TASK_ID"] = env[b"SWARMING_TASK_ID"] = run
+        if secret is not None:
+            self._write_secret(b64decode(secret))
+            env[b"MYRMIDON_SECRET_FILE"] = os.fsencode(self.secret)
+            env[b"LUCI_CONTEXT"] = os.fsencode(context)
         if changes:
             _apply(env, changes)
-        if task.get("env_prefixes"):
-            self._prefix(env, task["env_prefixes"])
+        if prefixes:
+            self._prefix(env, prefixes)
         if self.before_task is not None:
             self.argv, env = self.before_task(self.around.need_bot_file, self.argv, env)
-        return self._cwd(task.get("relative_cwd") or ""), env
+        return list(map(b"=".join, env.items()))
 
     def _install(self, wanted: list[dict[str, str]], hints: dict[str, Any], installed: list[tuple[str, str]]) -> None:
         paths = {one["name"]: below(self.place.run, one["path"]) for one in wanted}
@@ -151,7 +162,7 @@ class Runner:
             raise Unfit(f"relative_cwd {relative!r} is not a folder") from error
         return path
 
-    def _start(self, command: Command, cwd: str, env: dict[bytes, bytes]) -> None:
+    def _start(self, command: Command, cwd: str, env: list[bytes]) -> None:
         writers = self.watch.writers
         try:
             command.pid = system.start(self.argv, env, cwd, (self.null, writers[0], writers[1]))
@@ -240,7 +251,7 @@ def _is_real(path: str, root: str) -> bool:
 
 def _base_env(facts: dict[str, str]) -> dict[bytes, bytes]:
     """The bot's own environment without what belongs to the bot: a task must not find its token."""
-    env = {key: value for key, value in os.environb.items() if not key.startswith(b"MYRMIDON_")}
+    env = {key: value for key, value in os.environb.items() if not key.startswith((b"MYRMIDON_", b"SWARMING_TASK_ID"))}
     env.update({os.fsencode(key): os.fsencode(value) for key, value in facts.items()})
     return env
 

@@ -217,8 +217,8 @@ class NotStarted(OSError):
     """A command could not be started. Some are known to be so only when they are reaped."""
 
 
-def start(argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int, int, int]) -> int:
-    """Start a command in a process group of its own; its pid. Raises NotStarted.
+def start(argv: list[str], env: list[bytes], cwd: str, streams: tuple[int, int, int]) -> int:
+    """Start a command in a process group of its own; its pid. Raises NotStarted. ``env`` is lines: NAME=value.
 
     A session of its own would cost the kernel a twentieth of a small command, and a leader of a session gets hold of a
     serial line by opening it. The soldier's session is without a terminal, and so is the command.
@@ -232,14 +232,13 @@ def start(argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int
         raise NotStarted(error.errno, error.strerror) from error
 
 
-def _fork_exec(argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int, int, int]) -> int:
+def _fork_exec(argv: list[str], env: list[bytes], cwd: str, streams: tuple[int, int, int]) -> int:
     """The child says through a pipe what went wrong before it was the command; the pipe serves all of them."""
     stdin, stdout, stderr = streams
     reader, writer = _complaints()
-    lines = list(map(b"=".join, env.items()))
     fork_exec: Callable[..., int] = _posixsubprocess.fork_exec
     return fork_exec(
-        argv, _places(argv[0], env), False, (writer,), cwd, lines, stdin, -1, -1, stdout, -1, stderr, reader, writer,
+        argv, _places(argv[0], env), False, (writer,), cwd, env, stdin, -1, -1, stdout, -1, stderr, reader, writer,
         True, False, 0, None, None, None, -1, None, True,
     )  # fmt: skip
 
@@ -258,7 +257,7 @@ def _check_complaint() -> None:
         raise NotStarted(code, os.strerror(code))
 
 
-def _spawn(argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int, int, int]) -> int:
+def _spawn(argv: list[str], env: list[bytes], cwd: str, streams: tuple[int, int, int]) -> int:
     """posix_spawn knows no working folder: this process goes there for the moment. No bot uses relative paths."""
     stdin, stdout, stderr = streams
     actions = ((os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2))
@@ -266,17 +265,19 @@ def _spawn(argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[in
         os.chdir(cwd)
         try:
             path = _find(_places(argv[0], env))
-            return os.posix_spawn(path, argv, env, file_actions=actions, setpgroup=0, setsigdef=_RESET)
+            variables = dict(line.split(b"=", 1) for line in env)
+            return os.posix_spawn(path, argv, variables, file_actions=actions, setpgroup=0, setsigdef=_RESET)
         finally:
             os.chdir("/")
 
 
-def _places(name: str, env: dict[bytes, bytes]) -> list[bytes]:
+def _places(name: str, env: list[bytes]) -> list[bytes]:
     """Where the command may be, by the PATH that it will see itself."""
     raw = os.fsencode(name)
     if b"/" in raw:
         return [raw]
-    return [os.path.join(folder or b".", raw) for folder in env.get(b"PATH", os.fsencode(os.defpath)).split(b":")]
+    path = next((line[len(b"PATH=") :] for line in env if line.startswith(b"PATH=")), os.fsencode(os.defpath))
+    return [os.path.join(folder or b".", raw) for folder in path.split(b":")]
 
 
 def _find(places: list[bytes]) -> bytes:

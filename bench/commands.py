@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -43,7 +44,7 @@ FLOODS = {
 
 class Sizes(NamedTuple):
     tasks: int = 1_000
-    rounds: int = 15
+    rounds: int = 25
     ones: int = 200
     stream_mb: int = 90
     beside: int = 1_000
@@ -123,20 +124,22 @@ class Bench:
         self._latency: tuple[float, float, float] | None = None
 
     def w4(self) -> float:
+        """Each round is compared with the bare loops before and after it, as the machine's speed changes."""
         n = self.sizes.tasks
         tasks = [a_task(TRUE) for _ in range(n)]
         run_all(self.client, tasks)  # to warm up
-        ours, loop = [], []
         others = list(peers.installed().values()) if self.sizes.peers else []
+        ours, loop = [], [timed(lambda: bare(n))]
         for number in range(self.sizes.rounds):
-            ours.append(n / timed(lambda: run_all(self.client, tasks)))
-            loop.append(n / timed(lambda: bare(n)))
+            ours.append(timed(lambda: run_all(self.client, tasks)))
+            loop.append(timed(lambda: bare(n)))
             for command in others[number :: self.sizes.rounds]:
                 for name, rate in peers.commands_per_second(command).items():
                     note(f"/bin/true by {name}", f"{rate:,.0f}/s")
-        note("/bin/true on two bots", f"{median(ours):,.0f}/s")
-        note("/bin/true in two bare loops", f"{median(loop):,.0f}/s")
-        return median(one / other for one, other in zip(ours, loop, strict=True))
+        note("/bin/true on two bots", f"{n / median(ours):,.0f}/s")
+        note("/bin/true in two bare loops", f"{n / median(loop):,.0f}/s")
+        neighbours = [fmean(pair) for pair in pairwise(loop)]
+        return middle([bare_s / ours_s for bare_s, ours_s in zip(neighbours, ours, strict=True)])
 
     def latency(self) -> float:
         p50, _, alone = self._measured_latency()

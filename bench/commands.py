@@ -45,7 +45,7 @@ FLOODS = {
 class Sizes(NamedTuple):
     tasks: int = 1_000
     rounds: int = 25
-    ones: int = 200
+    ones: int = 1_000
     stream_mb: int = 90
     beside: int = 1_000
     floods: int = 9

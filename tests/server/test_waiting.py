@@ -286,6 +286,21 @@ def test_a_stop_answers_everybody_at_once():
     in_loop(story)
 
 
+def test_a_bot_that_was_killed_and_comes_again_is_woken_though_it_stood_alone_in_its_line():
+    async def story():
+        hub = Hub()
+        _, lost = hold(hub, "a")
+        await settled()
+        seat = hub.sit("a", 2, (1,))
+        again = asyncio.ensure_future(hub.wait(seat, LONG, nonce=2, n=1))
+        await settled()
+        assert lost.result() is LOOK
+        assert hub.wake(1) == 1
+        assert await again == Woken(queue=1)
+
+    in_loop(story)
+
+
 def test_a_line_that_nobody_stands_in_is_forgotten():
     async def story():
         hub = Hub()

@@ -101,11 +101,12 @@ class Hub:
 
     def sit(self, bot_id: str, session: int, queues: Iterable[int]) -> Seat:
         """A bot that was looked up in the database; an earlier session's held poll is answered."""
-        line = self._line(frozenset(queues))
         seat = self.seats.get(bot_id)
-        if seat is None or seat.session != session:
-            if seat is not None:
-                self._rise(seat)
+        if seat is not None and seat.session != session:
+            self._rise(seat)
+            seat = None
+        line = self._line(frozenset(queues))  # not before: the last one to rise takes its line away
+        if seat is None:
             seat = self.seats[bot_id] = Seat(bot_id, session, line)
             line.num_seats += 1
         else:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shutil import which
 
@@ -82,6 +82,7 @@ def a_bot(
     folder: Path,
     *flags: str,
     python: str = sys.executable,
+    around: Sequence[str] = (),
     files: dict[str, bytes] | None = None,
     token: str = "bootstrap-token",
     env: dict[str, str] | None = None,
@@ -93,7 +94,7 @@ def a_bot(
         zipped.write_bytes(pack(files or zip_files(server))[0])
     with open(folder.parent / f"{folder.name}.out", "ab") as out:
         process = subprocess.Popen(
-            [python, str(zipped), "start", "--dir", str(folder), "--bot-id", folder.name, *flags],
+            [*around, python, str(zipped), "start", "--dir", str(folder), "--bot-id", folder.name, *flags],
             env={
                 **os.environ,
                 "MYRMIDON_BOT_TOKEN": token,

@@ -48,6 +48,14 @@ def test_a_shell_may_open_its_own_stderr_without_losing_what_it_said_before(flee
     assert fleet.log(run, 1) == b"one\ntwo\nthree\n"
 
 
+def test_a_command_that_changes_its_pipes_changes_them_for_itself_alone(fleet: Stub):
+    script = "import fcntl; fcntl.fcntl(1, fcntl.F_SETFL, 2049); fcntl.fcntl(2, 1031, 4096)"  # no blocking; one page
+    assert fleet.run(sys.executable, "-c", script)["exit_code"] == 0
+    run = fleet.submit(SHELL, "-c", "head -c 3000000 /dev/zero | cat; head -c 3000000 /dev/zero | cat >&2")
+    assert fleet.result(run)["exit_code"] == 0
+    assert [len(fleet.log(run, stream)) for stream in (0, 1)] == [3_000_000, 3_000_000]
+
+
 def _written(script: str) -> list[str]:
     return [sys.executable, "-c", script]
 
@@ -181,6 +189,25 @@ def test_a_link_in_place_of_the_bots_folder_leads_it_nowhere(fleet: Stub, folder
     assert {path.read_text() for path in mine.glob("*/*")} == {"precious"}
     assert not work.is_symlink()
     shutil.rmtree(folder / "work.x")
+
+
+def test_what_a_command_has_mounted_is_unmounted_and_not_emptied(fleet: Stub, folder: Path, tmp_path: Path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "file").write_text("precious")
+    if fleet.run(SHELL, "-c", f"mkdir m && mount --bind {mine} m")["exit_code"] != 0:
+        pytest.skip("nothing can be mounted here")
+    assert fleet.run(SHELL, "-c", f"cd / && mount --bind {mine} {folder / 'work'}")["exit_code"] == 0
+    assert fleet.run(SHELL, "-c", "touch file && ls")["exit_code"] == 0
+    assert (mine / "file").read_text() == "precious"
+    assert sorted(path.name for path in (folder / "work").rglob("*")) == ["run", "tmp"]
+
+
+def test_a_context_that_a_command_has_closed_is_open_to_the_next(fleet: Stub):
+    fleet.run(SHELL, "-c", "chmod 000 $LUCI_CONTEXT")
+    run = fleet.submit(SHELL, "-c", "stat -c %a $LUCI_CONTEXT")
+    fleet.result(run)
+    assert fleet.log(run) == b"600\n"
 
 
 def test_a_command_may_remove_its_secret(fleet: Stub):

@@ -128,15 +128,17 @@ def test_killing_the_keeper_kills_the_bot_and_its_command(stub: Stub, tmp_path: 
 def test_what_outlived_bot_and_keeper_dies_when_the_bot_comes_back(stub: Stub, tmp_path: Path):
     pid = tmp_path / "pid"
     with a_bot(stub.url, tmp_path / "b1") as bot:
-        stub.submit(SHELL, "-c", f"echo $$ > {pid}; sleep 600")
-        wait_for(lambda: pid.exists() and pid.read_text().strip(), "the command's start")
+        unmarked = f"env -i setsid sh -c 'echo $$ >> {pid}; sleep 600'"
+        stub.submit(SHELL, "-c", f"echo $$ >> {pid}; {unmarked} & sleep 600")
+        wait_for(lambda: pid.exists() and len(pid.read_text().split()) == 2, "the command's start")
         soldier = bot.soldier()
         freeze(soldier)  # so that it cannot see the keeper die
         bot.kill()
         os.kill(soldier, signal.SIGKILL)
-        assert alive(int(pid.read_text()))
+        pids = [int(one) for one in pid.read_text().split()]
+        assert all(map(alive, pids))
     with a_bot(stub.url, tmp_path / "b1"):
-        wait_for(lambda: not alive(int(pid.read_text())), "the end of the command")
+        wait_for(lambda: not any(map(alive, pids)), "the end of the command")
 
 
 def test_a_task_that_makes_no_sense_costs_one_run_and_not_the_bot(stub: Stub, tmp_path: Path):
@@ -234,6 +236,16 @@ def test_a_second_signal_kills_the_command_and_blames_the_machine(stub: Stub, tm
         wait_for(lambda: run in stub.results or _again(bot.process), "the end of the command")
         assert bot.process.wait(20) == 0
     assert (stub.results[run]["type"], stub.results[run]["kind"]) == ("fault", "shutdown")
+
+
+def test_a_second_signal_cuts_short_the_grace_of_a_command_that_took_too_long(stub: Stub, tmp_path: Path):
+    with a_bot(stub.url, tmp_path / "b1") as bot:
+        script = "trap 'echo asked' TERM; while :; do sleep 0.1; done"
+        run = stub.submit(SHELL, "-c", script, execution_timeout_s=0.5, grace_period_s=600)
+        stub.until(lambda: stub.log(run), "the command to be asked")
+        wait_for(lambda: run in stub.results or _again(bot.process), "the end of the command")
+        assert bot.process.wait(20) == 0
+    assert (stub.results[run]["type"], stub.results[run]["hard_timeout"]) == ("finish", True)
 
 
 def _again(process: subprocess.Popen[bytes]) -> bool:

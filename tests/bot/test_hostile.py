@@ -304,11 +304,28 @@ def test_a_bot_lives_with_what_it_finds_and_removes_only_its_own(
 
 
 def test_odd_names_are_names(stub: Stub, tmp_path: Path):
-    folder = tmp_path / "a b'c\"d\\e" / "ümläut\n$HOME" / "b1"
+    folder = tmp_path / "a b'c\"d\\e" / "ümläut\n$HOME" / os.fsdecode(b"no\xffutf") / "b1"
     with a_bot(stub.url, folder):
         run = stub.submit("/bin/sh", "-c", 'printf "%s" "$PWD"; cat "$LUCI_CONTEXT" > /dev/null')
         assert stub.result(run)["exit_code"] == 0
-        assert stub.log(run).decode() == str(folder / "work" / "run")
+        assert stub.log(run) == os.fsencode(folder / "work" / "run")
+
+
+def test_a_command_that_has_ended_well_stays_so_when_nothing_can_be_cleaned_after_it(stub: Stub, tmp_path: Path):
+    with small_disk(tmp_path, "20m", "nr_inodes=200") as small, a_bot(stub.url, small / "b1"):
+        fill_up = f'i=0; while touch {small}/x$i 2>&-; do i=$((i+1)); done; cd /; rm -r "$OLDPWD"; touch {small}/x'
+        assert stub.run("/bin/sh", "-c", fill_up)["exit_code"] == 0
+        stub.until(lambda: [m for m in stub.says("bot_error") if "could not be cleaned" in m], "a complaint")
+        for path in small.glob("x*"):
+            path.unlink()
+        assert stub.run("/bin/true")["exit_code"] == 0
+
+
+def test_a_bot_started_with_its_streams_closed_works(stub: Stub, tmp_path: Path):
+    with a_bot(stub.url, tmp_path / "b1", around=["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]):
+        run = stub.submit("/bin/sh", "-c", "echo hello")
+        assert stub.result(run)["exit_code"] == 0
+        assert stub.log(run) == b"hello\n"
 
 
 def test_a_bot_starts_again_on_a_full_disk_and_says_that_it_is_ill(stub: Stub, tmp_path: Path):

@@ -11,6 +11,7 @@ import pytest
 
 from myrmidon.bot import duty as duties
 from myrmidon.bot import letters, orders, spool, system, updater
+from myrmidon.bot.command import Command, Watch
 from myrmidon.bot.duty import Duty
 from myrmidon.bot.journal import Journal
 from myrmidon.bot.runner import Unfit, below
@@ -75,6 +76,40 @@ def test_a_spool_without_its_token_is_removed(tmp_path: Path):
 
 def _record(run: str) -> dict:
     return {"report": {"type": "finish", "run": run, "token": "t", "exit_code": 0}, "logs": []}
+
+
+def _watched(folder: Path) -> tuple[Watch, Command]:
+    task = {"run": "r", "token": "t", "execution_timeout_s": 60, "grace_period_s": 1}
+    return Watch(Spool(str(folder)), lambda _: None), Command(task, system.awake())
+
+
+def test_output_that_cannot_be_kept_is_not_found_by_the_next_command(tmp_path: Path):
+    watch, command = _watched(tmp_path / "spool")
+    (tmp_path / "spool").rmdir()
+    (tmp_path / "spool").write_text("in the way")
+    os.write(watch.writers[0], b"x" * 300_000)
+    with pytest.raises(OSError, match="spool"):
+        watch.finish(command)
+    assert watch.rest.poll(0) == []
+
+
+def test_what_was_said_before_is_kept_when_something_lives_on_and_goes_on_talking(tmp_path: Path):
+    watch, command = _watched(tmp_path / "spool")
+    survivor = os.dup(watch.writers[0])
+    os.write(survivor, b"before")
+    watch.finish(command, all_dead=False)
+    assert b"".join(command.inline[0]) == b"before"
+    with pytest.raises(BrokenPipeError):
+        os.write(survivor, b"after")
+    os.close(survivor)
+
+
+def test_a_new_zip_that_leaves_something_running_holds_nobody_up(tmp_path: Path):
+    path = tmp_path / "new.zip"
+    program = b"import subprocess; subprocess.Popen(['sleep', '600'])"
+    path.write_bytes(pack({"__main__.py": program})[0])
+    updater.try_out(str(path), "http://127.0.0.1:1")
+    assert os.listdir(tmp_path) == ["new.zip"]
 
 
 def test_a_journal_gives_back_what_was_not_acknowledged(tmp_path: Path):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from myrmidon.bot import dimensions, system
+
+NOBODY = 65534
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,62 @@ def test_removing_a_folder_leaves_alone_what_its_links_point_to(tmp_path: Path):
     assert system.remove_tree(str(work))
     assert not work.exists()
     assert (tmp_path / "outside" / "file").read_text() == "precious"
+
+
+def test_a_folder_is_removed_however_deep_it_is(tmp_path: Path):
+    (tmp_path / "work").mkdir()
+    there = os.open(tmp_path / "work", os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("inner", dir_fd=there)
+        below = os.open("inner", os.O_RDONLY, dir_fd=there)
+        os.close(there)
+        there = below
+    os.close(there)
+    assert system.remove_tree(str(tmp_path / "work"))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_folders_without_permissions_are_removed_with_all_that_they_hide(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    work = tmp_path / "work"
+    (work / "a" / "b" / "c").mkdir(parents=True)
+    os.chown(work, NOBODY, NOBODY)
+    for folder in (work / "a" / "b" / "c", work / "a" / "b", work / "a"):
+        (folder / "file").touch()
+        os.chown(folder, NOBODY, NOBODY)
+        folder.chmod(0)
+    tmp_path.chmod(0o777)
+    os.seteuid(NOBODY)
+    try:
+        removed = system.remove_tree(os.path.relpath(work))
+    finally:
+        os.seteuid(0)
+    assert removed
+    assert not work.exists()
+
+
+def test_what_is_mounted_in_a_folder_is_left_alone(tmp_path: Path):
+    work, outside = tmp_path / "work", tmp_path / "outside"
+    (work / "a" / "a place").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "file").write_text("precious")
+    bind = ["mount", "--bind", str(outside), str(work / "a" / "a place")]
+    if subprocess.run(bind, capture_output=True, check=False).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    assert system.remove_tree(str(work))
+    assert not work.exists()
+    assert (outside / "file").read_text() == "precious"
+
+
+def test_mounts_are_found_by_their_whole_names():
+    table = (
+        b"22 1 254:0 / / rw - ext4 /dev/vda rw\n"
+        b"30 22 254:0 /home /b/work/run/m rw shared:1 - ext4 /dev/vda rw\n"
+        b"31 22 0:40 / /b/work/run/with\\040space rw - tmpfs tmpfs rw\n"
+        b"32 22 0:41 / /b/work/runner rw - tmpfs tmpfs rw\n"
+    )
+    assert system.mounts_below(table, b"/b/work/run") == [b"/b/work/run/m", b"/b/work/run/with space"]
 
 
 def test_a_link_in_place_of_the_folder_is_removed_itself(tmp_path: Path):

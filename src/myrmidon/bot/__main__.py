@@ -56,6 +56,7 @@ def main(argv: list[str]) -> int:
 def _start(rest: list[str]) -> int:
     from myrmidon.bot import keeper, orders, system
 
+    system.have_streams()
     try:
         system.check_fit()
         folder = orders.prepare(rest)

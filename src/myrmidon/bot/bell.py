@@ -35,7 +35,7 @@ class Bell(threading.Thread):
 
     def run(self) -> None:
         """No signal is handed to this thread itself: the ends of commands would wake it for nothing."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, range(1, signal.NSIG))
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             for number in os.read(self.reader, 64):
                 answer = self.answers.get(number)

@@ -25,6 +25,7 @@ QUICK_S = 0.02
 TICK_S = 0.2
 INLINE = 65536
 _READ = 1 << 18
+_LAST_READS = 16
 _BACKLOG = 4 << 20
 _LAST_DITCH_S = 60.0
 
@@ -63,9 +64,13 @@ class Command:
         self.hard_at = now + self.task["execution_timeout_s"]
 
     def end(self, why: str, grace: float | None = None) -> None:
-        """Ask for an end of this command; the watch sees to it. The first reason counts."""
+        """Ask for an end of this command; the watch sees to it. The first reason counts, and the shortest grace."""
+        patience = self.grace if grace is None else min(grace, self.grace)
         if self.wanted is None:
-            self.wanted = (why, self.grace if grace is None else min(grace, self.grace))
+            self.wanted = (why, patience)
+        else:
+            first, before = self.wanted
+            self.wanted = ("lost" if why == "lost" else first, min(patience, before))
 
     def keep(self, stream: int, data: bytes, spool: Spool, *, at_once: bool) -> None:
         """Keep output: in memory as long as it is little and the command is quick, else in the spool."""
@@ -106,7 +111,7 @@ class Watch(threading.Thread):
         self.new_pipes()
 
     def new_pipes(self) -> None:
-        """Also called when something would not die: it may write where nobody reads."""
+        """Also called when something would not die, which may then write where nobody reads."""
         pipes = (system.make_pipe(), system.make_pipe())
         with self.lock:
             for old in self.readers + self.writers:
@@ -118,6 +123,10 @@ class Watch(threading.Thread):
             for reader in self.readers:
                 self.poll.register(reader, select.POLLIN)
                 self.rest.register(reader, select.POLLIN)
+            self.shapes = self._shapes()
+
+    def _shapes(self) -> list[tuple[int, int]]:
+        return [system.pipe_shape(writer) for writer in self.writers]
 
     # -- called by the thread that runs the command
 
@@ -126,12 +135,28 @@ class Watch(threading.Thread):
         if not self.busy.is_set():
             self.busy.set()
 
-    def finish(self, command: Command) -> None:
-        """The command and all it has started are dead: collect the rest of its output."""
-        while ready := self.rest.poll(0):
+    def finish(self, command: Command, *, all_dead: bool = True) -> None:
+        """The command has ended: collect the rest of its output. Raises OSError when that could not be kept.
+
+        It is read all the same, or the next command would seem to have said it. The next one also needs other pipes if
+        something still lives that can write into these, or if the command has changed how they work.
+        """
+        failed = None
+        reads = 0
+        while (ready := self.rest.poll(0)) and (all_dead or reads < _LAST_READS):
+            reads += 1
             for reader, _ in ready:
-                command.keep(self.readers.index(reader), os.read(reader, _READ), self.spool, at_once=False)
+                data = os.read(reader, _READ)
+                try:
+                    command.keep(self.readers.index(reader), data, self.spool, at_once=False)
+                except OSError as error:
+                    command.unwanted = True
+                    failed = error
         self.current = None
+        if not all_dead or self._shapes() != self.shapes:
+            self.new_pipes()
+        if failed is not None:
+            raise failed
 
     # -- the watching thread
 
@@ -180,7 +205,9 @@ class Watch(threading.Thread):
         self.on_output()
 
     def _check_time(self, command: Command, now: float) -> None:
-        if command.why:
+        if command.why and command.wanted is not None:
+            command.why, grace = command.wanted
+            command.kill_at = min(command.kill_at, now + grace)
             if now >= command.kill_at:
                 self._kill(command)
             if now >= command.kill_at + _LAST_DITCH_S:

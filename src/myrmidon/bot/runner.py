@@ -49,6 +49,7 @@ class Runner:
         self.around = Surroundings(folder, self.place.root, facts.get("SWARMING_SERVER", ""))
         self.env[b"LUCI_CONTEXT"] = os.fsencode(self.around.context)
         self.argv: list[str] = []
+        self.left = ""
         self.before_task: BeforeTask | None = None
         self.sizes: dict[str, int] = {}
         self.times: dict[str, float] = {}
@@ -74,7 +75,7 @@ class Runner:
             record = _fault_of(command, error)
         finally:
             self.watch.current = None
-            problem = self._clean(installed)
+            problem = self._clean(installed) or self.left
         if problem and record is not None:
             record["problem"] = problem
         if installed and record is not None and record["report"]["type"] == "finish":
@@ -160,6 +161,8 @@ class Runner:
             os.makedirs(path, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise Unfit(f"relative_cwd {relative!r} is not a folder") from error
+        except PermissionError as error:
+            raise Unfit(f"relative_cwd {relative!r} lies in a folder that forbids it") from error
         return path
 
     def _start(self, command: Command, cwd: str, env: list[bytes]) -> None:
@@ -183,9 +186,9 @@ class Runner:
         with self.watch.lock:
             command.ended = True
             code = system.reap(command.pid)
-        if not system.nothing_left(command.pid):
-            self.watch.new_pipes()
-        self.watch.finish(command)
+        all_dead = system.nothing_left(command.pid)
+        self.left = "" if all_dead else "a process that a command has left behind cannot be killed"
+        self.watch.finish(command, all_dead=all_dead)
         return code
 
     def _judge(self, command: Command, code: int) -> dict[str, Any] | None:
@@ -203,13 +206,16 @@ class Runner:
         return free < system.required_disk(total)
 
     def _clean(self, installed: list[tuple[str, str]]) -> str:
-        """Nothing of the command stays; what cannot be removed is told."""
-        if installed:
-            self._put_back(installed)
-        begun = system.awake() if installed else 0.0
-        problem = self.place.clean()
-        if installed:
-            self.times["cleanup"] = round(system.awake() - begun, 6)
+        """Nothing of the command stays. What cannot be removed is told; the command's own end counts all the same."""
+        try:
+            if installed:
+                self._put_back(installed)
+            begun = system.awake() if installed else 0.0
+            problem = self.place.clean()
+            if installed:
+                self.times["cleanup"] = round(system.awake() - begun, 6)
+        except OSError as error:
+            return f"the folders of a command could not be cleaned: {error}"
         return problem
 
     def _put_back(self, installed: list[tuple[str, str]]) -> None:

@@ -41,7 +41,7 @@ class Soldier:
         spool = Spool(os.path.join(orders.folder, "spool"))
         caches = Caches(os.path.join(orders.folder, "c"))
         caches.adopt(os.path.join(orders.folder, "caches"))
-        mark, _, value = system.mark_of(orders.folder).decode().partition("=")
+        mark, _, value = os.fsdecode(system.mark_of(orders.folder)).partition("=")
         facts = {
             "MYRMIDON_BOT_ID": orders.bot_id,
             "MYRMIDON_SERVER": orders.server,

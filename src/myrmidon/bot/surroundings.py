@@ -37,7 +37,8 @@ class Surroundings:
         self.server = json.dumps(server)
         self.dimensions = "[]"
         self.file = -1
-        self.trace = (0, 0)
+        self.size = 0
+        self.trace = (0, 0, 0, 0, 0)
 
     def know(self, dimensions: dict[str, list[str]]) -> None:
         """The dimensions of the bot from now on; shown as Swarming shows them."""
@@ -54,10 +55,9 @@ class Surroundings:
             self._make_file(self.secret_context, text)
             return self.secret_context
         text = self._text(task)
-        size = self.trace[1]
-        if len(text) > size or not self._is_ours():
-            size = self._open(-(-(len(text) + _STEP) // _STEP) * _STEP)
-        os.pwrite(self.file, text.ljust(size), 0)
+        if len(text) > self.size or not self._is_ours():
+            self._open(-(-(len(text) + _STEP) // _STEP) * _STEP)
+        os.pwrite(self.file, text.ljust(self.size), 0)
         return self.context
 
     def _text(self, task: dict[str, Any], secret: str = "") -> bytes:
@@ -72,22 +72,21 @@ class Surroundings:
         ).encode()
 
     def _is_ours(self) -> bool:
-        """No command has removed, replaced or lengthened the file. Asked from its folder, which is half the price."""
+        """No command has removed, replaced, lengthened or closed the file. Asked from its folder: half the price."""
         try:
             found = os.stat("context.json", dir_fd=self.folder, follow_symlinks=False)
         except OSError:
             return False
-        return (found.st_ino, found.st_size) == self.trace
+        return _trace(found) == self.trace
 
-    def _open(self, size: int) -> int:
+    def _open(self, size: int) -> None:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
         system.remove_file(self.context)
         self.file = os.open(self.context, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         os.pwrite(self.file, b" " * size, 0)
-        self.trace = (os.fstat(self.file).st_ino, size)
-        return size
+        self.size, self.trace = size, _trace(os.fstat(self.file))
 
     # ---------------------------------------------------------------- what is put in
 
@@ -115,6 +114,10 @@ class Surroundings:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+
+
+def _trace(found: os.stat_result) -> tuple[int, int, int, int, int]:
+    return (found.st_ino, found.st_size, found.st_mode, found.st_uid, found.st_nlink)
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ import ctypes
 import errno
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -32,9 +33,13 @@ if sys.platform != "win32":
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
+_F_GETPIPE_SZ = 1032
 _TASK_OOM_SCORE = b"500"
+_LAST_STREAM = 2
 
 
 def name_of(platform: str) -> str:
@@ -110,6 +115,13 @@ def _prctl(option: int, value: int) -> bool:
         libc = ctypes.CDLL(None, use_errno=True)
         return bool(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
     return False
+
+
+def have_streams() -> None:
+    """Open what was closed of the first three files: else a connection becomes the place where Python complains."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:
+        pass
+    os.close(handle)
 
 
 def hear_signals() -> None:
@@ -328,6 +340,8 @@ def childless() -> bool:
 
 # ---------------------------------------------------------------- killing
 
+_undying: set[int] = set()
+
 
 def ask_to_end(pid: int) -> None:
     """SIGTERM to the command and all of its group."""
@@ -345,16 +359,21 @@ def kill_all_children(patience: float = 10.0) -> bool:
     """Kill everything below this process, also what has detached itself; False if something will not die.
 
     Stopped first and killed then, again and again: what forks faster than it is found runs out of living parents.
+    What was killed in vain before is not waited for again.
     """
     until = time.monotonic() + patience
     pause = 0.001
     while not childless():
         found = descendants(process_table(), os.getpid())
+        _undying.intersection_update(found)
+        if found and found == _undying:
+            return False
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         if time.monotonic() > until:
+            _undying.update(found)
             return False
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
@@ -383,14 +402,18 @@ def mark_of(folder: str) -> bytes:
 
 
 def kill_marked(mark: bytes) -> None:
-    """Kill what a bot has left behind that was killed together with its keeper, as far as it still bears the mark."""
+    """Kill what a bot left behind that was killed together with its keeper: what bears the mark, and all below it."""
     if NAME != "linux":
         return
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if mark in _read(f"/proc/{name}/environ").split(b"\0"):
-                    os.kill(int(name), signal.SIGKILL)
+    parents = process_table()
+    marked = set()
+    for pid in parents:
+        with contextlib.suppress(OSError):
+            if mark in _read(f"/proc/{pid}/environ").split(b"\0"):
+                marked.add(pid)
+    for pid in marked.union(*(descendants(parents, pid) for pid in marked)) - {os.getpid()}:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def descendants(parents: dict[int, int], root: int) -> set[int]:
@@ -466,6 +489,12 @@ def make_pipe() -> tuple[int, int]:
     return reader, writer
 
 
+def pipe_shape(writer: int) -> tuple[int, int]:
+    """What whoever writes into a pipe can change of it for everybody: its flags and its size."""
+    size = fcntl.fcntl(writer, _F_GETPIPE_SZ) if NAME == "linux" else 0
+    return fcntl.fcntl(writer, fcntl.F_GETFL), size
+
+
 # ---------------------------------------------------------------- files
 
 
@@ -530,29 +559,109 @@ def remove_file(path: str) -> None:
 
 
 def remove_tree(path: str) -> bool:
-    """Remove a folder that the bot made, whatever a command has put into it; never follows a link out of it."""
-    try:
+    """Remove what the bot made, whatever a command has put into it; False if something of it stays.
+
+    Nothing outside is touched: no link is followed, and what a command has mounted is unmounted or left alone.
+    """
+    with contextlib.suppress(OSError):
+        if not _unmount_below(path):
+            return False
         if stat.S_ISDIR(os.lstat(path).st_mode):
-            shutil.rmtree(path, onerror=_insist)
+            _empty(path)
+            os.rmdir(path)
         else:
             os.unlink(path)
-    except OSError:
-        return not os.path.lexists(path)
     return not os.path.lexists(path)
 
 
-def _insist(_remove: object, path: str, _: object) -> None:
-    """A folder without permissions hides what is in it: open it up and try once more."""
-    parent = os.path.dirname(path)
-    for folder in (parent, path):
-        with contextlib.suppress(OSError):
-            if stat.S_ISDIR(os.lstat(folder).st_mode):
-                os.chmod(folder, 0o700)
+def _empty(path: str) -> None:
+    """As deep as it may be: one folder is open at a time, and the way back is `..`, if that is still the way back."""
+    here = _enter(path)
+    try:
+        device = os.fstat(here).st_dev
+        above: list[tuple[int, str, list[str]]] = []
+        inner = _unlink_all(here)
+        while inner or above:
+            if inner:
+                name = inner.pop()
+                below = _enter_if_on(device, name, here)
+                if below is None:
+                    continue
+                above.append((os.fstat(here).st_ino, name, inner))
+                here = _instead_of(here, below)
+                inner = _unlink_all(here)
+            else:
+                inode, name, inner = above.pop()
+                here = _instead_of(here, os.open("..", os.O_RDONLY, dir_fd=here))
+                if os.fstat(here).st_ino != inode:
+                    return  # somebody has moved the folder meanwhile
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _instead_of(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
+def _enter(path: str, parent: int | None = None) -> int:
+    """Open a folder, also one without permissions."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    try:
+        handle = os.open(path, flags, dir_fd=parent)
+    except PermissionError:
+        os.chmod(path, 0o700, dir_fd=parent)
+        handle = os.open(path, flags, dir_fd=parent)
     with contextlib.suppress(OSError):
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            os.unlink(path)
+        if stat.S_IMODE(os.fstat(handle).st_mode) & 0o700 != 0o700:
+            os.fchmod(handle, 0o700)
+    return handle
+
+
+def _enter_if_on(device: int, name: str, parent: int) -> int | None:
+    """None for a folder that cannot be opened, or that is another file system's."""
+    try:
+        handle = _enter(name, parent)
+    except OSError:
+        return None
+    if os.fstat(handle).st_dev == device:
+        return handle
+    os.close(handle)
+    return None
+
+
+def _unlink_all(folder: int) -> list[str]:
+    """Remove all that is in an open folder but the folders in it; their names."""
+    inner = []
+    with os.scandir(folder) as found:
+        entries = list(found)
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            inner.append(entry.name)
         else:
-            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.unlink(entry.name, dir_fd=folder)
+    return inner
+
+
+def _unmount_below(path: str) -> bool:
+    """Whether nothing is mounted there. A folder that is bound there is on the same disk, and looks like any other."""
+    if NAME != "linux":
+        return True
+    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    for mounted in reversed(mounts_below(_read("/proc/self/mountinfo"), os.fsencode(real))):
+        if ctypes.CDLL(None, use_errno=True).umount2(mounted, _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
+            return False
+    return True
+
+
+def mounts_below(table: bytes, folder: bytes) -> list[bytes]:
+    """Where something is mounted at or below a folder, by /proc/self/mountinfo; what came later is later."""
+    places = [line.split(b" ")[4] for line in table.splitlines()]
+    plain = [re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), place) for place in places]
+    return [place for place in plain if place == folder or place.startswith(folder + b"/")]
 
 
 def _read(path: str) -> bytes:

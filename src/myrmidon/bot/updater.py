@@ -22,6 +22,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 import zlib
@@ -117,20 +118,24 @@ def install(folder: str, zipped: bytes, version: str, server: str) -> None:
 
 def try_out(path: str, server: str, patience: float = TRY_S) -> None:
     """Run the zip's own test of itself in a process of its own. A zip of before does not look at the server."""
-    child = subprocess.Popen(
-        [sys.executable, "-I", path, "is_fine", "--server", server],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        cwd="/",
-    )
-    try:
-        said, _ = child.communicate(timeout=patience)
-    except subprocess.TimeoutExpired:
-        system.kill_group(child.pid)
-        child.communicate()
-        raise NotFine(f"the new zip did not start within {patience:.0f} s") from None
+    with tempfile.TemporaryFile(dir=os.path.dirname(path)) as output:  # a pipe might be kept open by its children
+        child = subprocess.Popen(
+            [sys.executable, "-I", path, "is_fine", "--server", server],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd="/",
+        )
+        try:
+            child.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise NotFine(f"the new zip did not start within {patience:.0f} s") from None
+        finally:
+            system.kill_group(child.pid)
+            child.wait()
+        output.seek(0)
+        said = output.read()
     if child.returncode == NOT_NOW:
         raise OSError(errno.ENOSPC, "the new zip could not be tried: the disk is full")
     words = said[-500:].decode(errors="replace").strip()

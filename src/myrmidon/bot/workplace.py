@@ -4,7 +4,7 @@
     work/tmp      its TMPDIR
 
 Most commands leave no trace, and then the folders serve the next one. Whatever else is found in `work` after a command
-is removed, and so is what was put in its place; what a link points to is never touched.
+is removed, and so is what was put in its place; what a link points to, or what was mounted, is never touched.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Workplace:
         """Remove all that is not as it was made, and make what a command needs."""
         known = self.traces.pop(self.root, None)
         if known is None or not known.is_of(self.root):
-            self._replace()
+            self._replace(is_foreign=known is not None)
         self.traces = {path: trace for path, trace in self.traces.items() if self._is_untouched(path)}
         found = {os.path.join(self.root, name) for name in os.listdir(self.root)}
         stuck = {path for path in found - self.stuck - set(self.traces) if not system.remove_tree(path)}
@@ -59,13 +59,15 @@ class Workplace:
         if self.tmp not in self.traces:
             self.tmp = self._fresh("tmp")
         self.traces[self.root] = Trace(self.root)
-        return f"{min(stuck)} could not be removed" if stuck else ""
+        return f"{os.fsencode(min(stuck)).decode(errors='replace')} could not be removed" if stuck else ""
 
-    def _replace(self) -> None:
+    def _replace(self, *, is_foreign: bool) -> None:
         """An earlier bot has left it, or a command has put something else in its place: not to be entered."""
         self.traces = {}
-        if not system.remove_tree(self.root) and os.path.islink(self.root):
-            raise PermissionError(errno.EPERM, "a link in place of the bot's folder cannot be removed", self.root)
+        if is_foreign or os.path.islink(self.root) or not os.path.isdir(self.root):
+            system.remove_tree(self.root)
+        if os.path.islink(self.root) or (is_foreign and os.path.ismount(self.root)):
+            raise PermissionError(errno.EPERM, "what is in place of the bot's folder cannot be removed", self.root)
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         os.chmod(self.root, 0o700)
 

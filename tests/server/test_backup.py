@@ -45,6 +45,12 @@ def rows_of(tx: Tx, table: copying.Table) -> list[tuple[object, ...]]:
     return [tuple(row) for row in tx.all(sql)]
 
 
+def the_old_one(folder: Path) -> Path:
+    """What a restore has moved away; beside it may lie what SQLite kept for it."""
+    (found,) = [path for path in folder.glob("myrmidon.db.before-*") if not path.name.endswith(("-wal", "-shm"))]
+    return found
+
+
 @pytest.fixture
 def installation(tmp_path):
     """An SQLite installation that has lived: tasks, secrets, a bot, a run with a log of odd bytes."""
@@ -106,6 +112,45 @@ def test_a_running_server_is_not_restored_over(installation, tmp_path):
     backup(settings_at(installation), tmp_path / "copy")
     with inside(installation), pytest.raises(StoreRefused):
         restore(settings_at(installation), tmp_path / "copy", replace=True)
+
+
+def test_what_a_killed_server_left_is_not_read_into_what_is_restored(tmp_path):
+    with live_server() as server:
+        server.post("/api/v1/tasks", {"tasks": [a_task()] * 5})
+        backup(settings_at(server.folder), tmp_path / "copy")
+        server.post("/api/v1/tasks", {"tasks": [a_task()] * 200})
+        server.kill()
+        for name in ("myrmidon.db", "myrmidon.db-logs"):
+            (server.folder / name).unlink()
+        assert (server.folder / "myrmidon.db-wal").stat().st_size
+        with pytest.raises(StoreRefused, match=r"myrmidon\.db-wal is there already"):
+            restore(settings_at(server.folder), tmp_path / "copy")
+        restore(settings_at(server.folder), tmp_path / "copy", replace=True)
+        for name in ("myrmidon.db", "myrmidon.db-logs"):
+            with closing(sqlite3.connect(server.folder / name)) as file:
+                assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        server.start()
+        assert len(server.get("/api/v1/tasks")[1]["tasks"]) == 5
+
+
+def test_what_is_replaced_after_a_kill_is_kept_whole(tmp_path):
+    with live_server() as server:
+        backup(settings_at(server.folder), tmp_path / "copy")
+        server.post("/api/v1/tasks", {"tasks": [a_task()] * 5})
+        server.kill()
+        restore(settings_at(server.folder), tmp_path / "copy", replace=True)
+        with closing(sqlite3.connect(the_old_one(server.folder))) as file:
+            assert file.execute("SELECT COUNT(*) FROM task_requests").fetchall() == [(5,)]
+
+
+def test_a_damaged_database_is_replaced(installation, tmp_path):
+    backup(settings_at(installation), tmp_path / "copy")
+    damage = b"no database " * 1000
+    (installation / "myrmidon.db").write_bytes(damage)
+    restore(settings_at(installation), tmp_path / "copy", replace=True)
+    with inside(installation) as app:
+        assert len(app.get("/api/v1/tasks").json["tasks"]) == 5
+    assert the_old_one(installation).read_bytes() == damage
 
 
 def test_what_is_no_backup_is_refused_and_nothing_is_touched(installation, tmp_path):

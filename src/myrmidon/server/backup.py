@@ -34,6 +34,8 @@ from myrmidon.store.migrate import migrate
 MAIN = "myrmidon.db"
 LOGS = "myrmidon.db-logs"
 ABOUT = "backup.json"
+PARTS = ("", "-wal", "-shm", "-journal")
+"""The endings of what SQLite keeps for one file. A part that another file has left would be read into a new one."""
 
 
 class About(Struct, frozen=True):
@@ -121,28 +123,37 @@ def _copied(kept: ExitStack, path: Path) -> Path:
 
 
 def _restore_files(settings: Settings, folder: Path, *, replace: bool) -> None:
-    targets = [Path(url.removeprefix("sqlite:///")) for url in (settings.database_url, settings.log_database_url)]
-    targets[0].parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    present = [target for target in targets if target.exists()]
-    if present and not replace:
-        raise StoreRefused(
-            f"{present[0]} is there already. Say that it shall be replaced, or name another data folder."
-        )
+    urls = {settings.database_url: MAIN, settings.log_database_url: LOGS}
+    targets = {Path(url.removeprefix("sqlite:///")): folder / name for url, name in urls.items()}
     with ExitStack() as held:
-        for target in present:
-            held.enter_context(_opened(f"sqlite:///{target}"))  # refused while a server has it open
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            held.enter_context(sqlite.lock(str(target)))  # refused while a server has it; it need not be sound
+        present = [(target, part) for target in targets for part in PARTS if Path(f"{target}{part}").exists()]
+        if present and not replace:
+            raise StoreRefused(
+                f"{''.join(map(str, present[0]))} is there already. Say that it shall be replaced, or name another"
+                " data folder."
+            )
+        copies = [(_fresh_copy(held, source, target), target) for target, source in targets.items()]
         suffix = f".before-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
-    for target in present:
-        for part in (target, Path(f"{target}-wal"), Path(f"{target}-shm")):
-            if part.exists():
-                part.rename(f"{part}{suffix}")
-    for target, name in zip(targets, (MAIN, LOGS), strict=True):
-        fresh = target.with_name(f".{target.name}.restoring")
-        shutil.copy2(folder / name, fresh)
-        fresh.chmod(0o600)
-        _to_disk(fresh)
-        fresh.rename(target)
-    _to_disk(targets[0].parent)
+        for target, part in present:  # the parts keep their endings: whoever opens the old file finds them
+            Path(f"{target}{part}").rename(f"{target}{suffix}{part}")
+        for fresh, target in copies:
+            fresh.rename(target)
+            _to_disk(target.parent)
+        for target in targets:
+            sqlite.check_file(target)
+
+
+def _fresh_copy(held: ExitStack, source: Path, target: Path) -> Path:
+    """All of it beside its place before anything is moved: a full disk then leaves what there was."""
+    fresh = target.with_name(f".{target.name}.restoring")
+    held.callback(fresh.unlink, missing_ok=True)
+    shutil.copy2(source, fresh)
+    fresh.chmod(0o600)
+    _to_disk(fresh)
+    return fresh
 
 
 # ---------------------------------------------------------------- the move

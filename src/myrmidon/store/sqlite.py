@@ -89,7 +89,7 @@ class Sqlite:
         self.durable = durable
         self.bulk = bulk
         self.readers = 0 if path == ":memory:" else readers
-        self._lock = _lock(path) if exclusive and self.readers else None
+        self._lock = lock(path) if exclusive and self.readers else None
 
     def connect(self, *, writer: bool) -> SqliteLink:
         mode = "rwc" if writer else "ro"
@@ -222,21 +222,21 @@ def _check_version() -> None:
         )
 
 
-def _lock(path: str) -> IO[bytes]:
-    """Held while this process lives, however it ends: the kernel lets go of it."""
+def lock(path: str) -> IO[bytes]:
+    """Keeps others from a file, be it there or not, until it is closed or this process ends, however that ends."""
     try:
-        lock = Path(f"{path}.lock").open("ab")  # noqa: SIM115 - kept open on purpose
+        held = Path(f"{path}.lock").open("ab")  # noqa: SIM115 - kept open on purpose
     except OSError as error:
         raise StoreUnavailable(f"SQLite cannot open {path}: {error}.") from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        lock.close()
+        held.close()
         raise StoreRefused(
             f"Another server already uses {path}. SQLite serves one server only: stop the other one, give"
             " this one a file of its own, or let both use PostgreSQL or MariaDB."
         ) from error
-    return lock
+    return held
 
 
 def backup_file(path: str, to: Path) -> None:

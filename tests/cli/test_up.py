@@ -96,8 +96,23 @@ def test_copy_db_moves_an_installation(tmp_path: Path):
     source, target = f"sqlite:///{up.data}/myrmidon.db", f"sqlite:///{tmp_path}/moved.db"
     assert up.terminal.run("copy-db", source, target).returncode == 78
     stop_up(up)
-    copied = up.terminal.json("copy-db", source, target)
+    assert up.terminal.run("copy-db", f"{source}x", target).returncode == 78
+    copied = up.terminal.json("copy-db", source, target, "--from-logs", f"{source}-logs")
     assert copied["task_requests"]["rows"] == 1
+
+
+def test_a_backup_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path):
+    terminal = Terminal(tmp_path)
+    nowhere = terminal.run("backup", str(tmp_path / "copy"), "--data-dir", str(tmp_path / "none"))
+    (tmp_path / "file").touch()
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("myrmidon.db", "myrmidon.db-logs"):
+        (data / name).touch()
+    no_folder = terminal.run("backup", str(tmp_path / "file" / "copy"), "--data-dir", str(data))
+    for ended, said in ((nowhere, "There is no database"), (no_folder, "Look at the folders")):
+        assert (ended.returncode, ended.stderr.count("Traceback")) == (78, 0)
+        assert said in ended.stderr
 
 
 def test_sigterm_stops_up_too(tmp_path: Path):

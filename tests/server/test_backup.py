@@ -23,9 +23,10 @@ from tests.server.inside import inside
 BYTES = bytes(range(256)) * 40
 
 
-def settings_at(folder: Path, database: str | None = None) -> Settings:
+def settings_at(folder: Path, database: str | None = None, log_database: str = "") -> Settings:
     url = database or f"sqlite:///{folder}/myrmidon.db"
-    return Settings(data_dir=str(folder), database=url, durable=url.startswith("sqlite:"))
+    durable = all(one.startswith("sqlite:") for one in (url, log_database) if one)
+    return Settings(data_dir=str(folder), database=url, log_database=log_database, durable=durable)
 
 
 def everything(url: str, log_url: str) -> dict[str, list[tuple[object, ...]]]:
@@ -123,9 +124,7 @@ def test_what_a_killed_server_left_is_not_read_into_what_is_restored(tmp_path):
         for name in ("myrmidon.db", "myrmidon.db-logs"):
             (server.folder / name).unlink()
         assert (server.folder / "myrmidon.db-wal").stat().st_size
-        with pytest.raises(StoreRefused, match=r"myrmidon\.db-wal is there already"):
-            restore(settings_at(server.folder), tmp_path / "copy")
-        restore(settings_at(server.folder), tmp_path / "copy", replace=True)
+        restore(settings_at(server.folder), tmp_path / "copy")
         for name in ("myrmidon.db", "myrmidon.db-logs"):
             with closing(sqlite3.connect(server.folder / name)) as file:
                 assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -163,6 +162,9 @@ def test_what_is_no_backup_is_refused_and_nothing_is_touched(installation, tmp_p
     main.write_bytes(main.read_bytes()[:4096] + b"x" * 8192)
     with pytest.raises(StoreRefused):
         restore(settings_at(tmp_path / "new"), tmp_path / "copy")
+    main.unlink()
+    with pytest.raises(StoreRefused):
+        restore(settings_at(tmp_path / "new"), tmp_path / "copy")
     assert not (tmp_path / "new").exists()
 
 
@@ -196,6 +198,60 @@ def test_a_server_is_backed_up_and_restored_as_of_one_moment(installation, serve
     assert everything(other, other) == everything(server_url, server_url)
     files = sorted(path.name for path in (tmp_path / "copy").iterdir())
     assert files == ["backup.json", "myrmidon.db", "myrmidon.db-logs"]
+
+
+def test_logs_with_a_database_of_their_own_are_moved_backed_up_and_restored(installation, server_url, tmp_path):
+    old = f"sqlite:///{installation}/myrmidon.db"
+    before = everything(old, f"{old}-logs")
+    elsewhere = f"sqlite:///{tmp_path}/elsewhere"
+    (installation / "myrmidon.db-logs").rename(tmp_path / "elsewhere")
+    place, log_place = server_url, servers.new_database(server_url)
+    copy_db(old, place, from_logs=elsewhere, to_logs=log_place, durable=False)
+    assert everything(place, log_place) == before
+    backup(settings_at(installation, place, log_place), tmp_path / "copy")
+    place, log_place = servers.new_database(server_url), servers.new_database(server_url)
+    restore(settings_at(installation, place, log_place), tmp_path / "copy")
+    assert everything(place, log_place) == before
+    back = f"sqlite:///{tmp_path}/back.db"
+    with pytest.raises(StoreRefused, match="not empty"):
+        copy_db(place, back, from_logs=log_place, to_logs=elsewhere, durable=False)
+    copy_db(place, back, from_logs=log_place, durable=False)
+    assert everything(back, f"{back}-logs") == before
+
+
+def test_a_backup_is_restored_with_its_logs_on_another_kind_of_database(installation, server_url, tmp_path):
+    backup(settings_at(installation), tmp_path / "copy")
+    old, new = f"sqlite:///{installation}/myrmidon.db", f"sqlite:///{tmp_path}/new/myrmidon.db"
+    restore(settings_at(tmp_path / "new", new, server_url), tmp_path / "copy")
+    assert everything(new, server_url) == everything(old, f"{old}-logs")
+    assert not (tmp_path / "new" / "myrmidon.db-logs").exists()
+
+
+def test_logs_that_lie_elsewhere_are_not_left_behind_without_a_word(installation, tmp_path):
+    old = f"sqlite:///{installation}/myrmidon.db"
+    with inside(installation) as app:
+        app.door.db.write(lambda tx: tx.run("UPDATE task_runs SET stdout_size = 1"))
+    (installation / "myrmidon.db-logs").rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreRefused, match="--from-logs"):
+        copy_db(old, f"sqlite:///{tmp_path}/new.db")
+    assert not list(tmp_path.glob("new.db*"))
+    assert not (installation / "myrmidon.db-logs").exists()
+    done = copy_db(old, f"sqlite:///{tmp_path}/new.db", from_logs=f"sqlite:///{tmp_path}/elsewhere")
+    assert done["log_chunks"].num_bytes == len(BYTES)
+
+
+def test_what_is_not_there_is_neither_moved_nor_backed_up_nor_made(installation, tmp_path):
+    old, none = f"sqlite:///{installation}/myrmidon.db", f"sqlite:///{tmp_path}/none.db"
+    for source, its_logs in ((none, None), (old, none)):
+        with pytest.raises(StoreRefused, match=r"no database .*none\.db"):
+            copy_db(source, f"sqlite:///{tmp_path}/new.db", from_logs=its_logs)
+    with pytest.raises(StoreRefused, match="no database"):
+        backup(settings_at(tmp_path / "none"), tmp_path / "copy")
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE something_else (x)")
+    with pytest.raises(StoreRefused, match="no installation"):
+        copy_db(f"sqlite:///{tmp_path}/other.db", f"sqlite:///{tmp_path}/new.db")
+    assert not [path for name in ("none", "new", "copy") for path in tmp_path.glob(f"{name}*")]
 
 
 def test_a_backup_of_an_earlier_release_is_restored_to_a_server(installation, server_url, tmp_path):

@@ -79,8 +79,10 @@ def restore(folder: Path, *, replace: bool, as_json: bool, **given: Any) -> None
 @click.command(name="copy-db")
 @click.argument("from_url", metavar="FROM")
 @click.argument("to_url", metavar="TO")
+@click.option("--from-logs", metavar="URL", help="Where the logs of FROM lie, if its server has a log_database.")
+@click.option("--to-logs", metavar="URL", help="Where those of TO shall lie, if its server gets a log_database.")
 @json_option
-def copy_db(from_url: str, to_url: str, *, as_json: bool) -> None:
+def copy_db(from_url: str, to_url: str, *, from_logs: str | None, to_logs: str | None, as_json: bool) -> None:
     """Move an installation to another, empty database. No server may be running on either.
 
     FROM stays as it is: until the new one has proved itself, it is the best backup.
@@ -91,13 +93,14 @@ def copy_db(from_url: str, to_url: str, *, as_json: bool) -> None:
     with _refusals():
         from myrmidon.server import backup as backups
 
-        done = backups.copy_db(from_url, to_url)
+        done = backups.copy_db(from_url, to_url, from_logs=from_logs, to_logs=to_logs)
     if as_json:
         show.as_json({name: {"rows": one.rows, "num_bytes": one.num_bytes} for name, one in sorted(done.items())})
         return
     rows = [(name, one.rows, show.size(one.num_bytes)) for name, one in sorted(done.items()) if one.rows]
     show.table(("table", "rows", "size"), rows, empty="There was nothing to copy.")
-    show.next_step("myrmidon server --database TO, with the same --data-dir")
+    logs = "--log-database URL" if to_logs else "no log_database"
+    show.next_step(f"myrmidon server --database TO, with {logs} and the same --data-dir")
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -109,13 +112,15 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What the store refuses, as a sentence."""
+    """What the store or the system refuses, as a sentence."""
     from myrmidon.model.errors import MyrmidonError
 
     try:
         yield
     except MyrmidonError as error:
         raise Impossible(error.message) from error
+    except OSError as error:
+        raise Impossible(f"{error}. Look at the folders and their rights.") from error
 
 
 class Impossible(click.ClickException):

@@ -26,10 +26,10 @@ from myrmidon.scheduler.policy import DEFAULT_RULES
 from myrmidon.server.door import clock
 from myrmidon.server.settings import Settings
 from myrmidon.store import log as logs
-from myrmidon.store import sqlite
-from myrmidon.store.copying import Copied, copy
+from myrmidon.store import run_views, sqlite
+from myrmidon.store.copying import Copied, check_empty, copy
 from myrmidon.store.db import Db, open_db
-from myrmidon.store.migrate import migrate
+from myrmidon.store.migrate import migrate, shipped, verify
 
 MAIN = "myrmidon.db"
 LOGS = "myrmidon.db-logs"
@@ -53,10 +53,10 @@ def backup(settings: Settings, folder: Path) -> About:
     """Copy everything into a new folder; it appears under its name only when it is complete."""
     if folder.exists():
         raise StoreRefused(f"{folder} is there already. Give the backup a new folder.")
+    url, log_url = map(_existing, (settings.database_url, settings.log_database_url))
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        url, log_url = settings.database_url, settings.log_database_url
         # The logs come last: then no task of the copy lacks what it had written by then.
         for one, name, is_log in ((url, MAIN, False), (log_url, LOGS, True)):
             _export(one, fresh / name, logs_only=is_log, durable=settings.durable)
@@ -93,19 +93,19 @@ def restore(settings: Settings, folder: Path, *, replace: bool = False) -> About
     about = _read_about(folder)
     for name in (MAIN, LOGS):
         sqlite.check_file(folder / name)
-    if settings.database_url.startswith("sqlite:"):
-        _restore_files(settings, folder, replace=replace)
-    else:
-        with ExitStack() as kept:
-            main, log = (
-                kept.enter_context(_opened(f"sqlite:///{_copied(kept, folder / name)}")) for name in (MAIN, LOGS)
-            )
-            target = kept.enter_context(_opened(settings.database_url, durable=settings.durable))
-            for one in (main, log, target):  # the backup may be that of an earlier release
-                migrate(one, clock())
-            _check_unused(target)
-            copy(main, target, logs=False)
-            copy(log, target, logs=True)
+    urls = (settings.database_url, settings.log_database_url)
+    for path in (url.removeprefix("sqlite:///") for url in urls if url.startswith("sqlite:")):
+        Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if len(set(urls)) == 2 and all(url.startswith("sqlite:") for url in urls):
+        _restore_files(dict(zip(urls, (MAIN, LOGS), strict=True)), folder, replace=replace)
+        return about
+    with ExitStack() as opened:
+        main, log = (f"sqlite:///{_copied(opened, folder / name)}" for name in (MAIN, LOGS))
+        source = _open_both(opened, main, log)
+        target = _open_both(opened, *urls, durable=settings.durable)
+        for one in (*source, *target):  # the backup may be that of an earlier release
+            migrate(one, clock())
+        _copy_both(source, target)
     return about
 
 
@@ -122,24 +122,22 @@ def _copied(kept: ExitStack, path: Path) -> Path:
     return Path(shutil.copy2(path, place / path.name))
 
 
-def _restore_files(settings: Settings, folder: Path, *, replace: bool) -> None:
-    urls = {settings.database_url: MAIN, settings.log_database_url: LOGS}
+def _restore_files(urls: dict[str, str], folder: Path, *, replace: bool) -> None:
     targets = {Path(url.removeprefix("sqlite:///")): folder / name for url, name in urls.items()}
     with ExitStack() as held:
         for target in targets:
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             held.enter_context(sqlite.lock(str(target)))  # refused while a server has it; it need not be sound
-        present = [(target, part) for target in targets for part in PARTS if Path(f"{target}{part}").exists()]
+        present = [target for target in targets if target.exists()]
         if present and not replace:
             raise StoreRefused(
-                f"{''.join(map(str, present[0]))} is there already. Say that it shall be replaced, or name another"
-                " data folder."
+                f"{present[0]} is there already. Say that it shall be replaced, or name another data folder."
             )
         copies = [(_fresh_copy(held, source, target), target) for target, source in targets.items()]
         suffix = f".before-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
-        for target, part in present:  # the parts keep their endings: whoever opens the old file finds them
-            Path(f"{target}{part}").rename(f"{target}{suffix}{part}")
         for fresh, target in copies:
+            for part in PARTS:  # each keeps its ending: whoever opens the old file finds what belongs to it
+                if Path(f"{target}{part}").exists():
+                    Path(f"{target}{part}").rename(f"{target}{suffix}{part}")
             fresh.rename(target)
             _to_disk(target.parent)
         for target in targets:
@@ -159,31 +157,71 @@ def _fresh_copy(held: ExitStack, source: Path, target: Path) -> Path:
 # ---------------------------------------------------------------- the move
 
 
-def copy_db(from_url: str, to_url: str, *, durable: bool = True) -> dict[str, Copied]:
+def copy_db(
+    from_url: str, to_url: str, *, from_logs: str | None = None, to_logs: str | None = None, durable: bool = True
+) -> dict[str, Copied]:
     """Move an installation to another, empty database; how much each table had. No server may use either.
 
-    The source is left as it is: until the new one has proved itself, it is the best backup.
+    ``from_logs`` and ``to_logs`` are what the setting ``log_database`` says on each side, if it says anything. The
+    source is left as it is: until the new one has proved itself, it is the best backup.
     """
     with ExitStack() as opened:
-        source = opened.enter_context(_opened(from_url, durable=durable))
-        source_logs = _logs_of(opened, from_url, source, durable=durable)
-        target = opened.enter_context(_opened(to_url, durable=durable))
-        target_logs = _logs_of(opened, to_url, target, durable=durable)
-        for one in (source, target, target_logs):
+        source = _open_both(opened, _existing(from_url), _logs_of(from_url, from_logs), durable=durable)
+        for one in source:
+            if len(verify(one)) == len(shipped()):
+                raise StoreRefused("There is no installation in the source: it has none of the tables.")
             migrate(one, clock())
-        for one in (source, target):
-            _check_unused(one)
-        done = copy(source, target, logs=False)
-        return done | copy(source_logs, target_logs, logs=True)
+        _check_unused(source[0])
+        if from_logs is None:
+            _check_logs_found(*source)
+        target = _open_both(opened, to_url, to_logs or logs.log_url(to_url), durable=durable)
+        for one in target:
+            migrate(one, clock())
+        return _copy_both(source, target)
 
 
-def _logs_of(opened: ExitStack, url: str, db: Db, *, durable: bool) -> Db:
-    log_url = logs.log_url(url)
+def _logs_of(url: str, log_url: str | None) -> str:
+    """Where the logs of a source lie. Its own file, if it has none for them: then none were written."""
+    if log_url is not None:
+        return _existing(log_url)
+    usual = logs.log_url(url)
+    return usual if _is_there(usual) else url
+
+
+def _check_logs_found(db: Db, log_db: Db) -> None:
+    """Logs that lie elsewhere must not be left behind without a word."""
+    if db.read(run_views.any_output) and not log_db.read(lambda tx: logs.tasks_after(tx, 0, 1)):
+        raise StoreRefused(
+            "Runs of this installation have written output, but there are no logs beside its database. Where the"
+            " setting log_database names another place, name it as --from-logs too."
+        )
+
+
+def _open_both(opened: ExitStack, url: str, log_url: str, *, durable: bool = True) -> tuple[Db, Db]:
+    """A database and that of its logs, which may be the same."""
+    db = opened.enter_context(_opened(url, durable=durable))
     if log_url == url:
-        return db
-    log_db = opened.enter_context(_opened(log_url, durable=durable, bulk=True))
-    migrate(log_db, clock())
-    return log_db
+        return db, db
+    return db, opened.enter_context(_opened(log_url, durable=durable, bulk=True))
+
+
+def _copy_both(source: tuple[Db, Db], target: tuple[Db, Db]) -> dict[str, Copied]:
+    """Both halves; nothing is copied unless there is room for both."""
+    _check_unused(target[0])
+    check_empty(target[0], logs=False)
+    check_empty(target[1], logs=True)
+    return copy(source[0], target[0], logs=False) | copy(source[1], target[1], logs=True)
+
+
+def _is_there(url: str) -> bool:
+    """Opening an SQLite file makes it; the others say by themselves that there is nothing."""
+    return not url.startswith("sqlite:") or Path(url.removeprefix("sqlite:///")).exists()
+
+
+def _existing(url: str) -> str:
+    if not _is_there(url):
+        raise StoreRefused(f"There is no database {url.removeprefix('sqlite:///')}. Look at how its path is written.")
+    return url
 
 
 def _check_unused(db: Db) -> None:

@@ -71,8 +71,8 @@ def copy(source: Db, target: Db, *, logs: bool) -> dict[str, Copied]:
 
     Nothing counts as copied before all of it is there and counted: each table's rows are compared on both sides.
     """
-    wanted = [table for table in tables() if (table.name in LOG_TABLES) == logs]
-    target.read(lambda tx: _check_empty(tx, wanted))
+    wanted = _half(logs=logs)
+    check_empty(target, logs=logs)
 
     def copy_all(tx: Tx) -> dict[str, Copied]:
         hold_still(tx)
@@ -101,6 +101,16 @@ def hold_still(tx: Tx) -> None:
     """From here on this transaction sees one moment, whatever others do. It must not have read anything yet."""
     for statement in ONE_MOMENT[tx.dialect]:
         tx.run(statement)
+
+
+def check_empty(target: Db, *, logs: bool) -> None:
+    """StoreRefused when there are rows where a copy would go."""
+    target.read(lambda tx: _check_empty(tx, _half(logs=logs)))
+
+
+def _half(*, logs: bool) -> list[Table]:
+    """The tables of the logs, or all others."""
+    return [table for table in tables() if (table.name in LOG_TABLES) == logs]
 
 
 def _check_empty(tx: Tx, wanted: list[Table]) -> None:

@@ -45,6 +45,14 @@ def stats(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], PerformanceS
     }
 
 
+ANY_OUTPUT = "SELECT 1 FROM task_runs WHERE stdout_size > 0 OR stderr_size > 0 LIMIT 1"
+
+
+def any_output(tx: Tx) -> bool:
+    """Whether any run has ended that wrote something, so that there must be logs."""
+    return tx.one(ANY_OUTPUT) is not None
+
+
 class BotRun(Struct, frozen=True):
     """A run of a bot, and the name of its task."""
 

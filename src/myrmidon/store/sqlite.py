@@ -10,6 +10,7 @@ import fcntl
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -244,26 +245,24 @@ def backup_file(path: str, to: Path) -> None:
 
     All pages in one step: a copy in several would begin anew whenever somebody writes in between.
     """
-    source = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
-    copy = sqlite3.connect(to)
     try:
-        source.backup(copy, pages=-1)
-        copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+        with closing(_looking(Path(path))) as source, closing(sqlite3.connect(to)) as copy:
+            source.backup(copy, pages=-1)
+            copy.execute("PRAGMA journal_mode = DELETE").fetchall()
     except sqlite3.Error as error:
         raise StoreUnavailable(f"SQLite cannot copy {path}: {error}.") from error
-    finally:
-        copy.close()
-        source.close()
 
 
 def check_file(path: Path) -> None:
     """StoreRefused when a file is no sound database."""
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
-        found = connection.execute("PRAGMA quick_check").fetchone()
+        with closing(_looking(path)) as connection:
+            found = connection.execute("PRAGMA quick_check").fetchone()
     except sqlite3.Error as error:
         raise StoreRefused(f"{path} is not a sound database: {error}.") from error
-    finally:
-        connection.close()
     if found != ("ok",):
         raise StoreRefused(f"{path} is not a sound database: {found[0]}.")
+
+
+def _looking(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)

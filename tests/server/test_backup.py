@@ -152,6 +152,22 @@ def test_a_damaged_database_is_replaced(installation, tmp_path):
     assert the_old_one(installation).read_bytes() == damage
 
 
+def test_data_and_backups_are_for_their_owner_alone_whatever_the_folder_allows(tmp_path):
+    (tmp_path / "open").mkdir(mode=0o755)
+    with live_server(folder=tmp_path / "open"):
+        backup(settings_at(tmp_path / "open"), tmp_path / "copy")
+        made = [*(tmp_path / "open").glob("myrmidon.db*"), *(tmp_path / "copy").glob("myrmidon.db*")]
+        names = {f"myrmidon.db{part}" for logs in ("", "-logs") for part in (logs, f"{logs}-wal", f"{logs}.lock")}
+        assert names <= {path.name for path in made}
+        assert {oct(path.stat().st_mode & 0o777) for path in made} == {"0o600"}
+    (tmp_path / "new").mkdir(mode=0o755)
+    restore(settings_at(tmp_path / "new"), tmp_path / "copy")
+    assert {oct(path.stat().st_mode & 0o777) for path in (tmp_path / "new").iterdir()} == {"0o600"}
+    (tmp_path / "new" / "myrmidon.db").chmod(0o640)
+    with inside(tmp_path / "new"):
+        assert (tmp_path / "new" / "myrmidon.db-wal").stat().st_mode & 0o777 == 0o640
+
+
 def test_what_is_no_backup_is_refused_and_nothing_is_touched(installation, tmp_path):
     backup(settings_at(installation), tmp_path / "copy")
     with pytest.raises(StoreRefused):

@@ -148,8 +148,9 @@ def _fresh_copy(held: ExitStack, source: Path, target: Path) -> Path:
     """All of it beside its place before anything is moved: a full disk then leaves what there was."""
     fresh = target.with_name(f".{target.name}.restoring")
     held.callback(fresh.unlink, missing_ok=True)
-    shutil.copy2(source, fresh)
-    fresh.chmod(0o600)
+    fresh.unlink(missing_ok=True)  # of an attempt that was killed
+    sqlite.make_private(fresh)
+    shutil.copyfile(source, fresh)
     _to_disk(fresh)
     return fresh
 

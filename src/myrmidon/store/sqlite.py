@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import re
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -53,6 +54,7 @@ for _enumeration in (TaskState, RunState, JobState, RequiresPolicy, FailurePolic
 OLDEST = (3, 35, 0)
 WITHOUT_WAL_RACE = (3, 51, 3)
 BUSY_TIMEOUT_S = 5.0
+PRIVATE = 0o600
 WRITER_CACHE_KIB = 16 << 10
 """Holds the heads of a thousand deep queues, which every claim of a bot that serves them looks at."""
 BULK_PAGE = 16 << 10
@@ -96,6 +98,8 @@ class Sqlite:
         mode = "rwc" if writer else "ro"
         file = Path(self.path).absolute().as_uri()
         target = f"{file}?mode={mode}" if self.readers else self.path
+        if writer and self.readers:
+            make_private(Path(self.path))
         try:
             connection = sqlite3.connect(
                 target,
@@ -226,7 +230,7 @@ def _check_version() -> None:
 def lock(path: str) -> IO[bytes]:
     """Keeps others from a file, be it there or not, until it is closed or this process ends, however that ends."""
     try:
-        held = Path(f"{path}.lock").open("ab")  # noqa: SIM115 - kept open on purpose
+        held = os.fdopen(os.open(f"{path}.lock", os.O_WRONLY | os.O_CREAT, PRIVATE), "ab")
     except OSError as error:
         raise StoreUnavailable(f"SQLite cannot open {path}: {error}.") from error
     try:
@@ -240,11 +244,21 @@ def lock(path: str) -> IO[bytes]:
     return held
 
 
+def make_private(path: Path) -> None:
+    """Make an empty file for its owner alone: it will hold keys. SQLite gives those beside it the same rights.
+
+    One that is there is not even opened: closing it again would take away the locks that SQLite has on it.
+    """
+    with suppress(OSError):  # SQLite will say what is wrong with the place
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+
+
 def backup_file(path: str, to: Path) -> None:
     """Copy a file as it is at one moment while others write it; nobody waits for it.
 
     All pages in one step: a copy in several would begin anew whenever somebody writes in between.
     """
+    make_private(to)
     try:
         with closing(_looking(Path(path))) as source, closing(sqlite3.connect(to)) as copy:
             source.backup(copy, pages=-1)

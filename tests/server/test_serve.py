@@ -236,7 +236,9 @@ def test_wrong_settings_end_the_start_with_all_problems():
 # ---------------------------------------------------------------- TLS
 
 
-def test_tls_by_settings(tmp_path):
+@pytest.fixture
+def tls(tmp_path) -> dict[str, Any]:
+    """A certificate and its key, as settings."""
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
          "-keyout", tmp_path / "key", "-out", tmp_path / "certificate"],
@@ -244,8 +246,11 @@ def test_tls_by_settings(tmp_path):
     )  # fmt: skip
     if made.returncode:
         pytest.skip("there is no openssl here")
-    files: dict[str, Any] = {"tls_certificate": str(tmp_path / "certificate"), "tls_key": str(tmp_path / "key")}
-    with live_server(**files) as server:
+    return {"tls_certificate": str(tmp_path / "certificate"), "tls_key": str(tmp_path / "key")}
+
+
+def test_tls_by_settings(tls, tmp_path):
+    with live_server(**tls) as server:
         assert server.get("/api/v1/server")[0] == 200
         context = ssl.create_default_context(cafile=str(tmp_path / "certificate"))
         with (
@@ -253,6 +258,22 @@ def test_tls_by_settings(tmp_path):
             context.wrap_socket(raw, server_hostname="localhost") as wrapped,
         ):
             assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
+
+
+@pytest.mark.parametrize("odd", ["locked", "swapped"])
+def test_a_certificate_that_cannot_be_used_ends_the_start_before_anything_is_told(tls, tmp_path, odd):
+    if odd == "locked":
+        lock = ["openssl", "rsa", "-aes256", "-passout", "pass:x", "-in", tls["tls_key"], "-out", tmp_path / "locked"]
+        subprocess.run(lock, capture_output=True, check=True)
+        tls["tls_key"] = str(tmp_path / "locked")
+    else:
+        tls["tls_certificate"] = tls["tls_key"]
+    command = [sys.executable, "-m", "myrmidon.server.serve", "--data-dir", str(tmp_path / "data"), "--port", "0"]
+    flags = ["--tls-certificate", tls["tls_certificate"], "--tls-key", tls["tls_key"]]
+    done = subprocess.run([*command, *flags], capture_output=True, timeout=30, check=False, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"tls_certificate" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 # ---------------------------------------------------------------- a database that goes away

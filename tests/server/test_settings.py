@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -109,7 +110,25 @@ def test_a_file_that_is_not_there_or_not_toml_is_told(tmp_path):
         ({"allow": [{"network": "10.0.0.0/8"}]}, "--allow"),
         ({"pools": {"p": {"task_order": "lifo", "ageing_s": 5}}}, "pools.p.ageing_s"),
         ({"database": "sqlite:///:memory:"}, "database"),
+        ({"database": "sqlite:///"}, "database"),
+        ({"tls_certificate": __file__, "tls_key": __file__}, "tls_certificate"),
+        ({"public_url": "https://x y"}, "public_url"),
+        ({"public_url": "https://[x"}, "public_url"),
+        ({"public_url": "https://x/a b"}, "public_url"),
+        ({"allowed_origins": ["https://x:port"]}, "allowed_origins"),
+        ({"allowed_hosts": ["http://x.y"]}, "allowed_hosts"),
+        ({"allowed_hosts": ["::1"]}, "allowed_hosts"),
+        ({"default_group": ""}, "default_group"),
+        ({"default_group": " x "}, "default_group"),
+        ({"allow": [{"network": "10.0.0.0/8", "name": "a", "role": "user", "group": " x"}]}, "allow.group"),
+        ({"quota": {"pending_tasks": -1}}, "quota.pending_tasks"),
+        ({"quotas": {"g": {"pending_bytes": -1}}}, "quotas.g.pending_bytes"),
+        ({"quotas": {"": {}}}, "quotas"),
+        ({"pools": {"": {}}}, "pools"),
+        ({"pools": {"p": {"ageing_s": 10**9}}}, "pools.p.ageing_s"),
         ({"stop_s": -1}, "stop_s"),
+        ({"heartbeat_s": 1e300}, "heartbeat_s"),
+        ({"dead_after_s": 10**20}, "dead_after_s"),
         (
             {"host": "0.0.0.0", "plain_http": True, "allow": [{"network": "10.0.0.0/8", "name": "a", "role": "admin"}]},
             "allowed_hosts",
@@ -118,6 +137,27 @@ def test_a_file_that_is_not_there_or_not_toml_is_told(tmp_path):
 )
 def test_what_is_unsafe_or_contradicts_itself_is_refused(given, path):
     assert path in problems_of(flags=given)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_what_is_no_number_is_refused_wherever_a_number_stands(tmp_path, value):
+    path = tmp_path / "odd.toml"
+    numbers = {name for name, kind in get_type_hints(Settings).items() if kind is float}
+    path.write_text("".join(f"{name} = {value}\n" for name in numbers))
+    assert set(problems_of(str(path))) == numbers
+
+
+def test_every_number_has_its_range():
+    numbers = {name for name, kind in get_type_hints(Settings).items() if kind in (int, float)}
+    given: dict[str, Any] = dict.fromkeys(numbers, 10**30)
+    assert {problem.path for problem in check(Settings(**given))} == numbers
+
+
+def test_addresses_with_ports_and_of_all_kinds_are_fine():
+    hosts = ["a", "a.b-c.example:8910", "10.0.0.1", "[::1]", "[fe80::1]:80"]
+    urls = ["https://a.example", "http://[::1]:8910/below", "https://10.0.0.1:1"]
+    for url in urls:
+        read_settings(environment={}, flags={"public_url": url, "allowed_hosts": hosts, "allowed_origins": urls})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])

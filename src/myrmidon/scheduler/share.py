@@ -26,14 +26,21 @@ _STORED_LIMIT = 64 << 20
 _ADDRESS_LIMIT = 40
 
 
+NAME = f"1 to {_NAME_LIMIT} characters without spaces at the ends"
+
+
+def is_name(text: str) -> bool:
+    """Whether a resource group may be called so."""
+    return 0 < len(text) <= _NAME_LIMIT and "\x00" not in text and text == text.strip()
+
+
 def create_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource, group_id: int | None = None) -> ResourceGroup:
     """A new resource group; the same name again is refused.
 
     A call that is repeated says the same ``group_id`` again and gets the group that it has made.
     """
-    if not 0 < len(external_id) <= _NAME_LIMIT or "\x00" in external_id or external_id != external_id.strip():
-        allowed = f"1 to {_NAME_LIMIT} characters without spaces at the ends"
-        raise InvalidRequest([Problem("external_id", external_id[:100], allowed, "length")])
+    if not is_name(external_id):
+        raise InvalidRequest([Problem("external_id", external_id[:100], NAME, "length")])
     group = ResourceGroup(ids.next(now) if group_id is None else group_id, external_id, now, 0)
     if not jobs.insert_group(tx, group):
         known = jobs.group(tx, external_id)

@@ -110,9 +110,10 @@ class Listener(HttpToolsProtocol):
 class Listening(uvicorn.Server):
     """uvicorn, stopped by our own hand: who waits is answered before connections are closed."""
 
-    def __init__(self, config: uvicorn.Config, door: Door) -> None:
+    def __init__(self, config: uvicorn.Config, door: Door, url: str) -> None:
         super().__init__(config)
         self._door = door
+        self._url = url
         self.failed = False
 
     @contextmanager
@@ -138,6 +139,10 @@ class Listening(uvicorn.Server):
             self.failed = True
             self.should_exit = True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        tell(self._url)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._door.stopping = True
         self._door.hub.stop()
@@ -158,12 +163,11 @@ def run_server(settings: Settings) -> int:
         wrote = make_admin_token(door.db, settings.folder, now=door.now(), ids=door.ids)
         if wrote is not None:
             log.info("made the first administrator's token", file=str(wrote))
-        server = Listening(_listener(door), door)
+        server = Listening(_listener(door), door, url_of(settings, sock))
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GARBAGE_EVERY)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        tell(url_of(settings, sock))
         with asyncio.Runner(loop_factory=_loop) as runner:
             runner.run(_serve(server, door, sock))
     finally:

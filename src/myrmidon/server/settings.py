@@ -1,7 +1,7 @@
 """Settings: defaults, a TOML file, the environment and flags, each stronger than the one before.
 
 Names are the same everywhere: ``public_url`` in the file, ``MYRMIDON_PUBLIC_URL`` in the environment (lists and
-tables as JSON) and ``--public-url`` as a flag. Reading settings opens nothing; every problem is told at once.
+tables as JSON) and ``--public-url`` as a flag. Reading settings opens no database; every problem is told at once.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import ssl
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,13 +17,14 @@ from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from myrmidon.model.checks import DEFAULT_LIMITS, Limits, show_value
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_to_run import FIFO, LIFO
 from myrmidon.scheduler.policy import DAY, SECOND, Rules
+from myrmidon.scheduler.share import NAME, is_name
 from myrmidon.store import log as logs
 
 PREFIX = "MYRMIDON_"
@@ -251,52 +253,48 @@ def _built(given: Mapping[str, tuple[str, object]], problems: list[Problem]) -> 
 
 
 _TYPES: dict[str, Any] = get_type_hints(Settings)
-_AT_LEAST: dict[str, float] = {
-    "body_limit": 1024,
-    "large_body_limit": 1024,
-    "header_timeout_s": 0.1,
-    "body_timeout_s": 0.1,
-    "most_connections": 1,
-    "most_calls": 1,
-    "failed_attempts": 1,
-    "default_deadline_s": 1,
-    "start_within_s": 1,
-    "shortest_lease_s": 1,
-    "shortest_timeout_s": 1,
-    "dead_after_s": 1,
-    "retention_days": 1,
-    "dedupe_days": 0,
-    "log_mib": 1,
-    "sweep_s": 0.01,
-    "poll_s": 0,
-    "heartbeat_s": 0.01,
-    "canary_percent": 0,
-    "canary_s": 0,
-    "release_grace_s": 1,
-    "stop_s": 0,
+_A_DAY, _A_MONTH, _A_CENTURY = 86_400, 30 * 86_400, 36_500
+_RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65_535),
+    "body_limit": (1024, 1 << 30),
+    "large_body_limit": (1024, 1 << 30),
+    "header_timeout_s": (0.1, 3600),
+    "body_timeout_s": (0.1, 3600),
+    "most_connections": (1, 1_000_000),
+    "most_calls": (1, 1_000_000),
+    "failed_attempts": (1, 1_000_000),
+    "default_deadline_s": (1, 12 * _A_MONTH),
+    "start_within_s": (1, _A_DAY),
+    "shortest_lease_s": (1, DEFAULT_LIMITS.lease_default_s),  # what a task gets that asks for none
+    "shortest_timeout_s": (1, DEFAULT_LIMITS.execution_timeout_max_s),
+    "dead_after_s": (1, _A_MONTH),
+    "retention_days": (1, _A_CENTURY),
+    "dedupe_days": (0, _A_CENTURY),
+    "log_mib": (1, 1 << 20),
+    "sweep_s": (0.01, 3600),
+    "poll_s": (0, 3600),
+    "heartbeat_s": (0.01, DEFAULT_LIMITS.lease_max_s),
+    "canary_percent": (0, 100),
+    "canary_s": (0, _A_MONTH),
+    "release_grace_s": (1, _A_MONTH),
+    "stop_s": (0, 3600),
 }
 
 
 def check(settings: Settings) -> list[Problem]:
     """Everything that is wrong with settings that could be read; what ``myrmidon config check`` shows."""
     problems = [
-        Problem(name, str(getattr(settings, name)), f"{least} or more", "range")
-        for name, least in _AT_LEAST.items()
-        if getattr(settings, name) < least
+        Problem(name, str(getattr(settings, name)), f"{least} to {most}", "range")
+        for name, (least, most) in _RANGES.items()
+        if not least <= getattr(settings, name) <= most  # so, because nothing is true of what is not a number
     ]
-    if not 0 <= settings.port <= 65535:
-        problems.append(Problem("port", str(settings.port), "0 (any free one) to 65535", "range"))
-    if settings.shortest_lease_s > DEFAULT_LIMITS.lease_default_s:
-        allowed = f"{DEFAULT_LIMITS.lease_default_s} or less: what a task gets that asks for none"
-        problems.append(Problem("shortest_lease_s", str(settings.shortest_lease_s), allowed, "range"))
-    if settings.canary_percent > 100:
-        problems.append(Problem("canary_percent", str(settings.canary_percent), "0 to 100", "range"))
     if settings.log_level not in LOG_LEVELS:
         problems.append(Problem("log_level", settings.log_level, ", ".join(LOG_LEVELS), "choice"))
     problems += _check_database("database", settings.database_url)
     problems += _check_database("log_database", settings.log_database_url)
     problems += _check_address(settings)
     problems += _check_networks(settings)
+    problems += _check_groups(settings)
     problems += _check_pools(settings)
     return problems
 
@@ -305,28 +303,59 @@ def _check_database(name: str, url: str) -> list[Problem]:
     scheme = url.partition(":")[0]
     if scheme not in ("sqlite", "postgresql", "postgres", "mysql", "mariadb"):
         return [Problem(name, scheme, "sqlite:///path, postgresql://... or mysql://...", "choice")]
-    if scheme == "sqlite" and (not url.startswith("sqlite:///") or ":memory:" in url):
+    if scheme == "sqlite" and (
+        not url.removeprefix("sqlite:///") or not url.startswith("sqlite:///") or ":memory:" in url
+    ):
         return [Problem(name, url, "sqlite:/// and the path of a file", "syntax")]
     return []
 
 
 def _check_address(settings: Settings) -> list[Problem]:
-    problems = []
-    if bool(settings.tls_certificate) != bool(settings.tls_key):
-        problems.append(Problem("tls_key", settings.tls_key, "both tls_certificate and tls_key, or none", "missing"))
-    for name in ("tls_certificate", "tls_key"):
-        path = getattr(settings, name)
-        if path and not os.access(path, os.R_OK):
-            problems.append(Problem(name, path, "a file that can be read", "file"))
+    problems = _check_tls(settings.tls_certificate, settings.tls_key)
     if not settings.local and not settings.tls_certificate and not settings.plain_http:
         allowed = "an address of this machine, or tls_certificate and tls_key, or plain_http = true behind a proxy"
         problems.append(Problem("host", settings.host, allowed, "unsafe"))
-    for name, urls in (("public_url", [settings.public_url]), ("allowed_origins", settings.allowed_origins)):
-        for url in urls:
-            parts = urlsplit(url)
-            if url and (parts.scheme not in ("http", "https") or not parts.hostname):
-                problems.append(Problem(name, url, "http://host or https://host", "syntax"))
+    urls = [("public_url", settings.public_url)] if settings.public_url else []
+    urls += [("allowed_origins", url) for url in settings.allowed_origins]
+    problems += [Problem(name, url, "http://host or https://host", "syntax") for name, url in urls if not _is_url(url)]
+    allowed = "the name or the address of a host alone, such as myrmidon.example or [::1]"
+    problems += [
+        Problem("allowed_hosts", host, allowed, "syntax")
+        for host in settings.allowed_hosts
+        if not _HOST.fullmatch(host)
+    ]
     return problems
+
+
+def _check_tls(certificate: str, key: str) -> list[Problem]:
+    """The files are read as the server will read them; it has nobody to ask for a password."""
+    named = (("tls_certificate", certificate), ("tls_key", key))
+    problems = [
+        Problem(name, path, "a file that can be read", "file")
+        for name, path in named
+        if path and not os.access(path, os.R_OK)
+    ]
+    if bool(certificate) != bool(key):
+        problems.append(Problem("tls_key", key, "both tls_certificate and tls_key, or none", "missing"))
+    if problems or not certificate:
+        return problems
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        allowed = f"a certificate chain in PEM, and as tls_key its key without a password ({error})"
+        return [Problem("tls_certificate", certificate, allowed, "file")]
+    return []
+
+
+_HOST = re.compile(r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(_HOST.fullmatch(parts.netloc)) and not re.search(r"\s", url)
 
 
 def _check_networks(settings: Settings) -> list[Problem]:
@@ -349,13 +378,30 @@ def _check_networks(settings: Settings) -> list[Problem]:
     return problems
 
 
+def _check_groups(settings: Settings) -> list[Problem]:
+    """Names of resource groups, and how much they may have waiting."""
+    named = [("default_group", settings.default_group), *(("quotas", name) for name in settings.quotas)]
+    named += [("allow.group", entry.group) for entry in settings.allow if entry.group]
+    problems = [Problem(where, show_value(name), NAME, "length") for where, name in named if not is_name(name)]
+    for where, quota in [
+        ("quota", settings.quota),
+        *((f"quotas.{name}", one) for name, one in settings.quotas.items()),
+    ]:
+        for field, most in to_builtins(quota).items():
+            if most < 0:
+                problems.append(Problem(f"{where}.{field}", str(most), "0 or more", "range"))
+    return problems
+
+
 def _check_pools(settings: Settings) -> list[Problem]:
     problems = []
     for name, pool in settings.pools.items():
+        if not is_name(name):
+            problems.append(Problem("pools", show_value(name), NAME, "length"))
         if pool.task_order not in (FIFO, LIFO):
             problems.append(Problem(f"pools.{name}.task_order", pool.task_order, f"{FIFO} or {LIFO}", "choice"))
-        if pool.ageing_s < 0 or (pool.ageing_s and pool.task_order == LIFO):
-            allowed = "0 or more seconds, and 0 with lifo: ageing serves the oldest first"
+        if not 0 <= pool.ageing_s <= _A_MONTH or (pool.ageing_s and pool.task_order == LIFO):
+            allowed = f"0 to {_A_MONTH} seconds, and 0 with lifo: ageing serves the oldest first"
             problems.append(Problem(f"pools.{name}.ageing_s", str(pool.ageing_s), allowed, "contradiction"))
     return problems
 

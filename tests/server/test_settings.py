@@ -160,6 +160,19 @@ def test_addresses_with_ports_and_of_all_kinds_are_fine():
         read_settings(environment={}, flags={"public_url": url, "allowed_hosts": hosts, "allowed_origins": urls})
 
 
+@pytest.mark.parametrize("place", ["environment", "file", "flag"])
+def test_what_stands_behind_an_unknown_name_is_not_shown(tmp_path, place):
+    (tmp_path / "slip.toml").write_text('databse = "secret123"')
+    given: dict[str, dict[str, Any]] = {
+        "environment": {"environment": {"MYRMIDON_ADMIN_TOKN": "secret123"}},
+        "file": {"file": str(tmp_path / "slip.toml")},
+        "flag": {"flags": {"databse": "secret123"}},
+    }
+    (problem,) = problems_of(**given[place]).values()
+    assert problem.code == "unknown"
+    assert "secret123" not in str(problem)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
 def test_this_machine_needs_no_tls(host):
     assert read_settings(environment={}, flags={"host": host}).local

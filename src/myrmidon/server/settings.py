@@ -222,10 +222,15 @@ def _from_environment(environment: Mapping[str, str], problems: list[Problem]) -
         if name == variable or NOT_SETTINGS.fullmatch(name):
             continue
         if name.lower() not in _TYPES:
-            problems.append(Problem(variable, show_value(text), "the name of a setting", "unknown"))
+            problems.append(_unknown(variable))
             continue
         found[name.lower()] = _told_as_text(name.lower(), text)
     return found
+
+
+def _unknown(place: str) -> Problem:
+    """Without what was given there: behind a name with a slip in it may be a secret."""
+    return Problem(place, "an unknown name", "the name of a setting", "unknown")
 
 
 def _told_as_text(name: str, text: str) -> object:
@@ -243,7 +248,7 @@ def _built(given: Mapping[str, tuple[str, object]], problems: list[Problem]) -> 
     good: dict[str, Any] = {}
     for name, (place, value) in given.items():
         if name not in _TYPES:
-            problems.append(Problem(place, show_value(value), "the name of a setting", "unknown"))
+            problems.append(_unknown(place))
             continue
         try:
             good[name] = msgspec.convert(value, _TYPES[name])

@@ -142,6 +142,19 @@ def test_what_is_replaced_after_a_kill_is_kept_whole(tmp_path):
             assert file.execute("SELECT COUNT(*) FROM task_requests").fetchall() == [(5,)]
 
 
+def test_what_restores_in_a_row_put_aside_is_kept_apart(installation, tmp_path):
+    backup(settings_at(installation), tmp_path / "copy")
+    texts = [b"one", b"two", b"three"]
+    for text in texts:
+        for name in ("myrmidon.db", "myrmidon.db-wal"):
+            (installation / name).write_bytes(text)
+        restore(settings_at(installation), tmp_path / "copy", replace=True)
+    mains = [path for path in installation.glob("myrmidon.db.before-*") if not path.name.endswith(("-wal", "-shm"))]
+    assert sorted(path.read_bytes() for path in mains) == sorted(texts)
+    for path in mains:
+        assert path.with_name(f"{path.name}-wal").read_bytes() == path.read_bytes()
+
+
 def test_a_damaged_database_is_replaced(installation, tmp_path):
     backup(settings_at(installation), tmp_path / "copy")
     damage = b"no database " * 1000

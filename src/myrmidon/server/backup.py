@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -133,7 +133,7 @@ def _restore_files(urls: dict[str, str], folder: Path, *, replace: bool) -> None
                 f"{present[0]} is there already. Say that it shall be replaced, or name another data folder."
             )
         copies = [(_fresh_copy(held, source, target), target) for target, source in targets.items()]
-        suffix = f".before-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+        suffix = _new_suffix(targets)
         for fresh, target in copies:
             for part in PARTS:  # each keeps its ending: whoever opens the old file finds what belongs to it
                 if Path(f"{target}{part}").exists():
@@ -142,6 +142,16 @@ def _restore_files(urls: dict[str, str], folder: Path, *, replace: bool) -> None
             _to_disk(target.parent)
         for target in targets:
             sqlite.check_file(target)
+
+
+def _new_suffix(targets: Iterable[Path]) -> str:
+    """For what is put aside: two restores within a second must not mix the parts of what they found."""
+    suffix = at = f".before-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+    number = 1
+    while any(Path(f"{target}{suffix}{part}").exists() for target in targets for part in PARTS):
+        number += 1
+        suffix = f"{at}.{number}"
+    return suffix
 
 
 def _fresh_copy(held: ExitStack, source: Path, target: Path) -> Path:

@@ -134,6 +134,18 @@ def test_a_bot_that_was_buried_twice_is_buried_once(w):
     assert events(w).count("bot_missing") == 1
 
 
+def test_a_bot_that_has_said_goodbye_is_dead_at_once_and_nothing_waits_for_it(w):
+    task = w.submit(wait_for_capacity=False)
+    w.do(fleet.say_goodbye, "b1", session=0)
+    w.carry()
+    assert (w.bot_row("b1").alive, w.state(task)) == (1, "READY"), "that was an earlier process"
+    w.do(fleet.say_goodbye, "b1", session=1)
+    w.carry()
+    assert (w.bot_row("b1").alive, w.state(task)) == (0, "NO_RESOURCE")
+    w.bot("b1", session=2)
+    assert w.bot_row("b1").alive == 1
+
+
 # ---------------------------------------------------------------- quarantine
 
 

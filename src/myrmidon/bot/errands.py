@@ -99,19 +99,20 @@ class Errands:
             self.say_goodbye(f"restarting: {self.why}")
             self.duty.end(keeper.AGAIN)
         elif order == "terminate":
-            self.say_goodbye(f"ended: {self.why}")
+            self.say_goodbye(f"ended: {self.why}", ended=True)
             self.duty.end(0)
         elif order == "reboot":
             self._reboot()
 
-    def say_goodbye(self, message: str) -> None:
-        self._last_words("bot_shutdown", message)
+    def say_goodbye(self, message: str, *, ended: bool = False) -> None:
+        """``ended``: nobody needs to wait for this bot's return."""
+        self._last_words("bot_shutdown", message, ended=ended)
 
-    def _last_words(self, kind: str, message: str) -> None:
+    def _last_words(self, kind: str, message: str, *, ended: bool = False) -> None:
         """The last hook, what is to be said of it, and then what is done."""
         self.standing.hooks.call("on_bot_shutdown", self.standing.bot)
         self.voice.say_waiting()
-        self.voice.say(kind, message)
+        self.voice.say(kind, message, ended=ended)
 
     def _update(self, version: str, signature: str) -> None:
         """Fetch, check and try the new zip; whatever is wrong with it, this one goes on."""

@@ -363,5 +363,5 @@ class Talk:
         if duty.signals > 1:
             self.exchange.kill_current("shutdown", 0.0)
         if duty.running is None and not (duty.finished or duty.refused or self.exchange.letter):
-            self.errands.say_goodbye("ended by a signal")
+            self.errands.say_goodbye("ended by a signal", ended=True)
             duty.end(0)

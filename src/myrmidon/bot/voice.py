@@ -54,12 +54,14 @@ class Voice:
                 self.waiting.appendleft(words)
                 return
 
-    def say(self, kind: str, message: str, bad_release: str = "") -> bool:
+    def say(self, kind: str, message: str, bad_release: str = "", *, ended: bool = False) -> bool:
         """Say it now; False when there was no answer. ``bad_release``: a zip that this bot could not work with."""
         log.info("%s: %s", kind, message)
         body: dict[str, Any] = {"session": self.session, "kind": kind, "message": message[:MOST_CHARS]}
         if bad_release:
             body["bad_release"] = bad_release
+        if ended:
+            body["ended"] = True
         try:
             self.wire.post("/bot/v1/event", body)
         except Refused:

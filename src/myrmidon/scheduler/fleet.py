@@ -328,6 +328,14 @@ def note_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, no
     return True
 
 
+def say_goodbye(tx: Tx, bot_id: str, *, session: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
+    """A bot has ended and will not come back by itself: it counts as dead at once, and nothing waits for it."""
+    turn = Turn(tx, now, ids, rules)
+    bot = _bot(turn, bot_id)
+    if bot.alive and bot.session == session:
+        _let_die(turn, bot)
+
+
 def _bot(turn: Turn, bot_id: str) -> Bot:
     known = bots.read(turn.tx, bot_id)
     if known is None:
@@ -370,12 +378,16 @@ def bury_bot(turn: Turn, bot_id: str) -> bool:
         bot.alarm_at = silent_until if bot.alive else None
         bots.save(turn.tx, bot)
         return False
+    bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_missing")
+    _let_die(turn, bot)
+    return True
+
+
+def _let_die(turn: Turn, bot: Bot) -> None:
     bot.alive = 0
     bot.alarm_at = None
     bots.save(turn.tx, bot)
-    bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_missing")
-    look_at_queues(turn, task_queues.unmatch_bot(turn.tx, bot_id))
-    return True
+    look_at_queues(turn, task_queues.unmatch_bot(turn.tx, bot.id))
 
 
 # ---------------------------------------------------------------- capacity

@@ -143,6 +143,8 @@ class BotEvent(Struct, kw_only=True, frozen=True):
     message: str = ""
     bad_release: str | None = None
     """The digest of a zip that the bot tried and could not live with."""
+    ended: bool = False
+    """The bot is gone, and will not come back by itself."""
 
 
 class LogPlace(Struct, kw_only=True, frozen=True):

@@ -343,6 +343,9 @@ async def event(door: Door, call: Call) -> Noted:
             ids=door.ids,
         )
     )
+    if body.ended:
+        bye = partial(fleet.say_goodbye, session=body.session, now=now, ids=door.ids, rules=door.rules)
+        await door.write(partial(bye, bot_id=bot_id))
     if body.bad_release:
         await rollout.note_failure(door, bot_id, body.bad_release)
     if body.kind == "bot_shutdown":

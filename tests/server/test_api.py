@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import uuid
 from urllib.parse import quote
 
 import pytest
@@ -15,6 +17,7 @@ from myrmidon.server.settings import PoolOrder, Quota
 from myrmidon.store import filters
 from tests.server.doors import a_task, finish
 from tests.server.inside import inside
+from tests.v1 import swarm
 
 
 @pytest.fixture
@@ -283,11 +286,47 @@ def test_a_quota_of_tasks_is_kept_and_freed_again(any_app, monkeypatch):
     assert app.post("/api/v1/tasks", {"tasks": [a_task(), a_task()]}).status == 200
 
 
-def test_a_quota_of_bytes_is_kept(tmp_path):
+def test_who_repeats_a_submit_to_a_full_group_learns_that_it_was_stored(tmp_path, db_url):
+    with inside(tmp_path, db_url, quota=Quota(pending_tasks=2)) as app:
+        key = {"Idempotency-Key": "k1"}
+        made = app.submit(a_task(), a_task(), headers=key)
+        again = app.post("/api/v1/tasks", {"tasks": [a_task(), a_task()]}, headers=key).json["tasks"]
+        assert [(one["task_id"], one["repeated"]) for one in again] == [(task, True) for task in made]
+        other = app.post("/api/v1/tasks", {"tasks": [a_task("other"), a_task()]}, headers=key).json["tasks"]
+        assert (other[0]["error"]["code"], other[1]["task_id"]) == ("request.conflict", made[1])
+        new = {"Idempotency-Key": "k2"}
+        for headers in (new, {}):
+            assert app.post("/api/v1/tasks", {"tasks": [a_task()]}, headers=headers).code == "quota"
+
+
+def test_only_what_is_new_of_a_repeated_list_needs_room(tmp_path):
+    with inside(tmp_path, quota=Quota(pending_tasks=4)) as app:
+        key = {"Idempotency-Key": "k"}
+        bad = {"name": "no command yet"}
+        first = app.post("/api/v1/tasks", {"tasks": [a_task(), a_task(), bad]}, headers=key).json["tasks"]
+        mended = app.submit(a_task(), a_task(), a_task(), headers=key)
+        assert mended[:2] == [one["task_id"] for one in first[:2]]
+        assert app.post("/api/v1/tasks", {"tasks": [a_task()]}).code == "quota"
+
+
+def test_a_repeated_submit_of_v1_to_a_full_group_finds_its_task(tmp_path):
+    with inside(tmp_path, quota=Quota(pending_tasks=1)) as app:
+        body = swarm.a_task("true", request_uuid=str(uuid.uuid4()))
+        first, again = (app.post(f"{swarm.NEW}swarming/v1/tasks/new", body) for _ in range(2))
+        assert (first.status, again.status) == (200, 200)
+        assert first.json["task_id"] == again.json["task_id"]
+        other = swarm.a_task("true", request_uuid=str(uuid.uuid4()))
+        assert app.post(f"{swarm.NEW}swarming/v1/tasks/new", other).status == 429
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_quota_of_bytes_is_kept_however_the_body_is_sent(tmp_path, pieces):
     with inside(tmp_path, quota=Quota(pending_bytes=2000)) as app:
-        body = {"tasks": [a_task("x" * 900)]}
-        headers = {"content-length": "1000"}
-        replies = [app.post("/api/v1/tasks", body, headers=headers) for _ in range(3)]
+        body = json.dumps({"tasks": [a_task("x" * 400)]}).encode()
+        assert 800 < len(body) < 1000
+        size = -(-len(body) // pieces)
+        sent = [body[at : at + size] for at in range(0, len(body), size)]
+        replies = [app.post("/api/v1/tasks", pieces=[*sent, b""]) for _ in range(3)]
         assert [reply.status for reply in replies] == [200, 200, 429]
 
 

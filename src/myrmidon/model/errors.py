@@ -164,7 +164,7 @@ class QuotaExceeded(Overloaded):
 
     code = "quota"
     retry_after_s = 10
-    advice = "Nothing was stored; let some of its tasks end first, or ask for a larger quota."
+    advice = "This call has stored nothing; let some of its tasks end first, or ask for a larger quota."
 
 
 class Stopping(Overloaded):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, NamedTuple
@@ -19,6 +19,7 @@ from myrmidon.server.door import WRITERS, Call, Door, Route
 from myrmidon.server.placing import place
 from myrmidon.server.pool_rules import ruled
 from myrmidon.server.unserved import check_no_files
+from myrmidon.store import task_request
 from myrmidon.store.db import Tx
 
 MANY = 32
@@ -68,7 +69,9 @@ async def submit_tasks(door: Door, call: Call) -> SubmitAnswer:
     body: Submit = call.body
     group = door.group_name(call, body.group)
     group_id = await door.group_id(group)
-    async with door.quotas.room(group, group_id, tasks=len(body.tasks), num_bytes=_size(call)):
+    n = len(body.tasks)
+    known = _known(group_id, lambda: [_key_of(call, number) for number in range(n)])
+    async with door.quotas.room(group, group_id, tasks=n, num_bytes=call.body_size, known=known):
         return SubmitAnswer(await _submit_parts(door, call, group_id, _parts(call)))
 
 
@@ -128,13 +131,19 @@ async def store_drafts(
 ) -> list[Submitted | MyrmidonError]:
     """The way in for tasks that came by another API; one answer or error for each, in order."""
     group_id = await door.group_id(group)
-    async with door.quotas.room(group, group_id, tasks=len(drafts), num_bytes=_size(call)):
+    known = _known(group_id, lambda: [draft.request_key for draft in drafts])
+    async with door.quotas.room(group, group_id, tasks=len(drafts), num_bytes=call.body_size, known=known):
         return await place(door, partial(_store, door, group_id, drafts, now))
 
 
-def _size(call: Call) -> int:
-    announced = call.headers.get("content-length", "")
-    return int(announced) if announced.isdigit() else 0
+def _known(group_id: int, keys: Callable[[], list[str | None]]) -> Callable[[Tx], int]:
+    """Counts the tasks that an earlier call with the same request key has stored."""
+
+    def count(tx: Tx) -> int:
+        given = [key for key in keys() if key is not None]
+        return len(task_request.keys(tx, group_id, given)) if given else 0
+
+    return count
 
 
 def _drafted(door: Door, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:

@@ -207,9 +207,11 @@ class Endpoint:
         if route.waits and (task := asyncio.current_task()):
             # The listener calls it when the connection is lost: nobody then waits for an answer any more.
             scope["gone"] = task.cancel
+        sent = await self._sent(receive, headers) if route.body is not None else b""
         return Call(
             who=who,
-            body=self._decode(await self._sent(receive, headers)) if route.body is not None else None,
+            body=self._decode(sent) if route.body is not None else None,
+            body_size=len(sent),
             query=self._query(asked),
             params=params,
             request_key=key,

@@ -95,6 +95,8 @@ class Call(Struct, kw_only=True):
 
     who: Identity
     body: Any = None
+    body_size: int = 0
+    """How many bytes it had, however it was sent."""
     query: Any = None
     params: dict[str, str] = {}
     request_key: str | None = None

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -20,11 +20,16 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.settings import Quota, Settings
 from myrmidon.store import filters
 from myrmidon.store.db import Tx
-from myrmidon.store.filters import Pending
 
-Read: TypeAlias = Callable[[Callable[[Tx], Pending]], Awaitable[Pending]]
+T = TypeVar("T")
 
 FRESH: Micros = 5 * SECOND
+
+
+class Read(Protocol):
+    """How the database is asked."""
+
+    def __call__(self, fn: Callable[[Tx], T], /) -> Awaitable[T]: ...
 
 
 class Usage(Struct):
@@ -60,9 +65,31 @@ class Quotas:
         self._counts: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def room(self, group: str, group_id: int, *, tasks: int, num_bytes: int) -> AsyncIterator[None]:
-        """Room for these tasks while they are stored; QuotaExceeded when there is none."""
-        usage = await self._let_in(group, group_id, tasks, num_bytes)
+    async def room(
+        self,
+        group: str,
+        group_id: int,
+        *,
+        tasks: int,
+        num_bytes: int,
+        known: Callable[[Tx], int],
+    ) -> AsyncIterator[None]:
+        """Room for these tasks while they are stored; QuotaExceeded when there is none.
+
+        ``known`` counts those that an earlier call has stored: they need no room, and whoever asks for them again
+        must learn that they exist. It is asked only when there is too little room for all.
+        """
+        try:
+            usage = await self._let_in(group, group_id, tasks, num_bytes)
+        except QuotaExceeded:
+            new = tasks - await self._read(known)
+            if new == tasks:
+                raise
+            if new == 0:
+                yield
+                return
+            tasks, num_bytes = new, num_bytes * new // tasks
+            usage = await self._let_in(group, group_id, tasks, num_bytes)
         try:
             yield
         finally:

@@ -227,6 +227,17 @@ def test_a_long_list_without_a_key_is_stored_at_once_or_not_at_all(app, monkeypa
     assert len(calls) == 1
 
 
+def test_the_key_of_a_list_is_no_key_of_a_single_task(app):
+    for key in ("m", "=m", "k" * 250):
+        pair = app.submit(a_task(), a_task(), headers={"Idempotency-Key": key})
+        prefixes = ("", "0:", "1:", "=0:", "==1:")
+        lone = [app.submit(a_task(), headers={"Idempotency-Key": f"{before}{key}"[:256]}) for before in prefixes]
+        assert len({*pair, *(task for (task,) in lone)}) == 7
+        again = [app.submit(a_task(), headers={"Idempotency-Key": f"{before}{key}"[:256]}) for before in prefixes]
+        assert again == lone
+        assert app.submit(a_task(), a_task(), headers={"Idempotency-Key": key}) == pair
+
+
 def test_a_submit_that_only_evaluates_stores_nothing(app):
     answer = app.post("/api/v1/tasks", {"tasks": [a_task(evaluate_only=True)]}).json["tasks"][0]
     assert ("task_id" in answer, answer["state"]) == (False, "WAITING")

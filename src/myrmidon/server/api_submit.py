@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
@@ -27,6 +28,8 @@ MANY = 32
 FIRST_PART, LARGEST_PART = 32, 128
 MOST_AT_ONCE = 10_000
 _LONGEST_KEY = 240
+_NUMBERED = re.compile("=*[0-9]+:")
+"""How the keys of a list's tasks begin."""
 EXAMPLE = {
     "name": "hello",
     "slices": [
@@ -184,8 +187,17 @@ def _read(raw: Raw) -> Any:
 def _key_of(call: Call, number: int) -> str | None:
     key = call.request_key
     if key is None or len(call.body.tasks) == 1:
-        return key
-    return f"{number}:{key if len(key) <= _LONGEST_KEY else sha256(key.encode()).hexdigest()}"
+        return lone_key(key)
+    return f"{number}:{_short(key)}"
+
+
+def lone_key(key: str | None) -> str | None:
+    """The key of a task that comes by itself: whatever it is, it is none that a task of a list gets."""
+    return f"={_short(key)}" if key is not None and _NUMBERED.match(key) else key
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= _LONGEST_KEY else sha256(key.encode()).hexdigest()
 
 
 def _store(door: Door, group_id: int, drafts: Sequence[Draft], now: Micros, tx: Tx) -> list[Submitted | MyrmidonError]:

@@ -15,7 +15,7 @@ from myrmidon.scheduler import submit as submitting
 from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server import v1_messages as v1
 from myrmidon.server import v1_show as show
-from myrmidon.server.api_submit import store_drafts
+from myrmidon.server.api_submit import lone_key, store_drafts
 from myrmidon.server.door import Call, Door
 from myrmidon.server.pool_rules import ruled
 from myrmidon.server.v1_reading import GivenTask, deadline_of, native_request, request_key
@@ -40,7 +40,7 @@ async def new_task(door: Door, call: Call) -> v1.TaskRequestMetadata:
         raw,
         now=now,
         ids=door.ids,
-        request_key=uuid or call.request_key,
+        request_key=uuid or lone_key(call.request_key),
         authenticated=call.who.name,
         limits=door.limits,
         rules=door.rules,

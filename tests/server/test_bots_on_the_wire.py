@@ -77,6 +77,23 @@ def test_a_whole_life_over_http(server):
     assert bot.call("/bot/v1/event", {"session": bot.session, "kind": "bot_shutdown"})[0] == 200
 
 
+def test_output_at_a_place_that_no_log_reaches_is_refused(server):
+    bot = WireBot(server, "far out")
+    bot.dimensions["os"] = ["far out"]
+    bot.shake()
+    submit(server, {**a_task(), "slices": [{"properties": {"dimensions": bot.dimensions, "command": ["true"]}}]})
+    task = bot.work()[0]
+    for offset in ((1 << 50) + 1, 1 << 62, (1 << 63) - 2):
+        status, refused = bot.log(task, 0, offset, b"abc")
+        assert (status, refused["error"]["code"]) == (400, "request.invalid")
+        assert "offset" in json.dumps(refused)
+        ask = {"session": bot.session, "logs": [piece(task, 0, offset, b"abc")]}
+        status, refused = bot.call("/bot/v1/exchange", ask)
+        assert (status, refused["error"]["code"]) == (400, "request.invalid")
+    assert bot.log(task, 0, 1 << 50, b"abc")[1]["length"] == (1 << 50) + 3
+    bot.finish(task)
+
+
 def cut_short(server, bot, path, body, *, read):
     """Send a call and hang up: before the answer, or in the middle of it."""
     data = json.dumps(body).encode()

@@ -24,6 +24,8 @@ from myrmidon.scheduler.report import LogBytes, Outcome, Reply
 _NO_RUN = (0, 0)
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
 Nonce: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST >> 10)]
+Place: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 50)]
+"""Where a log may have a byte: no command writes a petabyte, and what is added to it still is a number."""
 Whole: TypeAlias = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Dollars: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
@@ -104,7 +106,7 @@ class LogPiece(Struct, kw_only=True, frozen=True):
     run: str
     token: str
     stream: Count
-    offset: Count
+    offset: Place
     data: bytes
 
 
@@ -150,7 +152,7 @@ class BotEvent(Struct, kw_only=True, frozen=True):
 class LogPlace(Struct, kw_only=True, frozen=True):
     """Where bytes of a log belong."""
 
-    offset: Count
+    offset: Place
 
 
 # ---------------------------------------------------------------- what the server says

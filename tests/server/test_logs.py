@@ -126,6 +126,49 @@ def test_a_cut_middle_is_shown(small_logs):
     run(story, door)
 
 
+@pytest.mark.parametrize("hole", [95, api_logs.PIECE * 3])
+def test_a_hole_that_nobody_can_fill_any_more_is_told_and_passed(door, hole):
+    async def story():
+        bot, task, task_id = await a_running_task(door)
+        stream = await follow(door, task_id)
+        await anext(stream)
+        await bot.log(task, 0, 0, b"head\n")
+        await bot.log(task, 0, 5 + hole, b"tail after a gap\n")
+        (head,) = followed(await anext(stream))
+        rest = asyncio.ensure_future(_all(stream))
+        await bot.exchange(n=0, reports=[finish(task)])
+        cut, tail, end = followed(await rest)
+        assert (cut[1], cut[2]["offset"], cut[2]["missing"]) == ("cut", 5, hole)
+        assert (tail[1], base64.b64decode(tail[2]["data"])) == ("log", b"tail after a gap\n")
+        assert [event for _, event, _ in followed(await _all(await follow(door, task_id, last=head[0])))] == [
+            "cut", "log", "end",
+        ]  # fmt: skip
+        assert end[1] == "end"
+
+    run(story, door)
+
+
+def test_a_range_that_begins_in_a_hole_says_so_and_goes_on_behind_it(door):
+    async def story():
+        bot, task, task_id = await a_running_task(door)
+        await bot.log(task, 0, 0, b"head\n")
+        await bot.log(task, 0, 100, b"tail after a gap\n")
+        await bot.log(task, 1, 0, b"stderr")
+        for offset, body, after in (
+            (50, api_logs.missing_line(50) + b"tail after", 110),
+            (0, b"head\n" + api_logs.missing_line(95) + b"tail ", 105),
+            (110, b" a gap\nstd", 120),
+        ):
+            got, headers = await read(door, task_id, offset=offset, limit=10)
+            assert (got, headers["x-log-next"], headers["x-log-length"]) == (body, str(after), "123")
+        shown = await door.read_log(
+            lambda tx: api_logs.read_output(tx, *parse_id(task["run"]), offset=50, length=10, both=False)
+        )
+        assert shown == api_logs.missing_line(50) + b"tail after"
+
+    run(story, door)
+
+
 def test_a_followed_log_grows_until_the_task_ends_and_goes_on_where_it_was_cut(door):
     async def story():
         bot, task, task_id = await a_running_task(door)

@@ -1,7 +1,8 @@
 """Logs by byte range and as they grow.
 
-stdout and stderr are kept apart, each with offsets of its own. A log over its limit has lost its middle; where
-bytes are missing, a range has a line that says how many, and a stream an event of its own.
+stdout and stderr are kept apart, each with offsets of its own. A log over its limit has lost its middle, and what a
+bot could not send leaves a hole; where bytes are missing, a range has a line that says how many, and a stream an event
+of its own.
 """
 
 from __future__ import annotations
@@ -245,7 +246,7 @@ class Follower:
             task, run = await self._door.read(self._look)
             if task is None:
                 return b"", False
-            pieces = await self._more()
+            pieces = await self._more(ended=run is None or not run.live)
             if pieces:
                 return b"".join(pieces), True
             if run is not None and not run.live and self._run < task.run_number and not self._only_run:
@@ -272,11 +273,11 @@ class Follower:
             return run is None or not run.live
         return task.final
 
-    async def _more(self) -> list[bytes]:
+    async def _more(self, *, ended: bool) -> list[bytes]:
         if not self._run:
             return []
         found = await self._door.read_log(self._read)
-        return [piece for stream, parts, info in found for piece in self._shown(stream, parts, info)]
+        return [piece for stream, parts, info in found for piece in self._shown(stream, parts, info, ended=ended)]
 
     def _read(self, tx: Tx) -> list[tuple[int, list[LogPart], LogInfo]]:
         read = []
@@ -290,13 +291,13 @@ class Follower:
                 read.append((stream, parts, info))
         return read
 
-    def _shown(self, stream: int, parts: Sequence[LogPart], info: LogInfo) -> list[bytes]:
-        """Events for stored bytes. A gap that was not cut may still be filled: the stream waits in front of it."""
+    def _shown(self, stream: int, parts: Sequence[LogPart], info: LogInfo, *, ended: bool) -> list[bytes]:
+        """Events for stored bytes. Until the run has ended, a gap that was not cut may be filled: the stream waits."""
         shown = []
         for part in parts:
             missing = part.start - self._offsets[stream]
             if missing > 0:
-                if not _in_cut(info, self._offsets[stream]):
+                if not ended and not _in_cut(info, self._offsets[stream]):
                     break
                 shown.append(self._event("cut", stream, {"offset": self._offsets[stream], "missing": missing}))
             data = {"offset": part.start, "data": b64encode(part.content).decode()}

@@ -55,6 +55,11 @@ BEFORE = """
      WHERE task_id = :task_id AND run = :run AND stream = :stream AND start_at < :low
      ORDER BY start_at DESC LIMIT 1
 """
+NEXT = """
+    SELECT start_at FROM log_chunks
+     WHERE task_id = :task_id AND run = :run AND stream = :stream AND start_at >= :low
+     ORDER BY start_at LIMIT 1
+"""
 SIZES_FROM = """
     SELECT start_at, length(content) FROM log_chunks
      WHERE task_id = :task_id AND run = :run AND stream = :stream AND start_at >= :low AND start_at < :high
@@ -153,16 +158,25 @@ def _end_of_head(tx: Tx, where: dict[str, int], head: int) -> int:
 
 
 def read(tx: Tx, task_id: int, run: int, *, stream: int, start: int, length: int) -> list[LogPart]:
-    """The stored bytes of a range, in order, each part with how much is missing before it."""
+    """The stored bytes of a range, in order, each part with how much is missing before it.
+
+    Of a range with nothing in it, as many bytes of what comes behind it: a hole has an end, however long it is.
+    """
     where = {"task_id": task_id, "run": run, "stream": stream}
-    end = start + length
+    parts = _between(tx, where, start, start + length, at=start)
+    if parts:
+        return parts
+    later = tx.one(NEXT, **where, low=start + length)
+    return _between(tx, where, later[0], later[0] + length, at=start) if later else []
+
+
+def _between(tx: Tx, where: dict[str, int], low: int, end: int, *, at: int) -> list[LogPart]:
     parts = []
-    at = start
-    for begin, stored in tx.all(BEFORE, **where, low=start) + tx.all(OVERLAPPING, **where, low=start, high=end):
-        low, high = max(begin, at), min(begin + len(stored), end)
-        if high > low:
-            parts.append(LogPart(low, bytes(stored[low - begin : high - begin]), low - at))
-            at = high
+    for begin, stored in tx.all(BEFORE, **where, low=low) + tx.all(OVERLAPPING, **where, low=low, high=end):
+        first, last = max(begin, at), min(begin + len(stored), end)
+        if last > first:
+            parts.append(LogPart(first, bytes(stored[first - begin : last - begin]), first - at))
+            at = last
     return parts
 
 

@@ -186,6 +186,16 @@ def test_a_refused_task_leaves_its_key_free(world):
     assert world.submit(key="k")
 
 
+def test_a_key_was_asked_by_one_verb_for_one_thing(world):
+    def asked(verb, key, what):
+        return world.db.write(lambda tx: submit.was_asked(tx, verb, key, what, now=world.now))
+
+    assert [asked(verb, "k", 1) for verb in ("drain", "drain", "cancel", "cancel")] == [False, True, False, True]
+    assert not asked("drain", "another", 2)
+    with pytest.raises(Conflict, match="another drain"):
+        asked("drain", "k", 2)
+
+
 def test_a_submit_whose_commit_is_in_doubt_is_not_done_twice(world):
     drafts = [world.draft(a_task(external_id="x"), request_key="k"), world.draft(a_task())]
     first = world.do(submit.submit, world.group.id, drafts)

@@ -259,6 +259,49 @@ def test_a_task_is_cancelled_killed_and_run_again(app):
     assert app.get(f"{path}/why").json["position"] == 0
 
 
+def test_a_late_copy_of_a_cancel_leaves_alone_what_was_run_again(any_app):
+    app = any_app
+    task, other = app.submit(a_task(), a_task())
+    path, key = f"/api/v1/tasks/{task}", {"Idempotency-Key": "c1"}
+    assert app.post(f"{path}/cancel", headers=key).json["state"] == "CANCELED"
+    assert app.post(f"{path}/cancel", headers=key).json["ok"]
+    assert app.post(f"{path}/rerun").json["generation"] == 2
+    assert app.post(f"{path}/cancel", headers=key).json["state"] == "READY"
+    refused = app.post(f"{path}/cancel", {"kill_running": True}, headers=key)
+    assert (refused.status, refused.code) == (409, "request.conflict")
+    assert app.post(f"/api/v1/tasks/{other}/cancel", headers=key).json["state"] == "CANCELED"
+    assert app.post(f"{path}/cancel", headers={"Idempotency-Key": "c2"}).json["state"] == "CANCELED"
+
+
+def test_a_late_copy_of_what_was_said_of_a_bot_changes_nothing(any_app):
+    app = any_app
+    app.meet_bot()
+    for verb, field, yes, no in (("drain", "draining", True, False), ("quarantine", "reason", "it smells", None)):
+        said = [(yes, "1"), (no, "2"), (yes, "1")]
+        field_shown = "quarantined" if verb == "quarantine" else field
+        answers = [
+            app.post(f"/api/v1/bots/b1/{verb}", {field: value}, headers={"Idempotency-Key": key}).json[field_shown]
+            for value, key in said
+        ]
+        assert answers == [yes, no, no]
+        other = app.post(f"/api/v1/bots/b1/{verb}", {field: no}, headers={"Idempotency-Key": "1"})
+        assert (other.status, other.code) == (409, "request.conflict")
+        assert app.post(f"/api/v1/bots/b1/{verb}", {field: yes}).json[field_shown] == yes
+    assert app.post("/api/v1/bots/b2/drain", {}, headers={"Idempotency-Key": "1"}).code == "not_found"
+    assert app.post("/api/v1/bots/b1/drain", {}, headers={"Idempotency-Key": "1"}).status == 200
+
+
+def test_a_late_copy_of_the_order_of_a_pool_changes_nothing(any_app):
+    app = any_app
+    said = [("lifo", "1"), ("fifo", "2"), ("lifo", "1")]
+    answers = [
+        app.put("/api/v1/pools/p", {"task_order": order}, headers={"Idempotency-Key": key}).json["task_order"]
+        for order, key in said
+    ]
+    assert answers == ["lifo", "fifo", "fifo"]
+    assert app.put("/api/v1/pools/p", {}, headers={"Idempotency-Key": "1"}).code == "request.conflict"
+
+
 def test_a_mass_cancel_means_only_what_has_all_the_tags(app):
     app.submit(a_task(tags=["a:1", "b:1"]), a_task(tags=["a:1"]))
     assert app.post("/api/v1/tasks/cancel", {"tags": ["a:1", "b:1"]}).status == 200

@@ -5,15 +5,15 @@ it with its next word and reports the end, or is given up when it stays silent.
 """
 
 from collections.abc import Sequence
-from hashlib import sha256
 
 from msgspec import Struct, json
 
-from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem
+from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import IdSource, Micros, first_id_at, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.settle import CallOff, settle, stop
+from myrmidon.scheduler.submit import was_asked
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import drain as drains
 from myrmidon.store import task_request
@@ -115,7 +115,7 @@ def cancel_tagged(
     if not tags:
         raise InvalidRequest([Problem("tags", "[]", "at least one tag, so that nobody cancels everything", "required")])
     asked = (sorted(set(tags)), start, end, kill_running)
-    if request_key is not None and _was_asked(tx, request_key, asked, group_id=group_id, now=now):
+    if request_key is not None and was_asked(tx, "cancel", request_key, asked, group_id=group_id, now=now):
         return None
     turn = Turn(tx, now, ids, rules)
     until = first_id_at(min(end, now) if end is not None else now) + (1 << 20)
@@ -125,16 +125,6 @@ def cancel_tagged(
         drain.position = first_id_at(start) - 1
         drains.advance(tx, drain)
     return drain
-
-
-def _was_asked(tx: Tx, request_key: str, what: object, *, group_id: int, now: Micros) -> bool:
-    """Whether a mass cancel came with this key before; Conflict when it was another one."""
-    key, asked = f"cancel:{sha256(request_key.encode()).hexdigest()}", sha256(json.encode(what)).hexdigest()
-    if task_request.insert_keys(tx, [(group_id, key, asked, task_request.NO_SUBJECT, now)]):
-        return False
-    if task_request.keys(tx, group_id, [key])[key][0] != asked:
-        raise Conflict("the request key was used for another cancel")
-    return True
 
 
 def cancel_tagged_on(turn: Turn, drain: Drain) -> None:

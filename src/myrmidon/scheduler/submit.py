@@ -7,6 +7,7 @@ repeated because nobody knows whether it was committed finds its own ids.
 """
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
 from msgspec import Struct, json, structs
 
@@ -157,6 +158,25 @@ def _repeated(
 
 def other_body(key: str) -> Conflict:
     return Conflict(f"the request key {key} was used for another request; use a new key for a new request")
+
+
+def was_asked(
+    tx: Tx,
+    verb: str,
+    request_key: str,
+    what: object,
+    *,
+    now: Micros,
+    group_id: int = task_request.NO_GROUP,
+    subject: int = task_request.NO_SUBJECT,
+) -> bool:
+    """Whether a verb other than submit came with this key before; Conflict if it asked for something else then."""
+    key, asked = f"{verb}:{sha256(request_key.encode()).hexdigest()}", sha256(json.encode(what)).hexdigest()
+    if task_request.insert_keys(tx, [(group_id, key, asked, subject, now)]):
+        return False
+    if task_request.keys(tx, group_id, [key])[key][0] != asked:
+        raise Conflict(f"the request key was used for another {verb}; use a new key for a new request")
+    return True
 
 
 def _same(turn: Turn, draft: Draft, body_hash: str, subject: int) -> Submitted | MyrmidonError:

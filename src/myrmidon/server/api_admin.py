@@ -16,10 +16,11 @@ from myrmidon.model.ids import Micros, created_ms
 from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler import enroll
 from myrmidon.scheduler.policy import SECOND
+from myrmidon.scheduler.submit import was_asked
 from myrmidon.server.auth import digest, new_token, token_text
 from myrmidon.server.cursors import read_cursor, show_cursor
 from myrmidon.server.door import ADMINS, ANYONE, READERS, Answer, Call, Door, Role, Route
-from myrmidon.store import filters
+from myrmidon.store import filters, task_queues, task_request
 from myrmidon.store import job as jobs
 from myrmidon.store import token as tokens
 from myrmidon.store.db import Tx
@@ -41,6 +42,14 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Done(Struct, frozen=True):
     ok: bool = True
+
+
+def is_new(tx: Tx, call: Call, verb: str, about: str, *, now: Micros, subject: int = task_request.NO_SUBJECT) -> bool:
+    """Whether a call is to be carried out: with a request key only once, or a late copy would undo what came after."""
+    if call.request_key is None:
+        return True
+    key = f"{call.who.name}\n{about}\n{call.request_key}"
+    return not was_asked(tx, verb, key, call.body, now=now, subject=subject)
 
 
 # ---------------------------------------------------------------- health
@@ -229,13 +238,17 @@ async def set_pool(door: Door, call: Call) -> PoolInfo:
     name, wanted = call.params["name"], call.body
     if not 0 < len(name) <= 256 or not name.isprintable():
         raise InvalidRequest([Problem("name", show_value(name), "1 to 256 printable characters", "length")])
-    order = Order(wanted.task_order, wanted.ageing or 0)
+    said, now = Order(wanted.task_order, wanted.ageing or 0), door.now()
     decided = door.fleet.pools.pools.get(name)
     if decided is not None and decided.order is not None:
         raise WrongState(f"How the pool {name} orders its tasks is decided in pools.toml; change it there.")
 
     def settle(tx: Tx) -> PoolInfo:
-        enroll.set_pool(tx, name, order)
+        order = said
+        if is_new(tx, call, "order of a pool", name, now=now):
+            enroll.set_pool(tx, name, order)
+        else:
+            order = task_queues.order_of(tx, name)
         return PoolInfo(name, order.task_order, order.ageing, filters.bots_in_pool(tx, name))
 
     return await door.write(settle)

@@ -12,7 +12,7 @@ from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler import fleet
 from myrmidon.server import terminate
-from myrmidon.server.api_admin import Done, Limit
+from myrmidon.server.api_admin import Done, Limit, is_new
 from myrmidon.server.cursors import read_cursor, show_cursor
 from myrmidon.server.door import ADMINS, READERS, Call, Door, Route
 from myrmidon.store import bot as bots
@@ -172,10 +172,23 @@ def _changed(bot: Bot) -> BotChanged:
     return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined)
 
 
+def _known(tx: Tx, bot_id: str) -> Bot:
+    bot = bots.read(tx, bot_id)
+    if bot is None:
+        raise NotFound("bot", bot_id)
+    return bot
+
+
 async def quarantine_bot(door: Door, call: Call) -> BotChanged:
     """Give a bot no more work, for a reason, or let it work again; what it runs goes on."""
     bot_id, reason, now = call.params["id"], call.body.reason, door.now()
-    bot = await door.write(lambda tx: fleet.quarantine(tx, bot_id, reason, now=now, ids=door.ids, rules=door.rules))
+
+    def put(tx: Tx) -> Bot:
+        if not is_new(tx, call, "quarantine", bot_id, now=now):
+            return _known(tx, bot_id)
+        return fleet.quarantine(tx, bot_id, reason, now=now, ids=door.ids, rules=door.rules)
+
+    bot = await door.write(put)
     door.hub.look(bot_id)
     return _changed(bot)
 
@@ -183,7 +196,13 @@ async def quarantine_bot(door: Door, call: Call) -> BotChanged:
 async def drain_bot(door: Door, call: Call) -> BotChanged:
     """Let a bot finish what it has and give it nothing more, or end that."""
     bot_id, draining, now = call.params["id"], call.body.draining, door.now()
-    bot = await door.write(lambda tx: fleet.drain_bot(tx, bot_id, draining, now=now, ids=door.ids, rules=door.rules))
+
+    def drain(tx: Tx) -> Bot:
+        if not is_new(tx, call, "drain", bot_id, now=now):
+            return _known(tx, bot_id)
+        return fleet.drain_bot(tx, bot_id, draining, now=now, ids=door.ids, rules=door.rules)
+
+    bot = await door.write(drain)
     door.hub.look(bot_id)
     return _changed(bot)
 
@@ -192,9 +211,7 @@ async def terminate_bot(door: Door, call: Call) -> BotChanged:
     """Let a bot finish what it has and then end its process. Saying it again is the same as saying it once."""
     bot_id = call.params["id"]
     task_id = await terminate.terminate_bot(door, bot_id, call.body.reason, who=call.who.name)
-    bot = await door.read(lambda tx: bots.read(tx, bot_id))
-    if bot is None:
-        raise NotFound("bot", bot_id)
+    bot = await door.read(lambda tx: _known(tx, bot_id))
     return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
 
 

@@ -12,7 +12,7 @@ from myrmidon.model.states import TaskState
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.scheduler import explain as explaining
 from myrmidon.scheduler import rerun as rerunning
-from myrmidon.server.api_admin import Name
+from myrmidon.server.api_admin import Name, is_new
 from myrmidon.server.api_tasks import Moment, visible, wanted_task
 from myrmidon.server.door import READERS, WRITERS, Call, Door, Route
 from myrmidon.store.db import Tx
@@ -34,13 +34,15 @@ class Cancelled(Struct, frozen=True):
 
 
 async def cancel_task(door: Door, call: Call) -> Cancelled:
+    """Cancel a task. Said again with the same request key it does not mean what has been run again meanwhile."""
     task_id = wanted_task(call)
     scope = await door.scope(call)
     kill, now = call.body.kill_running, door.now()
 
     def stop(tx: Tx) -> Cancelled:
         visible(tx, task_id, scope)
-        canceling.cancel(tx, [task_id], now=now, ids=door.ids, kill_running=kill, rules=door.rules)
+        if is_new(tx, call, "cancel", show_task(task_id), now=now, subject=task_id):
+            canceling.cancel(tx, [task_id], now=now, ids=door.ids, kill_running=kill, rules=door.rules)
         task = visible(tx, task_id, scope)
         stopped = task.state in (TaskState.CANCELED, TaskState.KILLED) or bool(task.killing)
         running = task.state in (TaskState.RUNNING, TaskState.KILLED)

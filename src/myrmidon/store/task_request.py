@@ -257,6 +257,8 @@ def insert_keys(tx: Tx, rows: Sequence[tuple[int, str, str, int, Micros]]) -> in
     return tx.insert_new(_KEYS, rows)
 
 
+NO_GROUP = 0
+"""In place of a resource group: the request key of a call that is about none."""
 NO_SUBJECT = 0
 """What the request key of a call stands for that is about no single task or job."""
 FORGET_KEYS = "DELETE FROM request_keys WHERE subject = :none AND created_at < :before"

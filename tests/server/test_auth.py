@@ -12,6 +12,7 @@ from myrmidon.server.settings import Allowed
 from myrmidon.store import token as tokens
 from tests.server.doors import a_task
 from tests.server.inside import inside
+from tests.v1 import swarm
 
 WHO = "/api/v1/server"
 SECOND = 1_000_000
@@ -73,6 +74,27 @@ def test_a_token_that_expires_is_not_remembered_beyond_its_time(tmp_path):
         assert app.get(WHO, token=good).status == 200
         app.door.now = lambda: clock() + 20 * SECOND
         assert app.get(WHO, token=good).status == 401
+
+
+def test_a_request_key_stands_for_one_token_as_long_as_it_is_good(app):
+    key, wanted = {"Idempotency-Key": "k"}, {"name": "ci", "role": "user", "expires_in_s": 60}
+    first = app.post("/api/v1/tokens", wanted, headers=key).json
+    assert app.post("/api/v1/tokens", wanted, headers=key).json == first
+    for other in ({"expires_in_s": 3600}, {"expires_in_s": None}, {"name": "cd"}, {"role": "viewer"}):
+        refused = app.post("/api/v1/tokens", {**wanted, **other}, headers=key)
+        assert (refused.status, refused.code) == (409, "request.conflict")
+    app.delete(f"/api/v1/tokens/{first['id']}")
+    refused = app.post("/api/v1/tokens", wanted, headers=key)
+    assert (refused.status, refused.code, first["token"] in refused.body.decode()) == (409, "wrong_state", False)
+
+
+def test_a_revoked_bootstrap_token_is_not_handed_out_again(app):
+    key, path = {"Idempotency-Key": "k"}, f"{swarm.NEW}swarming/v1/server/token"
+    first, again = (app.post(path, headers=key).json["bootstrap_token"] for _ in range(2))
+    assert first == again
+    (made,) = [one for one in app.get("/api/v1/tokens").json["tokens"] if one["name"] == "bootstrap"]
+    app.delete(f"/api/v1/tokens/{made['id']}")
+    assert app.post(path, headers=key).status == 409
 
 
 def test_a_revoked_token_is_worth_nothing_from_the_next_call_on(app):

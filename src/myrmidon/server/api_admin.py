@@ -296,9 +296,7 @@ async def create_token(door: Door, call: Call) -> TokenInfo:
     row, text = new_token(wanted.name, Role(wanted.role), group_id, now=now, ids=door.ids, expires_at=expires_at)
     if call.request_key is not None:
         row, text = derived(door, call, row)
-    stored = await door.write(lambda tx: _keep(tx, row))
-    if (stored.name, stored.role, stored.resource_group_id) != (row.name, row.role, row.resource_group_id):
-        raise Conflict("The request key was used for another token.")
+    stored = await door.write(lambda tx: keep(tx, row))
     return _shown(stored, group, text)
 
 
@@ -318,12 +316,22 @@ def _url_safe(secret: bytes) -> str:
     return urlsafe_b64encode(secret).rstrip(b"=").decode()
 
 
-def _keep(tx: Tx, row: Token) -> Token:
+def keep(tx: Tx, row: Token) -> Token:
+    """Store a token, or find the one that its request key has made, if that is the one wanted and still good."""
     tokens.insert(tx, row)
     stored = tokens.read(tx, row.id)
     if stored is None:
         raise NotFound("token", f"{row.id:x}")
+    if _asked_for(stored) != _asked_for(row):
+        raise Conflict("The request key was used for another token.")
+    if stored.revoked_at is not None:
+        raise WrongState("The token that this request key has made was revoked; use a new key for a new token.")
     return stored
+
+
+def _asked_for(token: Token) -> tuple[str, str, int | None, Micros | None]:
+    lasts = None if token.expires_at is None else token.expires_at - token.created_at
+    return token.name, token.role, token.resource_group_id, lasts
 
 
 async def list_tokens(door: Door, call: Call) -> TokenList:

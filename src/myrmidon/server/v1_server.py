@@ -9,7 +9,7 @@ from msgspec import Struct, json
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server import v1_messages as v1
-from myrmidon.server.api_admin import VERSION, derived
+from myrmidon.server.api_admin import VERSION, derived, keep
 from myrmidon.server.auth import new_token
 from myrmidon.server.bot_zip import bootstrap_script, public_url
 from myrmidon.server.cursors import read_cursor, show_cursor
@@ -18,7 +18,6 @@ from myrmidon.server.v1_tasks import LIMIT, checked_limit
 from myrmidon.server.v1_words import identity, moment
 from myrmidon.store import config as configs
 from myrmidon.store import filters
-from myrmidon.store import token as tokens
 
 BOOTSTRAP = "bootstrap.py"
 BOT_CONFIG = "bot_config.py"
@@ -64,7 +63,7 @@ async def bootstrap_token(door: Door, call: Call) -> v1.BootstrapToken:
     row, text = new_token("bootstrap", Role.BOOTSTRAP, None, now=now, ids=door.ids, expires_at=now + TOKEN_LASTS)
     if call.request_key is not None:
         row, text = derived(door, call, row, "bootstrap")
-    await door.write(lambda tx: tokens.insert(tx, row))
+    await door.write(lambda tx: keep(tx, row))
     return v1.BootstrapToken(bootstrap_token=text)
 
 

@@ -97,6 +97,22 @@ def test_a_listener_that_was_cut_off_goes_on_where_it_was(door):
     run(story, door)
 
 
+@pytest.mark.parametrize("ahead", [{"last": "1000000"}, {"after": 1_000_000}])
+def test_a_listener_that_is_ahead_of_a_restored_server_hears_what_comes_now(door, ahead):
+    async def story():
+        first = await listen(door, after=0)
+        await submit(door, a_task())
+        await first.next()
+        await first.close()
+        listener = await listen(door, **ahead)
+        (task_id,) = await submit(door, a_task())
+        number, said = await listener.next()
+        assert (number, said["id"]) == (2, task_id)
+        await listener.close()
+
+    run(story, door)
+
+
 def test_a_listener_bound_to_a_group_hears_of_that_group_only(door):
     async def story():
         await door.write(lambda tx: share.create_group(tx, "others", now=door.now(), ids=door.ids))

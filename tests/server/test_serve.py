@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import ssl
@@ -11,7 +12,8 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +23,7 @@ import pytest
 from tests import servers
 from tests.live import live_server
 from tests.server.doors import a_task
+from tests.server.wire import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +114,67 @@ def test_a_reader_of_a_stream_that_takes_nothing_is_let_go(server):
             server.post("/api/v1/tasks", {"tasks": [a_task()] * 20})
         assert server.get("/healthz")[0] == 200
     assert "Exception" not in server.log
+
+
+def deaf(server, said: bytes) -> socket.socket:
+    """A caller that asks and asks, and takes no answer."""
+    at = urlsplit(server.url)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(10)
+    connection.connect((at.hostname, at.port))
+    connection.sendall(said)
+    return connection
+
+
+def num_connections(server) -> int:
+    held = [os.readlink(one) for one in Path(f"/proc/{server.pid}/fd").iterdir() if one.is_symlink()]
+    return sum(name.startswith("socket:") for name in held)
+
+
+def is_stuck(connection: socket.socket) -> bool:
+    """Whether the server has more to say than the system takes from it."""
+    here = f"{connection.getsockname()[1]:04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    waiting = [one[4].partition(":")[0] for one in lines if one[2].endswith(f":{here}")]
+    return any(int(unsent, 16) > 100_000 for unsent in waiting)
+
+
+DOCUMENT = b"GET /api/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+def test_callers_that_take_no_answers_keep_nobody_out_and_are_let_go():
+    with live_server(body_timeout_s=1, most_calls=3) as server, ExitStack() as stack:
+        assert server.get("/api/v1/server")[0] == 200
+        before = num_connections(server)
+        callers = [stack.enter_context(deaf(server, DOCUMENT * 80)) for _ in range(6)]
+        wait_for(lambda: all(is_stuck(one) for one in callers))
+        assert server.get("/api/v1/server")[0] == 200
+        wait_for(lambda: num_connections(server) <= before, 60)
+        assert all(all_of(one).count(b"HTTP/1.1 200") < 80 for one in callers)
+        assert "Exception" not in server.log
+        assert '"error"' not in server.log
+
+
+def test_an_answer_that_nobody_takes_does_not_keep_its_connection_open():
+    """The call is answered and the connection is to be closed, but what was said is still here."""
+    last = DOCUMENT.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    with live_server(body_timeout_s=1) as server, ExitStack() as stack:
+        assert server.get("/api/v1/server")[0] == 200
+        before = num_connections(server)
+        callers = [stack.enter_context(deaf(server, DOCUMENT * number + last)) for number in range(20, 40)]
+        wait_for(lambda: any(is_stuck(one) for one in callers))
+        wait_for(lambda: num_connections(server) <= before, 60)
+
+
+def test_callers_that_leave_with_many_calls_unanswered_are_not_an_error(server):
+    before = num_connections(server)
+    for _ in range(5):
+        with deaf(server, DOCUMENT * 80) as caller:
+            wait_for(partial(is_stuck, caller))
+    wait_for(lambda: num_connections(server) <= before)
+    assert "Exception" not in server.log
+    assert '"error"' not in server.log
 
 
 def until_it_says(server, metric: bytes) -> None:

@@ -86,12 +86,17 @@ class App:
         if scope["type"] != "http":
             return
         endpoint = self._hot.get((scope["method"], scope["path"]))
-        if endpoint is None and scope["method"] == "OPTIONS" and style_of(scope["path"]) is not Style.OURS:
-            await self._before_a_call(scope, send)
-        elif endpoint is None:
-            await self._framework(scope, receive, send)
-        else:
-            await endpoint(scope, receive, send)
+        try:
+            if endpoint is None and scope["method"] == "OPTIONS" and style_of(scope["path"]) is not Style.OURS:
+                await self._before_a_call(scope, send)
+            elif endpoint is None:
+                await self._framework(scope, receive, send)
+            else:
+                await endpoint(scope, receive, send)
+        except RuntimeError:
+            if not _is_closing(scope):
+                raise
+            await asyncio.sleep(0)  # the transport takes no more; the listener hears why in the next turn of the loop
 
     def for_pages(self, origin: str) -> list[tuple[bytes, bytes]]:
         """Headers that let a page of another server read an answer, if the settings name that server."""
@@ -153,8 +158,6 @@ class Endpoint:
         began = time.perf_counter()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         request_id = app.request_id(headers.get("x-request-id", ""))
-        counted = not route.waits
-        app.door.calls_at_work += counted
         try:
             status, fields, body = await self._answer(scope, receive, headers, request_id)
             fields.append((b"x-request-id", request_id.encode()))
@@ -167,21 +170,26 @@ class Endpoint:
             if "gone" in scope:
                 return  # the caller has hung up while it waited: nobody is left to answer
             raise
-        finally:
-            app.door.calls_at_work -= counted
         self._note(status, time.perf_counter() - began, request_id, scope.get("who"))
 
     async def _answer(
         self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str
     ) -> tuple[int, list[tuple[bytes, bytes]], Any]:
-        """Status, headers and body; whatever goes wrong, the caller gets an answer in the one shape."""
+        """Status, headers and body; whatever goes wrong, the caller gets an answer in the one shape.
+
+        Only until then it counts as work: who does not take an answer keeps nobody else from getting one.
+        """
+        door, counted = self._app.door, not self._route.waits
+        door.calls_at_work += counted
         try:
             call = await self._admit(scope, receive, headers, request_id)
-            return self._dressed(await self._route.call(self._app.door, call))
+            return self._dressed(await self._route.call(door, call))
         except HungUp:
             raise
         except Exception as error:  # noqa: BLE001 - it is told in the log, under the id that the caller gets
             return self._failed(error, request_id)
+        finally:
+            door.calls_at_work -= counted
 
     async def _admit(self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str) -> Call:
         """Everything that has to be right before a handler sees a call."""
@@ -362,6 +370,11 @@ async def _hang_up(scope: Scope) -> None:
     if hang_up is not None:
         hang_up()
         await asyncio.sleep(0)  # the listener hears of it in the next turn of the loop
+
+
+def _is_closing(scope: Scope) -> bool:
+    asked = scope.get("is_closing")
+    return asked is not None and asked()
 
 
 # ---------------------------------------------------------------- decoding

@@ -1,7 +1,7 @@
 """A server process: settings in, a listening address out, and a stop that leaves nobody waiting.
 
-The listener is uvicorn with a protocol of our own for what it lacks: a deadline and a size for headers, and a word to
-whoever waits when its connection is lost.
+The listener is uvicorn with a protocol of our own for what it lacks: a deadline and a size for headers, a deadline for
+readers, and a word to whoever waits when its connection is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, TextIO, cast
 
 import structlog
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from myrmidon.model.errors import InvalidRequest, MyrmidonError, StoreError
 from myrmidon.server import service
@@ -39,6 +39,7 @@ SWITCH_INTERVAL_S = 0.0005
 GARBAGE_EVERY = (100_000, 50, 100)
 """Held polls are many objects that live for half a minute and are in no cycle: a look through them finds nothing."""
 MOST_HEADER_BYTES = 64 << 10
+SLOWEST_READER_BYTES_PER_S = 16 << 10
 KEEP_ALIVE_S = 75
 BACKLOG = 4096
 CLOSE_S = 2.0
@@ -48,16 +49,22 @@ CLOSE_S = 2.0
 
 
 class Listener(HttpToolsProtocol):
-    """Closes connections whose headers do not come, or do not end, and tells a waiting call that its caller is gone."""
+    """Ends connections whose headers do not come, or whose answers are not taken, and tells a call that waits when its
+    caller is gone.
+    """
 
     header_timeout_s = 10.0
+    body_timeout_s = 30.0
     most_connections = 50_000
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._deadline: asyncio.TimerHandle | None = None
+        self._reader_deadline: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._in_headers = True
+        self._at_work: RequestResponseCycle | None = None
+        """The call being answered; ``cycle`` is the last one that came, and a caller may send many ahead."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -68,10 +75,17 @@ class Listener(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._stop_expecting_reader()
+        call = self._at_work
+        if call is not None and not call.response_complete:
+            call.disconnected = True
+            call.message_event.set()
         super().connection_lost(exc)
-        gone = self.scope.get("gone") if self.scope else None
+        gone = call.scope.get("gone") if call else None
         if callable(gone):
             gone()
+
+    # ------------------------------------------------ what comes
 
     def data_received(self, data: bytes) -> None:
         if self._in_headers:
@@ -83,6 +97,7 @@ class Listener(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["hang_up"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["is_closing"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
         self._in_headers = True
         self._header_bytes = 0
         if self._deadline is None:
@@ -92,6 +107,8 @@ class Listener(HttpToolsProtocol):
         self._in_headers = False
         self._disarm()
         super().on_headers_complete()
+        if not self.pipeline:
+            self._at_work = self.cycle
 
     def _arm(self) -> None:
         self._deadline = self.loop.call_later(self.header_timeout_s, self._too_slow)
@@ -103,8 +120,46 @@ class Listener(HttpToolsProtocol):
 
     def _too_slow(self) -> None:
         self._deadline = None
-        if not self.transport.is_closing():
-            self.transport.close()
+        self.timeout_keep_alive_handler()
+
+    # ------------------------------------------------ what goes
+
+    def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._at_work = self.pipeline[-1][0]
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._expect_reader()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._expect_reader()
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._expect_reader()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_expecting_reader()
+        if self.transport.is_closing():
+            self._expect_reader()
+
+    def _expect_reader(self) -> None:
+        """What is written waits for its reader, and a close waits for what is written: neither does so for ever."""
+        unread = self.transport.get_write_buffer_size()
+        if unread and self._reader_deadline is None:
+            patience_s = self.body_timeout_s + unread / SLOWEST_READER_BYTES_PER_S
+            self._reader_deadline = self.loop.call_later(patience_s, self.transport.abort)
+
+    def _stop_expecting_reader(self) -> None:
+        if self._reader_deadline is not None:
+            self._reader_deadline.cancel()
+            self._reader_deadline = None
 
 
 class Listening(uvicorn.Server):
@@ -239,7 +294,11 @@ def _listener(door: Door) -> uvicorn.Config:
     protocol = type(
         "Listener",
         (Listener,),
-        {"header_timeout_s": settings.header_timeout_s, "most_connections": settings.most_connections},
+        {
+            "header_timeout_s": settings.header_timeout_s,
+            "body_timeout_s": settings.body_timeout_s,
+            "most_connections": settings.most_connections,
+        },
     )
     return uvicorn.Config(
         App(door, Guard(door), every_route(metrics_open=settings.metrics_open)),

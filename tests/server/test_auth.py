@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tracemalloc
 
 import pytest
 
@@ -233,6 +234,23 @@ def allowing(tmp_path):
 def test_a_network_stands_for_a_name_and_only_our_proxies_are_believed(allowing, peer, forwarded, name):
     reply = allowing.get(WHO, token="", peer=peer, headers={"X-Forwarded-For": forwarded} if forwarded else {})
     assert (reply.json.get("who"), reply.status) == (name, 200 if name else 401)
+
+
+def test_nothing_is_kept_of_what_strangers_make_up(allowing):
+    def meet(start: int) -> int:
+        for number in range(start, start + 50):
+            text = f"{number}{'A' * 50_000}"
+            assert allowing.get(WHO, token=f"myb_{text}.{'0' * 64}").status == 401
+            told = {"X-Forwarded-For": text}
+            assert allowing.get(WHO, token="", peer="192.168.0.7", headers=told).status == 401
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = meet(0)
+        assert meet(50) - before < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_group_named_in_the_settings_is_there_from_the_start(tmp_path):

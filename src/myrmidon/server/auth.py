@@ -40,6 +40,8 @@ CREDENTIAL = re.compile(r"myb_([A-Za-z0-9_-]{1,1400})\.([0-9a-f]{64})")
 REMEMBERED_S = 30
 MOST_REMEMBERED = 10_000
 SECRET_BYTES = 32
+LONGEST_ADDRESS = 100
+"""With brackets, a zone and a port; what is remembered of callers must not be as long as they like."""
 ADMIN_FILE = "admin.token"
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -104,15 +106,21 @@ def bot_credential(key: bytes, bot_id: str, issued_at: Micros) -> str:
     return f"myb_{_to_base64(said)}.{_sign(key, said)}"
 
 
-@lru_cache(maxsize=32_768)
 def bot_of_credential(key: bytes, text: str) -> str | None:
-    """The bot that a credential was given to; None when it is none of ours. Remembered: it never changes."""
+    """The bot that a credential was given to; None when it is none of ours."""
+    try:
+        return _named(key, text)
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=32_768)
+def _named(key: bytes, text: str) -> str:
+    """Remembered, for it never changes. A text that is none of ours is not: anybody can make up any number of them."""
     found = CREDENTIAL.fullmatch(text)
-    if found is None:
-        return None
-    said = _from_base64(found[1])
-    if said is None or not hmac.compare_digest(_sign(key, said), found[2]):
-        return None
+    said = _from_base64(found[1]) if found else None
+    if found is None or said is None or not hmac.compare_digest(_sign(key, said), found[2]):
+        raise ValueError("not a credential of ours")
     return said.decode().rpartition("\n")[0]
 
 
@@ -276,9 +284,13 @@ def _fingerprint(bearer: str) -> bytes:
     return hashlib.sha256(bearer.encode()).digest()
 
 
-@lru_cache(maxsize=4096)
 def _address(text: str) -> Address | None:
     """An address as it is compared: without port or brackets, IPv4 in IPv6 unwrapped."""
+    return _read_address(text) if len(text) <= LONGEST_ADDRESS else None
+
+
+@lru_cache(maxsize=4096)
+def _read_address(text: str) -> Address | None:
     bare = text.strip()
     if bare.startswith("["):
         bare = bare[1:].partition("]")[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,12 +91,17 @@ class Inside:
         *,
         token: str | None = None,
         headers: dict[str, str] | None = None,
+        again: Sequence[tuple[str, str]] = (),
         peer: str = "127.0.0.1",
         pieces: list[bytes] | None = None,
     ) -> Reply:
-        """One request. `pieces` come one by one; after the last nothing more comes, unless it is the empty one."""
+        """One request. `pieces` come one by one; after the last nothing more comes, unless it is the empty one.
+
+        `again` are headers that come after the others, also under names that those have.
+        """
         shown = self.token("admin") if token is None else token
         sent = {"host": "127.0.0.1"} | ({"authorization": f"Bearer {shown}"} if shown else {}) | (headers or {})
+        lines = (*sent.items(), *again)
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         messages = [
             {"type": "http.request", "body": piece, "more_body": bool(piece)}
@@ -107,7 +112,7 @@ class Inside:
             "type": "http", "method": method, "path": unquote(bare), "raw_path": bare.encode(), "root_path": "",
             "query_string": query.encode(), "client": (peer, 1), "server": ("127.0.0.1", 1), "scheme": "http",
             "http_version": "1.1", "asgi": {"version": "3.0"},
-            "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()],
+            "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in lines],
         }  # fmt: skip
         answer: list[dict[str, Any]] = []
 

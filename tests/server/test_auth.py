@@ -206,7 +206,7 @@ def allowing(tmp_path):
         Allowed(network="fd00::/8", name="six", role="viewer", group="default"),
         Allowed(network="10.0.0.0/8", name="ops", role="admin"),
     ]
-    with inside(tmp_path, allow=allow, proxies=["192.168.0.0/24", "127.0.0.1"]) as opened:
+    with inside(tmp_path, allow=allow, proxies=["192.168.0.0/24", "127.0.0.1", "10.9.0.7"]) as opened:
         yield opened
 
 
@@ -225,6 +225,14 @@ def allowing(tmp_path):
         ("192.168.0.7", "8.8.8.8", None),
         ("192.168.0.7", "", None),
         ("192.168.0.7", "nonsense", None),
+        ("10.9.0.7", "", "ops"),
+        ("10.9.0.7", "10.1.2.3", "lab"),
+        ("10.9.0.7", "unknown", None),
+        ("10.9.0.7", " ", None),
+        ("10.9.0.7", "10.9.0.7", None),
+        ("192.168.0.7", "unknown, 10.9.0.7", None),
+        ("192.168.0.7", "6.6.6.6, 10.9.0.7", None),
+        ("192.168.0.7", "10.1.2.3,, 10.9.0.7", None),
         ("192.168.0.7", "[fd00::2]:80", "six"),
         ("11.0.0.1", "10.1.2.3", None),
         ("11.0.0.1", "10.1.2.3, 192.168.0.7", None),
@@ -234,6 +242,13 @@ def allowing(tmp_path):
 def test_a_network_stands_for_a_name_and_only_our_proxies_are_believed(allowing, peer, forwarded, name):
     reply = allowing.get(WHO, token="", peer=peer, headers={"X-Forwarded-For": forwarded} if forwarded else {})
     assert (reply.json.get("who"), reply.status) == (name, 200 if name else 401)
+
+
+def test_what_proxies_say_in_several_lines_counts_as_one(allowing):
+    """Each proxy may append a line of its own."""
+    for first, last, name in (("6.6.6.6", "10.9.0.7", None), ("10.1.2.3", "10.9.0.7", "lab"), ("10.9.0.7", "x", None)):
+        said = {"headers": {"X-Forwarded-For": first}, "again": [("X-Forwarded-For", last)]}
+        assert allowing.get(WHO, token="", peer="192.168.0.7", **said).json.get("who") == name
 
 
 def test_nothing_is_kept_of_what_strangers_make_up(allowing):
@@ -282,6 +297,12 @@ def test_a_network_has_no_more_rights_than_its_role(allowing):
 def test_a_name_that_is_not_ours_is_refused(app, host, fine):
     """A page that makes its own name point to this machine must not speak with our server."""
     assert app.get(WHO, headers={"host": host}).status == (200 if fine else 403)
+
+
+@pytest.mark.parametrize("again", ["127.0.0.1", "evil.example"])
+def test_two_names_in_one_call_are_refused(app, again):
+    reply = app.get(WHO, again=[("host", again)])
+    assert (reply.status, reply.code, reply.json["error"]["problems"][0]["path"]) == (400, "request.invalid", "host")
 
 
 @pytest.mark.parametrize(

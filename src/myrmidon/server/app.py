@@ -136,6 +136,17 @@ class App:
         return Response(_encode(body), status_code=status, media_type=JSON, headers=headers)
 
 
+def _headers(lines: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """By name; what was said in several lines as if it had been said in one."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in lines}
+    if len(headers) == len(lines):
+        return headers
+    said: dict[str, list[str]] = {}
+    for name, value in lines:
+        said.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+    return {name: ",".join(values) for name, values in said.items()}
+
+
 def _fixed_first(lines: list[StarletteRoute]) -> list[StarletteRoute]:
     """Fixed paths before those with parameters, so that ``tasks/wait`` is never taken for a task's id."""
     return sorted(lines, key=lambda line: line.path.count("{"))
@@ -156,7 +167,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app, route = self._app, self._route
         began = time.perf_counter()
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers(scope["headers"])
         request_id = app.request_id(headers.get("x-request-id", ""))
         try:
             status, fields, body = await self._answer(scope, receive, headers, request_id)
@@ -196,7 +207,7 @@ class Endpoint:
         app, route = self._app, self._route
         app.guard.check_host(headers.get("host", ""), headers.get("origin", ""), mutates=route.mutates)
         client = scope.get("client")
-        address = app.guard.address_of(client[0] if client else "", headers.get("x-forwarded-for", ""))
+        address = app.guard.address_of(client[0] if client else "", headers.get("x-forwarded-for"))
         asked = _asked(scope["query_string"])
         params = scope.get("path_params") or {}
         if any("\x00" in value for value in params.values()):

@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from myrmidon.model.checks import LARGEST
-from myrmidon.model.errors import Forbidden, Overloaded, Unauthorized
+from myrmidon.model.checks import LARGEST, show_value
+from myrmidon.model.errors import Forbidden, InvalidRequest, Overloaded, Problem, Unauthorized
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.door import NOBODY, Door, Identity, Role
@@ -43,6 +43,8 @@ SECRET_BYTES = 32
 LONGEST_ADDRESS = 100
 """With brackets, a zone and a port; what is remembered of callers must not be as long as they like."""
 ADMIN_FILE = "admin.token"
+UNKNOWN = "unknown"
+"""An address that is in no network."""
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -169,6 +171,9 @@ class Guard:
 
     def check_host(self, host: str, origin: str, *, mutates: bool) -> None:
         """Refuse calls that a browser was tricked into: names that are not ours, pages that are not ours."""
+        if "," in host:
+            # Who stands before us may have judged the call by the other one.
+            raise InvalidRequest([Problem("host", show_value(host), "one name, said once", "host")])
         if self.hosts and _host_name(host) not in self.hosts:
             raise Forbidden(f"This server does not answer to the name {host[:100]!r}; see the setting allowed_hosts.")
         if mutates and origin and not self._is_our_page(origin, host):
@@ -181,20 +186,21 @@ class Guard:
         """Whether the settings let pages of this server call."""
         return origin.rstrip("/").lower() in self._origins
 
-    def address_of(self, peer: str, forwarded: str) -> str:
+    def address_of(self, peer: str, forwarded: str | None) -> str:
         """Where a call comes from. What a header says counts only when the peer is one of our own proxies.
 
         The list is read from its end: each proxy appends whom it saw, and whatever stands before the last
-        stranger could have been written by that stranger.
+        stranger could have been written by that stranger. A proxy that speaks for somebody, and not for whom in
+        words that we read, does not lend that somebody its own address.
         """
         seen = peer
-        if not self._proxies or not forwarded:
+        if not self._proxies or forwarded is None:
             return seen
-        hops = [hop.strip() for hop in forwarded.split(",")]
-        while hops and self._is_proxy(seen):
-            said = _address(hops.pop())
+        hops = forwarded.split(",")
+        while self._is_proxy(seen):
+            said = _address(hops.pop()) if hops else None
             if said is None:
-                break
+                return UNKNOWN
             seen = str(said)
         return seen
 

@@ -299,6 +299,19 @@ def test_a_name_that_is_not_ours_is_refused(app, host, fine):
     assert app.get(WHO, headers={"host": host}).status == (200 if fine else 403)
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS"])
+@pytest.mark.parametrize("path", [WHO, "/", "/nothing", "/api/v1/tasks/", "/api/v1/tasks/1", "/_ah/api/x/"])
+def test_a_name_that_is_not_ours_is_refused_on_every_path(app, method, path):
+    reply = app.call(method, path, headers={"host": "evil.example"}, token="")
+    assert reply.status == 403
+    assert "location" not in reply.headers
+
+
+def test_nobody_is_led_to_another_path(app):
+    for path in ("/api/v1/tasks/", "/api/v1/server/", "/healthz/"):
+        assert (app.get(path).status, app.get(path).code) == (404, "not_found")
+
+
 @pytest.mark.parametrize("again", ["127.0.0.1", "evil.example"])
 def test_two_names_in_one_call_are_refused(app, again):
     reply = app.get(WHO, again=[("host", again)])

@@ -78,9 +78,9 @@ class App:
             if "{" not in route.path:
                 self._hot[route.method, route.path] = endpoint
             lines.append(StarletteRoute(route.path, endpoint, methods=[route.method]))
-        self._framework: ASGIApp = Starlette(
-            routes=_fixed_first(lines), exception_handlers={HTTPException: self._lost_way}
-        )
+        framework = Starlette(routes=_fixed_first(lines), exception_handlers={HTTPException: self._lost_way})
+        framework.router.redirect_slashes = False  # it would lead callers to whatever name they have called
+        self._framework: ASGIApp = framework
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -106,8 +106,8 @@ class App:
 
     async def _before_a_call(self, scope: Scope, send: Send) -> None:
         """A browser asks whether a page may call: dashboards for Swarming live on servers of their own."""
-        origin = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"), "")
-        fields = self.for_pages(origin)
+        headers = _headers(scope["headers"])
+        fields = self.for_pages(headers.get("origin", "")) if self._unwelcome(headers) is None else []
         if fields:
             fields += [
                 (b"access-control-allow-methods", b"GET, POST"),
@@ -123,17 +123,28 @@ class App:
     async def _lost_way(self, request: Request, error: Exception) -> Response:
         """Paths and methods that the table does not have."""
         status = error.status_code if isinstance(error, HTTPException) else 500
-        told: Mapping[str, object] = NotFound("page", request.url.path[:200]).as_dict()
-        if status == 405:
+        path = request.scope["path"]
+        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+        told: Mapping[str, object] = NotFound("page", path[:200]).as_dict()
+        if refused := self._unwelcome(_headers(request.scope["headers"])):
+            status, told, headers = refused.status, refused.as_dict(), {}
+        elif status == 405:
             told = {
                 "code": "method_not_allowed",
                 "message": f"{request.method} is not what this path understands.",
             }
-        body = error_body(style_of(request.url.path), status, told)
-        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+        body = error_body(style_of(path), status, told)
         headers["x-request-id"] = self.request_id(request.headers.get("x-request-id", ""))
         headers["x-content-type-options"] = "nosniff"
         return Response(_encode(body), status_code=status, media_type=JSON, headers=headers)
+
+    def _unwelcome(self, headers: Mapping[str, str]) -> MyrmidonError | None:
+        """Why a call that no endpoint sees is not for us; endpoints ask for themselves."""
+        try:
+            self.guard.check_host(headers.get("host", ""), "", mutates=False)
+        except MyrmidonError as error:
+            return error
+        return None
 
 
 def _headers(lines: list[tuple[bytes, bytes]]) -> dict[str, str]:

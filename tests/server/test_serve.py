@@ -65,6 +65,36 @@ def test_headers_that_do_not_come_in_time_end_the_connection(server, said):
         assert all_of(connection) == b""
 
 
+ASKED = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "more"),
+    [
+        (ASKED + b"\r\n", b"\r\n"),
+        (ASKED + b"Content-Length: 100\r\n\r\n", b"x"),
+        (ASKED + b"Transfer-Encoding: chunked\r\n\r\n", b"5\r\nab"),
+        (ASKED.replace(b"GET /healthz", b"POST /api/v1/tasks") + b"Content-Length: 100\r\n\r\n", b"x"),
+    ],
+    ids=["empty lines", "body", "chunks", "refused"],
+)
+def test_what_is_no_call_keeps_no_connection_open(server, asked, more):
+    with dial(server, asked) as connection:
+        said = connection.recv(65536)
+        connection.sendall(more)
+        assert b"HTTP/1.1 " not in all_of(connection)
+    assert said.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 401 "))
+
+
+def test_a_body_that_comes_after_its_answer_is_in_nobodys_way(server):
+    """Who sends a body that is not wanted is answered at once, and may go on with the next call."""
+    with dial(server, ASKED + b"Content-Length: 4\r\n\r\n") as connection:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"ab")
+        connection.sendall(b"cd" + ASKED + b"Connection: close\r\n\r\n")
+        assert b"HTTP/1.1 200 " in all_of(connection)
+
+
 def test_headers_without_end_are_refused(server):
     with dial(server, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n") as connection, suppress(OSError):
         for number in range(10_000):

@@ -93,6 +93,9 @@ class Listener(HttpToolsProtocol):
         super().data_received(data)
         if self._in_headers and self._header_bytes > MOST_HEADER_BYTES:
             self.send_400_response("The headers are too large.")
+        elif self._deadline is None and self.timeout_keep_alive_task is None and self._is_idle():
+            # Empty lines, or more of a body that nobody wants: it has ended the keep-alive, and is no call.
+            self._arm()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -109,6 +112,17 @@ class Listener(HttpToolsProtocol):
         super().on_headers_complete()
         if not self.pipeline:
             self._at_work = self.cycle
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle.response_complete:
+            self._disarm()  # a body came to its end after its answer: the next call may take its time
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _is_idle(self) -> bool:
+        return self.cycle is not None and self.cycle.response_complete
 
     def _arm(self) -> None:
         self._deadline = self.loop.call_later(self.header_timeout_s, self._too_slow)

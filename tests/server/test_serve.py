@@ -56,6 +56,15 @@ def all_of(connection: socket.socket) -> bytes:
     return said
 
 
+def up_to(connection: socket.socket, end: bytes) -> bytes:
+    said = b""
+    while not said.endswith(end):
+        piece = connection.recv(65536)
+        assert piece, said
+        said += piece
+    return said
+
+
 # ---------------------------------------------------------------- limits of the listener
 
 
@@ -144,6 +153,18 @@ def test_a_reader_of_a_stream_that_takes_nothing_is_let_go(server):
             server.post("/api/v1/tasks", {"tasks": [a_task()] * 20})
         assert server.get("/healthz")[0] == 200
     assert "Exception" not in server.log
+
+
+@pytest.mark.parametrize("path", ["/api/v1/events", "/api/v1/tasks/{}/log/follow"])
+def test_a_stream_ends_when_its_token_is_revoked(server, path):
+    (task,) = server.post("/api/v1/tasks", {"tasks": [a_task()]})[1]["tasks"]
+    made = server.post("/api/v1/tokens", {"name": "short", "role": "user"})[1]
+    asked = f"GET {path.format(task['task_id'])} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    with dial(server, f"{asked}Authorization: Bearer {made['token']}\r\n\r\n".encode()) as connection:
+        up_to(connection, b"\n\n\r\n")
+        assert server.delete(f"/api/v1/tokens/{made['id']}")[0] == 200
+        assert server.post(f"/api/v1/tasks/{task['task_id']}/cancel")[0] == 200
+        assert b"CANCELED" not in up_to(connection, b"0\r\n\r\n")
 
 
 def deaf(server, said: bytes) -> socket.socket:

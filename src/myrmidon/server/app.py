@@ -14,6 +14,7 @@ import re
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -237,6 +238,7 @@ class Endpoint:
         if route.waits and (task := asyncio.current_task()):
             # The listener calls it when the connection is lost: nobody then waits for an answer any more.
             scope["gone"] = task.cancel
+            scope["welcome"] = partial(app.guard.still_knows, who, bearer, address)
         sent = await self._sent(receive, headers) if route.body is not None else b""
         return Call(
             who=who,
@@ -370,9 +372,15 @@ async def _send(
 
 
 async def _stream(scope: Scope, send: Send, body: AsyncIterator[bytes], patience_s: float) -> None:
-    """Pass pieces on as they come; a reader that takes none for too long is let go."""
+    """Pass pieces on as they come; a reader that takes none for too long, or may read no more, is let go.
+
+    A stream in which nothing happens says so every few seconds, so that this is seen there too.
+    """
+    welcome = scope["welcome"]
     try:
         async for piece in body:
+            if not await welcome():
+                break
             try:
                 async with asyncio.timeout(patience_s):
                     await send({"type": "http.response.body", "body": piece, "more_body": True})

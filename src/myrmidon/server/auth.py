@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from myrmidon.model.checks import LARGEST, show_value
-from myrmidon.model.errors import Forbidden, InvalidRequest, Overloaded, Problem, Unauthorized
+from myrmidon.model.errors import Forbidden, InvalidRequest, MyrmidonError, Overloaded, Problem, Unauthorized
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.door import NOBODY, Door, Identity, Role
@@ -220,6 +220,13 @@ class Guard:
             return identity
         self._count_failure(address)
         raise Unauthorized("The token is unknown, expired or revoked.")
+
+    async def still_knows(self, who: Identity, bearer: str, address: str) -> bool:
+        """Whether a caller would be let in again as who it was: streams last longer than tokens may."""
+        try:
+            return await self.identify(bearer, address) == who
+        except MyrmidonError:
+            return False
 
     def forget(self, token_id: int) -> None:
         """A token was revoked: it is worth nothing from the next call on."""

@@ -113,6 +113,17 @@ def test_a_listener_that_is_ahead_of_a_restored_server_hears_what_comes_now(door
     run(story, door)
 
 
+@pytest.mark.parametrize("last", ["9" * 5000, "9" * 20, "-1", "x", "²"])
+def test_a_number_that_no_event_has_counts_as_none(door, last):
+    async def story():
+        await submit(door, a_task())
+        listener = await listen(door, last=last, after=0)
+        assert (await listener.next())[0] == 1
+        await listener.close()
+
+    run(story, door)
+
+
 def test_a_listener_bound_to_a_group_hears_of_that_group_only(door):
     async def story():
         await door.write(lambda tx: share.create_group(tx, "others", now=door.now(), ids=door.ids))

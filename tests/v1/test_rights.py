@@ -108,7 +108,7 @@ def test_no_junk_makes_the_server_fail(app: Inside) -> None:
 
 
 def test_no_query_makes_the_server_fail(app: Inside) -> None:
-    values = ["", "0", "-1", "x", "1e400", "nan", "%00", "a:b", "a:b|c", "99999999999999999999", "TRUE", "3"]
+    values = ["", "0", "-1", "x", "1e400", "nan", "%00", "a:b", "a:b|c", "9" * 20, "9" * 5000, "TRUE", "3"]
     for route in TABLE:
         if route.method != "GET" or route.style is not Style.V1 or route.query is None:
             continue

@@ -112,7 +112,7 @@ def chosen(value: str | int | None, known: Iterable[str], path: str, default: st
     text = str(value).strip().upper()
     if text in names:
         return text
-    if text.isdecimal() and first <= int(text) < first + len(names):
+    if text.isdecimal() and len(text) < 10 and first <= int(text) < first + len(names):
         return names[int(text) - first]
     raise InvalidRequest([Problem(path, show_value(value), f"one of {', '.join(names)}", "choice")])
 

@@ -36,6 +36,7 @@ from myrmidon.model.errors import (
     Overloaded,
     Problem,
     Stopping,
+    StoreError,
     TooLarge,
     TooSlow,
     Unauthorized,
@@ -320,6 +321,10 @@ class Endpoint:
         if isinstance(error, (ExceptionGroup, TimeoutError)) or not isinstance(error, MyrmidonError):
             log.error("handler failed", path=self._route.path, request_id=request_id, exc_info=error)
             error = BrokenPromise(f"Something went wrong inside; the server's log tells more under {request_id}.")
+        elif isinstance(error, StoreError):
+            # Drivers name hosts, ports and files: that is for who reads the log, and not for anybody who calls.
+            log.warning("the database failed", code=error.code, request_id=request_id, error=str(error))
+            error = type(error)(f"The database cannot do it now; the server's log tells why under {request_id}.")
         elif error.status >= 500 and not error.retry_after_s:
             log.error("handler failed", path=self._route.path, request_id=request_id, exc_info=error)
         self._app.metrics.refused(error.code)

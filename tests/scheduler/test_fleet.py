@@ -7,7 +7,9 @@ import pytest
 from myrmidon.model.bot import Hello
 from myrmidon.model.errors import InvalidRequest, NotFound, WrongState
 from myrmidon.scheduler import fleet
-from myrmidon.scheduler.terminate import order_end
+from myrmidon.scheduler.cancel import cancel_tagged
+from myrmidon.scheduler.rerun import rerun, rerun_once
+from myrmidon.scheduler.terminate import TAG, order_end
 from myrmidon.scheduler.turn import Turn
 from myrmidon.store import bot as bots
 from tests.builders import in_doubt
@@ -276,6 +278,28 @@ def test_an_order_to_end_that_nobody_takes_expires(world):
     w.advance(86_401)
     w.sweep()
     assert w.state(task_id) == "EXPIRED"
+
+
+def test_an_order_to_end_is_never_run_again(w):
+    task_id = end(w)
+    w.finish(w.take("b1"))
+    assert w.state(task_id) == "SUCCEEDED"
+    with pytest.raises(WrongState, match="terminate the bot anew"):
+        w.do(rerun, task_id, force=True, cascade=True)
+    with pytest.raises(WrongState, match="terminate the bot anew"):
+        w.do(rerun_once, task_id, "a key", force=True)
+    assert w.state(task_id) == "SUCCEEDED"
+
+
+def test_a_mass_cancel_spares_orders_to_end_unless_they_are_meant(w):
+    looks_like_one = w.submit(priority=0, tags=[TAG], env_prefixes={"command": []})
+    task_id = end(w)
+    w.do(cancel_tagged, [TAG], group_id=w.group.id, kill_running=True)
+    w.carry()
+    assert [w.state(looks_like_one), w.state(task_id)] == ["CANCELED", "READY"]
+    w.do(cancel_tagged, [TAG], group_id=w.group.id, orders=True)
+    w.carry()
+    assert w.state(task_id) == "CANCELED"
 
 
 def change(w, bot_id="b1", session=1, **given):

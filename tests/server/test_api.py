@@ -156,6 +156,31 @@ def test_a_terminated_bot_is_told_so(app):
     assert exchange(app, 1, 1)["order"] == "terminate"
 
 
+def test_only_an_administrator_calls_the_end_of_a_bot_off_and_nobody_repeats_it(app):
+    app.meet_bot()
+    user = app.token("user")
+    order = f"/api/v1/tasks/{app.post('/api/v1/bots/b1/terminate').json['task_id']}"
+    refused = app.post(f"{order}/cancel", {"kill_running": True}, token=user)
+    assert (refused.status, refused.code) == (403, "forbidden")
+    assert "administrator" in refused.json["error"]["message"]
+    assert app.post("/api/v1/tasks/cancel", {"tags": ["swarming.terminate:1"]}, token=user).status == 200
+    (args,) = app.door.db.read(lambda tx: tx.all("SELECT args FROM drains"))[0]
+    assert '"orders":false' in args
+    assert app.post(f"{order}/cancel").json["state"] == "CANCELED"
+    for who in (user, app.token("admin")):
+        assert app.post(f"{order}/rerun", {"force": True}, token=who).code == "wrong_state"
+
+
+@pytest.mark.parametrize("wrong", [{"command": []}, {"command": None}, {"command": [], "dimensions": {"id": ["b1"]}}])
+def test_nobody_can_submit_what_looks_like_the_end_of_a_bot(app, wrong):
+    here = {"id": ["b1"], "pool": ["default"]}
+    good, bad = a_task(dimensions=here), a_task(dimensions=here, properties=wrong)
+    both = {**good, "slices": good["slices"] + bad["slices"]}
+    for task in (bad, both, {**bad, "evaluate_only": True}, {**bad, "tags": ["swarming.terminate:1"]}):
+        (answer,) = app.post("/api/v1/tasks", {"tasks": [task]}, token=app.token("user")).json["tasks"]
+        assert answer["error"]["code"] == "request.invalid", task
+
+
 def test_queues_and_pools_tell_what_waits(any_app):
     app = any_app
     app.meet_bot()

@@ -291,6 +291,17 @@ def test_terminating_is_a_task(server, either):
     assert either.call("task.cancel", task_id=task)["ok"]
 
 
+def test_a_user_cannot_call_the_end_of_a_bot_off(server, swarm, user):
+    handshake(server, "t3")
+    task = swarm.call("bot.terminate", bot_id="t3")["task_id"]
+    assert user.refused("task.cancel", task_id=task)[0] == 403
+    tags = ["swarming.terminate:1", "id:t3"]
+    assert user.call("tasks.cancel", body={"tags": tags, "kill_running": True})["matched"] == "0"
+    assert swarm.call("task.result", task_id=task)["state"] == "PENDING"
+    assert swarm.call("tasks.cancel", body={"tags": tags})["matched"] == "1"
+    assert swarm.call("task.result", task_id=task)["state"] == "CANCELED"
+
+
 def test_a_real_bot_obeys_when_it_is_terminated(server, swarm, tmp_path):
     token = swarm.call("server.token")["bootstrap_token"]
     place = tmp_path / "t2"

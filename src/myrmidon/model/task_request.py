@@ -199,6 +199,15 @@ def properties_from_json(text: str | bytes) -> Properties:
     return _read_properties(text)
 
 
+NO_COMMAND = '"command":[],'
+"""How a list without an item is stored; a quick look before a close one."""
+
+
+def is_order(func_name: str | None, properties: str) -> bool:
+    """Neither a command nor a function: the order to a bot to end. No request that somebody sends can be one."""
+    return func_name is None and NO_COMMAND in properties and not properties_from_json(properties).command
+
+
 def properties_hash(
     properties: Properties,
     *,

@@ -93,6 +93,8 @@ class Tagged(Struct, frozen=True, kw_only=True):
     until: int
     group_id: int
     kill_running: bool = False
+    orders: bool = False
+    """Also those that tell a bot to end."""
 
 
 def cancel_tagged(
@@ -105,11 +107,13 @@ def cancel_tagged(
     start: Micros | None = None,
     end: Micros | None = None,
     kill_running: bool = False,
+    orders: bool = False,
     request_key: str | None = None,
     rules: Rules = DEFAULT_RULES,
 ) -> Drain | None:
     """Cancel all tasks that carry all these tags; those created later than now are not meant.
 
+    A bot that was told to end stays told, unless ``orders`` are meant too.
     Said again with the same request key it does not mean what was created meanwhile: None.
     """
     if not tags:
@@ -119,7 +123,7 @@ def cancel_tagged(
         return None
     turn = Turn(tx, now, ids, rules)
     until = first_id_at(min(end, now) if end is not None else now) + (1 << 20)
-    meant = Tagged(tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running)
+    meant = Tagged(tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running, orders=orders)
     drain = turn.drain(drains.TAGGED, 0, args=json.encode(meant).decode())
     if start is not None:
         drain.position = first_id_at(start) - 1
@@ -133,6 +137,8 @@ def cancel_tagged_on(turn: Turn, drain: Drain) -> None:
     found, cursor = task_request.tagged(turn.tx, meant.tags, after=drain.position, until=meant.until, n=CHUNK)
     requests = task_request.read(turn.tx, found) if found else {}
     mine = [i for i in found if requests[i].resource_group_id == meant.group_id]
+    spared = set() if meant.orders else task_request.orders(turn.tx, mine)
+    mine = [i for i in mine if i not in spared]
     _cancel(turn, mine, kill_running=meant.kill_running, reason="canceled")
     _advance(turn, drain, cursor)
 

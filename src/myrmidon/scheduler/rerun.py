@@ -57,6 +57,8 @@ def rerun(
     task = turn.lock([task_id]).get(task_id)
     if task is None or turn.staged(task):
         raise NotFound("task", show_task(task_id))
+    if task_request.orders(tx, [task_id]):
+        raise WrongState("the task told a bot to end, and is not run again; terminate the bot anew")
     if task.state in (TaskState.READY, TaskState.RUNNING):
         return Rerun(task_id, task.state, changed=False)
     _check(turn, task, force=force)

@@ -14,7 +14,8 @@ from myrmidon.scheduler import explain as explaining
 from myrmidon.scheduler import rerun as rerunning
 from myrmidon.server.api_admin import Name, is_new
 from myrmidon.server.api_tasks import Moment, visible, wanted_task
-from myrmidon.server.door import READERS, WRITERS, Call, Door, Route
+from myrmidon.server.door import READERS, WRITERS, Call, Door, Role, Route
+from myrmidon.server.terminate import check_cancel
 from myrmidon.store.db import Tx
 
 
@@ -41,6 +42,7 @@ async def cancel_task(door: Door, call: Call) -> Cancelled:
 
     def stop(tx: Tx) -> Cancelled:
         visible(tx, task_id, scope)
+        check_cancel(tx, call, task_id)
         if is_new(tx, call, "cancel", show_task(task_id), now=now, subject=task_id):
             canceling.cancel(tx, [task_id], now=now, ids=door.ids, kill_running=kill, rules=door.rules)
         task = visible(tx, task_id, scope)
@@ -79,6 +81,7 @@ async def cancel_tagged(door: Door, call: Call) -> Began:
         start=body.start,
         end=body.end,
         kill_running=body.kill_running,
+        orders=call.who.role is Role.ADMIN,
         request_key=call.request_key,
         rules=door.rules,
     )

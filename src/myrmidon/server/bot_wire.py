@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from myrmidon.model.checks import LARGEST
 from myrmidon.model.ids import Micros, show_run, show_task, try_parse_id
-from myrmidon.model.task_request import Cache, FilesRef, Properties, properties_from_json
+from myrmidon.model.task_request import Cache, FilesRef, Properties, is_order, properties_from_json
 from myrmidon.model.task_result import Fault, Finish, GiveBack, PerformanceStats, Report, Start
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.claim import Claimed
@@ -338,14 +338,7 @@ def taken(replies: Sequence[Reply]) -> list[Taken]:
 
 def is_terminate(claimed: Claimed) -> bool:
     """Neither a command nor a function: the order to end, which goes through the queues like a task."""
-    work = claimed.work
-    return (
-        work.func_name is None and _NO_COMMAND in work.properties and not properties_from_json(work.properties).command
-    )
-
-
-_NO_COMMAND = '"command":[],'
-"""How a list without an item is stored; a quick look before a close one."""
+    return is_order(claimed.work.func_name, claimed.work.properties)
 
 
 def assigned(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from myrmidon.model.errors import NotFound
+from myrmidon.model.errors import Forbidden, NotFound
 from myrmidon.model.ids import show_task
 from myrmidon.scheduler import fleet, terminate
-from myrmidon.server.door import Door
+from myrmidon.server.door import Call, Door, Role
 from myrmidon.server.placing import place
 from myrmidon.store import bot as bots
+from myrmidon.store import task_request
 from myrmidon.store.db import Tx
 
 MOST_REASON = 1000
@@ -37,6 +39,17 @@ async def terminate_bot(door: Door, bot_id: str, reason: str = "", *, who: str =
     task_id = await place(door, order)
     door.hub.look(bot_id)
     return show_task(task_id)
+
+
+def cancellable(tx: Tx, call: Call, task_ids: Sequence[int]) -> list[int]:
+    """Those of the tasks that this caller may cancel: who may not end a bot may not keep it from ending either."""
+    orders = set() if call.who.role is Role.ADMIN else task_request.orders(tx, task_ids)
+    return [task_id for task_id in task_ids if task_id not in orders]
+
+
+def check_cancel(tx: Tx, call: Call, task_id: int) -> None:
+    if not cancellable(tx, call, [task_id]):
+        raise Forbidden("This task tells a bot to end; only an administrator may cancel it.")
 
 
 async def forget_bot(door: Door, bot_id: str) -> None:

@@ -24,6 +24,7 @@ from myrmidon.server.api_logs import read_output
 from myrmidon.server.api_tasks import known_tags, visible
 from myrmidon.server.cursors import read_cursor, show_cursor
 from myrmidon.server.door import Call, Door
+from myrmidon.server.terminate import cancellable, check_cancel
 from myrmidon.server.v1_words import (
     SHOWN,
     SORTS,
@@ -139,6 +140,7 @@ async def cancel_task(door: Door, call: Call) -> v1.CancelResponse:
 
     def stop(tx: Tx) -> v1.CancelResponse:
         visible(tx, task_id, scope)
+        check_cancel(tx, call, task_id)
         [done] = canceling.cancel(tx, [task_id], now=now, ids=door.ids, kill_running=kill, rules=door.rules)
         return v1.CancelResponse(ok=done.ok, was_running=done.was_running)
 
@@ -286,7 +288,11 @@ async def cancel_tasks(door: Door, call: Call) -> v1.TasksCancelResponse:
     wanted = Search(group_id=scope, states=[str(s) for s in states], terms=tag_terms(body.tags), low=low, high=high)
     before = int(read_cursor(door.keys.cursor, "v1 cancel", body.cursor)) if body.cursor else None
 
-    found, more = await door.read(lambda tx: searches.page(tx, wanted, n=n, before=before))
+    def look(tx: Tx) -> tuple[list[int], int | None]:
+        ids, more = searches.page(tx, wanted, n=n, before=before)
+        return cancellable(tx, call, ids), more
+
+    found, more = await door.read(look)
     if found:
         stop = partial(canceling.cancel, task_ids=found, kill_running=kill, now=now, ids=door.ids, rules=door.rules)
         await door.write(stop)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
+from myrmidon.model.task_request import NO_COMMAND, is_order
 from myrmidon.store.db import LostRace, Tx
 from myrmidon.store.sql import Insert, RowDelete
 
@@ -160,6 +161,18 @@ WORK = """
 def work(tx: Tx, ids: Sequence[int]) -> dict[tuple[int, int], Work]:
     """What tasks want done, by task and slice."""
     return {(row[0], row[12]): Work(*row) for row in tx.all(WORK, ids=ids)}
+
+
+ORDERS = """
+    SELECT r.id, r.func_name, s.properties FROM task_requests r JOIN task_slices s ON s.task_id = r.id
+     WHERE r.id {in:ids} AND r.func_name IS NULL AND s.properties LIKE :no_command
+"""
+
+
+def orders(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Those of the tasks that are orders to a bot to end."""
+    found = tx.all(ORDERS, ids=ids, no_command=f"%{NO_COMMAND}%") if ids else []
+    return {row[0] for row in found if is_order(row[1], row[2])}
 
 
 SECRETS = "SELECT task_id, secret_bytes FROM secret_bytes WHERE task_id {in:ids}"

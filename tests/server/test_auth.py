@@ -122,6 +122,7 @@ def test_another_server_learns_of_a_revocation_within_half_a_minute(app):
 def test_a_token_dies_with_its_group(app):
     app.post("/api/v1/groups", {"name": "short"})
     text = app.new_token("user", "short")
+    assert app.get(WHO, token=text).status == 200, "it is remembered from now on"
     app.delete("/api/v1/groups/short")
     assert app.get(WHO, token=text).status == 401
 

@@ -290,6 +290,8 @@ async def create_token(door: Door, call: Call) -> TokenInfo:
     group = None
     if wanted.group is not None or wanted.role in (Role.USER, Role.VIEWER):
         group = door.group_name(call, wanted.group)
+    if group is not None:
+        door.groups.pop(group, None)  # a token outlives what a server remembers
     group_id = await door.group_id(group) if group else None
     now = door.now()
     expires_at = now + wanted.expires_in_s * SECOND if wanted.expires_in_s else None

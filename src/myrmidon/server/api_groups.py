@@ -12,6 +12,7 @@ from myrmidon.scheduler import share
 from myrmidon.server.api_admin import Done, Name, Page
 from myrmidon.server.cursors import read_cursor, show_cursor
 from myrmidon.server.door import ADMINS, READERS, Call, Door, Route
+from myrmidon.store import job as jobs
 from myrmidon.store.db import Tx
 from myrmidon.store.job import ResourceGroup
 
@@ -38,10 +39,10 @@ def _info(group: ResourceGroup) -> GroupInfo:
 async def list_groups(door: Door, call: Call) -> GroupList:
     """The groups that this caller may work in."""
     page: Page = call.query
-    bound = call.who.group
-    if bound is not None:
-        mine = await door.read(lambda tx: share.get_group(tx, bound))
-        return GroupList([_info(mine)], None)
+    scope = await door.scope(call)
+    if scope is not None:
+        mine = await door.read(lambda tx: jobs.group_by_id(tx, scope))
+        return GroupList([_info(mine)] if mine else [], None)
     after = read_cursor(door.keys.cursor, "groups", page.cursor) if page.cursor else ""
     found = await door.read(lambda tx: share.list_groups(tx, after=after, n=page.limit))
     more = show_cursor(door.keys.cursor, "groups", found[-1].external_id) if len(found) == page.limit else None
@@ -66,17 +67,20 @@ async def delete_group(door: Door, call: Call) -> Done:
     """
     name, now = call.params["name"], door.now()
 
-    def delete(tx: Tx) -> None:
+    def delete(tx: Tx) -> int | None:
         try:
             group = share.get_group(tx, name)
         except NotFound:
             if call.request_key is None:
                 raise
-            return
+            return None
         share.delete_group(tx, group.id, now=now, ids=door.ids, rules=door.rules)
+        return group.id
 
-    await door.write(delete)
+    deleted = await door.write(delete)
     door.groups.pop(name, None)
+    if deleted is not None:
+        door.forget_group(deleted)
     return Done()
 
 

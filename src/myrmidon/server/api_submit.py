@@ -71,11 +71,14 @@ async def submit_tasks(door: Door, call: Call) -> SubmitAnswer:
     """
     body: Submit = call.body
     group = door.group_name(call, body.group)
-    group_id = await door.group_id(group)
     n = len(body.tasks)
-    known = _known(group_id, lambda: [_key_of(call, number) for number in range(n)])
-    async with door.quotas.room(group, group_id, tasks=n, num_bytes=call.body_size, known=known):
-        return SubmitAnswer(await _submit_parts(door, call, group_id, _parts(call)))
+
+    async def store(group_id: int) -> SubmitAnswer:
+        known = _known(group_id, lambda: [_key_of(call, number) for number in range(n)])
+        async with door.quotas.room(group, group_id, tasks=n, num_bytes=call.body_size, known=known):
+            return SubmitAnswer(await _submit_parts(door, call, group_id, _parts(call)))
+
+    return await door.enter(call, group, store)
 
 
 def _parts(call: Call) -> list[range]:
@@ -133,10 +136,13 @@ async def store_drafts(
     door: Door, call: Call, group: str, drafts: Sequence[Draft], now: Micros
 ) -> list[Submitted | MyrmidonError]:
     """The way in for tasks that came by another API; one answer or error for each, in order."""
-    group_id = await door.group_id(group)
-    known = _known(group_id, lambda: [draft.request_key for draft in drafts])
-    async with door.quotas.room(group, group_id, tasks=len(drafts), num_bytes=call.body_size, known=known):
-        return await place(door, partial(_store, door, group_id, drafts, now))
+
+    async def store(group_id: int) -> list[Submitted | MyrmidonError]:
+        known = _known(group_id, lambda: [draft.request_key for draft in drafts])
+        async with door.quotas.room(group, group_id, tasks=len(drafts), num_bytes=call.body_size, known=known):
+            return await place(door, partial(_store, door, group_id, drafts, now))
+
+    return await door.enter(call, group, store)
 
 
 def _known(group_id: int, keys: Callable[[], list[str | None]]) -> Callable[[Tx], int]:

@@ -168,6 +168,7 @@ class Guard:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in door.settings.allowed_origins)
         self.hosts: frozenset[str] = _hosts(door.settings)
         door.forget_token = self.forget
+        door.forget_group = self.forget_group
 
     def check_host(self, host: str, origin: str, *, mutates: bool) -> None:
         """Refuse calls that a browser was tricked into: names that are not ours, pages that are not ours."""
@@ -233,6 +234,11 @@ class Guard:
         for key in [key for key, known in self._known.items() if known.token_id == token_id]:
             del self._known[key]
 
+    def forget_group(self, group_id: int) -> None:
+        """A resource group was deleted: so are the tokens that are bound to it."""
+        for key in [key for key, known in self._known.items() if known.identity.group_id == group_id]:
+            del self._known[key]
+
     def _by_address(self, text: str) -> Identity:
         address = _address(text)
         if address is None:
@@ -263,7 +269,7 @@ class Guard:
             return None
         if row.resource_group_id is not None and group is None:
             return None
-        identity = Identity(row.name, Role(row.role), group)
+        identity = Identity(row.name, Role(row.role), group, group_id=row.resource_group_id)
         until = min(now + REMEMBERED_S * SECOND, row.expires_at or now + REMEMBERED_S * SECOND)
         self._known[_fingerprint(bearer)] = Known(identity, token_id, until)
         while len(self._known) > MOST_REMEMBERED:

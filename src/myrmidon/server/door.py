@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 from myrmidon.model.checks import Limits
-from myrmidon.model.errors import Forbidden, InvalidRequest, StoreRefused, StoreUnavailable
+from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, StoreRefused, StoreUnavailable
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler import enroll, share
@@ -46,6 +46,8 @@ WRITER_THREADS = 16
 READER_THREADS = 4
 PATIENCE_S = 20.0
 """How long a caller waits for the database."""
+GROUP_KNOWN: Micros = 5_000_000
+"""So long a resource group that was looked up is taken for the one of its name."""
 MIB = 1 << 20
 
 
@@ -79,12 +81,16 @@ class Style(StrEnum):
 
 
 class Identity(Struct, frozen=True):
-    """Who calls. ``group`` is the resource group it is bound to; None means all, or none for a bot."""
+    """Who calls. ``group`` is the resource group it is bound to; None means all, or none for a bot.
+
+    A token is bound to the group with this id, not to whichever has its name later.
+    """
 
     name: str
     role: Role
     group: str | None = None
     bot_id: str | None = None
+    group_id: int | None = None
 
 
 NOBODY = Identity("nobody", Role.NOBODY)
@@ -191,8 +197,8 @@ class Door:
         """True once everything is known that the first bot may ask for."""
         self.stopping = False
         self.calls_at_work = 0
-        self.groups: dict[str, int] = {}
-        """Ids of resource groups by name; one that was deleted is found out when it is used."""
+        self.groups: dict[str, tuple[int, Micros]] = {}
+        """Ids of resource groups by name, and until when they are believed: another server may delete one."""
         self.group_names: dict[int, str] = {}
         """The same the other way round; a group never changes its name."""
         self.now: Callable[[], Micros] = clock
@@ -206,6 +212,8 @@ class Door:
         """False when the slot went to another server: no more ids may be made here."""
         self.forget_token: Callable[[int], None] = _nothing
         """Told of a revoked token; whoever remembers tokens puts itself here."""
+        self.forget_group: Callable[[int], None] = _nothing
+        """Told of a deleted resource group, for the tokens that are bound to it."""
         self.quotas = Quotas(settings, self.read, self.now)
         self._desk = _desk(db, self.metrics.committed)
         self._log_desk = self._desk if log_db is db else _desk(log_db, self.metrics.committed)
@@ -263,16 +271,31 @@ class Door:
 
     async def group_id(self, name: str) -> int:
         """The id of a resource group; NotFound when there is none of this name."""
-        known = self.groups.get(name)
-        if known is not None:
+        known, until = self.groups.get(name, (0, 0))
+        if until > self.now():
             return known
         found = await self.read(lambda tx: share.get_group(tx, name))
-        self.groups[name] = found.id
+        self.groups[name] = found.id, self.now() + GROUP_KNOWN
         return found.id
 
     async def group_of(self, call: Call, asked: str | None = None) -> int:
         """The resource group that a call works in: the one its token is bound to, the one it names, the default one."""
-        return await self.group_id(self.group_name(call, asked))
+        name, bound = self.group_name(call, asked), call.who.group_id
+        return await self.group_id(name) if bound is None else bound
+
+    async def enter(self, call: Call, asked: str | None, fn: Callable[[int], Awaitable[T]]) -> T:
+        """Do something in the group that a call works in; one that is gone is looked for once more, by its name."""
+        name, known = self.group_name(call, asked), await self.group_of(call, asked)
+        try:
+            return await fn(known)
+        except NotFound as gone:
+            if gone.what != "resource group":
+                raise
+        self.groups.pop(name, None)
+        found = await self.group_of(call, asked)
+        if found == known:
+            raise NotFound("resource group", name)
+        return await fn(found)
 
     def group_name(self, call: Call, asked: str | None = None) -> str:
         bound = call.who.group
@@ -282,7 +305,7 @@ class Door:
 
     async def scope(self, call: Call) -> int | None:
         """The only resource group whose things this caller sees; None for all."""
-        return None if call.who.group is None else await self.group_id(call.who.group)
+        return None if call.who.group is None else await self.group_of(call)
 
     def close(self) -> None:
         """Finish every write that waits, give the slot back, close the files."""
@@ -311,6 +334,11 @@ async def in_time(answer: asyncio.Future[T]) -> T:
 
 def _nothing(_: int) -> None:
     """Nobody remembers tokens yet."""
+
+
+def named_groups(settings: Settings) -> list[str]:
+    """The resource groups that the settings name: they are there from the start, and stay."""
+    return sorted({settings.default_group, *(one.group for one in settings.allow if one.group)})
 
 
 def open_door(settings: Settings, *, address: str, port: int) -> Door:
@@ -345,7 +373,7 @@ def _opened(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
     server = db.write(lambda tx: enroll.enroll(tx, address[:40], port, now=now, rules=rules))
     newest = db.read(task_request.newest)
     ids = IdSource(server.slot, max(server.id, newest))
-    for name in sorted({settings.default_group, *(one.group for one in settings.allow if one.group)}):
+    for name in named_groups(settings):
         db.write(partial(share.ensure_group, external_id=name, now=now, ids=ids))
     for pool, order in settings.pools.items():
         db.write(partial(enroll.set_pool, pool=pool, order=Order(order.task_order, seconds(order.ageing_s))))

@@ -269,11 +269,16 @@ def test_nothing_is_kept_of_what_strangers_make_up(allowing):
         tracemalloc.stop()
 
 
-def test_a_group_named_in_the_settings_is_there_from_the_start(tmp_path):
+def test_a_group_named_in_the_settings_is_there_from_the_start_and_stays(tmp_path):
     allow = [Allowed(network="10.0.0.0/8", name="lab", role="user", group="new")]
     with inside(tmp_path, allow=allow) as app:
         assert app.post("/api/v1/tasks", {"tasks": [a_task()]}, token="", peer="10.1.2.3").status == 200
         assert {one["name"] for one in app.get("/api/v1/groups").json["groups"]} == {"default", "new"}
+        for name in ("default", "new"):
+            refused = app.delete(f"/api/v1/groups/{name}")
+            assert (refused.status, refused.code) == (409, "wrong_state")
+            assert "settings" in refused.json["error"]["message"]
+        assert app.submit(a_task())
 
 
 def test_a_wrong_token_is_not_healed_by_the_right_network(allowing):

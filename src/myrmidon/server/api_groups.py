@@ -6,12 +6,12 @@ import hmac
 
 from msgspec import Struct
 
-from myrmidon.model.errors import NotFound
+from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import share
 from myrmidon.server.api_admin import Done, Name, Page
 from myrmidon.server.cursors import read_cursor, show_cursor
-from myrmidon.server.door import ADMINS, READERS, Call, Door, Route
+from myrmidon.server.door import ADMINS, READERS, Call, Door, Route, named_groups
 from myrmidon.store import job as jobs
 from myrmidon.store.db import Tx
 from myrmidon.store.job import ResourceGroup
@@ -66,6 +66,8 @@ async def delete_group(door: Door, call: Call) -> Done:
     A call repeated with its request key finds the group gone and is content.
     """
     name, now = call.params["name"], door.now()
+    if name in named_groups(door.settings):
+        raise WrongState(f"The settings name the resource group {name}, as default_group or in allow; change them first.")
 
     def delete(tx: Tx) -> int | None:
         try:

@@ -144,6 +144,13 @@ def test_a_bound_token_works_in_its_group_only(app):
     assert {one["group"] for one in app.get("/api/v1/queues", token=user).json["queues"]} == {"other"}
 
 
+def test_an_administrator_is_bound_to_no_group(app):
+    refused = app.post("/api/v1/tokens", {"name": "half", "role": "admin", "group": "other"})
+    assert (refused.status, refused.code) == (400, "request.invalid")
+    assert [one["path"] for one in refused.json["error"]["problems"]] == ["group"]
+    assert app.post("/api/v1/tokens", {"name": "whole", "role": "admin", "group": None}).json["group"] is None
+
+
 def test_users_may_not_overtake_everybody(app):
     asked = {"tasks": [a_task(priority=19), a_task(priority=20)]}
     answers = app.post("/api/v1/tasks", asked, token=app.token("user")).json["tasks"]

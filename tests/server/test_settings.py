@@ -107,6 +107,7 @@ def test_a_file_that_is_not_there_or_not_toml_is_told(tmp_path):
         ({"allow": [{"network": "x", "name": "a"}]}, "allow.network"),
         ({"allow": [{"network": "10.0.0.0/8", "name": "a", "role": "king"}]}, "allow.role"),
         ({"allow": [{"network": "10.0.0.0/8", "name": "a", "role": "user"}]}, "allow.group"),
+        ({"allow": [{"network": "10.0.0.0/8", "name": "a", "role": "admin", "group": "lab"}]}, "allow.group"),
         ({"allow": [{"network": "10.0.0.0/8"}]}, "--allow"),
         ({"pools": {"p": {"task_order": "lifo", "ageing_s": 5}}}, "pools.p.ageing_s"),
         ({"database": "sqlite:///:memory:"}, "database"),

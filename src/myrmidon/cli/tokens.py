@@ -26,6 +26,8 @@ def token() -> None:
 @connected
 def create(hand: Hand, name: str, role: str, group: str | None, expires: int | None) -> None:
     """Make a token for NAME and print it: it is shown only this once."""
+    if role == "admin" and group is not None:
+        raise click.UsageError("--group is not for role admin: administrators have all resource groups.")
     made = hand.client.create_token(name, role=role, group=group, expires_in_s=expires)
     if hand.as_json:
         show.as_json(made)

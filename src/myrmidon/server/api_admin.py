@@ -258,7 +258,7 @@ async def set_pool(door: Door, call: Call) -> PoolInfo:
 
 
 class NewToken(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``group`` is needed for users and viewers; the default group when it is left out."""
+    """``group`` is needed for users and viewers; the default group when it is left out. Administrators have all."""
 
     name: Name
     role: Literal["admin", "user", "viewer", "bot-bootstrap"]
@@ -287,9 +287,7 @@ class TokenList(Struct, frozen=True):
 async def create_token(door: Door, call: Call) -> TokenInfo:
     """A new token. Its text is in this answer and nowhere else; a repeated call gets the same one again."""
     wanted: NewToken = call.body
-    group = None
-    if wanted.group is not None or wanted.role in (Role.USER, Role.VIEWER):
-        group = door.group_name(call, wanted.group)
+    group = _group_of(door, call)
     if group is not None:
         door.groups.pop(group, None)  # a token outlives what a server remembers
     group_id = await door.group_id(group) if group else None
@@ -300,6 +298,17 @@ async def create_token(door: Door, call: Call) -> TokenInfo:
         row, text = derived(door, call, row)
     stored = await door.write(lambda tx: keep(tx, row))
     return _shown(stored, group, text)
+
+
+def _group_of(door: Door, call: Call) -> str | None:
+    """The resource group that a new token is bound to."""
+    wanted: NewToken = call.body
+    if Role(wanted.role) is Role.ADMIN and wanted.group is not None:
+        told = "none for role admin: administrators have all resource groups"
+        raise InvalidRequest([Problem("group", show_value(wanted.group), told, "contradiction")])
+    if wanted.group is None and wanted.role not in (Role.USER, Role.VIEWER):
+        return None
+    return door.group_name(call, wanted.group)
 
 
 def derived(door: Door, call: Call, row: Token, kind: str = "token") -> tuple[Token, str]:

@@ -67,7 +67,9 @@ async def delete_group(door: Door, call: Call) -> Done:
     """
     name, now = call.params["name"], door.now()
     if name in named_groups(door.settings):
-        raise WrongState(f"The settings name the resource group {name}, as default_group or in allow; change them first.")
+        raise WrongState(
+            f"The settings name the resource group {name}, as default_group or in allow; change them first."
+        )
 
     def delete(tx: Tx) -> int | None:
         try:

@@ -380,6 +380,8 @@ def _check_networks(settings: Settings) -> list[Problem]:
             problems.append(Problem("allow.role", entry.role, ", ".join(ROLES), "choice"))
         if entry.role != "admin" and not entry.group:
             problems.append(Problem("allow.group", "nothing", f"a resource group for role {entry.role}", "missing"))
+        if entry.role == "admin" and entry.group:
+            problems.append(Problem("allow.group", entry.group, "none for role admin, which has all", "contradiction"))
     return problems
 
 

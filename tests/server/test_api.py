@@ -138,6 +138,10 @@ def test_a_bots_runs_are_listed_whole_and_to_their_owners_only(any_app):
     assert app.get("/api/v1/bots/b1/tasks", token=stranger).json["runs"] == []
     seen = app.get("/api/v1/bots/b1", token=stranger).json
     assert (seen["status"], seen["runs"]) == ("busy", [])
+    told = app.get("/api/v1/bots/b1/events", token=stranger).json["events"]
+    assert [one["kind"] for one in told] == ["bot_connected"]
+    kinds = [one["kind"] for one in app.get("/api/v1/bots/b1/events", token=app.token("viewer")).json["events"]]
+    assert (kinds.count("request_task"), kinds.count("task_completed")) == (4, 3)
 
 
 def test_a_deleted_bot_is_gone_and_may_come_back(app):

@@ -22,7 +22,7 @@ _MOST_COUNTED = 1000
 
 
 class BotEventInfo(Struct, frozen=True):
-    """``run``: the run that it is about, if the caller may know of it."""
+    """``run``: the run that it is about, if it is about one."""
 
     at: Micros
     kind: str
@@ -37,7 +37,10 @@ class BotEventList(Struct, frozen=True):
 
 
 async def list_events(door: Door, call: Call) -> BotEventList:
-    """What happened to a bot, newest first; also after it was deleted, until the retention ends."""
+    """What happened to a bot, newest first; also after it was deleted, until the retention ends.
+
+    What was run only those may know whose tasks they are.
+    """
     bot_id, page = call.params["id"], call.query
     kind = f"events {bot_id}"
     place = Place(door.now() + SECOND)
@@ -46,13 +49,12 @@ async def list_events(door: Door, call: Call) -> BotEventList:
     scope = await door.scope(call)
     found, more = await door.read(lambda tx: bot_story.page(tx, bot_id, place, n=page.limit))
     cursor = show_cursor(door.keys.cursor, kind, f"{more.until}:{more.seen}") if more else None
-    return BotEventList([_event(one, scope) for one in found], cursor)
+    mine = [_event(one) for one in found if one.task_id is None or scope in (None, one.resource_group_id)]
+    return BotEventList(mine, cursor)
 
 
-def _event(one: Told, scope: int | None) -> BotEventInfo:
-    """What was run only those may know whose tasks they are."""
-    visible = one.task_id is not None and scope in (None, one.resource_group_id)
-    run = show_run(one.task_id, one.run) if visible and one.task_id is not None else None
+def _event(one: Told) -> BotEventInfo:
+    run = show_run(one.task_id, one.run) if one.task_id is not None else None
     return BotEventInfo(one.at, one.kind, one.message, run, one.version)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from myrmidon.bot import orders
+from myrmidon.bot import dimensions, orders
 from tests.bot.bots import a_bot, pack, zip_files
 from tests.bot.stub import Stub
 
@@ -172,6 +172,18 @@ def test_a_home_or_the_root_is_no_folder_for_a_bot(tmp_path: Path, monkeypatch: 
     with pytest.raises(orders.Unusable, match="not a bot's own folder"):
         orders.prepare(["--dir", str(tmp_path / "link"), "--server", "http://s", "--token", "t"])
     assert os.listdir(tmp_path) == ["link"]
+
+
+@pytest.mark.parametrize("given", ["a/b", "..", "a\nb", "x" * 257])
+def test_an_id_that_the_server_would_refuse_is_refused_at_once_unless_it_is_known(tmp_path: Path, given: str):
+    words = ["--dir", str(tmp_path / "b"), "--server", "http://s", "--token", "t"]
+    with pytest.raises(orders.Unusable, match="is no id of a bot"):
+        orders.prepare([*words, "--bot-id", given])
+    orders.prepare([*words, "--bot-id", "host--1"])
+    mark = tmp_path / "b" / orders.MARK
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), "bot_id": given}))
+    orders.prepare([*words, "--bot-id", given])
+    assert dimensions.is_id(dimensions.default_id())
 
 
 def _as_nobody(work: Callable[[], object]) -> str:

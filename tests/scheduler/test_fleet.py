@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from myrmidon.model.bot import Hello
@@ -175,6 +177,21 @@ def test_a_handshake_that_cannot_be_stored_is_refused(world, wrong):
     with pytest.raises(InvalidRequest):
         world.do(fleet.handshake, Hello(**hello))
     assert world.count("bots") == 0
+
+
+@pytest.mark.parametrize("name", ["a/b", ".", "..", "a\nb", "a\x7f", "a\u2028", "/"])
+def test_a_new_bot_has_an_id_that_a_path_can_hold(lite, name, monkeypatch):
+    with pytest.raises(InvalidRequest, match="without / and control characters"):
+        lite.bot(name)
+    with monkeypatch.context() as before:
+        before.setattr(fleet, "BOT_ID", re.compile(".+", re.DOTALL))
+        lite.bot(name)
+    assert lite.bot(name, session=2).bot_id == name, "one that is known already stays"
+
+
+@pytest.mark.parametrize("name", ["host", "host.example.com", "host--1", "vm_1", "a b", "50%", "...", "gr\u00fcn"])
+def test_what_names_machines_is_an_id(lite, name):
+    assert lite.bot(name).quarantined is None
 
 
 def test_a_bot_may_put_itself_aside(w):

@@ -154,6 +154,21 @@ def test_a_deleted_bot_is_gone_and_may_come_back(app):
     assert app.get("/api/v1/bots/b1").json["status"] == "idle"
 
 
+@pytest.mark.parametrize("name", ["host.example.com", "host--1", "a b", "50%", "what?#", "gr\u00fcn"])
+def test_every_bot_that_may_come_in_is_reached_by_its_id(app, name):
+    app.meet_bot(name)
+    path = f"/api/v1/bots/{quote(name, safe='')}"
+    assert app.get(path).json["bot_id"] == name
+    assert app.delete(path).status == 200
+
+
+def test_an_id_that_no_path_can_hold_is_refused(app):
+    said = {"bot_id": "a/b", "session": 1, "dimensions": {"id": ["a/b"], "pool": ["default"]}}
+    refused = app.post("/bot/v1/handshake", said)
+    assert (refused.status, refused.code) == (400, "request.invalid")
+    assert app.get("/bootstrap?bot_id=a%2Fb").code == "request.invalid"
+
+
 def test_a_terminated_bot_is_told_so(app):
     app.meet_bot()
     assert app.post("/api/v1/bots/b1/terminate").status == 200

@@ -16,10 +16,18 @@ from typing import Any
 from myrmidon.bot import system
 from myrmidon.bot import system_facts as facts
 
+ID_RULE = "1 to 256 characters without / and control characters, and not . or .."
+_NOT_IN_ID = re.compile("[/\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def is_id(text: str) -> bool:
+    """As the server sees it: ids stand in paths."""
+    return 0 < len(text) <= 256 and text not in (".", "..") and not _NOT_IN_ID.search(text)
+
 
 def default_id() -> str:
     """The short name of the machine."""
-    return socket.gethostname().split(".")[0] or "bot"
+    return _NOT_IN_ID.sub("-", socket.gethostname().split(".")[0]) or "bot"
 
 
 def dimensions(bot_id: str, pool: str, extra: dict[str, list[str]], caches: Iterable[str] = ()) -> dict[str, list[str]]:

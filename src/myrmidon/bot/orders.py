@@ -57,6 +57,8 @@ def prepare(argv: list[str]) -> str:
     folder = _real(given["dir"])
     _claim_folder(folder)
     old = _load(folder)
+    if given["bot_id"] not in (None, old.get("bot_id")) and not dimensions.is_id(given["bot_id"]):
+        raise Unusable(f"{given['bot_id']!r} is no id of a bot: {dimensions.ID_RULE}")
     kept = {
         "server": given["server"] or old.get("server"),
         "bot_id": given["bot_id"] or old.get("bot_id") or dimensions.default_id(),

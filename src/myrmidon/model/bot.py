@@ -1,8 +1,15 @@
 """Bots: processes that obey orders on one machine."""
 
+import re
+from typing import Final
+
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
+
+BOT_ID = re.compile(r"(?!\.\.?\Z)[^/\x00-\x1f\x7f-\x9f\u2028\u2029]{1,256}")
+"""Ids stand in paths: what would not come through one is no id."""
+BOT_ID_RULE: Final = "1..256 characters without / and control characters, and not . or .."
 
 
 class Bot(Struct):

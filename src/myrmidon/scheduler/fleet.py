@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct, json, structs
 
 from myrmidon.model import dimensions
-from myrmidon.model.bot import Bot, Hello
+from myrmidon.model.bot import BOT_ID, BOT_ID_RULE, Bot, Hello
 from myrmidon.model.checks import DEFAULT_LIMITS, LARGEST, Checker, Limits
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
@@ -61,7 +61,9 @@ def handshake(
     _check_hello(hello)
     turn = Turn(tx, now, ids, rules)
     known = bots.read(tx, hello.bot_id)
-    if known is not None and hello.session < known.session:
+    if known is None:
+        check_id(hello.bot_id)
+    elif hello.session < known.session:
         raise WrongState(_OUTDATED)
     keep = _end_unheld(turn, hello, known.boot_id if known is not None else "")
     has, problem = _dimensions(hello.bot_id, hello.dimensions, limits)
@@ -94,6 +96,13 @@ def _check_hello(hello: Hello) -> None:
         if given[field] is not None:
             check.item(given[field], (field,), _STATE_CHARS)
     check.integer(given, "session", (), 0, LARGEST)
+    check.finish()
+
+
+def check_id(bot_id: str) -> None:
+    """For new bots: one that is known by an id of before keeps it."""
+    check = Checker()
+    check.item(bot_id, ("bot_id",), _CHARS["bot_id"], least=1, pattern=BOT_ID, allowed=BOT_ID_RULE)
     check.finish()
 
 

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros
+from myrmidon.scheduler import fleet
 from myrmidon.server import rollout
 from myrmidon.server.auth import bearer_of
 from myrmidon.server.bot_zip import bootstrap_script, public_url
@@ -54,6 +55,8 @@ class BootstrapQuery(Struct, frozen=True, kw_only=True):
 async def bootstrap(door: Door, call: Call) -> Answer:
     """A script that turns a machine with Python into a bot: ``curl -s SERVER/bootstrap?tok=... | python3 -``."""
     query: BootstrapQuery = call.query
+    if query.bot_id:
+        fleet.check_id(query.bot_id)
     text = bootstrap_script(
         server=public_url(door),
         token=bearer_of(call.headers) or query.tok,

@@ -207,6 +207,9 @@ def test_orders_that_cannot_be_followed_say_what_to_change(tmp_path: Path, given
 def test_sessions_grow_also_when_the_clock_was_set_back(tmp_path: Path, monkeypatch):
     orders.prepare(["--dir", str(tmp_path), "--server", "http://s", "--token", "t"])
     kept = orders.Orders(str(tmp_path))
+    (tmp_path / "session").write_text(str(1 << 62))
+    assert kept.next_session() < 1 << 62, "it was never let in: perhaps because of its clock"
+    kept.keep_credential("c")
     first = kept.next_session()
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_000)
     assert kept.next_session() == first + 1

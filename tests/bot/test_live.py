@@ -198,6 +198,19 @@ def test_a_bot_told_to_terminate_ends(server: LiveServer, tmp_path: Path):
         assert bot.process.wait(20) == 0
 
 
+def test_a_bot_that_lost_its_folder_comes_in_when_the_old_one_is_gone(server: LiveServer, tmp_path: Path):
+    with live_bot(server, tmp_path / "first" / "wiped", "wiped") as bot:
+        bot.kill()
+    with live_bot(server, tmp_path / "second" / "wiped", "wiped") as bot:
+        log_of = bot.folder / "bot.log"
+        wait_for(lambda: log_of.exists() and "The bot wiped is alive" in log_of.read_text(), "the refusal")
+        assert bot.process.poll() is None
+        assert server.delete("/api/v1/bots/wiped")[0] == 200
+        assert ended(server, submit(server, "wiped", "/bin/echo", "hello"))["result"]["state"] == "SUCCEEDED"
+    with live_bot(server, tmp_path / "third" / "wiped", "wiped"):  # the second one has said goodbye
+        assert ended(server, submit(server, "wiped", "/bin/echo", "hello"))["result"]["state"] == "SUCCEEDED"
+
+
 def test_a_bot_starts_with_one_line_on_a_clean_machine(server: LiveServer, interpreter: str, tmp_path: Path):
     token = server.new_token("bot-bootstrap")
     script = server.call("GET", f"/bootstrap?tok={token}&bot_id=strapped{len(interpreter)}&pool=strapped", token="")

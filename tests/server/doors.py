@@ -67,7 +67,9 @@ class Soldier:
         self.credential = ""
         self.who = Identity(name, Role.BOT, None, name)
 
-    async def shake(self, who: Identity = BOOTSTRAP, **fields: Any) -> Any:
+    async def shake(self, who: Identity | None = None, **fields: Any) -> Any:
+        """As itself, once it has been introduced."""
+        who = who or (self.who if self.credential else BOOTSTRAP)
         body = Handshake(bot_id=self.name, session=self.session, dimensions=self.dimensions, **fields)
         welcome = await greeting.handshake(self.door, Call(who=who, body=body, address="127.0.0.1"))
         self.credential = welcome.credential

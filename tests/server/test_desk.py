@@ -17,13 +17,26 @@ from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, TooLarge,
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import cancel, fleet
 from myrmidon.scheduler.terminate import order_end
+from myrmidon.scheduler.turn import Turn
 from myrmidon.server import desk, placing
 from myrmidon.server.api_submit import FIRST_PART, Submit, submit_tasks
 from myrmidon.server.door import Call
 from myrmidon.store import bot as bots
 from myrmidon.store import log as logs
 from myrmidon.store import task_queues
-from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, serving, start, state_of, submit, until
+from tests.server.doors import (
+    ADMIN,
+    BOOTSTRAP,
+    Soldier,
+    a_door,
+    a_task,
+    finish,
+    serving,
+    start,
+    state_of,
+    submit,
+    until,
+)
 
 SECOND = 1_000_000
 
@@ -476,7 +489,7 @@ def test_a_process_whose_session_was_taken_over_gets_nothing_more(any_door):
         await old.shake()
         held = asyncio.ensure_future(old.exchange(wait_s=20))
         await until(lambda: door.hub.num_waiting == 1)
-        await new.shake()
+        await new.shake(who=new.who)
         assert (await held)["tasks"] == []
         with pytest.raises(WrongState):
             await old.exchange(wait_s=20)
@@ -500,8 +513,66 @@ def test_deleting_a_bot_takes_its_credential_away(door):
         with pytest.raises(WrongState):
             await bot.exchange()
         with pytest.raises(Unauthorized):
-            await bot.shake(who=bot.who)
+            await bot.shake()
+        await bot.shake(who=BOOTSTRAP)
+
+    run(story, door)
+
+
+def test_a_bootstrap_token_does_not_take_the_place_of_a_bot_that_lives(any_door):
+    door = any_door
+
+    async def story():
+        bot, stranger = Soldier(door, session=1), Soldier(door, session=2)
         await bot.shake()
+        await bot.shake(who=BOOTSTRAP)  # its reply was lost
+        with pytest.raises(Forbidden, match="choose another id"):
+            await stranger.shake()
+        await bot.exchange(n=0)
+        await stranger.shake(who=ADMIN)
+        bot.session = 3
+        await bot.shake()
+        await bot.exchange(n=0)
+
+    run(story, door)
+
+
+@pytest.mark.parametrize("end", ["bot_shutdown", "bot_rebooting", "silence", "death", "deletion"])
+def test_a_bot_without_its_folder_comes_back_once_the_old_one_is_gone(any_door, end):
+    door = any_door
+
+    async def story():
+        bot, again = Soldier(door, session=1), Soldier(door, session=2)
+        await bot.shake()
+        await bot.event("bot_log", "all is well")
+        if end.startswith("bot_"):
+            await bot.event(end)
+        elif end == "deletion":
+            await door.write(lambda tx: fleet.delete_bot(tx, "b1", now=door.now(), ids=door.ids))
+        else:
+            later = door.now() + door.rules.dead_after
+            door.now = lambda: later
+        if end == "death":
+            await door.write(lambda tx: fleet.bury_bot(Turn(tx, later, door.ids, door.rules), "b1"))
+        await again.shake()
+        await again.exchange(n=0)
+        with pytest.raises(Forbidden):
+            await Soldier(door, session=3).shake()
+
+    run(story, door)
+
+
+def test_nobody_is_introduced_with_a_session_far_ahead(door):
+    async def story():
+        day = 86_400 * 1_000_000
+        for who in (ADMIN, BOOTSTRAP):
+            with pytest.raises(InvalidRequest, match="set the clock"):
+                await Soldier(door, session=1 << 62).shake(who=who)
+        bot = Soldier(door, session=door.now() + day - 60_000_000)
+        await bot.shake()
+        bot.session += day
+        await bot.shake()
+        assert (await bot.exchange(n=0))["order"] is None
 
     run(story, door)
 

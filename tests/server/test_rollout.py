@@ -296,7 +296,7 @@ def test_all_servers_try_the_same_release_with_the_same_bots_and_go_back_togethe
             for door in (one, two):
                 assert (door.hub.wanted, door.hub.canary, door.hub.canary_share) == (old, new, 10)
             bot = Soldier(two, FEW, session=2)
-            await bot.shake(version=new)
+            await bot.shake(who=bot.who, version=new)
             await bot.event("bot_error", "hangs", bad_release=new)
             await rollout.refresh(one)
             for door in (one, two):

@@ -155,10 +155,13 @@ class Orders:
             system.write_private(os.path.join(self.folder, "credential"), credential.encode())
 
     def next_session(self) -> int:
-        """Greater than every session before, also when the clock was set back."""
+        """Greater than every session before, also when the clock was set back.
+
+        A bot that was never let in has had none: its clock may have been the reason.
+        """
         last = 0
         with contextlib.suppress(ValueError):
-            last = int(_text(self.folder, "session") or 0)
+            last = int((self.credential and _text(self.folder, "session")) or 0)
         session = max(time.time_ns() // 1000, last + 1)
         try:
             system.write_private(os.path.join(self.folder, "session"), str(session).encode())

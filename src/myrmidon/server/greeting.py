@@ -14,11 +14,11 @@ from typing import Any
 from msgspec import Struct, json
 
 from myrmidon.model import dimensions
-from myrmidon.model.bot import Hello
-from myrmidon.model.errors import Forbidden, Unauthorized, WrongState
+from myrmidon.model.bot import Bot, Hello
+from myrmidon.model.errors import Forbidden, InvalidRequest, Problem, Unauthorized, WrongState
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler import fleet
-from myrmidon.scheduler.policy import SECOND
+from myrmidon.scheduler.policy import DAY, SECOND
 from myrmidon.server import fleet_sync, rollout
 from myrmidon.server.auth import bot_credential
 from myrmidon.server.bot_groups import Given
@@ -52,8 +52,13 @@ async def handshake(door: Door, call: Call) -> Welcomed:
     hello = _hello(call, given, word)
 
     def meet(tx: Tx) -> tuple[fleet.Welcome, Looked]:
-        if call.who.role is Role.BOT and bots.read(tx, body.bot_id) is None:
+        known = bots.read(tx, body.bot_id)
+        if call.who.role is Role.BOT and known is None:
             raise Unauthorized("This bot was deleted; it must be introduced again.")
+        if call.who.role is Role.BOOTSTRAP and known is not None and known.session != body.session:
+            _check_gone(tx, known, door, now)
+        if call.who.role is not Role.BOT:
+            _check_session(body.session, max(now, known.session if known is not None else 0))
         welcome = fleet.handshake(tx, hello, now=now, ids=door.ids, rules=door.rules, limits=door.limits)
         return welcome, look(tx, body.bot_id, body.session)
 
@@ -61,6 +66,26 @@ async def handshake(door: Door, call: Call) -> Welcomed:
     seat = sit(door, body.bot_id, body.session, looked)
     seat.word = word
     return _welcomed(door, welcome, given, now)
+
+
+def _check_gone(tx: Tx, known: Bot, door: Door, now: Micros) -> None:
+    """Who brings new bots in, and nothing else, does not get the credential of one that lives."""
+    if not known.alive or known.heartbeat + door.rules.dead_after <= now or bots.is_leaving(tx, known.id):
+        return
+    raise Forbidden(
+        f"The bot {known.id} is alive, and a bootstrap token brings in new bots only: wait until it has ended or been"
+        f" silent for {door.rules.dead_after // SECOND} s, have an administrator delete it, or choose another id."
+    )
+
+
+def _check_session(session: int, now: Micros) -> None:
+    """Sessions are times that only grow: one far ahead would keep the bot out until then, whoever has said it.
+
+    A bot that is known may have come so far by a clock that was wrong; it goes on from there.
+    """
+    if session > now + DAY:
+        told = "the time in microseconds, at most a day ahead of the server's; set the clock of the bot's machine right"
+        raise InvalidRequest([Problem("session", str(session), told, "range")])
 
 
 def given_to(door: Door, bot_id: str) -> Given:

@@ -194,6 +194,18 @@ def events(tx: Tx, bot_id: str, *, before: int, n: int) -> list[tuple[int, Micro
     return [(row[0], row[1], row[2], row[3]) for row in tx.all(EVENTS, id=bot_id, before=before, n=n)]
 
 
+LAST_WORD = """
+    SELECT kind FROM bot_events
+     WHERE bot_id = :id AND kind IN ('bot_connected', 'bot_shutdown', 'bot_rebooting') ORDER BY id DESC LIMIT 1
+"""
+
+
+def is_leaving(tx: Tx, bot_id: str) -> bool:
+    """Whether a bot has said goodbye since it last came in."""
+    row = tx.one(LAST_WORD, id=bot_id)
+    return row is not None and row[0] != "bot_connected"
+
+
 class EventLine(Struct, frozen=True):
     """What happened to a bot, and what the bot was like then. Events of before have no address and the like."""
 

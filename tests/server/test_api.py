@@ -353,6 +353,12 @@ def test_a_mass_cancel_means_only_what_has_all_the_tags(app):
     assert app.post("/api/v1/tasks/cancel", {"tags": []}).code == "request.invalid"
 
 
+@pytest.mark.parametrize("what", ["", "/log", "/log/follow", "/why"])
+def test_what_is_no_id_is_no_task(app, what):
+    missing = app.get(f"/api/v1/tasks/nope{what}")
+    assert (missing.status, missing.code) == (404, "not_found")
+
+
 def test_a_secret_is_never_shown(app):
     task = app.submit(a_task(secret_bytes="c2VjcmV0"))[0]
     reply = app.get(f"/api/v1/tasks/{task}")

@@ -151,6 +151,12 @@ def test_an_administrator_is_bound_to_no_group(app):
     assert app.post("/api/v1/tokens", {"name": "whole", "role": "admin", "group": None}).json["group"] is None
 
 
+@pytest.mark.parametrize("name", ["nl\n", "\n", "a\nb", "a\x1f", ""])
+def test_a_name_has_no_control_characters(app, name):
+    for path, body in (("/api/v1/tokens", {"name": name, "role": "user"}), ("/api/v1/groups", {"name": name})):
+        assert app.post(path, body).code == "request.invalid"
+
+
 def test_users_may_not_overtake_everybody(app):
     asked = {"tasks": [a_task(priority=19), a_task(priority=20)]}
     answers = app.post("/api/v1/tasks", asked, token=app.token("user")).json["tasks"]

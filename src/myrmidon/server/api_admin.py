@@ -27,7 +27,8 @@ from myrmidon.store.db import Tx
 from myrmidon.store.token import Token
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
-Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
+Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+(?!\n)$")]
+"""In Python, ``$`` alone would let a last newline through; ``\\Z`` is nothing to those who read the API's document."""
 _LAST_ID = (1 << 63) - 1
 VERSION = version("myrmidon")
 READY_WITHIN_S = 3.0

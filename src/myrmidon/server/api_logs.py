@@ -19,6 +19,7 @@ from myrmidon.model.checks import LARGEST
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import RUN_CAP, parse_id, show_run, show_task
 from myrmidon.model.task_result import TaskResult, TaskRun
+from myrmidon.server.api_tasks import wanted_task
 from myrmidon.server.door import READERS, Answer, Call, Door, Route
 from myrmidon.store import log as logs
 from myrmidon.store import task_result
@@ -150,8 +151,8 @@ def missing_line(n: int) -> bytes:
 
 async def _task_of(door: Door, call: Call) -> tuple[TaskResult, int]:
     """The task that a path names, and the run if it names one; a task of another group does not exist."""
-    shown = call.params["id"]
-    task_id, run = parse_id(shown)
+    shown, task_id = call.params["id"], wanted_task(call)
+    run = parse_id(shown)[1]
     group = await door.scope(call)
     found = (await door.read(lambda tx: task_result.read(tx, [task_id]))).get(task_id)
     if found is None or (group is not None and found.resource_group_id != group):

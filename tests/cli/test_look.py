@@ -156,6 +156,15 @@ def test_a_token_lets_in_what_its_role_may_and_nothing_once_revoked(up: Up, tmp_
     ] == [True]
 
 
+def test_a_broken_token_is_told_without_being_shown(up: Up):
+    token = (up.data / "admin.token").read_text().strip()
+    assert up.terminal.run("tasks", MYRMIDON_TOKEN=f"{token}\r").returncode == 0
+    done = up.terminal.run("tasks", MYRMIDON_TOKEN=f"{token}\nmore")
+    assert done.returncode == 77
+    assert "The token holds characters that no token has" in done.stderr
+    assert token not in done.stdout + done.stderr
+
+
 def test_the_doctor_finds_what_is_wrong(up: Up, tmp_path: Path):
     assert all(finding["how"] == "ok" for finding in up.terminal.json("doctor")["findings"])
     lost = Terminal(tmp_path, MYRMIDON_SERVER="http://127.0.0.1:9").run("doctor")

@@ -147,6 +147,22 @@ def test_the_token_goes_with_every_call_and_into_no_error():
     assert "myr_secret" not in repr(failed.value)
 
 
+@pytest.mark.parametrize("token", ["myr_se\ncret", "myr_se\rcret", "myr_sécret", "myr_se\udcffcret"])
+def test_a_token_that_fits_into_no_header_is_refused_without_being_shown(token: str):
+    with scripted(answer(200, {"queues": []})) as server:
+        caller = Client(Transport(server.url, token))
+        with pytest.raises(NotAllowed) as failed:
+            caller.queues()
+        assert server.seen == []
+    assert "cret" not in repr(failed.value)
+
+
+def test_what_stands_around_a_token_is_no_part_of_it():
+    with scripted(answer(200, {"queues": []})) as server:
+        Client(Transport(server.url, " myr_secret\r\n")).queues()
+    assert server.seen[0].headers["Authorization"] == "Bearer myr_secret"
+
+
 def test_an_id_is_one_part_of_a_path():
     with scripted(answer(200, {})) as server:
         client(server.url).bot("a/../b?c")

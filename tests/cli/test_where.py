@@ -43,6 +43,13 @@ def test_what_is_given_beats_the_environment_and_that_beats_the_rest(home: Path,
     assert (place.server, place.token, place.server_from) == ("https://other", "myr_given", "--server")
 
 
+def test_line_ends_from_other_systems_are_part_of_neither(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MYRMIDON_SERVER", "build:1234\r")
+    monkeypatch.setenv("MYRMIDON_TOKEN", "myr_env\r\n")
+    assert (find_place(None, None).server, find_place(None, None).token) == ("http://build:1234", "myr_env")
+    assert find_place(None, "myr_given\n").token == "myr_given"
+
+
 def test_a_running_up_is_found_and_a_dead_one_is_not(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(where, "_is_ours", lambda _: True)
     folder = with_token(home / "elsewhere", "myr_up")

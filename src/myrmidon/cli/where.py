@@ -49,20 +49,20 @@ def _server(given: str | None, local: dict[str, Any], config: dict[str, Any]) ->
         (config.get("server"), str(config_file())),
     )
     for url, place in choices:
-        if url:
+        if url and str(url).strip():
             return _whole(str(url)), place
     return DEFAULT_SERVER, "the default"
 
 
 def _token(given: str | None, server: str, local: dict[str, Any], config: dict[str, Any]) -> tuple[str | None, str]:
-    if given:
-        return given, "--token"
-    if named := os.environ.get("MYRMIDON_TOKEN"):
+    if given and given.strip():
+        return given.strip(), "--token"
+    if named := os.environ.get("MYRMIDON_TOKEN", "").strip():
         return named, "MYRMIDON_TOKEN"
     if local.get("server") == server:
         return _from_file(Path(local["data_dir"]) / TOKEN_FILE)
     if config.get("server") and _whole(config["server"]) == server and config.get("token"):
-        return str(config["token"]), str(config_file())
+        return str(config["token"]).strip(), str(config_file())
     if urlsplit(server).hostname in _LOOPBACK:
         return _from_file(default_data_dir() / TOKEN_FILE)
     return None, "nowhere"
@@ -76,6 +76,7 @@ def _from_file(file: Path) -> tuple[str | None, str]:
 
 def _whole(server: str) -> str:
     """``build:8910`` is as good as ``http://build:8910``."""
+    server = server.strip()
     return (server if "://" in server else f"http://{server}").rstrip("/")
 
 

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 import urllib3
 from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 
-from myrmidon.sdk.errors import CallFailed, Overloaded, Unreachable, Untrusted, refusal
+from myrmidon.sdk.errors import CallFailed, NotAllowed, Overloaded, Unreachable, Untrusted, refusal
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Transport:
         ca_file: str | None = None,
     ) -> None:
         self.server = server.rstrip("/")
-        self._token = token
+        self._token = (token or "").strip()
         self._patience = patience or Patience()
         self._notice = notice or (lambda _: None)
         self._clock = clock
@@ -151,7 +151,7 @@ class Transport:
     def _headers(self, key: str | None) -> dict[str, str]:
         headers = {"User-Agent": "myrmidon"}
         if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+            headers["Authorization"] = f"Bearer {_sound(self._token)}"
         if key:
             headers[KEY_HEADER] = key
         return headers
@@ -217,6 +217,13 @@ class Transport:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return Untrusted(f"The certificate of {self.server} is not trusted here ({cause.verify_message}).")
         return Unreachable(f"No server answers at {self.server} ({reason_of(failed)}).")
+
+
+def _sound(token: str) -> str:
+    """The token; one that fits into no header is refused here, in words that do not show it."""
+    if not (token.isascii() and token.isprintable()):
+        raise NotAllowed("The token holds characters that no token has, such as a line break; copy it once more.")
+    return token
 
 
 def parse_events(pieces: Iterator[bytes]) -> Iterator[Event]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,12 +31,16 @@ class Seen:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer; ``whole`` False promises more than it sends, as a server that dies does."""
+    """One answer; ``whole`` False promises more than it sends, as a server that dies does.
+
+    ``meanwhile`` is done before it is given, for example to let a test's clock go on.
+    """
 
     status: int
     body: bytes
     headers: dict[str, str] = field(default_factory=dict)
     whole: bool = True
+    meanwhile: Callable[[], None] | None = None
 
 
 CUT = Answer(0, b"")
@@ -75,7 +79,9 @@ def scripted(*answers: Answer) -> Iterator[Scripted]:
             with lock:
                 seen.append(Seen(self.command, self.path, dict(self.headers), json.loads(body) if body else None))
                 given = waiting.pop(0) if len(waiting) > 1 else waiting[0]
-            if given is CUT:
+            if given.meanwhile:
+                given.meanwhile()
+            if given.status == CUT.status:
                 self._hang_up()
                 return
             self.send_response(given.status)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
+from threading import Thread
 
 import pytest
 
@@ -104,6 +106,41 @@ def test_nobody_there_is_told_soon_and_an_outage_is_sat_out():
         caller = client(server.url)
         caller.queues()
         assert caller.queues() == {"queues": [1]}
+
+
+def test_a_server_that_dies_while_it_holds_its_first_answer_is_waited_for():
+    clock = FakeTime()
+    died = Answer(0, b"", meanwhile=lambda: clock.sleep(25))
+    with scripted(died, *[CUT] * 3, answer(200, {"tasks": [], "done": True})) as server:
+        caller = client(server.url, clock, patience=Patience(first_s=0, later_s=5))
+        assert caller.wait(["5cee4880088100"])["done"]
+    assert len(server.seen) == 5
+
+
+def test_a_caller_that_has_no_more_time_does_not_wait_for_a_server():
+    clock = FakeTime()
+    died = Answer(0, b"", meanwhile=lambda: clock.sleep(2))
+    with scripted(died, CUT) as server, pytest.raises(Unreachable):
+        client(server.url, clock).wait(["5cee4880088100"], within_s=3)
+    assert 2 <= clock.now <= 3
+
+
+def test_what_speaks_another_language_is_not_waited_for_long():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Thread(target=greet, args=(listening,), daemon=True).start()
+        clock = FakeTime()
+        with pytest.raises(Unreachable):
+            client(f"http://127.0.0.1:{listening.getsockname()[1]}", clock).queues()
+    assert clock.now <= 5
+
+
+def greet(listening: socket.socket) -> None:
+    with suppress(OSError):  # closed at the end of the test
+        while True:
+            caller, _ = listening.accept()
+            with caller:
+                caller.recv(65_536)
+                caller.sendall(b"220 mail.example.org\r\n")
 
 
 def test_an_outage_is_told_once():

@@ -230,8 +230,9 @@ def _as_they_end(hand: Hand, task_ids: list[str], timeout: int | None) -> Iterat
     left = list(task_ids)
     until = None if timeout is None else time.monotonic() + timeout
     while left:
-        wait_s = LONGEST_WAIT_S if until is None else max(0, min(LONGEST_WAIT_S, round(until - time.monotonic())))
-        states = hand.client.wait(left[:MOST_AT_ONCE], wait_s=wait_s)["tasks"]
+        rest = None if until is None else max(0.0, until - time.monotonic())
+        wait_s = LONGEST_WAIT_S if rest is None else min(LONGEST_WAIT_S, round(rest))
+        states = hand.client.wait(left[:MOST_AT_ONCE], wait_s=wait_s, within_s=rest)["tasks"]
         ended = [one["task_id"] for one in states if one["final"]]
         for task_id in ended:
             yield hand.client.task(task_id)

@@ -78,10 +78,22 @@ class Client:
     def rerun(self, task_id: str, *, force: bool = False, cascade: bool = False, key: str | None = None) -> Json:
         return self._post(f"tasks/{_part(task_id)}/rerun", {"force": force, "cascade": cascade}, key)
 
-    def wait(self, task_ids: Sequence[str], *, all_of: bool = False, wait_s: int = LONGEST_WAIT_S) -> Json:
-        """The states of these tasks, as soon as one (or all) of them has ended, or after wait_s."""
+    def wait(
+        self,
+        task_ids: Sequence[str],
+        *,
+        all_of: bool = False,
+        wait_s: int = LONGEST_WAIT_S,
+        within_s: float | None = None,
+    ) -> Json:
+        """The states of these tasks, as soon as one (or all) of them has ended, or after wait_s.
+
+        A server that is away is waited for too, but not beyond within_s.
+        """
         body = {"task_ids": list(task_ids), "mode": "all" if all_of else "any", "wait_s": wait_s}
-        found: Json = self.transport.call("POST", f"{API}/tasks/wait", body=body, wait_s=wait_s).json()
+        found: Json = self.transport.call(
+            "POST", f"{API}/tasks/wait", body=body, wait_s=wait_s, within_s=within_s
+        ).json()
         return found
 
     # -- logs -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http.client import BadStatusLine
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -36,7 +37,7 @@ _LONGEST_WAIT_S: Final = 10.0
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to go on trying. Before the first answer little: most likely there is no server at that address."""
+    """How long to go on after a failure. Little before anybody has answered: most likely there is no server there."""
 
     first_s: float = 5.0
     later_s: float = 120.0
@@ -107,8 +108,13 @@ class Transport:
         query: Mapping[str, Any] | None = None,
         key: str | None = None,
         wait_s: float = 0.0,
+        within_s: float | None = None,
     ) -> Reply:
-        """One answered call. ``wait_s`` is how long the server may hold its answer back."""
+        """One answered call.
+
+        ``wait_s`` is how long the server may hold its answer back; ``within_s`` ends the patience of a caller that has
+        no more time than that.
+        """
         headers = self._headers(key)
         data = None
         if body is not None:
@@ -119,7 +125,7 @@ class Transport:
             answer = self._send(method, path, query, headers, data, answer_s=_ANSWER_S + wait_s)
             return Reply(answer.status, answer.headers, answer.data)
 
-        return self._until_answered(once)
+        return self._until_answered(once, within_s)
 
     def stream(self, path: str, *, query: Mapping[str, Any] | None = None, after: str | None = None) -> Iterator[Event]:
         """Events as they come, for ever: a stream that breaks or ends is taken up again after its last event.
@@ -187,25 +193,32 @@ class Transport:
             failed.retry_after_s = _seconds(answer.headers.get("Retry-After"))
         raise failed
 
-    def _until_answered(self, once: Callable[[], T]) -> T:
-        """Repeat until there is an answer, or until patience has run out."""
-        started = self._clock.monotonic()
+    def _until_answered(self, once: Callable[[], T], within_s: float | None = None) -> T:
+        """Repeat until there is an answer, or until patience has run out.
+
+        Patience begins with the first failure: before that, the server may have held its answer back for long.
+        """
+        until = None if within_s is None else self._clock.monotonic() + within_s
+        failed_at: float | None = None
         attempt = 0
         while True:
             try:
                 found = once()
             except (HTTPError, Overloaded) as failed:
                 error = failed if isinstance(failed, Overloaded) else self._unreachable(failed)
-                if isinstance(failed, Overloaded | ReadTimeoutError):
-                    self._answered = True  # somebody is there, though it may take its time
+                self._answered = self._answered or _is_there(failed)
             else:
                 self._answered = True
                 return found
             if isinstance(error, Untrusted):
                 raise error
             wait = _jitter(attempt) + (error.retry_after_s if isinstance(error, Overloaded) else 0.0)
+            now = self._clock.monotonic()
+            failed_at = now if failed_at is None else failed_at
             patience = self._patience.later_s if self._answered else self._patience.first_s
-            if self._clock.monotonic() + wait - started > patience:
+            if until is not None:
+                patience = min(patience, until - failed_at)
+            if now + wait - failed_at > patience:
                 raise error
             if attempt == 1:
                 self._notice(f"{error.message.split('. ')[0].rstrip('.')}; trying again for up to {patience:.0f} s.")
@@ -266,6 +279,14 @@ def reason_of(failed: HTTPError) -> str:
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
     return str(cause).rsplit(": ", 1)[-1].strip() or type(cause).__name__
+
+
+def _is_there(failed: HTTPError | Overloaded) -> bool:
+    """Whether somebody took the connection, though no answer came; what speaks another language is no server."""
+    if isinstance(failed, ProtocolError):
+        cause = _last_cause(failed)
+        return isinstance(cause, ConnectionError) or not isinstance(cause, BadStatusLine)
+    return isinstance(failed, Overloaded | ReadTimeoutError)
 
 
 def _last_cause(failed: BaseException) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -68,6 +69,41 @@ def test_a_task_runs_again_and_here(terminal: Terminal, failed: str):
     assert len(terminal.json("task", "show", failed)["runs"]) == 2
     here = terminal.run("task", "reproduce", failed)
     assert (here.returncode, here.stdout) == (3, "out\n")
+
+
+def test_a_task_runs_here_with_more_arguments_and_with_options_behind_its_id(terminal: Terminal):
+    script = 'echo "$@"; echo ${MYRMIDON_TASK_ID-no run}'
+    task_id = terminal.ok("trigger", "--", "sh", "-c", script, "sh").strip()
+    done = terminal.run("task", "reproduce", task_id, "--json", "--", "-x", "--json", MYRMIDON_TASK_ID="5cee4880088101")
+    assert json.loads(done.stdout) == {"task_id": task_id, "exit_code": 0}
+    assert done.stderr.splitlines()[-2:] == ["-x --json", "no run"]
+
+
+IDS = (
+    ["task", "show"], ["task", "log"], ["task", "why"], ["task", "cancel"], ["task", "rerun"], ["task", "reproduce"],
+    ["collect"], ["bot", "show"], ["bot", "delete"], ["bot", "drain"], ["token", "revoke"], ["releases", "revert"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", IDS, ids=" ".join)
+def test_an_empty_id_is_a_wrong_command_line(terminal: Terminal, words: list[str]):
+    done = terminal.run(*words, "")
+    assert done.returncode == 2
+    assert "'' is no id; perhaps a variable is not set." in done.stderr
+
+
+def test_an_id_that_is_not_whole_is_told_as_it_was_typed(terminal: Terminal, failed: str):
+    for words in (["collect"], ["task", "show"]):
+        done = terminal.run(*words, "7bff")
+        assert (done.returncode, "'7bff' is no id of a task" in done.stderr) == (2, True)
+
+
+def test_a_run_that_never_was_is_not_found(terminal: Terminal, failed: str):
+    first, never = f"{failed[:-2]}01", f"{failed[:-2]}99"
+    assert terminal.json("task", "show", first)["task_id"] == failed
+    for verb in ("show", "log", "rerun", "reproduce"):
+        done = terminal.run("task", verb, never)
+        assert (done.returncode, f"has no run {never}" in done.stderr) == (66, True)
 
 
 def test_why_tells_of_a_task_that_has_ended(terminal: Terminal, failed: str):

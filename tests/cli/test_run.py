@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.cli.terminal import Terminal
 
 
@@ -121,6 +123,34 @@ def test_collect_waits_for_many_and_tells_of_the_first_that_failed(terminal: Ter
     plain = terminal.run("collect", "--log", *(f"{task['task_id'][:-2]}01" for task in made))
     assert sorted(plain.stdout.split()) == ["0", "5", "6"]
     assert plain.stderr.count("FAILED exit") == 2
+
+
+@pytest.mark.parametrize(
+    "given", ["null", "{}", "[null]", '{"tasks": [{"error": {}}]}', '{"tasks": null}', "[1", "456"]
+)
+def test_collect_says_what_is_wrong_with_the_ids_it_reads(terminal: Terminal, given: str):
+    done = terminal.run("collect", given=given)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_collect_takes_an_id_for_an_id_also_when_it_looks_like_a_number(terminal: Terminal):
+    done = terminal.run("collect", given="123456788100\n")
+    assert done.returncode == 66
+    assert "123456788100" in done.stderr
+
+
+def test_one_task_that_cannot_be_cancelled_does_not_keep_the_others_from_it(terminal: Terminal):
+    first, last = (terminal.ok("trigger", "-d", "gpu=a100", "--", "true").strip() for _ in range(2))
+    done = terminal.run("task", "cancel", first, "5cee4880088100", last)
+    assert done.returncode == 66
+    assert [line.split()[1] for line in done.stdout.splitlines()] == [f"{first}:", f"{last}:"]
+    assert "There is no task 5cee4880088100" in done.stderr
+    assert terminal.run("collect", first, last).returncode == 125
+    told = json.loads(terminal.run("task", "cancel", "--json", "5cee4880088100", first).stdout)["tasks"]
+    assert [one.get("error", {}).get("code") for one in told] == ["not_found", None]
+    nothing = terminal.run("task", "cancel", "--tag", "nocolon")
+    assert (nothing.returncode, "is not KEY:VALUE" in nothing.stderr) == (2, True)
 
 
 def test_what_has_not_ended_in_time_is_75_and_what_is_cancelled_125(terminal: Terminal):

@@ -13,10 +13,10 @@ import click
 
 from myrmidon.cli import show
 from myrmidon.cli.hand import Hand, connected, pages
-from myrmidon.cli.request import Duration, Pair
+from myrmidon.cli.request import Duration, Id, Pair
 from myrmidon.cli.tokens import invitation
 
-_WHICH = click.argument("bot_id", metavar="BOT")
+_WHICH = click.argument("bot_id", metavar="BOT", type=Id())
 _STATES = ("alive", "dead", "idle", "busy", "draining", "quarantined", "maintenance")
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 

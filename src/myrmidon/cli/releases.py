@@ -8,6 +8,7 @@ import click
 
 from myrmidon.cli import show
 from myrmidon.cli.hand import Hand, connected
+from myrmidon.cli.request import Id
 
 _SHOWN = 12
 
@@ -38,7 +39,7 @@ def _line(one: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @releases.command()
-@click.argument("digest")
+@click.argument("digest", type=Id())
 @click.option("--reason", default="", help="Why; everybody sees it in the list.")
 @connected
 def revert(hand: Hand, digest: str, reason: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import click
 
+_TASK: Final = re.compile(r"[0-9a-f]{0,15}1[0-9a-f]{2}")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -31,6 +33,39 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in th
         if not number.isdigit():
             self.fail(f"{value!r} is no time; write 90, 90s, 15m, 2h or 1d.", param, ctx)
         return int(number) * _SECONDS[unit]
+
+
+class Id(click.ParamType):  # type: ignore[type-arg]
+    """The id of a bot or a token: anything but nothing, which is what a variable that is not set leaves of it."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not str(value).strip(" ."):
+            self.fail(f"{value!r} is no id; perhaps a variable is not set.", param, ctx)
+        return str(value)
+
+
+class TaskId(Id):
+    """The id of a task or of one of its runs, as the server shows it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        shown = super().convert(value, param, ctx).strip()
+        if not _TASK.fullmatch(shown):
+            self.fail(f"{value!r} is no id of a task; a whole one looks like 5cee4880088100.", param, ctx)
+        return shown
+
+
+class Tag(click.ParamType):  # type: ignore[type-arg]
+    """KEY:VALUE."""
+
+    name = "key:value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        key, sign, _ = str(value).partition(":")
+        if not (key and sign):
+            self.fail(f"{value!r} is not KEY:VALUE.", param, ctx)
+        return str(value)
 
 
 class Pair(click.ParamType):  # type: ignore[type-arg]

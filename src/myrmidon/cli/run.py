@@ -16,7 +16,7 @@ import click
 
 from myrmidon.cli import exits, show
 from myrmidon.cli.hand import Hand, connected
-from myrmidon.cli.request import Duration, build, request_options
+from myrmidon.cli.request import Duration, TaskId, build, request_options
 from myrmidon.sdk.errors import CallFailed, refusal_of_one
 
 _PATIENT_S: Final = 3.0
@@ -81,10 +81,11 @@ def collect(hand: Hand, task_ids: Sequence[str], timeout: int | None, *, logs: b
 
     Without ids, or with -, they are read from stdin: one per line, or what `trigger --json` printed.
     """
-    wanted = [one for given in task_ids or ("-",) for one in (_ids_from_stdin() if given == "-" else [given])]
-    if not wanted:
+    given = [one for word in task_ids or ("-",) for one in (_ids_from_stdin() if word == "-" else [word])]
+    if not given:
         raise click.UsageError("Give the ids of tasks, as arguments or on stdin.")
-    return _collected(hand, list(dict.fromkeys(map(task_of, wanted))), timeout, logs=logs)
+    wanted = [task_of(TaskId().convert(one, None, None)) for one in given]
+    return _collected(hand, list(dict.fromkeys(wanted)), timeout, logs=logs)
 
 
 def task_of(shown: str) -> str:
@@ -195,12 +196,17 @@ def _tell_end(task: dict[str, Any]) -> None:
 
 
 def _ids_from_stdin() -> list[str]:
-    text = sys.stdin.read()
+    """Words, unless it begins as JSON does: an id may well look like a number."""
+    text = sys.stdin.buffer.read().decode(errors="replace")
+    if not text.lstrip().startswith(("{", "[")):
+        return text.split()
     try:
         given = json.loads(text)
-    except ValueError:
-        return text.split()
-    return [one["task_id"] for one in given["tasks"]] if isinstance(given, dict) else [str(one) for one in given]
+        tasks = given["tasks"] if isinstance(given, dict) else given
+        return [one["task_id"] if isinstance(one, dict) else one for one in tasks]
+    except (ValueError, KeyError, TypeError):
+        told = "What stands on stdin holds no ids of tasks: give one per line, or what `trigger --json` printed."
+        raise click.UsageError(told) from None
 
 
 def _collected(hand: Hand, task_ids: list[str], timeout: int | None, *, logs: bool) -> int:

@@ -9,14 +9,16 @@ import click
 
 from myrmidon.cli import exits, show
 from myrmidon.cli.hand import Hand, connected, pages
-from myrmidon.cli.request import Duration
-from myrmidon.cli.run import show_log, watch_log
+from myrmidon.cli.request import Duration, Tag, TaskId
+from myrmidon.cli.run import show_log, task_of, watch_log
+from myrmidon.sdk.errors import CallFailed, Missing, Refused
 
 STATES = (
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED",
     "EXPIRED", "CANCELED", "KILLED", "NO_RESOURCE", "CLIENT_ERROR",
 )  # fmt: skip
-_ON_WHICH = click.argument("task_id", metavar="TASK")
+_ON_WHICH = click.argument("task_id", metavar="TASK", type=TaskId())
+_TAGS = ("--tag", "-t", "tags")
 
 
 @click.command()
@@ -24,9 +26,7 @@ _ON_WHICH = click.argument("task_id", metavar="TASK")
     "--state", "-s", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False),
     help="Only tasks in this state. Repeat for more.",
 )  # fmt: skip
-@click.option(
-    "--tag", "-t", "tags", multiple=True, metavar="KEY:VALUE", help="Only with this tag. Repeat: all of them."
-)
+@click.option(*_TAGS, type=Tag(), multiple=True, metavar="KEY:VALUE", help="Only with this tag. Repeat: all of them.")
 @click.option("--name", "-n", help="Only tasks with exactly this name.")
 @click.option("--pool", help="Only tasks of this pool.")
 @click.option("--bot", metavar="BOT", help="Only tasks whose latest run is this bot's.")
@@ -67,7 +67,7 @@ def task() -> None:
 @connected
 def show_task(hand: Hand, task_id: str) -> None:
     """What was asked for, what became of it, and every run."""
-    found = hand.client.task(task_id)
+    found = _found(hand, task_id)
     if hand.as_json:
         show.as_json(found)
         return
@@ -80,6 +80,14 @@ def show_task(hand: Hand, task_id: str) -> None:
             empty="",
         )
     _suggest(found)
+
+
+def _found(hand: Hand, task_id: str) -> dict[str, Any]:
+    """The task; where the id was that of a run, there must be such a run."""
+    found = hand.client.task(task_id)
+    if task_id not in (found["task_id"], *(run["run"] for run in found["runs"])):
+        raise Missing(f"Task {found['task_id']} has no run {task_id}.")
+    return found
 
 
 def _told(task: dict[str, Any]) -> list[tuple[str, object]]:
@@ -147,7 +155,7 @@ def log(hand: Hand, task_id: str, number: int | None, stream: str, *, follow: bo
 
     With --json the bytes go to stderr, and the task to stdout.
     """
-    found = hand.client.task(task_id)
+    found = _found(hand, task_id)
     source = found["result"]["deduped_from"] or task_id
     if follow:
         watch_log(hand, source, run=number, stream=stream)
@@ -176,33 +184,43 @@ def why(hand: Hand, task_id: str) -> None:
 
 
 @task.command()
-@click.argument("task_ids", nargs=-1, metavar="[TASK...]")
+@click.argument("task_ids", nargs=-1, type=TaskId(), metavar="[TASK...]")
 @click.option(
-    "--tag", "-t", "tags", multiple=True, metavar="KEY:VALUE", help="Everything with this tag. Repeat: all of them."
+    *_TAGS, type=Tag(), multiple=True, metavar="KEY:VALUE", help="Everything with this tag. Repeat: all of them."
 )
 @click.option("--group", help="With --tag: the resource group whose tasks are meant.")
 @click.option("--kill/--no-kill", default=True, show_default=True, help="Also stop what is running.")
 @connected
-def cancel(hand: Hand, task_ids: tuple[str, ...], tags: tuple[str, ...], group: str | None, *, kill: bool) -> None:
+def cancel(hand: Hand, task_ids: tuple[str, ...], tags: tuple[str, ...], group: str | None, *, kill: bool) -> int:
     """Cancel tasks.
 
-    A running one is sent SIGTERM, and SIGKILL after its grace period.
+    A running one is sent SIGTERM, and SIGKILL after its grace period. One that cannot be cancelled does not keep the
+    others from it; the exit code is that of the first such.
     """
     if not task_ids and not tags:
         raise click.UsageError("Give the ids of tasks, or --tag.")
-    answers = [hand.client.cancel(task_id, kill_running=kill) for task_id in task_ids]
+    answers, refused = [], list[CallFailed]()
+    for task_id in task_ids:
+        try:
+            answer = hand.client.cancel(task_id, kill_running=kill)
+        except Refused as error:
+            refused.append(error)
+            answer = {"task_id": task_id, "error": error.as_dict()}
+        answers.append(answer)
+        if not hand.as_json:
+            click.echo(_cancelled(answer), err="error" in answer)
     if tags:
         hand.client.cancel_tagged(tags, group=group, kill_running=kill)
+        if not hand.as_json:
+            click.echo(f"Everything with {' and '.join(tags)} is being cancelled.")
     if hand.as_json:
         show.as_json({"tasks": answers, "tags": list(tags)})
-        return
-    for answer in answers:
-        click.echo(_cancelled(answer))
-    if tags:
-        click.echo(f"Everything with {' and '.join(tags)} is being cancelled.")
+    return exits.of_error(refused[0]) if refused else exits.OK
 
 
 def _cancelled(answer: dict[str, Any]) -> str:
+    if "error" in answer:
+        return f"Task {answer['task_id']}: {answer['error']['message']}"
     if answer["state"] != "RUNNING":
         return f"Task {answer['task_id']}: {show.state(answer['state'])}."
     return f"Task {answer['task_id']} " + ("is being stopped." if answer["ok"] else "runs on; --kill stops it.")
@@ -215,6 +233,8 @@ def _cancelled(answer: dict[str, Any]) -> str:
 @connected
 def rerun(hand: Hand, task_id: str, *, force: bool, cascade: bool) -> None:
     """Run a task that has ended once more."""
+    if task_id != task_of(task_id):
+        task_id = _found(hand, task_id)["task_id"]
     answer = hand.client.rerun(task_id, force=force, cascade=cascade)
     if hand.as_json:
         show.as_json(answer)
@@ -223,7 +243,7 @@ def rerun(hand: Hand, task_id: str, *, force: bool, cascade: bool) -> None:
     show.next_step(f"myrmidon task log -f {task_id}")
 
 
-@task.command(context_settings={"allow_interspersed_args": False})
+@task.command()
 @_ON_WHICH
 @click.argument("extra", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]")
 @click.option("--folder", help="Where to run. Default: a fresh one that is removed afterwards.")
@@ -236,7 +256,7 @@ def reproduce(hand: Hand, task_id: str, extra: tuple[str, ...], folder: str | No
     """
     from myrmidon.cli import reproduce as here  # late: nothing else starts commands
 
-    found = hand.client.task(task_id)
+    found = _found(hand, task_id)
     code = here.run_here(found, list(extra), folder, to_stderr=hand.as_json)
     if hand.as_json:
         show.as_json({"task_id": found["task_id"], "exit_code": code})

@@ -8,7 +8,7 @@ import click
 
 from myrmidon.cli import show
 from myrmidon.cli.hand import Hand, connected, pages
-from myrmidon.cli.request import Duration
+from myrmidon.cli.request import Duration, Id
 
 ROLES = ("admin", "user", "viewer", "bot-bootstrap")
 
@@ -72,7 +72,7 @@ def _state(token: dict[str, Any]) -> str:
 
 
 @token.command()
-@click.argument("token_id", metavar="ID")
+@click.argument("token_id", metavar="ID", type=Id())
 @connected
 def revoke(hand: Hand, token_id: str) -> None:
     """Make a token useless, on every server within 30 seconds."""

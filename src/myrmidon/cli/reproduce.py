@@ -48,7 +48,8 @@ def _run(properties: dict[str, Any], command: list[str], root: Path, *, to_stder
 
 def _environment(properties: dict[str, Any], root: Path) -> dict[str, str]:
     """This shell's variables, changed as the task asks: an empty value removes, a prefix comes before what is there."""
-    env = {**os.environ, "MYRMIDON_TASK_ID": "reproduce", "MYRMIDON_BOT_ID": "reproduce"}
+    env = {**os.environ, "MYRMIDON_BOT_ID": "reproduce"}
+    env.pop("MYRMIDON_TASK_ID", None)  # it is no run: what it submits has no parent
     for key, value in properties.get("env", {}).items():
         if value:
             env[key] = value

@@ -251,6 +251,54 @@ def test_there_are_colours_on_a_terminal_only_and_never_with_no_color(terminal: 
     assert "\x1b[" not in terminal.ok("tasks")
 
 
+def test_errors_have_no_colours_with_no_color(terminal: Terminal):
+    assert b"\x1b[" in seen(terminal, "task", "show", "nope")
+    assert b"\x1b[" not in seen(terminal, "task", "show", "nope", NO_COLOR="1")
+
+
+def in_a_shell(terminal: Terminal, line: str) -> subprocess.CompletedProcess[bytes]:
+    """A line of bash in which $M is this program."""
+    env = {**terminal.env, "M": f"{sys.executable} -m myrmidon"}
+    return subprocess.run(["bash", "-c", line], env=env, capture_output=True, check=False, timeout=60)
+
+
+def test_a_list_whose_reader_leaves_has_done_its_work(terminal: Terminal, failed: str):
+    for words in ("tasks", "tasks --json", "query tasks/list", "--help"):
+        done = in_a_shell(terminal, f"$M {words} | true; exit ${{PIPESTATUS[0]}}")
+        assert (done.returncode, done.stderr) == (0, b""), words
+
+
+ORDINARY = (
+    ("$M tasks > /dev/full", 1, b"The output: No space left on device."),
+    ("$M query tasks/list > /dev/full", 1, b"The output: No space left on device."),
+    ("$M --help > /dev/full", 1, b"The output: No space left on device."),
+    ("$M tasks --json >&-", 0, b""),
+    ("$M collect <&-", 2, b"Give the ids of tasks"),
+    ("$M backup /proc/foo", 1, b"No such file or directory."),
+    ("$M bot --dir /proc/foo", 1, b"/proc/foo.first.zip: "),
+    ("$M up --data-dir /proc/foo", 1, b"/proc/foo: "),
+    ("$M up --data-dir /etc/passwd", 1, b"/etc/passwd: "),
+    ("$M tasks --since \u00b2", 2, b"is no time"),
+    (r"$M bot show $'\xff'", 2, b"is not UTF-8"),
+    (r"$M run -- printf %s $'\xff'", 2, b"is not UTF-8"),
+    (r"A=$'\xff' $M run -e A -- true", 2, b"The value of A here is not UTF-8"),
+)
+
+
+@pytest.mark.parametrize(("line", "code", "told"), ORDINARY, ids=[line for line, _, _ in ORDINARY])
+def test_an_ordinary_mistake_is_told_in_a_sentence(terminal: Terminal, failed: str, line: str, code: int, told: bytes):
+    done = in_a_shell(terminal, line)
+    assert done.returncode == code
+    assert told in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_mistake_is_json_for_programs(terminal: Terminal, failed: str):
+    done = terminal.run("task", "reproduce", failed, "--json", "--folder", "/proc/foo")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"]["code"] == "failed"
+
+
 def test_collect_shows_a_bar_on_a_terminal(terminal: Terminal):
     task_id = terminal.ok("trigger", "--", "true").strip()
     shown = seen(terminal, "collect", task_id)

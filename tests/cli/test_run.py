@@ -170,5 +170,16 @@ def test_everything_with_a_tag_is_cancelled(terminal: Terminal):
     assert terminal.run("task", "cancel").returncode == 2
 
 
+def test_a_reader_that_leaves_does_not_learn_how_the_task_ends(terminal: Terminal):
+    with terminal.start("run", "-t", "unread:yes", "--", "sh", "-c", "while echo y; do sleep 0.05; done") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "y\n"
+        running.stdout.close()
+        assert running.wait(30) == 141
+    [task] = terminal.json("tasks", "--tag", "unread:yes")["tasks"]
+    assert task["state"] == "RUNNING"
+    terminal.ok("task", "cancel", task["task_id"])
+
+
 def test_trigger_can_wait(terminal: Terminal):
     assert terminal.run("trigger", "--wait", "--", "sh", "-c", "exit 9").returncode == 9

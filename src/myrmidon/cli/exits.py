@@ -27,6 +27,7 @@ BOT_DIED: Final = 123
 TIMED_OUT: Final = 124
 CANCELED: Final = 125
 INTERRUPTED: Final = 130
+UNREAD: Final = 141
 
 MEANINGS: Final[Mapping[int, str]] = {
     OK: "Done. For `run` and `collect`: every task succeeded.",
@@ -45,6 +46,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     TIMED_OUT: "The task ran too long (TIMED_OUT).",
     CANCELED: "The task was cancelled (CANCELED, KILLED).",
     INTERRUPTED: "Ctrl-C.",
+    UNREAD: "Nobody read what `run`, `collect` or `task log -f` wrote to its end; the task goes on.",
 }
 
 RULE: Final = (

@@ -6,11 +6,12 @@ their one-line help too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -62,6 +63,14 @@ _PLACES: Final = {name: place for commands in SECTIONS.values() for name, (place
 class Commands(click.Group):
     """The commands of the table, each imported when it is called for."""
 
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        with _nobody_reads():
+            return super().make_context(*given, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _nobody_reads():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_PLACES)
 
@@ -75,7 +84,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in _PLACES:
+        if args and not args[0].startswith("-") and args[0] not in _PLACES and not ctx.resilient_parsing:
             ctx.fail(f"There is no command {args[0]!r}.{_nearest(args[0])}")
         return super().resolve_command(ctx, args)
 
@@ -83,6 +92,15 @@ class Commands(click.Group):
         for section, commands in SECTIONS.items():
             with formatter.section(section):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()], col_spacing=3)
+
+
+@contextlib.contextmanager
+def _nobody_reads() -> Iterator[None]:
+    """`myrmidon tasks | head`: that nobody reads on is no failure. click, left to itself, makes it one."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise click.exceptions.Exit(exits.OK) from None
 
 
 def _nearest(name: str) -> str:
@@ -108,7 +126,22 @@ def myrmidon(ctx: click.Context) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit. Nothing but a bug of ours ends in a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_what_is_closed()
+    code = _done(words)
     try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _write_no_more()
+    except OSError as failed:
+        _write_no_more()
+        code = code or _tell_system(failed, as_json=False)
+    sys.exit(code)
+
+
+def _done(words: Sequence[str]) -> int:
+    """How the command ended; what went wrong is told."""
+    try:
+        _refuse_bytes(words)
         code = myrmidon.main(words, prog_name="myrmidon", standalone_mode=False)
     except click.exceptions.Exit as done:
         code = done.exit_code
@@ -124,10 +157,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("\nInterrupted.", err=True)
         code = exits.INTERRUPTED
-    except BrokenPipeError:  # `myrmidon tasks | head`: nobody reads on, and there is nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = exits.OK
-    sys.exit(code if isinstance(code, int) else exits.OK)
+    except OSError as failed:
+        code = _tell_system(failed, as_json=_asks_for_json(words))
+    return code if isinstance(code, int) else exits.OK
+
+
+def _open_what_is_closed() -> None:
+    """`myrmidon tasks >&-`: a closed stream is an empty one, and no other file gets its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - as long as the process lives
+
+
+def _write_no_more() -> None:
+    """What could not be written would be tried once more at the very end, and fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _refuse_bytes(words: Sequence[str]) -> None:
+    """Nothing that is sent can hold them: everything is JSON."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"{os.fsencode(word)!r} is not UTF-8, as every argument has to be.") from None
 
 
 def _asks_for_json(words: Sequence[str]) -> bool:
@@ -163,10 +216,23 @@ def _tell_wrong(wrong: click.ClickException, *, as_json: bool) -> None:
     _complain(wrong.format_message(), f"{usage.command_path} --help" if usage else "")
 
 
+def _tell_system(failed: OSError, *, as_json: bool) -> int:
+    """A folder that may not be written, a full disk: nothing that a traceback would help with."""
+    told = f"{failed.filename or 'The output'}: {failed.strerror or failed}."
+    with contextlib.suppress(OSError):  # where even this cannot be written
+        if as_json and failed.filename:
+            _print_json({"code": "failed", "message": told})
+        else:
+            _complain(told, "")
+    return exits.FAILED
+
+
 def _complain(message: str, advice: str) -> None:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    """Called when click has left the command, so that it must be told once more who wants no colours."""
+    colour = False if os.environ.get("NO_COLOR") else None
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True, color=colour)
     if advice:
-        click.echo(f"{click.style('next:', bold=True)} {advice}", err=True)
+        click.echo(f"{click.style('next:', bold=True)} {advice}", err=True, color=colour)
 
 
 def _print_json(error: dict[str, object]) -> None:

@@ -30,7 +30,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in th
             return value
         text = str(value).strip()
         number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
-        if not number.isdigit():
+        if not (number.isascii() and number.isdecimal()):
             self.fail(f"{value!r} is no time; write 90, 90s, 15m, 2h or 1d.", param, ctx)
         return int(number) * _SECONDS[unit]
 
@@ -222,8 +222,17 @@ def _env(given: Sequence[str]) -> dict[str, str]:
         key, sign, value = one.partition("=")
         if not sign and key not in os.environ:
             raise click.BadParameter(f"{key} is not set here; write {key}=VALUE.", param_hint="--env")
-        found[key] = value if sign else os.environ[key]
+        found[key] = value if sign else _text(key, os.environ[key])
     return found
+
+
+def _text(key: str, value: str) -> str:
+    """What is copied from here may be any bytes; what is sent is text."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"The value of {key} here is not UTF-8.", param_hint="--env") from None
+    return value
 
 
 def _secret(file: str | None) -> str | None:

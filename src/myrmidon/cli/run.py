@@ -23,9 +23,19 @@ _PATIENT_S: Final = 3.0
 _PLAIN_ARGUMENTS: Final = {"allow_interspersed_args": False}
 
 
+@contextlib.contextmanager
+def to_its_end() -> Iterator[None]:
+    """Whoever stops reading before a task has ended does not learn how it ends; the task goes on."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise click.exceptions.Exit(exits.UNREAD) from None
+
+
 @click.command(context_settings=_PLAIN_ARGUMENTS)
 @request_options
 @connected
+@to_its_end()
 def run(hand: Hand, **given: Any) -> int:
     """Run a command on a bot, show its output as it comes, and exit with its code.
 
@@ -104,6 +114,7 @@ def _submit(hand: Hand, command: Sequence[str], **given: Any) -> dict[str, Any]:
 # -- watching one --------------------------------------------------------------------------------------------
 
 
+@to_its_end()
 def watch_log(hand: Hand, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
     """Write the log where it belongs until the task has ended."""
     for piece in hand.client.follow(task_id, run=run, stream=stream):
@@ -209,6 +220,7 @@ def _ids_from_stdin() -> list[str]:
         raise click.UsageError(told) from None
 
 
+@to_its_end()
 def _collected(hand: Hand, task_ids: list[str], timeout: int | None, *, logs: bool) -> int:
     ended: dict[str, dict[str, Any]] = {}
     people = sys.stderr.isatty() and not hand.as_json

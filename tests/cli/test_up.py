@@ -21,7 +21,7 @@ def test_up_starts_runs_and_stops_with_no_process_left(tmp_path: Path):
     assert code == 0
     assert "Everything has stopped" in rest
     assert processes_of(up.data) == []
-    assert not (tmp_path / "config" / "myrmidon" / "local.json").exists()
+    assert list((tmp_path / "config" / "myrmidon").iterdir()) == []
 
 
 def test_up_that_is_killed_takes_everything_with_it(tmp_path: Path):
@@ -48,6 +48,16 @@ def test_up_once_runs_a_command_and_exits_with_its_code(tmp_path: Path):
     assert done.returncode == 3
     assert "\nhello\n" in done.stdout
     assert processes_of(tmp_path / "legion") == []
+
+
+def test_up_once_that_is_interrupted_says_so(tmp_path: Path):
+    words = ["up", "--port", "0", "--bots", "1", "--data-dir", str(tmp_path / "legion"), "--once", "--"]
+    with Terminal(tmp_path).start(*words, "sh", "-c", "echo begun; sleep 600") as running:
+        assert running.stdout is not None
+        assert any(line == "begun\n" for line in running.stdout)
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    assert running.returncode == 130
 
 
 def test_up_says_why_it_cannot_start(tmp_path: Path):

@@ -55,7 +55,7 @@ def test_a_running_up_is_found_and_a_dead_one_is_not(home: Path, monkeypatch: py
     folder = with_token(home / "elsewhere", "myr_up")
     where.write_local("http://127.0.0.1:4711", folder)
     assert (find_place(None, None).server, find_place(None, None).token) == ("http://127.0.0.1:4711", "myr_up")
-    file = home / "config" / "myrmidon" / "local.json"
+    file = home / "config" / "myrmidon" / f"local-{os.getpid()}.json"
     assert json.loads(file.read_text())["pid"] == os.getpid()
     file.write_text(json.dumps({"server": "http://127.0.0.1:4711", "data_dir": str(folder), "pid": 2**22 + 1}))
     assert find_place(None, None).server == "http://127.0.0.1:8910"
@@ -82,9 +82,20 @@ def test_what_is_remembered_is_for_its_owner_only(home: Path):
     assert where.read_config() == {"server": "https://remembered", "token": 'myr_"quoted"'}
 
 
-def test_an_up_forgets_only_itself(home: Path):
-    where.write_local("http://127.0.0.1:4711", home)
-    file = home / "config" / "myrmidon" / "local.json"
-    file.write_text(json.dumps({"server": "x", "data_dir": "y", "pid": os.getppid()}))
+def test_the_newest_of_several_is_meant_and_the_others_are_found_when_it_has_ended(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(where, "_is_ours", lambda _: True)
+    first = {"server": "http://127.0.0.1:1", "data_dir": str(with_token(home / "a", "myr_a")), "pid": os.getppid()}
+    gone = {"server": "http://127.0.0.1:2", "data_dir": str(home), "pid": 2**22 + 1}
+    folder = home / "config" / "myrmidon"
+    folder.mkdir(parents=True)
+    for one in (first, gone):
+        (folder / f"local-{one['pid']}.json").write_text(json.dumps(one))
+        os.utime(folder / f"local-{one['pid']}.json", (1, 1))
+    where.write_local("http://127.0.0.1:4711", with_token(home / "b", "myr_b"))
+    assert find_place(None, None).server == "http://127.0.0.1:4711"
+    assert find_place("http://127.0.0.1:1", None).token == "myr_a"
     where.forget_local()
-    assert file.exists()
+    assert (find_place(None, None).server, find_place(None, None).token) == ("http://127.0.0.1:1", "myr_a")
+    assert [file.name for file in folder.iterdir()] == [f"local-{os.getppid()}.json"]

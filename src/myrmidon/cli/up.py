@@ -41,14 +41,16 @@ _LISTENS: Final = re.compile(rb"listens on (\S+)\n")
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--bots", "-n", "count", type=click.IntRange(0, 256), default=2, show_default=True, help="How many bots.")
-@click.option("--data-dir", metavar="DIR", help="Where everything lies. Default: ~/.local/share/myrmidon.")
+@click.option(
+    "--data-dir", type=click.Path(), metavar="DIR", help="Where everything lies. Default: ~/.local/share/myrmidon."
+)
 @click.option("--port", type=click.IntRange(0, 65_535), help="The server's port; 0 takes any free one. Default: 8910.")
 @click.option("--host", metavar="ADDRESS", help="The address to listen on. Default: 127.0.0.1.")
 @click.option("--public-url", metavar="URL", help="How other machines reach the server.")
-@click.option("--tls-certificate", metavar="FILE", help="Certificate chain for HTTPS.")
-@click.option("--tls-key", metavar="FILE", help="The certificate's key.")
+@click.option("--tls-certificate", type=click.Path(), metavar="FILE", help="Certificate chain for HTTPS.")
+@click.option("--tls-key", type=click.Path(), metavar="FILE", help="The certificate's key.")
 @click.option("--plain-http", is_flag=True, help="Allow other machines to come without HTTPS.")
-@click.option("--config", metavar="FILE", help="Further settings of the server in TOML.")
+@click.option("--config", type=click.Path(), metavar="FILE", help="Further settings of the server in TOML.")
 @json_option
 @click.option("--once", is_flag=True, help="Stop everything when COMMAND has ended, and exit with its code.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
@@ -75,7 +77,7 @@ def up(
         legion.suggest()
         return legion.stay()
     except KeyboardInterrupt:
-        return exits.OK
+        return exits.INTERRUPTED if once else exits.OK  # without --once, that is how it ends
     finally:
         legion.stop()
 
@@ -111,9 +113,9 @@ class Legion:
     # -- up -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        running = where.read_local()
-        if running.get("data_dir") == str(self.folder):
-            raise click.ClickException(f"Myrmidon is up on this folder already, at {running['server']}.")
+        for running in where.read_locals():
+            if running.get("data_dir") == str(self.folder):
+                raise click.ClickException(f"Myrmidon is up on this folder already, at {running['server']}.")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.say(f"Starting a server on {show_path(self.folder)} ...")
         self._start_server()

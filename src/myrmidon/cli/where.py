@@ -35,8 +35,9 @@ class Place:
 def find_place(server: str | None, token: str | None) -> Place:
     """Never fails: a missing token is something for the server to refuse."""
     config = read_config()
-    local = read_local()
-    url, url_from = _server(server, local, config)
+    running = read_locals()
+    url, url_from = _server(server, next(iter(running), {}), config)
+    local = next((one for one in running if _whole(one["server"]) == url), {})
     found, found_from = _token(token, url, local, config)
     return Place(url, url_from, found, found_from)
 
@@ -59,7 +60,7 @@ def _token(given: str | None, server: str, local: dict[str, Any], config: dict[s
         return given.strip(), "--token"
     if named := os.environ.get("MYRMIDON_TOKEN", "").strip():
         return named, "MYRMIDON_TOKEN"
-    if local.get("server") == server:
+    if local:
         return _from_file(Path(local["data_dir"]) / TOKEN_FILE)
     if config.get("server") and _whole(config["server"]) == server and config.get("token"):
         return str(config["token"]).strip(), str(config_file())
@@ -118,9 +119,31 @@ def write_config(server: str, token: str) -> Path:
 
 
 def read_local() -> dict[str, Any]:
-    """The `myrmidon up` that runs now, if one does: {server, data_dir, pid}."""
+    """The `myrmidon up` that runs now, if one does: {server, data_dir, pid}. Of several, the one that came last."""
+    return next(iter(read_locals()), {})
+
+
+def read_locals() -> list[dict[str, Any]]:
+    """All that run now, the newest first. Each has a file of its own, so that none is lost when another ends."""
+    files = sorted(config_dir().glob("local-*.json"), key=_written_at, reverse=True)
+    return [found for file in files if (found := _live(file))]
+
+
+def _written_at(file: Path) -> int:
+    with contextlib.suppress(OSError):  # it has just ended
+        return file.stat().st_mtime_ns
+    return 0
+
+
+def _live(file: Path) -> dict[str, Any]:
+    """What a file says of its `up`, if that still runs."""
     try:
-        found: dict[str, Any] = json.loads(_local_file().read_text())
+        said = json.loads(file.read_text())
+        found: dict[str, Any] = {
+            "server": str(said["server"]),
+            "data_dir": str(said["data_dir"]),
+            "pid": int(said["pid"]),
+        }
         os.kill(found["pid"], 0)
     except (OSError, ValueError, KeyError, TypeError):
         return {}
@@ -137,13 +160,15 @@ def _is_ours(pid: int) -> bool:
 
 
 def write_local(server: str, data_dir: Path) -> None:
+    """This process is an `up`; what those left behind that were killed is swept away."""
+    for file in config_dir().glob("local-*.json"):
+        if not _live(file):
+            file.unlink(missing_ok=True)
     write_private(_local_file(), json.dumps({"server": server, "data_dir": str(data_dir), "pid": os.getpid()}))
 
 
 def forget_local() -> None:
-    """Only what this process wrote: another `up` may have taken over meanwhile."""
-    if read_local().get("pid") == os.getpid():
-        _local_file().unlink(missing_ok=True)
+    _local_file().unlink(missing_ok=True)
 
 
 def write_private(file: Path, text: str) -> None:
@@ -156,4 +181,4 @@ def write_private(file: Path, text: str) -> None:
 
 
 def _local_file() -> Path:
-    return config_dir() / "local.json"
+    return config_dir() / f"local-{os.getpid()}.json"

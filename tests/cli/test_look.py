@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -304,6 +305,33 @@ def test_collect_shows_a_bar_on_a_terminal(terminal: Terminal):
     shown = seen(terminal, "collect", task_id)
     assert b"1/1" in shown
     assert b"SUCCEEDED" in shown
+
+
+def test_collect_writes_to_a_file_what_it_shows_a_person(terminal: Terminal, tmp_path: Path):
+    task_id = terminal.ok("trigger", "-n", "filed", "--", "true").strip()
+    ours, theirs = pty.openpty()
+    with (tmp_path / "file").open("wb") as file:
+        words = [sys.executable, "-m", "myrmidon", "collect", task_id]
+        subprocess.run(words, env={**terminal.env, "TERM": "xterm"}, stdout=file, stderr=theirs, check=True, timeout=60)
+    os.close(theirs)
+    assert b"1/1" in b"".join(pieces(ours))
+    os.close(ours)
+    assert (tmp_path / "file").read_text().startswith(f"{task_id}  SUCCEEDED  filed")
+
+
+def test_an_expired_token_is_shown_as_such(terminal: Terminal):
+    made = terminal.json("token", "create", "soon over", "--expires", "1s")
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        [line] = [line for line in terminal.ok("token", "list").splitlines() if made["id"] in line]
+        if "expired" in line:
+            return
+    raise AssertionError(line)
+
+
+def test_no_match_is_told_as_such(terminal: Terminal):
+    assert terminal.run("bots", "-d", "shelf=none").stderr == "No bots are so.\n"
+    assert terminal.ok("tasks", "--since", "99999d")
 
 
 def test_a_person_is_told_what_a_task_waits_for(terminal: Terminal):

@@ -47,6 +47,11 @@ def test_a_plain_command_is_a_small_request():
     }
 
 
+@pytest.mark.parametrize(("command", "name"), [("/bin/ls", "ls"), ("/", "/"), (".", "."), ("..", "..")])
+def test_a_task_has_a_name_whatever_its_command(command: str, name: str):
+    assert asked("--", command)["name"] == name
+
+
 def test_options_after_the_command_belong_to_the_command():
     assert asked("ls", "--pool", "x")["slices"][0]["properties"]["command"] == ["ls", "--pool", "x"]
 

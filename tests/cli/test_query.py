@@ -59,6 +59,7 @@ def test_what_goes_wrong_has_its_exit_code(terminal: Terminal):
     assert terminal.run("query", "tasks/list?limit=0").returncode == 65
     assert terminal.run("post", "tasks/new", given="{").returncode == 2
     assert terminal.run("query").returncode == 2
+    assert terminal.run("query", "tasks/list", "-L", "-1").returncode == 2
     refused = terminal.run("post", "tasks/new", "-d", "{}", "--json")
     assert (refused.returncode, json.loads(refused.stdout)["error"]["code"]) == (65, "request.invalid")
     assert terminal.run("query", "tasks/list", MYRMIDON_TOKEN="wrong").returncode == 77

@@ -92,6 +92,21 @@ def test_completion_completes(tmp_path: Path):
     assert done.stdout.split() == ["plain,task", "plain,tasks"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("myrmidon bot de", ["plain,delete"]),
+        ("myrmidon bot --dir x --po", ["plain,--pool"]),
+        ("myrmidon up --data-dir x", ["file,x"]),
+        ("myrmidon nonsense x", []),
+    ],
+)
+def test_commands_of_a_bot_and_paths_are_completed(tmp_path: Path, typed: str, found: list[str]):
+    asked = {"_MYRMIDON_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    done = Terminal(tmp_path).run(**asked)
+    assert (done.stdout.split(), done.stderr) == (found, "")
+
+
 def test_a_real_bash_completes(tmp_path: Path):
     """With the line that the README tells people to put into their shell."""
     typed = "COMP_WORDS=(myrmidon task ca) COMP_CWORD=2; _myrmidon_completion myrmidon; echo ${COMPREPLY[@]}"

@@ -18,6 +18,7 @@ from myrmidon.cli.tokens import invitation
 
 _WHICH = click.argument("bot_id", metavar="BOT", type=Id())
 _STATES = ("alive", "dead", "idle", "busy", "draining", "quarantined", "maintenance")
+_NO_BOTS = "No bots. Start one here with `myrmidon bot`; `myrmidon bot invite` tells how to elsewhere."
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -36,7 +37,7 @@ def bots(hand: Hand, dimensions: tuple[tuple[str, str], ...], state: str | None,
     show.table(
         ("bot", "state", "seen", "runs", "dimensions"),
         [_row(one) for one in found["bots"]],
-        empty="No bots. Start one here with `myrmidon bot`; `myrmidon bot invite` tells how to elsewhere.",
+        empty="No bots are so." if dimensions or state else _NO_BOTS,
     )
 
 
@@ -49,7 +50,8 @@ class StartsBots(click.Group):
     """`myrmidon bot` with options only starts one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+        only_options = bool(args) and args[0].startswith("-") and args[0] not in ("-h", "--help")
+        if only_options or not (args or ctx.resilient_parsing):  # a shell that completes wants to see all commands
             args = ["start", *args]
         return super().parse_args(ctx, args)
 
@@ -172,7 +174,13 @@ def invite(hand: Hand, expires: int | None) -> None:
 
 
 @bot.command()
-@click.option("--dir", "folder", metavar="DIR", help="The bot's folder; one for each bot. Default: ~/myrmidon-bot.")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(),
+    metavar="DIR",
+    help="The bot's folder; one for each bot. Default: ~/myrmidon-bot.",
+)
 @click.option("--pool", help="Its pool. Default: default.")
 @click.option("--id", "bot_id", help="Its id. Default: the name of this machine.")
 @click.option(

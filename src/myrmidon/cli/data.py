@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 def _of_which(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that name an installation."""
     options = (
-        click.option("--data-dir", metavar="DIR", help="The data folder. Default: that of the server on this machine."),
+        click.option(
+            "--data-dir", type=click.Path(), metavar="DIR", help="The data folder. Default: that of the server here."
+        ),
         click.option("--database", metavar="URL", help="The database, where it is not in the data folder."),
-        click.option("--config", metavar="FILE", help="The server's settings in TOML."),
+        click.option("--config", type=click.Path(), metavar="FILE", help="The server's settings in TOML."),
         json_option,
     )
     for option in reversed(options):

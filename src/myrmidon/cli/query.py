@@ -22,7 +22,15 @@ _DISCOVERY = "/_ah/api/discovery/v1/apis/swarming/v1/rest"
 
 @click.command()
 @click.argument("path", required=False)
-@click.option("--limit", "-L", default=_A_PAGE, show_default=True, metavar="N", help="Of a list; 0 for all of it.")
+@click.option(
+    "--limit",
+    "-L",
+    type=click.IntRange(0),
+    default=_A_PAGE,
+    show_default=True,
+    metavar="N",
+    help="Of a list; 0 for all of it.",
+)
 @click.option("--list", "list_methods", is_flag=True, help="The paths of Swarming's API v1.")
 @connected
 def query(hand: Hand, path: str | None, *, limit: int, list_methods: bool) -> None:

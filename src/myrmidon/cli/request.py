@@ -133,7 +133,8 @@ _OPTIONS: Final = (
         help="A folder that the bot keeps between runs, at PATH below the run's folder. Repeat for more.",
     ),
     click.option(
-        "--secret-file", metavar="FILE", help="Secret bytes for the command, from a file or - for stdin; never shown.",
+        "--secret-file", type=click.Path(allow_dash=True), metavar="FILE",
+        help="Secret bytes for the command, from a file or - for stdin; never shown.",
     ),
     click.option("--timeout", type=Duration(), help="How long the command may run. Default: 1h."),
     click.option("--io-timeout", type=Duration(), help="How long it may be silent. Default: for ever."),
@@ -169,7 +170,7 @@ def build(command: Sequence[str], **given: Any) -> tuple[dict[str, Any], str | N
         idempotent=given["idempotent"] or None,
     )
     request = _given(
-        name=given["name"] or Path(command[0]).name,
+        name=given["name"] or Path(command[0]).name or command[0] or "command",
         slices=_slices(properties, dimensions, given),
         priority=given["priority"],
         tags=list(given["tags"]),

@@ -229,6 +229,8 @@ def _collected(hand: Hand, task_ids: list[str], timeout: int | None, *, logs: bo
         for task in _as_they_end(hand, task_ids, timeout):
             ended[task["task_id"]] = task
             say(task)
+            if people and not logs and not sys.stdout.isatty():  # the bars are on stderr; this is for a file or a pipe
+                click.echo(_ended_line(task))
             if logs:
                 show_log(hand, task["result"]["deduped_from"] or task["task_id"])
     found = [ended[task_id] for task_id in task_ids if task_id in ended]
@@ -277,7 +279,7 @@ def _bars(total: int) -> Iterator[Say]:
 
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, redirect_stdout=sys.stdout.isatty()) as progress:
         bar = progress.add_task("all well", total=total)
         failed = 0
 

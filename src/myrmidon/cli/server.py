@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from myrmidon.server.settings import Settings
 
 _SETTINGS = (
-    click.option("--config", metavar="FILE", help="Settings in TOML. [env: MYRMIDON_CONFIG]"),
-    click.option("--data-dir", metavar="DIR", help="Where the data lies. Default: ~/.local/share/myrmidon."),
+    click.option("--config", type=click.Path(), metavar="FILE", help="Settings in TOML. [env: MYRMIDON_CONFIG]"),
+    click.option(
+        "--data-dir", type=click.Path(), metavar="DIR", help="Where the data lies. Default: ~/.local/share/myrmidon."
+    ),
     click.option("--database", metavar="URL", help="sqlite:///file, postgresql://... or mysql://..."),
     click.option("--host", metavar="ADDRESS", help="The address to listen on. Default: 127.0.0.1."),
     click.option("--port", type=click.IntRange(0, 65_535), help="The port; 0 takes any free one. Default: 8910."),
     click.option("--public-url", metavar="URL", help="How bots and people reach this server."),
-    click.option("--tls-certificate", metavar="FILE", help="Certificate chain for HTTPS."),
-    click.option("--tls-key", metavar="FILE", help="The certificate's key."),
+    click.option("--tls-certificate", type=click.Path(), metavar="FILE", help="Certificate chain for HTTPS."),
+    click.option("--tls-key", type=click.Path(), metavar="FILE", help="The certificate's key."),
     click.option("--plain-http", is_flag=True, default=None, help="Allow other machines to come without HTTPS."),
     click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
     click.argument("others", nargs=-1, type=click.UNPROCESSED, metavar="[--SETTING VALUE]..."),

@@ -38,7 +38,7 @@ def tasks(
     hand: Hand, states: tuple[str, ...], tags: tuple[str, ...], since: int | None, limit: int, **more: Any
 ) -> None:
     """List tasks, the newest first."""
-    start = None if since is None else int((time.time() - since) * 1e6)
+    start = None if since is None else max(0, int((time.time() - since) * 1e6))
     found = pages(hand.client.tasks, "tasks", limit, state=list(states), tag=list(tags), start=start, **more)
     if hand.as_json:
         show.as_json(found)
@@ -246,7 +246,9 @@ def rerun(hand: Hand, task_id: str, *, force: bool, cascade: bool) -> None:
 @task.command()
 @_ON_WHICH
 @click.argument("extra", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]")
-@click.option("--folder", help="Where to run. Default: a fresh one that is removed afterwards.")
+@click.option(
+    "--folder", type=click.Path(), metavar="DIR", help="Where to run. Default: a fresh one that is removed afterwards."
+)
 @connected
 def reproduce(hand: Hand, task_id: str, extra: tuple[str, ...], folder: str | None) -> int:
     """Run a task's command on this machine.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
@@ -66,6 +67,8 @@ def list_tokens(hand: Hand) -> None:
 def _state(token: dict[str, Any]) -> str:
     if token["revoked_at"]:
         return "revoked"
+    if token["expires_at"] and token["expires_at"] <= time.time() * 1e6:
+        return "expired"
     if token["expires_at"]:
         return f"until {show.moment(token['expires_at'])}"
     return "good"

@@ -217,6 +217,23 @@ def test_a_broken_stream_is_taken_up_after_its_last_event():
     assert [request.headers.get("Last-Event-ID") for request in server.seen] == [None, "2"]
 
 
+def test_a_stream_that_is_cut_between_its_pieces_is_told_in_words():
+    told: list[str] = []
+    chunked = {"Transfer-Encoding": "chunked", "Content-Type": "text/event-stream"}
+    piece = b"9\r\ndata: x\n\n\r\n"
+    with scripted(Answer(200, piece, chunked, whole=False), events("data: y", "")) as server:
+        stream = client(server.url, notice=told.append).events()
+        assert [next(stream).data, next(stream).data] == ["x", "y"]
+    assert told == ["The stream broke (the answer was cut); taking it up again."]
+
+
+def test_what_is_no_address_is_not_tried_again():
+    clock = FakeTime()
+    with pytest.raises(Unreachable):
+        client("ftp://build", clock).queues()
+    assert clock.slept == []
+
+
 def test_events_are_cut_as_the_standard_says():
     text = b"data: one\r\ndata: two\r\n\r\n:comment\n\nevent:e\nid:7\ndata:  spaced\n\ndata: unfinished"
     pieces = iter([text[i : i + 3] for i in range(0, len(text), 3)])

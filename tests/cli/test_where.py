@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+import click
 import pytest
 
 from myrmidon.cli import where
@@ -41,6 +42,12 @@ def test_what_is_given_beats_the_environment_and_that_beats_the_rest(home: Path,
     assert (find_place(None, None).server, find_place(None, None).token) == ("http://build:1234", "myr_env")
     place = find_place("https://other/", "myr_given")
     assert (place.server, place.token, place.server_from) == ("https://other", "myr_given", "--server")
+
+
+@pytest.mark.parametrize("given", ["ftp://x", "http://", ":99", "http://[::1", "http://build:99999", "build:9x"])
+def test_what_is_no_address_is_refused_at_once(home: Path, given: str):
+    with pytest.raises(click.UsageError, match="from --server is no address of a server"):
+        find_place(given, None)
 
 
 def test_line_ends_from_other_systems_are_part_of_neither(home: Path, monkeypatch: pytest.MonkeyPatch):

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import click
+
 DEFAULT_SERVER: Final = "http://127.0.0.1:8910"
 TOKEN_FILE: Final = "admin.token"
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -33,7 +35,7 @@ class Place:
 
 
 def find_place(server: str | None, token: str | None) -> Place:
-    """Never fails: a missing token is something for the server to refuse."""
+    """Fails only on what is no address: a missing token is something for the server to refuse."""
     config = read_config()
     running = read_locals()
     url, url_from = _server(server, next(iter(running), {}), config)
@@ -51,8 +53,20 @@ def _server(given: str | None, local: dict[str, Any], config: dict[str, Any]) ->
     )
     for url, place in choices:
         if url and str(url).strip():
-            return _whole(str(url)), place
+            return _address(str(url), place), place
     return DEFAULT_SERVER, "the default"
+
+
+def _address(url: str, place: str) -> str:
+    whole = _whole(url)
+    try:
+        parts = urlsplit(whole)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise click.UsageError(f"{url!r} from {place} is no address of a server; write http://HOST:PORT.")
+    return whole
 
 
 def _token(given: str | None, server: str, local: dict[str, Any], config: dict[str, Any]) -> tuple[str | None, str]:

@@ -14,12 +14,12 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from http.client import BadStatusLine
+from http.client import BadStatusLine, IncompleteRead
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import urllib3
-from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
+from urllib3.exceptions import HTTPError, LocationValueError, ProtocolError, ReadTimeoutError
 
 from myrmidon.sdk.errors import CallFailed, NotAllowed, Overloaded, Unreachable, Untrusted, refusal
 
@@ -206,6 +206,8 @@ class Transport:
                 found = once()
             except (HTTPError, Overloaded) as failed:
                 error = failed if isinstance(failed, Overloaded) else self._unreachable(failed)
+                if isinstance(failed, LocationValueError):
+                    raise error from None  # no address at all; it will be none the next time
                 self._answered = self._answered or _is_there(failed)
             else:
                 self._answered = True
@@ -274,7 +276,9 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
 
 
 def reason_of(failed: HTTPError) -> str:
-    """What a person needs of urllib3's nested errors: the last cause."""
+    """What a person needs of urllib3's nested errors: the last cause, or that there should have been more."""
+    if any(isinstance(cause, IncompleteRead) for cause in _causes(failed)):
+        return "the answer was cut"
     cause = _last_cause(failed)
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
@@ -290,10 +294,16 @@ def _is_there(failed: HTTPError | Overloaded) -> bool:
 
 
 def _last_cause(failed: BaseException) -> BaseException:
+    *_, cause = _causes(failed)
+    return cause
+
+
+def _causes(failed: BaseException) -> Iterator[BaseException]:
+    yield failed
     cause = failed
     while isinstance(inner := getattr(cause, "reason", None) or cause.__cause__ or cause.__context__, BaseException):
+        yield inner
         cause = inner
-    return cause
 
 
 def _jitter(attempt: int) -> float:

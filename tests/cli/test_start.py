@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from myrmidon.cli.main import myrmidon
+from myrmidon.sdk import errors
 from tests.cli.terminal import Terminal
 from tests.cli.test_parsing import every_command
 from tests.story import source
@@ -56,6 +58,18 @@ def test_every_command_that_is_promised_exists_and_speaks_json():
     assert [name for name in PROMISED if name not in known] == []
     without = [name for name in PROMISED if not any("--json" in option.opts for option in known[name].params)]
     assert without == ["server"], "which says nothing but its log, and that is JSON"
+
+
+def test_every_command_but_those_that_the_readme_names_speaks_json():
+    leaves = [(words, one) for words, one in every_command(myrmidon) if not isinstance(one, click.Group)]
+    without = {" ".join(words) for words, one in leaves if not any("--json" in option.opts for option in one.params)}
+    assert without == {"server", "help", "completion"}
+
+
+def test_every_code_of_a_failed_call_is_documented():
+    page = (source.ROOT / "docs" / "errors.md").read_text()
+    kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.CallFailed)]
+    assert [code for code in (*(kind.code for kind in kinds), "usage", "failed") if f"`{code}`" not in page] == []
 
 
 def test_the_caller_imports_nothing_but_itself():

@@ -39,7 +39,7 @@ Which server a command talks to, the first that is given:
 
     --server URL
     MYRMIDON_SERVER
-    a `myrmidon up` that runs now as the same user
+    a `myrmidon up` that runs now as the same user; of several, the newest
     what `myrmidon login URL` remembered
     http://127.0.0.1:8910
 

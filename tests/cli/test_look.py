@@ -272,6 +272,9 @@ def test_a_list_whose_reader_leaves_has_done_its_work(terminal: Terminal, failed
 ORDINARY = (
     ("$M tasks > /dev/full", 1, b"The output: No space left on device."),
     ("$M query tasks/list > /dev/full", 1, b"The output: No space left on device."),
+    ("$M task show --json 5cee4880088100 > /dev/full", 66, b""),
+    ("$M task show --json 5cee4880088100 | true; exit ${PIPESTATUS[0]}", 66, b""),
+    ("$M task show nope 2> /dev/full", 2, b""),
     ("$M --help > /dev/full", 1, b"The output: No space left on device."),
     ("$M tasks --json >&-", 0, b""),
     ("$M collect <&-", 2, b"Give the ids of tasks"),

@@ -146,7 +146,7 @@ def _done(words: Sequence[str]) -> int:
     except click.exceptions.Exit as done:
         code = done.exit_code
     except click.exceptions.NoArgsIsHelpError as nothing:
-        click.echo(nothing.format_message(), err=True)
+        _echo(nothing.format_message(), err=True)
         code = exits.USAGE
     except click.ClickException as wrong:
         _tell_wrong(wrong, as_json=_asks_for_json(words))
@@ -155,7 +155,7 @@ def _done(words: Sequence[str]) -> int:
         tell(failed, as_json=_asks_for_json(words))
         code = exits.of_error(failed)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("\nInterrupted.", err=True)
+        _echo("\nInterrupted.", err=True)
         code = exits.INTERRUPTED
     except OSError as failed:
         code = _tell_system(failed, as_json=_asks_for_json(words))
@@ -209,36 +209,40 @@ def _tell_wrong(wrong: click.ClickException, *, as_json: bool) -> None:
     """A command line that cannot be understood, or something else that click noticed."""
     usage = wrong.ctx if isinstance(wrong, click.UsageError) else None
     if as_json:
-        _print_json({"code": "usage" if usage else "failed", "message": wrong.format_message()})
+        code = "usage" if isinstance(wrong, click.UsageError) else "failed"
+        _print_json({"code": code, "message": wrong.format_message()})
         return
     if usage:
-        click.echo(usage.get_usage(), err=True)
+        _echo(usage.get_usage(), err=True)
     _complain(wrong.format_message(), f"{usage.command_path} --help" if usage else "")
 
 
 def _tell_system(failed: OSError, *, as_json: bool) -> int:
     """A folder that may not be written, a full disk: nothing that a traceback would help with."""
     told = f"{failed.filename or 'The output'}: {failed.strerror or failed}."
-    with contextlib.suppress(OSError):  # where even this cannot be written
-        if as_json and failed.filename:
-            _print_json({"code": "failed", "message": told})
-        else:
-            _complain(told, "")
+    if as_json and failed.filename:
+        _print_json({"code": "failed", "message": told})
+    else:
+        _complain(told, "")
     return exits.FAILED
 
 
 def _complain(message: str, advice: str) -> None:
-    """Called when click has left the command, so that it must be told once more who wants no colours."""
-    colour = False if os.environ.get("NO_COLOR") else None
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True, color=colour)
+    _echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
     if advice:
-        click.echo(f"{click.style('next:', bold=True)} {advice}", err=True, color=colour)
+        _echo(f"{click.style('next:', bold=True)} {advice}", err=True)
+
+
+def _echo(text: str, *, err: bool) -> None:
+    """After the command, whose choice of colours is forgotten. Where nothing can be written, the exit code must do."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def _print_json(error: dict[str, object]) -> None:
     import json  # late: `--help` is quicker without
 
-    click.echo(json.dumps({"error": error}))
+    _echo(json.dumps({"error": error}), err=False)
 
 
 def _advice(failed: errors.CallFailed) -> str:

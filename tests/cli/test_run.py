@@ -111,6 +111,13 @@ def test_a_request_with_problems_is_told_in_full(terminal: Terminal):
     assert told["error"]["problems"][0]["path"] == "slices[0].properties.dimensions.os[0]"
 
 
+def test_json_that_is_asked_of_the_command_is_not_asked_of_us(terminal: Terminal):
+    done = terminal.run("run", "-d", "os= x", "ls", "--json")
+    assert (done.returncode, done.stdout) == (65, "")
+    assert done.stderr.startswith("error: ")
+    assert json.loads(terminal.run("run", "--json", "--nonsense", "ls").stdout)["error"]["code"] == "usage"
+
+
 def test_collect_waits_for_many_and_tells_of_the_first_that_failed(terminal: Terminal):
     said = [terminal.ok("trigger", "--json", "--", "sh", "-c", f"echo {n}; exit {n}") for n in (0, 5, 6)]
     made = [json.loads(text)["tasks"][0] for text in said]

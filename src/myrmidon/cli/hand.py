@@ -17,7 +17,17 @@ from myrmidon.cli.where import Place, find_place
 if TYPE_CHECKING:
     from myrmidon.sdk.client import Client
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with the keys of the API.")
+
+def _noted(ctx: click.Context, _option: click.Parameter, value: bool) -> bool:
+    """main.py tells what goes wrong, and has to know for whom: a --json in what is to be run is not ours."""
+    if isinstance(ctx.obj, dict):
+        ctx.obj["json"] = value
+    return value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, callback=_noted, help="Print JSON with the keys of the API."
+)
 
 
 class Hand:

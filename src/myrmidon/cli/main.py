@@ -140,25 +140,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _done(words: Sequence[str]) -> int:
     """How the command ended; what went wrong is told."""
+    asked = {"json": _seems_to_ask_for_json(words)}
     try:
         _refuse_bytes(words)
-        code = myrmidon.main(words, prog_name="myrmidon", standalone_mode=False)
+        code = myrmidon.main(words, prog_name="myrmidon", standalone_mode=False, obj=asked)
     except click.exceptions.Exit as done:
         code = done.exit_code
     except click.exceptions.NoArgsIsHelpError as nothing:
         _echo(nothing.format_message(), err=True)
         code = exits.USAGE
     except click.ClickException as wrong:
-        _tell_wrong(wrong, as_json=_asks_for_json(words))
+        _tell_wrong(wrong, as_json=asked["json"])
         code = wrong.exit_code
     except errors.CallFailed as failed:
-        tell(failed, as_json=_asks_for_json(words))
+        tell(failed, as_json=asked["json"])
         code = exits.of_error(failed)
     except (KeyboardInterrupt, click.Abort):
         _echo("\nInterrupted.", err=True)
         code = exits.INTERRUPTED
     except OSError as failed:
-        code = _tell_system(failed, as_json=_asks_for_json(words))
+        code = _tell_system(failed, as_json=asked["json"])
     return code if isinstance(code, int) else exits.OK
 
 
@@ -183,7 +184,8 @@ def _refuse_bytes(words: Sequence[str]) -> None:
             raise click.UsageError(f"{os.fsencode(word)!r} is not UTF-8, as every argument has to be.") from None
 
 
-def _asks_for_json(words: Sequence[str]) -> bool:
+def _seems_to_ask_for_json(words: Sequence[str]) -> bool:
+    """A guess, for a command line that cannot be read; of one that can, the command itself says it (hand.py)."""
     before = words[: words.index("--")] if "--" in words else words
     return "--json" in before
 

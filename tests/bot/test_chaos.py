@@ -231,17 +231,23 @@ def test_poison_kills_two_bots_at_most_and_the_others_go_on(server: LiveServer, 
 
 def test_a_bot_that_fails_everything_is_put_aside_and_costs_no_task(server: LiveServer, tmp_path: Path):
     """Its disk has become read-only, as disks do. It fails so fast that it would eat the whole queue."""
-    with bot_of(server, tmp_path / "sick", "ward") as sick, bot_of(server, tmp_path / "sound", "ward"):
+    with bot_of(server, tmp_path / "sick", "ward"):
+        pass  # the folder is a bot's from now on
+    with ExitStack() as stack:
+        disk = stack.enter_context(a_small_disk(tmp_path / "sick" / "work", "rw"))
+        for name in ("sick", "sound"):
+            stack.enter_context(bot_of(server, tmp_path / name, "ward"))
         assert ended(server, submit(server, "ward", "/bin/true"))["result"]["state"] == "SUCCEEDED"
-        with a_small_disk(sick.folder / "work", "ro"):
-            made = [submit(server, "ward", SHELL, "-c", "sleep 0.05") for _ in range(30)]
-            told = [ended(server, task_id) for task_id in made]
-            assert {one["result"]["state"] for one in told} == {"SUCCEEDED"}
-            failed = [run for one in told for run in one["runs"] if run["state"] == "BOT_DIED"]
-            assert {run["bot_id"] for run in failed} == {"sick"}
-            assert 5 <= len(failed) <= 8, "five failures, and what it held when they were counted"
-            assert "Read-only file system" in failed[0]["evidence"]["message"]
-            assert "runs failed on this bot" in server.get("/api/v1/bots/sick")[1]["quarantined"]
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        made = [submit(server, "ward", SHELL, "-c", "sleep 0.05", relative_cwd="sub") for _ in range(30)]
+        told = [ended(server, task_id) for task_id in made]
+        assert {one["result"]["state"] for one in told} == {"SUCCEEDED"}
+        failed = [run for one in told for run in one["runs"] if run["state"] == "BOT_DIED"]
+        assert {run["bot_id"] for run in failed} == {"sick"}
+        assert 5 <= len(failed) <= 8, "five failures, and what it held when they were counted"
+        assert "Read-only file system" in failed[0]["evidence"]["message"]
+        assert "runs failed on this bot" in server.get("/api/v1/bots/sick")[1]["quarantined"]
+        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
         assert server.post("/api/v1/bots/sick/quarantine", {"reason": None})[0] == 200
         again = submit(server, "ward", "/bin/true", dimensions={"pool": ["ward"], "id": ["sick"]})
         assert ended(server, again)["result"]["state"] == "SUCCEEDED", "mended, it is let in again"

@@ -278,7 +278,7 @@ ORDINARY = (
     ("$M --help > /dev/full", 1, b"The output: No space left on device."),
     ("$M tasks --json >&-", 0, b""),
     ("$M collect <&-", 2, b"Give the ids of tasks"),
-    ("$M backup /proc/foo", 1, b"No such file or directory."),
+    ("$M backup /proc/foo", 78, b"No such file or directory"),
     ("$M bot --dir /proc/foo", 1, b"/proc/foo.first.zip: "),
     ("$M up --data-dir /proc/foo", 1, b"/proc/foo: "),
     ("$M up --data-dir /etc/passwd", 1, b"/etc/passwd: "),

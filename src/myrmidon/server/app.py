@@ -211,7 +211,7 @@ class Endpoint:
         except HungUp:
             raise
         except Exception as error:  # noqa: BLE001 - it is told in the log, under the id that the caller gets
-            return self._failed(error, request_id)
+            return self._failed(error, request_id, scope.get("who", NOBODY))
         finally:
             door.calls_at_work -= counted
 
@@ -317,14 +317,14 @@ class Endpoint:
         fields += [(name, value) for name, value in _SAFE if name not in named]
         return status, fields, body
 
-    def _failed(self, error: Exception, request_id: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    def _failed(self, error: Exception, request_id: str, who: Identity) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         if isinstance(error, (ExceptionGroup, TimeoutError)) or not isinstance(error, MyrmidonError):
             log.error("handler failed", path=self._route.path, request_id=request_id, exc_info=error)
             error = BrokenPromise(f"Something went wrong inside; the server's log tells more under {request_id}.")
         elif isinstance(error, StoreError):
-            # Drivers name hosts, ports and files: that is for who reads the log, and not for anybody who calls.
             log.warning("the database failed", code=error.code, request_id=request_id, error=str(error))
-            error = type(error)(f"The database cannot do it now; the server's log tells why under {request_id}.")
+            if who.role is not Role.ADMIN:  # drivers name hosts, ports and files
+                error = type(error)(f"The database cannot do it now; the server's log tells why under {request_id}.")
         elif error.status >= 500 and not error.retry_after_s:
             log.error("handler failed", path=self._route.path, request_id=request_id, exc_info=error)
         self._app.metrics.refused(error.code)

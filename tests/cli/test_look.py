@@ -157,6 +157,8 @@ def test_a_bot_is_started_used_terminated_and_forgotten(up: Up, tmp_path: Path):
     words = ["bot", "--dir", str(tmp_path / "bot"), "--id", "third", "-d", "shelf=3", "--server", up.url]
     with up.terminal.start(*words) as bot:
         assert up.terminal.ok("run", "-d", "shelf=3", "--", "echo", "from the shelf") == "from the shelf\n"
+        token = up.terminal.ok("run", "-d", "shelf=3", "--", "cat", "../../token")
+        assert up.terminal.run("tasks", "--token", token).returncode == 77, "what a task can read is good for nothing"
         up.terminal.ok("bot", "terminate", "third", "--reason", "done", "--wait")
         assert bot.wait(30) == 0
     up.terminal.ok("bot", "delete", "third")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +17,7 @@ from myrmidon.cli import show
 from myrmidon.cli.hand import Hand, connected, pages
 from myrmidon.cli.request import Duration, Id, Pair
 from myrmidon.cli.tokens import invitation
+from myrmidon.sdk.errors import Contradiction, NotAllowed
 
 _WHICH = click.argument("bot_id", metavar="BOT", type=Id())
 _STATES = ("alive", "dead", "idle", "busy", "draining", "quarantined", "maintenance")
@@ -192,9 +195,11 @@ def start(
 ) -> None:
     """Turn this machine into a bot of the server, until Ctrl-C.
 
-    The token must be an administrator's, or one with the role bot-bootstrap.
+    The token must be an administrator's, or one with the role bot-bootstrap. A bot never gets an administrator's:
+    one is made for it that can bring in bots and nothing else.
     """
     place = Path(folder or "~/myrmidon-bot").expanduser().absolute()
+    hand = _introducer(hand, place)
     words = bot_command(hand, place, pool=pool, bot_id=bot_id, dimensions=dimensions)
     if hand.as_json:
         show.as_json({"server": hand.place.server, "dir": str(place)})
@@ -202,6 +207,21 @@ def start(
         click.echo(f"Starting a bot of {hand.place.server} in {place}; Ctrl-C stops it.", err=True)
     sys.stdout.flush()
     os.execve(words[0], words, bot_environment(hand))  # noqa: S606 - becomes the bot
+
+
+def _introducer(hand: Hand, folder: Path) -> Hand:
+    """Tasks can read whatever their bot has, so it gets a token of the least rights; the same one at each start."""
+    host = socket.gethostname()
+    same = sha256(os.fsencode(f"{host} {folder}")).hexdigest()
+    for key in (same, None):
+        try:
+            made = hand.client.create_token(f"bot on {host}", role="bot-bootstrap", key=key)
+        except Contradiction:
+            continue  # that one was revoked
+        except NotAllowed:
+            break  # it is such a token already, or the bot will be told what is wrong with it
+        return Hand(hand.place.server, made["token"], as_json=hand.as_json)
+    return hand
 
 
 def bot_command(

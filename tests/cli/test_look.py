@@ -124,6 +124,7 @@ LISTS: list[tuple[list[str], set[str]]] = [
 
 
 @pytest.mark.parametrize(("words", "keys"), LISTS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+@pytest.mark.usefixtures("failed")
 def test_every_list_is_json_with_stable_keys(terminal: Terminal, words: list[str], keys: set[str]):
     found = terminal.json(*words)
     assert keys <= set(found)
@@ -334,9 +335,9 @@ def test_an_expired_token_is_shown_as_such(terminal: Terminal):
     raise AssertionError(line)
 
 
-def test_no_match_is_told_as_such(terminal: Terminal):
+def test_no_match_is_told_as_such(terminal: Terminal, failed: str):
     assert terminal.run("bots", "-d", "shelf=none").stderr == "No bots are so.\n"
-    assert terminal.ok("tasks", "--since", "99999d")
+    assert failed in terminal.ok("tasks", "--since", "99999d", "-l", "1000")
 
 
 def test_a_person_is_told_what_a_task_waits_for(terminal: Terminal):

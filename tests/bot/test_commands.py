@@ -375,12 +375,12 @@ def test_a_silent_command_is_stopped_at_once_and_its_end_is_told_at_once(fleet: 
     fleet.until(lambda: listens(stopped), "the bot to listen")
     with fleet.change:
         fleet.stops.add(stopped)
-    assert fleet.result(stopped, deadline_s=5)["killed"]
+    assert fleet.result(stopped, deadline_s=9)["killed"]
     go = tmp_path / "go"
     ended = fleet.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done; echo word; exit 4")
     fleet.until(lambda: listens(ended), "the bot to listen")
     go.touch()
-    assert fleet.result(ended, deadline_s=5)["exit_code"] == 4
+    assert fleet.result(ended, deadline_s=9)["exit_code"] == 4
     assert fleet.log(ended) == b"word\n"
 
 

@@ -124,6 +124,21 @@ def test_a_journal_gives_back_what_was_not_acknowledged(tmp_path: Path):
     assert (tmp_path / "journal").read_bytes() == b""
 
 
+def test_a_journal_in_which_all_is_acknowledged_needs_no_disk(tmp_path: Path, monkeypatch):
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    journal = Journal(str(tmp_path / "journal"))
+    for run in ("a", "b"):
+        journal.add(_record(run))
+    journal.done(["a"])
+    journal.sync()
+    assert synced == [journal.file], "one of them is still to be kept"
+    journal.add(_record("c"))
+    journal.done(["b", "c"])
+    journal.sync()
+    assert synced == [journal.file]
+
+
 def test_a_journal_keeps_plain_and_other_records_alike(tmp_path: Path):
     plain = {"type": "finish", "run": "a1", "token": 'x"\\\n', "exit_code": -9, "duration": 1e-06,
              "stdout_size": 0, "stderr_size": 7}  # fmt: skip

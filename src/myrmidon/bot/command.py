@@ -119,10 +119,7 @@ class Watch(threading.Thread):
                     os.close(old)
             self.readers = (pipes[0][0], pipes[1][0])
             self.writers = (pipes[0][1], pipes[1][1])
-            self.poll, self.rest = select.poll(), select.poll()  # one for each thread
-            for reader in self.readers:
-                self.poll.register(reader, select.POLLIN)
-                self.rest.register(reader, select.POLLIN)
+            self.poll, self.rest = _poll_of(self.readers), _poll_of(self.readers)  # one for each thread
             self.shapes = self._shapes()
 
     def _shapes(self) -> list[tuple[int, int]]:
@@ -235,3 +232,10 @@ class Watch(threading.Thread):
             if not command.ended:
                 system.kill_group(command.pid)
                 system.kill_descendants()
+
+
+def _poll_of(readers: tuple[int, int]) -> select.poll:
+    poll = select.poll()
+    for reader in readers:
+        poll.register(reader, select.POLLIN)
+    return poll

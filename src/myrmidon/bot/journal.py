@@ -65,6 +65,7 @@ class Journal:
             if not self.open_runs:
                 os.ftruncate(self.file, 0)
                 self.size = 0
+                self.dirty = False  # nothing is left to be kept: the next wait need not stand behind a busy disk
             elif self.size > _TIDY:
                 rest = b"".join(map(_line, self.open_runs.values()))
                 if len(rest) < self.size // 2:

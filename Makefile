@@ -37,8 +37,8 @@ check: $(VENV)/ready ## Lint, types and the story tests, in seconds
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy src tests $(wildcard bench)
-	$(PYTHON) -m pytest -q tests/story
-	@$(PYTHON) -m tests.story.sizes
+	$(PYTHON) -m pytest -q tests/architecture
+	@$(PYTHON) -m tests.architecture.sizes
 
 .PHONY: coverage
 coverage: $(VENV)/ready servers ## Only the branch coverage of the scheduler (part of `make test`)

@@ -16,11 +16,11 @@ from bench.bed import BOT, Bed, a_request, recorded
 from bench.rows import Copier, Sample, copier, sample
 from myrmidon.model.task_result import Finish
 from myrmidon.scheduler import claim, report
-from myrmidon.store.db import Dialect, Insert, Row
-from myrmidon.store.mariadb import Mariadb
-from myrmidon.store.postgresql import Postgresql
-from myrmidon.store.sql import RowUpdate, insert_text
-from myrmidon.store.sqlite import ROWS_PER_INSERT, Sqlite
+from myrmidon.store.engine.db import Dialect, Insert, Row
+from myrmidon.store.engine.mariadb import Mariadb
+from myrmidon.store.engine.postgresql import Postgresql
+from myrmidon.store.engine.sql import RowUpdate, insert_text
+from myrmidon.store.engine.sqlite import ROWS_PER_INSERT, Sqlite
 
 # {} is a plain parameter, {ids} the list of the batch's tasks.
 TAKE = "SELECT task_id FROM task_to_run WHERE queue = {} AND expires_at > {} ORDER BY task_rank, task_id LIMIT {}"

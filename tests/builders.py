@@ -28,17 +28,18 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.task_request import Payload, Properties, Slice, TaskRequest
 from myrmidon.model.task_result import Fault, Finish, GiveBack, Report, Start, TaskResult, TaskRun
 from myrmidon.model.value import OutputValue
-from myrmidon.scheduler import cancel, claim, explain, extend, fleet, report, rerun, share, submit, submit_job, sweep
+from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler import cancel, claim, explain, extend, report, rerun, resource_groups, submit, submit_job, sweep
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.report import Reply
 from myrmidon.scheduler.submit import Submitted
 from myrmidon.scheduler.submit_job import JobSubmitted
-from myrmidon.store import bot as bots
-from myrmidon.store import job as jobs
-from myrmidon.store import marks, outbox, task_result
-from myrmidon.store.db import Db
-from myrmidon.store.job import Job, ResourceGroup
+from myrmidon.store.engine.db import Db
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import outbox, shared_numbers, task_result
+from myrmidon.store.tables.job import Job, ResourceGroup
 from tests.conftest import Clock
 
 RULES = structs.replace(DEFAULT_RULES, secret_key=b"the servers' key")
@@ -161,7 +162,7 @@ class World:
         return self.db.read(lambda tx: reader(tx, *args, **given))
 
     def new_group(self, name: str) -> ResourceGroup:
-        group: ResourceGroup = self.do(share.create_group, name)
+        group: ResourceGroup = self.do(resource_groups.create_group, name)
         return group
 
     # -- time
@@ -171,8 +172,8 @@ class World:
         self.clock.advance(seconds)
 
         def alive(tx: Any) -> None:
-            if marks.lock(tx, "last_alive"):
-                marks.put(tx, "last_alive", self.now)
+            if shared_numbers.lock(tx, "last_alive"):
+                shared_numbers.put(tx, "last_alive", self.now)
 
         self.db.write(alive)
 

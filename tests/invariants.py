@@ -21,11 +21,11 @@ from myrmidon.model import dimensions
 from myrmidon.model.ids import next_run_number
 from myrmidon.model.states import FINAL, JOB_FINAL, JOB_MOVES, MOVES, JobState, RunState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.store import job as jobs_store
-from myrmidon.store import task_request, task_result, task_to_run
-from myrmidon.store.db import Db, Tx
-from myrmidon.store.job import Job
-from myrmidon.store.task_request import RequestRow
+from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.tables import job as jobs_store
+from myrmidon.store.tables import task_request, task_result, task_to_run
+from myrmidon.store.tables.job import Job
+from myrmidon.store.tables.task_request import RequestRow
 
 CHUNK = 2000
 SHOWN = 50

@@ -19,7 +19,7 @@ import psycopg
 import pymysql
 from pymysql.constants import CLIENT
 
-from myrmidon.store import sqlite
+from myrmidon.store.engine import sqlite
 
 sqlite3: Any = vars(sqlite)["sqlite3"]  # the module that was chosen there
 Rows = dict[str, list[str]]

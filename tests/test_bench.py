@@ -13,7 +13,7 @@ import pytest
 from bench.bed import Bed, a_request
 from bench.core import BARS
 from bench.floor import Floor
-from myrmidon.store.copying import tables
+from myrmidon.store.engine.table_copy import tables
 
 ROOT = Path(__file__).parents[1]
 LINE = re.compile(r"bar (\S+) (\d+\.\d\d|nan) (\d+(?:\.\d+)?) (ok|short)")

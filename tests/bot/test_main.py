@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from myrmidon.bot import system, tools, updater
-from myrmidon.bot.hooks import PACKED
+from myrmidon.bot import admin_commands
+from myrmidon.bot.hooks.loader import PACKED
+from myrmidon.bot.install import updater
+from myrmidon.bot.system import host
 from tests.bot.bots import pack, source_of, zip_files
 from tests.bot.stub import Stub
 
@@ -68,12 +70,12 @@ def test_a_machine_can_be_set_up_before_its_bot_starts(tmp_path: Path):
 def test_a_machine_is_rebooted_by_hand_only_when_no_bot_lives_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MYRMIDON_BOT_HOST_DIR", str(tmp_path / "host"))
     monkeypatch.setenv("MYRMIDON_BOT_REBOOT", f"touch {tmp_path}/rebooted")
-    lodged = system.announce(str(tmp_path))
+    lodged = host.announce(str(tmp_path))
     assert lodged is not None
-    assert tools.reboot([]) == 1
+    assert admin_commands.reboot([]) == 1
     assert not (tmp_path / "rebooted").exists()
     os.close(lodged)
-    assert tools.reboot([]) == 0
+    assert admin_commands.reboot([]) == 0
     assert (tmp_path / "rebooted").exists()
 
 

@@ -10,7 +10,7 @@ import click
 from myrmidon.cli.main import myrmidon
 from myrmidon.sdk.client import Client
 from myrmidon.sdk.transport import KEY_HEADER, Reply
-from myrmidon.server.routes import every_route
+from myrmidon.server.asgi.routes import every_route
 from tests.cli.test_parsing import every_command
 
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 from myrmidon.cli.main import myrmidon
+from tests.architecture import source
 from tests.cli.conftest import Up
 from tests.cli.test_parsing import every_command
-from tests.story import source
 
 README = (source.ROOT / "README.md").read_text()
 

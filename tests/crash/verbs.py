@@ -13,8 +13,8 @@ from typing import Any
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import GiveBack, PerformanceStats
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, extend, fleet, remove, report, rerun, share, sweep, terminate
-from myrmidon.store import outbox
+from myrmidon.scheduler import bots, cancel, extend, report, rerun, resource_groups, retention, sweep, terminate
+from myrmidon.store.tables import outbox
 from tests.world import INT, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
 Facts = dict[str, Any]
@@ -127,7 +127,7 @@ def a_job_to_retry(w: World) -> Facts:
 def a_value(w: World) -> Facts:
     job = w.job({"x": a_node()})
     group, owner = GroupOwner(w.group), JobOwner(w.group, job.job_id)
-    return {"group": group, "owner": owner, "value": w.do(share.create_value, group, INT, _payload()).id}
+    return {"group": group, "owner": owner, "value": w.do(resource_groups.create_value, group, INT, _payload()).id}
 
 
 def _payload() -> Payload:
@@ -362,19 +362,19 @@ def _impatient(w: World) -> Facts:
 
 @verb("quarantine of the last bot, carried on", _impatient, chunk=2, told_again="bot_events")
 def _(w: World, f: Facts) -> Any:
-    w.do(fleet.quarantine, "b1", "it smokes")
+    w.do(bots.quarantine, "b1", "it smokes")
     return w.carry_all()
 
 
 @verb("drain_bot", a_ready_task, told_again="bot_events")
 def _(w: World, f: Facts) -> Any:
-    return w.do(fleet.drain_bot, "b1", True)
+    return w.do(bots.drain_bot, "b1", True)
 
 
 @verb("change_bot that leaves its queues", a_ready_task, told_again="bot_events")
 def _(w: World, f: Facts) -> Any:
     has = {"id": ["b1"], "pool": ["elsewhere"]}
-    return w.do(fleet.change_bot, fleet.Change(bot_id="b1", session=1, dimensions=has, maintenance="moving"))
+    return w.do(bots.change_bot, bots.Change(bot_id="b1", session=1, dimensions=has, maintenance="moving"))
 
 
 @verb("order_end", a_ready_task)
@@ -386,7 +386,7 @@ def _(w: World, f: Facts) -> Any:
 
 @verb("delete_bot", a_ready_task)
 def _(w: World, f: Facts) -> Any:
-    return w.do(fleet.delete_bot, "b1")
+    return w.do(bots.delete_bot, "b1")
 
 
 # --- Time ---
@@ -472,40 +472,40 @@ def _(w: World, f: Facts) -> Any:
 @verb("delete_job, carried on", a_finished_job, chunk=3)
 def _(w: World, f: Facts) -> Any:
     if w.job_state(f["job"]) is not None:
-        w.do(remove.delete_job, f["job"], group_id=w.group)
+        w.do(retention.delete_job, f["job"], group_id=w.group)
     return w.carry_all()
 
 
 @verb("delete_group, carried on", lambda w: {**a_finished_job(w), **_old_task(w)}, chunk=3)
 def _(w: World, f: Facts) -> Any:
     if w.value("SELECT 1 FROM resource_groups WHERE id = :g", g=w.group):
-        w.do(share.delete_group, w.group)
+        w.do(resource_groups.delete_group, w.group)
     return w.carry_all()
 
 
 @verb("create_group")
 def _(w: World, f: Facts) -> Any:
-    return w.do(share.create_group, "another")
+    return w.do(resource_groups.create_group, "another")
 
 
 @verb("create_value", repeatable=False)
 def _(w: World, f: Facts) -> Any:
-    return w.do(share.create_value, GroupOwner(w.group), INT, _payload(), value_id=w.ids.next(w.now))
+    return w.do(resource_groups.create_value, GroupOwner(w.group), INT, _payload(), value_id=w.ids.next(w.now))
 
 
 @verb("ref_value", a_value)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: share.ref_value(tx, f["owner"], f["value"]))
+    return w.db.write(lambda tx: resource_groups.ref_value(tx, f["owner"], f["value"]))
 
 
 @verb("unref_value", a_value)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: share.unref_value(tx, f["group"], f["value"]))
+    return w.db.write(lambda tx: resource_groups.unref_value(tx, f["group"], f["value"]))
 
 
 @verb("add_locality", a_value)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: share.add_locality(tx, w.group, f["value"], "10.0.0.1"))
+    return w.db.write(lambda tx: resource_groups.add_locality(tx, w.group, f["value"], "10.0.0.1"))
 
 
 @verb("sequencer", a_job)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from myrmidon.model.dag import wire
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.job_parsing import parse_graph
-from myrmidon.model.job_wiring import wire
+from myrmidon.model.job_document import parse_graph
 from myrmidon.model.task_parsing import parse_task
 
 DIGEST = "ab" * 32

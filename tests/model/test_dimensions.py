@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myrmidon.model import dimensions
-from myrmidon.model.checks import Checker
 from myrmidon.model.dimensions import (
     bot_dimensions,
     canonical,
@@ -18,6 +17,7 @@ from myrmidon.model.dimensions import (
     matches,
     task_dimensions,
 )
+from myrmidon.model.validation import Checker
 from tests.model.requests import nested
 
 

@@ -8,11 +8,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myrmidon.model.checks import is_clean
+from myrmidon.model.dag import wire
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.job import Graph, encode_graph
-from myrmidon.model.job_parsing import labels_of, parse_graph
-from myrmidon.model.job_wiring import wire
+from myrmidon.model.job_document import labels_of, parse_graph
 from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import (
     TaskRequest,
@@ -22,6 +21,7 @@ from myrmidon.model.task_request import (
     properties_hash,
     properties_json,
 )
+from myrmidon.model.validation import is_clean
 from tests.model.requests import DIGEST, a_function, a_graph, a_node, a_task, constant, one_slice, output_of
 
 # fmt: off

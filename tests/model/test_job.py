@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myrmidon.model.checks import MOST_PROBLEMS, Limits
+from myrmidon.model.dag import KnownTask, topological, wire
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.job import FailurePolicy, Graph, RequiresPolicy, composed_routing, encode_graph
-from myrmidon.model.job_parsing import labels_of, parse_graph, substitute
-from myrmidon.model.job_wiring import KnownTask, topological, wire
+from myrmidon.model.job_document import labels_of, parse_graph, substitute
+from myrmidon.model.validation import MOST_PROBLEMS, Limits
 from tests.model.requests import (
     a_function,
     a_graph,

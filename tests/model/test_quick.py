@@ -14,9 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from myrmidon.model.checks import _STEP, DEFAULT_LIMITS, Checker, Limits, is_clean, is_relative, is_usual_path
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.model.task_checks import _TASK_KEYS, checked_task
 from myrmidon.model.task_parsing import _plain_task, _PlainProperties, _PlainSlice, _PlainTask, parse_task
 from myrmidon.model.task_request import (
     Function,
@@ -28,6 +26,8 @@ from myrmidon.model.task_request import (
     properties_json,
     properties_row,
 )
+from myrmidon.model.task_validation import _TASK_KEYS, checked_task
+from myrmidon.model.validation import _STEP, DEFAULT_LIMITS, Checker, Limits, is_clean, is_relative, is_usual_path
 from tests.model.requests import (
     DIGEST,
     a_function,

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Limits
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.ids import EPOCH_MS, IdSource, show_run, show_task
 from myrmidon.model.task_parsing import parse_task
@@ -26,6 +25,7 @@ from myrmidon.model.task_request import (
     properties_hash,
     properties_json,
 )
+from myrmidon.model.validation import DEFAULT_LIMITS, Limits
 from tests.model.requests import (
     DIGEST,
     a_function,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from myrmidon.store import task_to_run
+from myrmidon.store.tables import task_to_run
 from tests.plans.explain import Explainer
 from tests.plans.hot import HOT, NAMED, prepare
 from tests.plans.scale import multiply

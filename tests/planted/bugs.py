@@ -59,18 +59,18 @@ BUGS = [
     Bug(
         "seq-guard",
         "two writers of one task would silently undo each other",
-        "store/task_result.py",
+        "store/tables/task_result.py",
         "    if tx.update_rows(_SAVE, rows) != len(rows):\n",
         "    if tx.update_rows(_SAVE, rows) > len(rows):\n",
-        _in("store/test_guards.py", "test_a_task_that_changed_under_its_writer_is_not_saved"),
+        _in("store/tables/test_guards.py", "test_a_task_that_changed_under_its_writer_is_not_saved"),
     ),
     Bug(
         "ended-run-guard",
         "a late report would change the run that had already been judged",
-        "store/task_result.py",
+        "store/tables/task_result.py",
         'where="ended_at IS NULL",',
         'where="1 = 1",',
-        _in("store/test_guards.py", "test_a_run_that_has_ended_never_changes_again"),
+        _in("store/tables/test_guards.py", "test_a_run_that_has_ended_never_changes_again"),
     ),
     Bug(
         "late-report",
@@ -83,7 +83,7 @@ BUGS = [
     Bug(
         "job-lock",
         "two last tasks on two servers would each see the other running, and the job would never end",
-        "scheduler/turn.py",
+        "scheduler/unit_of_work.py",
         "        self.lock_jobs(task_result.jobs_of(self.tx, wanted).values())\n",
         "        found = {i for i in task_result.jobs_of(self.tx, wanted).values() if i is not None}\n"
         "        self.jobs.update(jobs_store.read(self.tx, sorted(found)))\n",
@@ -93,7 +93,7 @@ BUGS = [
     Bug(
         "pool-lock",
         "a bot and a queue that come at the same moment would not find each other, and the task would wait for ever",
-        "scheduler/plan.py",
+        "scheduler/new_tasks.py",
         "    task_queues.lock_pools(turn.tx, pools.values())\n",
         "",
         _race("submit/handshake with a new queue and a new pool"),
@@ -102,7 +102,7 @@ BUGS = [
     Bug(
         "value-lock",
         "the last two references dropped at once would leave the value behind for ever",
-        "scheduler/share.py",
+        "scheduler/resource_groups.py",
         "    if value_id not in values.lock_shared(tx, [value_id]):\n        return False\n",
         "    if value_id not in values.read_shared(tx, [value_id]):\n        return False\n",
         _race("unref/unref of the last two references"),
@@ -111,7 +111,7 @@ BUGS = [
     Bug(
         "claim-waits",
         "a claim would wait for a cancel that waits for the claim",
-        "store/sql.py",
+        "store/engine/sql.py",
         '"skip_locked": ("", "FOR UPDATE SKIP LOCKED",',
         '"skip_locked": ("", "FOR UPDATE",',
         _race("claim/cancel"),
@@ -120,7 +120,7 @@ BUGS = [
     Bug(
         "old-session",
         "an old process of a bot would push the new one aside",
-        "scheduler/fleet.py",
+        "scheduler/bots.py",
         "    if bot is None or hello.session < bot.session:\n",
         "    if bot is None:\n",
         _race("handshake/handshake of a new bot"),
@@ -129,7 +129,7 @@ BUGS = [
     Bug(
         "two-sequencers",
         "two events would get one number, and a sink would miss one of them",
-        "store/marks.py",
+        "store/tables/shared_numbers.py",
         'LOCK = "SELECT value FROM marks WHERE name = :name {for_update}"',
         'LOCK = "SELECT value FROM marks WHERE name = :name"',
         _race("sequencer/sequencer"),
@@ -138,7 +138,7 @@ BUGS = [
     Bug(
         "lost-event",
         "nobody would hear that a task has changed",
-        "store/outbox.py",
+        "store/tables/outbox.py",
         "    if tx.dialect is Dialect.SQLITE and rows:\n",
         '    rows = [row for row in rows if row[4] != "RUNNING" or row[3] != TASK]\n'
         "    if tx.dialect is Dialect.SQLITE and rows:\n",
@@ -147,23 +147,23 @@ BUGS = [
     Bug(
         "edge-twice",
         "a task would start before all its parents are done",
-        "scheduler/settle.py",
+        "scheduler/propagate.py",
         "fed[child] = fed.get(child, 0) + 1",
         "fed[child] = fed.get(child, 0) + 2",
-        _in("scheduler/test_settle.py", "test_a_child_is_ready_when_all_its_parents_have_succeeded"),
+        _in("scheduler/test_propagate.py", "test_a_child_is_ready_when_all_its_parents_have_succeeded"),
     ),
     Bug(
         "failed-parent-feeds",
         "a task would run on the output of a failure",
-        "scheduler/settle.py",
+        "scheduler/propagate.py",
         "if task.state == SUCCEEDED or children[child].resolves_all:",
         "if task.final:",
-        _in("scheduler/test_settle.py", "test_all_resolved_and_all_succeeded_children_of_one_failed_parent"),
+        _in("scheduler/test_propagate.py", "test_all_resolved_and_all_succeeded_children_of_one_failed_parent"),
     ),
     Bug(
         "job-ends-early",
         "a job would end while half of its fan-out has not been told to start",
-        "scheduler/settle.py",
+        "scheduler/propagate.py",
         "or job.staged or job.num_active or job.num_draining:",
         "or job.staged or job.num_active:",
         _in("scheduler/test_rerun.py", "test_a_large_job_is_reset_in_chunks", "test_what_failed_of_a_job_runs_again"),
@@ -171,7 +171,7 @@ BUGS = [
     Bug(
         "canceled-but-queued",
         "a canceled task would be given to a bot",
-        "scheduler/turn.py",
+        "scheduler/unit_of_work.py",
         "        if was == READY or (state in FINAL and self._may_be_queued(task)):\n",
         "        if was != TaskState.READY and (state in FINAL and self._may_be_queued(task)):\n",
         _in("scheduler/test_cancel.py", "test_a_task_that_waits_for_a_bot_is_canceled_at_once"),
@@ -214,12 +214,12 @@ BUGS = [
         "scheduler/claim.py",
         "run.session == poll.session and run.nonce == poll.nonce",
         "run.nonce == poll.nonce",
-        _in("store/test_guards.py", "test_a_nonce_of_another_session_is_handed_nothing"),
+        _in("store/tables/test_guards.py", "test_a_nonce_of_another_session_is_handed_nothing"),
     ),
     Bug(
         "held-ignored",
         "a task that somebody holds would start with its parents' success",
-        "store/task_result.py",
+        "store/tables/task_result.py",
         "{{in:ids}} AND state = 'WAITING' AND held = 0",
         "{{in:ids}} AND state = 'WAITING'",
         _in("scheduler/test_hold.py", "test_a_held_task_does_not_start_when_its_parents_are_done"),
@@ -227,7 +227,7 @@ BUGS = [
     Bug(
         "hash-only",
         "somebody who forges a hash would put tasks into other people's queues",
-        "scheduler/plan.py",
+        "scheduler/new_tasks.py",
         "return {queue.dimensions: queue for queue in queues if queue.dimensions in wanted}",
         "return {text: queue for queue in queues for text, hashed in wanted.items() if hashed == queue.hash}",
         _in("scheduler/test_claim.py", "test_a_forged_hash_collision_mixes_no_queues"),
@@ -246,7 +246,7 @@ BUGS = [
         "scheduler/rerun.py",
         "    if reset.full:\n        _erase_outputs(",
         "    if reset.full and reset.automatic:\n        _erase_outputs(",
-        _in("store/test_guards.py", "test_a_full_rerun_takes_back_what_was_produced"),
+        _in("store/tables/test_guards.py", "test_a_full_rerun_takes_back_what_was_produced"),
     ),
     Bug(
         "dedupe-across-groups",
@@ -259,10 +259,10 @@ BUGS = [
     Bug(
         "value-of-a-job",
         "a value would vanish while a job still needs it",
-        "store/value.py",
+        "store/tables/value.py",
         "       AND NOT EXISTS (SELECT 1 FROM job_to_shared_value_ref j WHERE j.id = v.id)\n",
         "",
-        _in("scheduler/test_share.py", "test_a_value_lives_while_something_references_it"),
+        _in("scheduler/test_resource_groups.py", "test_a_value_lives_while_something_references_it"),
     ),
     Bug(
         "submit-in-doubt",

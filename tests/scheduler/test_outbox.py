@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import json
 
-from myrmidon.store import marks, outbox
-from myrmidon.store.db import Dialect
+from myrmidon.store.engine.db import Dialect
+from myrmidon.store.tables import outbox, shared_numbers
 from tests.builders import seconds
 from tests.invariants import check
 
@@ -72,7 +72,7 @@ def test_an_event_that_came_without_a_number_is_numbered_behind_the_others(w):
     second = w.submit()
     if has_one_writer(w):
         w.do(lambda tx: tx.run("UPDATE outbox SET position = NULL WHERE subject = :subject", subject=second))
-        w.do(marks.put, "outbox_position", 1)
+        w.do(shared_numbers.put, "outbox_position", 1)
     third = w.submit()
     w.do(outbox.number, 100)
     behind = [third, second] if has_one_writer(w) else [second, third]

@@ -8,7 +8,7 @@ import pytest
 
 from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, remove, rerun, share
+from myrmidon.scheduler import cancel, rerun, resource_groups, retention
 from tests import invariants
 from tests.builders import a_function, output_of, returned, seconds
 
@@ -339,8 +339,8 @@ def test_a_cascade_drops_the_shared_values_that_were_made(w):
 def test_a_shared_value_that_others_reference_outlives_a_cascade(w):
     job = w.job({"a": []}, nodes={"a": {"task": a_function([], [{"type": "int64", "shared": True}])}})
     w.do_one("b1", outputs=returned(b"old"))
-    [value] = w.do(share.list_values, JobOwner(w.group.id, job.id))
-    w.do(share.ref_value, GroupOwner(w.group.id), value.id)
+    [value] = w.do(resource_groups.list_values, JobOwner(w.group.id, job.id))
+    w.do(resource_groups.ref_value, GroupOwner(w.group.id), value.id)
     w.rerun(job["a"], force=True, cascade=True)
     assert w.column("SELECT id FROM shared_values") == [value.id]
 
@@ -389,7 +389,7 @@ def test_a_job_that_cannot_run_again_says_why(w, case):
     else:
         w.do_one("b1", 0 if case == "succeeded" else 1)
     if case == "deleting":
-        w.do(remove.delete_job, job.id, group_id=w.group.id)
+        w.do(retention.delete_job, job.id, group_id=w.group.id)
     with pytest.raises(NotFound if case == "unknown" else WrongState):
         w.do(rerun.rerun_job, 17 if case == "unknown" else job.id)
 
@@ -530,6 +530,6 @@ def test_a_function_whose_input_was_never_produced_cannot_be_forced(w):
 def test_nothing_runs_again_in_a_group_that_is_being_deleted(w, what):
     job = w.job({"a": []})
     w.do_one("b1", 1)
-    w.do(share.delete_group, w.group.id)
+    w.do(resource_groups.delete_group, w.group.id)
     with pytest.raises(WrongState, match="being deleted"):
         w.rerun(job["a"]) if what == "task" else w.do(rerun.rerun_job, job.id)

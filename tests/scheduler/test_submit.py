@@ -9,8 +9,8 @@ from msgspec import json, structs
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
 from myrmidon.model.ids import show_run
-from myrmidon.scheduler import fleet, share, submit
-from myrmidon.store import task_request
+from myrmidon.scheduler import bots, resource_groups, submit
+from myrmidon.store.tables import task_request
 from tests.builders import a_function, a_task, blind_once, constant, in_doubt, seconds
 from tests.model.requests import nested
 
@@ -131,9 +131,9 @@ def test_only_live_and_healthy_bots_count_as_capacity(lite, trouble):
         w.advance(601)
         w.sweep()
     elif trouble == "quarantined":
-        w.do(fleet.quarantine, "b1", "smells")
+        w.do(bots.quarantine, "b1", "smells")
     elif trouble == "draining":
-        w.do(fleet.drain_bot, "b1", True)
+        w.do(bots.drain_bot, "b1", True)
     assert w.state(w.submit(wait_for_capacity=False)) == "NO_RESOURCE"
 
 
@@ -267,7 +267,7 @@ def test_a_task_of_another_resource_group_cannot_be_a_parent(world):
     world.bot("b1")
     parent = world.submit(user="ada")
     run = world.take("b1")
-    another = world.do(share.create_group, "another")
+    another = world.do(resource_groups.create_group, "another")
     with pytest.raises(NotFound):
         world.submit(parent=show_run(parent, run.run), group=another)
 
@@ -349,6 +349,6 @@ def test_a_group_that_does_not_exist_takes_no_tasks(world):
 
 
 def test_a_group_that_is_being_deleted_takes_no_tasks(world):
-    world.do(share.delete_group, world.group.id)
+    world.do(resource_groups.delete_group, world.group.id)
     with pytest.raises(WrongState):
         world.submit()

@@ -19,11 +19,14 @@ import msgspec
 
 from myrmidon.model.ids import parse_id, show_task
 from myrmidon.scheduler import submit as submitting
-from myrmidon.server import bot_logs, desk, greeting, placing, service
-from myrmidon.server.bot_wire import BotEvent, Exchange, Handshake, Heartbeat, LogPlace
-from myrmidon.server.door import Call, Door, Identity, Role, open_door
+from myrmidon.server.background import loop
+from myrmidon.server.botapi import exchange as desk
+from myrmidon.server.botapi import handshake, logs
+from myrmidon.server.botapi.messages import BotEvent, Exchange, Handshake, Heartbeat, LogPlace
+from myrmidon.server.context import Call, Door, Identity, Role, open_door
+from myrmidon.server.dispatch import direct_assign
 from myrmidon.server.settings import Settings
-from myrmidon.store import task_result
+from myrmidon.store.tables import task_result
 
 _ports = itertools.count(1)
 ADMIN = Identity("admin", Role.ADMIN)
@@ -43,7 +46,7 @@ def a_door(url: str, folder: Path, **settings: Any) -> Iterator[Door]:
 @asynccontextmanager
 async def serving(door: Door):
     """The door with its background service."""
-    background = asyncio.ensure_future(service.run(door))
+    background = asyncio.ensure_future(loop.run(door))
     try:
         await until(lambda: bool(door.hub.wanted) or background.done())
         yield background
@@ -71,7 +74,7 @@ class Soldier:
         """As itself, once it has been introduced."""
         who = who or (self.who if self.credential else BOOTSTRAP)
         body = Handshake(bot_id=self.name, session=self.session, dimensions=self.dimensions, **fields)
-        welcome = await greeting.handshake(self.door, Call(who=who, body=body, address="127.0.0.1"))
+        welcome = await handshake.handshake(self.door, Call(who=who, body=body, address="127.0.0.1"))
         self.credential = welcome.credential
         return welcome
 
@@ -99,7 +102,7 @@ class Soldier:
             params={"run": task["run"], "stream": str(stream)},
             headers={"x-run-token": task["token"]},
         )
-        return await bot_logs.log(self.door, call)
+        return await logs.log(self.door, call)
 
     def _call(self, body: Any) -> Call:
         return Call(who=self.who, body=body, headers={"authorization": f"Bearer {self.credential}"})
@@ -116,7 +119,7 @@ async def submit(door: Door, *tasks: dict[str, Any]) -> list[str]:
     now = door.now()
     group = await door.group_id("default")
     drafts = [submitting.draft_task(task, now=now, ids=door.ids, rules=door.rules) for task in tasks]
-    answers = await placing.place(
+    answers = await direct_assign.place(
         door, lambda tx: submitting.submit(tx, group, drafts, now=now, ids=door.ids, rules=door.rules)
     )
     return [show_task(answer.task_id) for answer in answers]  # type: ignore[union-attr]

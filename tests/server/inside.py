@@ -18,13 +18,13 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from myrmidon.server import service
-from myrmidon.server.app import App
-from myrmidon.server.auth import Guard, bot_credential, new_token
-from myrmidon.server.door import Role, open_door
-from myrmidon.server.routes import every_route
+from myrmidon.server.asgi.app import App
+from myrmidon.server.asgi.routes import every_route
+from myrmidon.server.auth.authenticator import Guard, bot_credential, new_token
+from myrmidon.server.background import loop
+from myrmidon.server.context import Role, open_door
 from myrmidon.server.settings import Settings
-from myrmidon.store import token as tokens
+from myrmidon.store.tables import api_token as tokens
 
 BOT = "b1"
 
@@ -55,7 +55,7 @@ class Inside:
         self.routes = every_route(metrics_open=settings.metrics_open)
         self.app = App(self.door, self.guard, self.routes)
         self._tokens: dict[tuple[str, str | None], str] = {}
-        self.runner.run(service.Service(self.door).begin())
+        self.runner.run(loop.Service(self.door).begin())
 
     def token(self, role: str, group: str | None = "default") -> str:
         """A token of this role; bound to a group unless it is an administrator's."""

@@ -13,14 +13,17 @@ import pytest
 from myrmidon.model import dimensions
 from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound
 from myrmidon.model.ids import parse_id
-from myrmidon.scheduler import fleet, rerun
-from myrmidon.server import api_verbs, cache_hints, fleet_sync
-from myrmidon.server.door import Call
-from myrmidon.server.fleet_sync import Folder
-from myrmidon.server.service import Service
-from myrmidon.server.terminate import terminate_bot
-from myrmidon.store import bot as bots
-from myrmidon.store import bot_story, config, task_queues, task_result
+from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler import rerun
+from myrmidon.server.api import task_actions
+from myrmidon.server.background.loop import Service
+from myrmidon.server.context import Call
+from myrmidon.server.fleet import cache_hints, config_sync
+from myrmidon.server.fleet.config_sync import Folder
+from myrmidon.server.usecases.bots import terminate_bot
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import settings_version, task_queues, task_result
+from myrmidon.store.views import bot_history
 from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, serving, start, state_of, submit, until
 
 SECOND = 1_000_000
@@ -85,7 +88,7 @@ async def begin(door):
 
 async def events_of(door, name="b1"):
     until_then = door.now() + SECOND
-    found = await door.read(lambda tx: bot_story.story(tx, name, until=until_then, n=100))
+    found = await door.read(lambda tx: bot_history.story(tx, name, until=until_then, n=100))
     return [one.kind for one in reversed(found)]
 
 
@@ -216,7 +219,7 @@ def test_a_fleet_that_is_asleep_finishes_what_it_has_and_begins_nothing_until_it
         poll = asyncio.ensure_future(bot.exchange(config=config, wait_s=20))
         await until(lambda: door.hub.num_waiting == 1)
         (late,) = await submit(door, a_task())
-        told = await api_verbs.explain_task(door, Call(who=ADMIN, params={"id": late}))
+        told = await task_actions.explain_task(door, Call(who=ADMIN, params={"id": late}))
         assert "asleep" in told.summary
         assert not poll.done()
         write(settings, bots_toml=GROUPS)
@@ -249,10 +252,10 @@ def test_a_bad_edit_is_refused_loudly_and_what_was_in_force_stays(door, settings
 
 
 async def numbers(door):
-    from myrmidon.store import filters
+    from myrmidon.store.views import listings
 
     now = door.now()
-    return await door.read(lambda tx: filters.numbers(tx, now))
+    return await door.read(lambda tx: listings.numbers(tx, now))
 
 
 def test_half_an_edit_is_not_taken_for_a_whole_one_and_a_folder_that_is_gone_changes_nothing(door, settings):
@@ -299,7 +302,7 @@ def test_all_servers_follow_the_newest_edit_and_a_restart_with_an_old_folder_cha
         async def story():
             first, second = await begin(one), await begin(two)
             assert one.fleet.version == two.fleet.version
-            assert await one.read(config.position) == 1, "the same folder twice is one version"
+            assert await one.read(settings_version.position) == 1, "the same folder twice is one version"
             write(mine, bots_toml=GROUPS.replace("5", "9"))
             await first._folder.look()
             await second._folder.look()
@@ -310,12 +313,12 @@ def test_all_servers_follow_the_newest_edit_and_a_restart_with_an_old_folder_cha
             assert gives(two, "b1").settings == {"caches": {"items": 9}}, "its folder is the old one, and no news"
             write(theirs, bots_toml=GROUPS.replace("5", "9"), pools_toml="[pool.lab]\n")
             await second._folder.look()
-            assert await fleet_sync.refresh(one)
+            assert await config_sync.refresh(one)
             assert set(one.fleet.pools.pools) == {"lab"}
             write(theirs, bots_toml=GROUPS)
             (theirs / "pools.toml").unlink()
             await second._folder.look()
-            await fleet_sync.refresh(one)
+            await config_sync.refresh(one)
             assert gives(one, "b1").settings == {"caches": {"items": 5}}, "an edit that goes back is an edit"
 
         run(story)
@@ -323,22 +326,22 @@ def test_all_servers_follow_the_newest_edit_and_a_restart_with_an_old_folder_cha
 
 def test_a_settings_folder_that_this_server_cannot_read_leaves_it_with_what_it_has_until_the_next_edit(door, settings):
     text = '[[group]]\nname = "a"\ndefault = true\nfrom_the_future = 1\n'
-    newer = partial(config.put, files={"bots.toml": ("d", text)}, who="newer", now=door.now())
+    newer = partial(settings_version.put, files={"bots.toml": ("d", text)}, who="newer", now=door.now())
 
     async def story():
         heart = await begin(door)
         before = door.fleet
         await door.write(partial(newer, version="new", unless_newer=before.position))
-        assert not await fleet_sync.refresh(door)
+        assert not await config_sync.refresh(door)
         assert door.fleet is before
-        assert not await fleet_sync.refresh(door), "and it is told once"
+        assert not await config_sync.refresh(door), "and it is told once"
         for edit in (GROUPS.replace("5", "7"), GROUPS.replace("5", "7")):
             write(settings, bots_toml=edit)
             await heart._folder.look()
             assert gives(door, "b1").settings == {"caches": {"items": 7}}
-            assert await door.read(config.position) == door.fleet.position, "and it counts for all servers"
+            assert await door.read(settings_version.position) == door.fleet.position, "and it counts for all servers"
             await door.write(partial(newer, version="newer", unless_newer=door.fleet.position))
-            await fleet_sync.refresh(door)
+            await config_sync.refresh(door)
 
     run(story)
 

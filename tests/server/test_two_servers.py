@@ -23,7 +23,7 @@ from tests.bot.test_chaos import bot_of
 from tests.bot.test_live import ended, log, submit
 from tests.chaos import chaos
 from tests.live import LiveServer, live_server
-from tests.server.test_bots_on_the_wire import events_of
+from tests.server.botapi.test_bots_on_the_wire import events_of
 from tests.server.wire import WireBot, wait_for
 
 pytestmark = [pytest.mark.untraced, pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True)]

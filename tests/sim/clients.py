@@ -11,7 +11,8 @@ from myrmidon.model.ids import show_run
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Finish
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, explain, extend, fleet, remove, report, rerun, share, submit, submit_job
+from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler import cancel, explain, extend, report, rerun, resource_groups, retention, submit, submit_job
 from myrmidon.scheduler.report import Outcome
 from tests.sim.ledger import CANARY, Ledger
 from tests.sim.world import Actor, Server, Violation, World
@@ -417,7 +418,7 @@ class Clients(Actor):
             known = job_id in self.ledger.deleted_jobs
             self.ledger.deleted_jobs.add(job_id)
             try:
-                server.write(lambda tx, **given: remove.delete_job(tx, job_id, group_id=group, **given))
+                server.write(lambda tx, **given: retention.delete_job(tx, job_id, group_id=group, **given))
             except WrongState:
                 if not known:
                     self.ledger.deleted_jobs.discard(job_id)
@@ -444,7 +445,7 @@ class Clients(Actor):
 
         def do(server: Server) -> Any:
             return server.write(
-                lambda tx, now, ids, rules: share.create_value(
+                lambda tx, now, ids, rules: resource_groups.create_value(
                     tx, GroupOwner(group), TYPE, Payload(inline=content, size=len(content)), now=now, ids=ids
                 )
             )
@@ -459,7 +460,7 @@ class Clients(Actor):
         value, address = rng.choice(self.shared[group]), f"10.0.0.{rng.randrange(4)}"
 
         def do(server: Server) -> Any:
-            return server.db.write(lambda tx: share.add_locality(tx, group, value, address))
+            return server.db.write(lambda tx: resource_groups.add_locality(tx, group, value, address))
 
         self._call("locality", do, lambda reply: None)
 
@@ -470,7 +471,7 @@ class Clients(Actor):
         value = self.world.rng.choice(self.shared[group])
 
         def do(server: Server) -> Any:
-            return server.db.write(lambda tx: share.unref_value(tx, GroupOwner(group), value))
+            return server.db.write(lambda tx: resource_groups.unref_value(tx, GroupOwner(group), value))
 
         self._call("unref", do, lambda reply: None)
 
@@ -481,7 +482,9 @@ class Clients(Actor):
             return
         value = self.world.rng.choice(self.shared[group])
         owner = JobOwner(group, job_id)
-        self._call("ref", lambda s: s.db.write(lambda tx: share.ref_value(tx, owner, value)), lambda reply: None)
+        self._call(
+            "ref", lambda s: s.db.write(lambda tx: resource_groups.ref_value(tx, owner, value)), lambda reply: None
+        )
 
     # -- the fleet
 

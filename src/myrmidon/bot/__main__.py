@@ -35,15 +35,15 @@ def main(argv: list[str]) -> int:
     if command in ("start", "start_bot", "start_slave"):  # the last two are Swarming's words
         return _start(rest)
     if command == "soldier":
-        from myrmidon.bot import soldier
+        from myrmidon.bot import worker
 
-        return soldier.serve(rest)
+        return worker.serve(rest)
     if command == "is_fine":
-        from myrmidon.bot import fine
+        from myrmidon.bot import self_test
 
-        return fine.check(rest)
+        return self_test.check(rest)
     if command == "version":
-        from myrmidon.bot import updater
+        from myrmidon.bot.install import updater
 
         sys.stdout.write(updater.own_version() + "\n")
         return 0
@@ -54,32 +54,35 @@ def main(argv: list[str]) -> int:
 
 
 def _start(rest: list[str]) -> int:
-    from myrmidon.bot import keeper, orders, system
+    from myrmidon.bot import supervisor
+    from myrmidon.bot.install import startup_config
+    from myrmidon.bot.system import host
 
-    system.have_streams()
+    host.have_streams()
     try:
-        system.check_fit()
-        folder = orders.prepare(rest)
-    except (orders.Unusable, system.Unfit) as error:
+        host.check_fit()
+        folder = startup_config.prepare(rest)
+    except (startup_config.Unusable, host.Unfit) as error:
         sys.stderr.write(f"myrmidon bot: {error}\n")
         return 2
-    return keeper.Keeper(folder).keep()
+    return supervisor.Keeper(folder).keep()
 
 
 def _use_tool(command: str, rest: list[str]) -> int:
-    from myrmidon.bot import orders, tools
+    from myrmidon.bot import admin_commands
+    from myrmidon.bot.install import startup_config
 
     tool = {
-        "config": tools.show_config,
-        "server": tools.show_server,
-        "attributes": tools.show_attributes,
-        "setup": tools.set_up,
-        "shell": tools.visit,
-        "reboot": tools.reboot,
+        "config": admin_commands.show_config,
+        "server": admin_commands.show_server,
+        "attributes": admin_commands.show_attributes,
+        "setup": admin_commands.set_up,
+        "shell": admin_commands.visit,
+        "reboot": admin_commands.reboot,
     }[command]
     try:
         return tool(rest)
-    except orders.Unusable as error:
+    except startup_config.Unusable as error:
         sys.stderr.write(f"myrmidon bot: {error}\n")
         return 2
 

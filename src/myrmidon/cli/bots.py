@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from myrmidon.cli import show
-from myrmidon.cli.hand import Hand, connected, pages
-from myrmidon.cli.request import Duration, Id, Pair
+from myrmidon.cli import output
+from myrmidon.cli.context import Hand, connected, pages
+from myrmidon.cli.request_options import Duration, Id, Pair
 from myrmidon.cli.tokens import invitation
 from myrmidon.sdk.errors import Contradiction, NotAllowed
 
@@ -35,9 +35,9 @@ def bots(hand: Hand, dimensions: tuple[tuple[str, str], ...], state: str | None,
     wanted = [f"{key}:{value}" for key, value in dimensions]
     found = pages(hand.client.bots, "bots", limit, dimension=wanted, state=state)
     if hand.as_json:
-        show.as_json(found)
+        output.as_json(found)
         return
-    show.table(
+    output.table(
         ("bot", "state", "seen", "runs", "dimensions"),
         [_row(one) for one in found["bots"]],
         empty="No bots are so." if dimensions or state else _NO_BOTS,
@@ -45,8 +45,8 @@ def bots(hand: Hand, dimensions: tuple[tuple[str, str], ...], state: str | None,
 
 
 def _row(bot: dict[str, Any]) -> tuple[object, ...]:
-    has = show.dimensions(bot["dimensions"], leave_out=("id",))
-    return (bot["bot_id"], show.state(bot["status"]), show.ago(bot["last_seen_at"]), " ".join(bot["runs"]), has)
+    has = output.dimensions(bot["dimensions"], leave_out=("id",))
+    return (bot["bot_id"], output.state(bot["status"]), output.ago(bot["last_seen_at"]), " ".join(bot["runs"]), has)
 
 
 class StartsBots(click.Group):
@@ -76,26 +76,26 @@ def show_bot(hand: Hand, bot_id: str, events: int) -> None:
     found = hand.client.bot(bot_id)
     found["events"] = hand.client.bot_events(bot_id, limit=events)["events"] if events else []
     if hand.as_json:
-        show.as_json(found)
+        output.as_json(found)
         return
-    show.fields(
+    output.fields(
         [
             ("bot", found["bot_id"]),
-            ("state", show.state(found["status"])),
+            ("state", output.state(found["status"])),
             ("quarantined", found["quarantined"]),
             ("maintenance", found["maintenance"]),
             ("runs", " ".join(found["runs"])),
-            ("seen", show.ago(found["last_seen_at"])),
-            ("first seen", show.moment(found["first_seen_at"])),
+            ("seen", output.ago(found["last_seen_at"])),
+            ("first seen", output.moment(found["first_seen_at"])),
             ("address", found["address"]),
             ("version", found["version"][:12]),
-            ("dimensions", show.dimensions(found["dimensions"]).replace(" ", "\n")),
+            ("dimensions", output.dimensions(found["dimensions"]).replace(" ", "\n")),
         ]
     )
     if found["events"]:
         click.echo()
-        rows = [(show.moment(one["at"]), one["kind"], one["message"]) for one in found["events"]]
-        show.table(("when", "what", "message"), rows, empty="")
+        rows = [(output.moment(one["at"]), one["kind"], one["message"]) for one in found["events"]]
+        output.table(("when", "what", "message"), rows, empty="")
 
 
 @bot.command()
@@ -146,7 +146,7 @@ def delete(hand: Hand, bot_id: str) -> None:
 
 def _told(hand: Hand, answer: dict[str, Any], sentence: str) -> None:
     if hand.as_json:
-        show.as_json(answer)
+        output.as_json(answer)
     else:
         click.echo(sentence)
 
@@ -167,11 +167,11 @@ def invite(hand: Hand, expires: int | None) -> None:
     server = info.get("public_url") or hand.place.server
     made = hand.client.create_token("invited bots", role="bot-bootstrap", expires_in_s=expires)
     if hand.as_json:
-        show.as_json({**made, "command": invitation(server, made["token"])})
+        output.as_json({**made, "command": invitation(server, made["token"])})
         return
     click.echo(invitation(server, made["token"]))
     if urlsplit(server).hostname in _LOCAL:
-        show.note(
+        output.note(
             "This address is good on this machine only: start the server with --host and --public-url for others."
         )
 
@@ -202,7 +202,7 @@ def start(
     hand = _introducer(hand, place)
     words = bot_command(hand, place, pool=pool, bot_id=bot_id, dimensions=dimensions)
     if hand.as_json:
-        show.as_json({"server": hand.place.server, "dir": str(place)})
+        output.as_json({"server": hand.place.server, "dir": str(place)})
     else:
         click.echo(f"Starting a bot of {hand.place.server} in {place}; Ctrl-C stops it.", err=True)
     sys.stdout.flush()

@@ -11,8 +11,8 @@ from typing import Final
 
 import click
 
-from myrmidon.cli import exits, show, where
-from myrmidon.cli.hand import Hand, connected, pages
+from myrmidon.cli import exit_codes, output, server_discovery
+from myrmidon.cli.context import Hand, connected, pages
 from myrmidon.sdk.errors import CallFailed, NotAllowed, Unreachable, Untrusted
 
 _MOST_SKEW_S: Final = 5.0
@@ -43,8 +43,8 @@ def doctor(hand: Hand) -> int:
         if not hand.as_json:
             _tell(finding)
     if hand.as_json:
-        show.as_json({"findings": [asdict(finding) for finding in findings]})
-    return exits.FAILED if any(finding.how == "wrong" for finding in findings) else exits.OK
+        output.as_json({"findings": [asdict(finding) for finding in findings]})
+    return exit_codes.FAILED if any(finding.how == "wrong" for finding in findings) else exit_codes.OK
 
 
 def _tell(finding: Finding) -> None:
@@ -113,7 +113,7 @@ def _clock(there: float, before: float, after: float) -> Finding:
 def _servers(hand: Hand) -> Finding:
     found = hand.client.servers()["servers"]
     alive = sum(one["alive"] for one in found)
-    return Finding("servers", "ok", f"{show.plural(alive, 'server')} at work.")
+    return Finding("servers", "ok", f"{output.plural(alive, 'server')} at work.")
 
 
 def _bots(hand: Hand) -> Finding:
@@ -125,7 +125,7 @@ def _bots(hand: Hand) -> Finding:
             "bots", "wrong", told, "start one here with `myrmidon bot`; `myrmidon bot invite` for other machines."
         )
     aside = sum(bool(one["quarantined"]) for one in alive)
-    told = f"{show.plural(len(alive), 'bot')} alive, {len(found) - len(alive)} dead, {aside} quarantined."
+    told = f"{output.plural(len(alive), 'bot')} alive, {len(found) - len(alive)} dead, {aside} quarantined."
     return Finding(
         "bots", "warning" if aside == len(alive) else "ok", told, "`myrmidon bots` tells why." if aside else ""
     )
@@ -136,16 +136,16 @@ def _queues(hand: Hand) -> Finding:
     waiting = sum(one["num_ready"] for one in found)
     stuck = sum(one["num_ready"] for one in found if not one["num_bots"])
     if stuck:
-        told = f"{show.plural(stuck, 'task')} that no bot can run, of {waiting} that wait for one."
+        told = f"{output.plural(stuck, 'task')} that no bot can run, of {waiting} that wait for one."
         return Finding("queues", "warning", told, "`myrmidon queues`, then `myrmidon task why TASK`.")
-    return Finding("queues", "ok", f"{show.plural(waiting, 'task')} waiting for a bot.")
+    return Finding("queues", "ok", f"{output.plural(waiting, 'task')} waiting for a bot.")
 
 
 def _disk() -> Finding:
     """Where a server of this user would keep its data."""
-    folder = Path(where.read_local().get("data_dir") or where.default_data_dir())
+    folder = Path(server_discovery.read_local().get("data_dir") or server_discovery.default_data_dir())
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(there).free
     if free < _LEAST_FREE:
-        return Finding("disk", "warning", f"Only {show.size(free)} free for {folder}.", "make room there.")
-    return Finding("disk", "ok", f"{show.size(free)} free for {folder}.")
+        return Finding("disk", "warning", f"Only {output.size(free)} free for {folder}.", "make room there.")
+    return Finding("disk", "ok", f"{output.size(free)} free for {folder}.")

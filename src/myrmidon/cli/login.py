@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from myrmidon.cli import show, where
-from myrmidon.cli.hand import Hand, json_option
+from myrmidon.cli import output, server_discovery
+from myrmidon.cli.context import Hand, json_option
 
 
 @click.command()
@@ -23,8 +23,8 @@ def login(server: str, *, as_json: bool) -> None:
         raise click.UsageError("A token is needed; an administrator makes one with `myrmidon token create`.")
     hand = Hand(server, token, as_json=as_json)
     info = hand.client.server()
-    file = where.write_config(hand.place.server, token)
+    file = server_discovery.write_config(hand.place.server, token)
     if as_json:
-        show.as_json({"server": hand.place.server, "who": info["who"], "role": info["role"], "file": str(file)})
+        output.as_json({"server": hand.place.server, "who": info["who"], "role": info["role"], "file": str(file)})
         return
     click.echo(f"Logged in to {hand.place.server} as {info['who']} ({info['role']}); kept in {file}.")

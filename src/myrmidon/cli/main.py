@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from myrmidon.cli import exits
+from myrmidon.cli import exit_codes
 from myrmidon.sdk import errors
 
 SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
@@ -41,19 +41,19 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "doctor": ("doctor:doctor", "Check server, token, clock, bots and disk, and say what to do."),
     },
     "Script": {
-        "query": ("query:query", "GET any path of either API, all pages of a list as one."),
-        "post": ("query:post", "POST JSON to any path of either API."),
+        "query": ("api_call:query", "GET any path of either API, all pages of a list as one."),
+        "post": ("api_call:post", "POST JSON to any path of either API."),
     },
     "Administer": {
         "token": ("tokens:token", "Tokens: create, list, revoke."),
         "config": ("server:config", "The server's settings: check."),
-        "backup": ("data:backup", "Copy the data of a running server."),
-        "restore": ("data:restore", "Put a backup in place."),
-        "copy-db": ("data:copy_db", "Move an installation to another database."),
+        "backup": ("backup:backup", "Copy the data of a running server."),
+        "restore": ("backup:restore", "Put a backup in place."),
+        "copy-db": ("backup:copy_db", "Move an installation to another database."),
     },
     "Help": {
-        "help": ("manual:manual", "Pages of the manual: exit-codes, server, first-steps."),
-        "completion": ("manual:completion", "Shell completion for bash, zsh and fish."),
+        "help": ("help:manual", "Pages of the manual: exit-codes, server, first-steps."),
+        "completion": ("help:completion", "Shell completion for bash, zsh and fish."),
     },
 }
 
@@ -100,7 +100,7 @@ def _nobody_reads() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise click.exceptions.Exit(exits.OK) from None
+        raise click.exceptions.Exit(exit_codes.OK) from None
 
 
 def _nearest(name: str) -> str:
@@ -148,19 +148,19 @@ def _done(words: Sequence[str]) -> int:
         code = done.exit_code
     except click.exceptions.NoArgsIsHelpError as nothing:
         _echo(nothing.format_message(), err=True)
-        code = exits.USAGE
+        code = exit_codes.USAGE
     except click.ClickException as wrong:
         _tell_wrong(wrong, as_json=asked["json"])
         code = wrong.exit_code
     except errors.CallFailed as failed:
         tell(failed, as_json=asked["json"])
-        code = exits.of_error(failed)
+        code = exit_codes.of_error(failed)
     except (KeyboardInterrupt, click.Abort):
         _echo("\nInterrupted.", err=True)
-        code = exits.INTERRUPTED
+        code = exit_codes.INTERRUPTED
     except OSError as failed:
         code = _tell_system(failed, as_json=asked["json"])
-    return code if isinstance(code, int) else exits.OK
+    return code if isinstance(code, int) else exit_codes.OK
 
 
 def _open_what_is_closed() -> None:
@@ -226,7 +226,7 @@ def _tell_system(failed: OSError, *, as_json: bool) -> int:
         _print_json({"code": "failed", "message": told})
     else:
         _complain(told, "")
-    return exits.FAILED
+    return exit_codes.FAILED
 
 
 def _complain(message: str, advice: str) -> None:

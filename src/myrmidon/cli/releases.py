@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from myrmidon.cli import show
-from myrmidon.cli.hand import Hand, connected
-from myrmidon.cli.request import Id
+from myrmidon.cli import output
+from myrmidon.cli.context import Hand, connected
+from myrmidon.cli.request_options import Id
 
 _SHOWN = 12
 
@@ -22,9 +22,9 @@ def releases(ctx: click.Context, hand: Hand) -> None:
         return
     found = hand.client.releases()
     if hand.as_json:
-        show.as_json(found)
+        output.as_json(found)
         return
-    show.table(
+    output.table(
         ("release", "state", "since", "servers", "failures", "by", "why"),
         [_line(one) for one in found["releases"]],
         empty="No releases: no server has offered one yet.",
@@ -34,7 +34,7 @@ def releases(ctx: click.Context, hand: Hand) -> None:
 def _line(one: dict[str, Any]) -> tuple[Any, ...]:
     share = one["canary_share"]
     state = f"{one['state']} ({share}%)" if share is not None else one["state"]
-    since = show.ago(one["changed_at"])
+    since = output.ago(one["changed_at"])
     return one["digest"][:_SHOWN], state, since, one["num_servers"], one["num_failures"], one["who"], one["why"]
 
 
@@ -49,6 +49,6 @@ def revert(hand: Hand, digest: str, reason: str) -> None:
         raise click.UsageError(f"{len(known)} releases begin with {digest!r}; say more of it.")
     done = hand.client.revert_release(known[0] if known else digest, reason=reason)
     if hand.as_json:
-        show.as_json(done)
+        output.as_json(done)
         return
     click.echo(f"{done['digest'][:_SHOWN]} is {done['state']}: no bot is told to run it any more.")

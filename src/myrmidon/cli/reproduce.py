@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from myrmidon.cli import exits, show
+from myrmidon.cli import exit_codes, output
 
 
 def run_here(task: dict[str, Any], extra: list[str], folder: str | None, *, to_stderr: bool) -> int:
@@ -32,7 +32,7 @@ def _run(properties: dict[str, Any], command: list[str], root: Path, *, to_stder
         (root / cache["path"]).mkdir(parents=True, exist_ok=True)
     here = root / properties.get("relative_cwd", "")
     here.mkdir(parents=True, exist_ok=True)
-    show.note(f"{here}$ {show.command_line(command)}")
+    output.note(f"{here}$ {output.command_line(command)}")
     try:
         done = subprocess.run(  # noqa: S603 - running it is what was asked for
             command,
@@ -43,7 +43,7 @@ def _run(properties: dict[str, Any], command: list[str], root: Path, *, to_stder
         )
     except OSError as error:
         raise click.ClickException(f"{command[0]}: {error.strerror}") from None
-    return exits.of_task("FAILED" if done.returncode else "SUCCEEDED", done.returncode)
+    return exit_codes.of_task("FAILED" if done.returncode else "SUCCEEDED", done.returncode)
 
 
 def _environment(properties: dict[str, Any], root: Path) -> dict[str, str]:

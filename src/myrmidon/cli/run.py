@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from myrmidon.cli import exits, show
-from myrmidon.cli.hand import Hand, connected
-from myrmidon.cli.request import Duration, TaskId, build, request_options
+from myrmidon.cli import exit_codes, output
+from myrmidon.cli.context import Hand, connected
+from myrmidon.cli.request_options import Duration, TaskId, build, request_options
 from myrmidon.sdk.errors import CallFailed, refusal_of_one
 
 _PATIENT_S: Final = 3.0
@@ -29,7 +29,7 @@ def to_its_end() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise click.exceptions.Exit(exits.UNREAD) from None
+        raise click.exceptions.Exit(exit_codes.UNREAD) from None
 
 
 @click.command(context_settings=_PLAIN_ARGUMENTS)
@@ -48,15 +48,15 @@ def run(hand: Hand, **given: Any) -> int:
     """
     task = _submit(hand, **given)
     if sys.stderr.isatty():
-        show.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
+        output.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
     with _ctrl_c_asks_first(hand, task["task_id"]), _says_why_it_waits(hand, task["task_id"]):
         watch_log(hand, task.get("deduped_from") or task["task_id"])
         ended = hand.client.task(task["task_id"])
     if hand.as_json:
-        show.as_json(ended)
+        output.as_json(ended)
     else:
         _tell_end(ended)
-    return exits.of_results([ended["result"]])
+    return exit_codes.of_results([ended["result"]])
 
 
 @click.command(context_settings=_PLAIN_ARGUMENTS)
@@ -74,11 +74,11 @@ def trigger(hand: Hand, *, wait: bool, **given: Any) -> int:
     if wait:
         return _collected(hand, [task["task_id"]], timeout=None, logs=False)
     if hand.as_json:
-        show.as_json({"tasks": [task]})
+        output.as_json({"tasks": [task]})
     else:
         click.echo(task["task_id"])
-        show.next_step(f"myrmidon task log -f {task['task_id']}")
-    return exits.OK
+        output.next_step(f"myrmidon task log -f {task['task_id']}")
+    return exit_codes.OK
 
 
 @click.command()
@@ -173,7 +173,7 @@ def _says_why_it_waits(hand: Hand, task_id: str) -> Iterator[None]:
         with contextlib.suppress(CallFailed):
             found = hand.client.why(task_id)
             if found["state"] in ("WAITING", "READY"):
-                show.note(f"waiting: {found['summary']}")
+                output.note(f"waiting: {found['summary']}")
 
     timer = threading.Timer(_PATIENT_S, tell)
     timer.daemon = True
@@ -199,8 +199,8 @@ def _tell_end(task: dict[str, Any]) -> None:
     if state == "SUCCEEDED" or (state == "FAILED" and task["result"]["exit_code"]):
         return
     why = f" ({reason})" if reason else ""
-    click.echo(f"Task {task['task_id']} ended: {show.state(state)}{why}.", err=True)
-    show.next_step(f"myrmidon task show {task['task_id']}")
+    click.echo(f"Task {task['task_id']} ended: {output.state(state)}{why}.", err=True)
+    output.next_step(f"myrmidon task show {task['task_id']}")
 
 
 # -- waiting for many ----------------------------------------------------------------------------------------
@@ -236,11 +236,11 @@ def _collected(hand: Hand, task_ids: list[str], timeout: int | None, *, logs: bo
     found = [ended[task_id] for task_id in task_ids if task_id in ended]
     missing = [task_id for task_id in task_ids if task_id not in ended]
     if hand.as_json:
-        show.as_json({"tasks": found, "waiting": missing})
+        output.as_json({"tasks": found, "waiting": missing})
     if missing:
-        show.note(f"{show.plural(len(missing), 'task')} had not ended in time.")
-        return exits.BUSY
-    return exits.of_results([task["result"] for task in found])
+        output.note(f"{output.plural(len(missing), 'task')} had not ended in time.")
+        return exit_codes.BUSY
+    return exit_codes.of_results([task["result"] for task in found])
 
 
 def _as_they_end(hand: Hand, task_ids: list[str], timeout: int | None) -> Iterator[dict[str, Any]]:
@@ -295,5 +295,5 @@ def _bars(total: int) -> Iterator[Say]:
 def _ended_line(task: dict[str, Any]) -> str:
     result = task["result"]
     code = f" exit {result['exit_code']}" if result["exit_code"] else ""
-    took = f"  {show.span(result['duration'])}" if result["duration"] is not None else ""
-    return f"{task['task_id']}  {show.state(result['state'])}{code}  {task['request']['name']}{took}"
+    took = f"  {output.span(result['duration'])}" if result["duration"] is not None else ""
+    return f"{task['task_id']}  {output.state(result['state'])}{code}  {task['request']['name']}{took}"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from myrmidon.cli import exits, show
-from myrmidon.cli.hand import Hand, connected, json_option
+from myrmidon.cli import exit_codes, output
+from myrmidon.cli.context import Hand, connected, json_option
 
 if TYPE_CHECKING:
     from myrmidon.server.settings import Settings
@@ -52,7 +52,7 @@ def server(**given: Any) -> int:
     administrator's token in DIR/admin.token.
     """
     from myrmidon.model.errors import MyrmidonError
-    from myrmidon.server.serve import run_server
+    from myrmidon.server.process import run_server
 
     settings = read_given(given)
     try:
@@ -76,7 +76,7 @@ def check(*, as_json: bool, **given: Any) -> None:
     """
     from msgspec import json, to_builtins
 
-    from myrmidon.server.fleet_config import check_folder
+    from myrmidon.server.config.config_folder import check_folder
 
     settings = read_given(given)
     if problems := check_folder(settings.config_folder):
@@ -86,18 +86,18 @@ def check(*, as_json: bool, **given: Any) -> None:
     shown["log_database"] = _no_password(settings.log_database_url)
     shown["config_dir"] = str(settings.config_folder)
     if as_json:
-        show.as_json(shown)
+        output.as_json(shown)
         return
-    show.fields(
+    output.fields(
         [(name, value if isinstance(value, str) else json.encode(value).decode()) for name, value in shown.items()]
     )
-    show.note("These settings are fine.")
+    output.note("These settings are fine.")
 
 
 class WrongSettings(click.ClickException):
     """All that is wrong with them, one line each."""
 
-    exit_code = exits.INVALID
+    exit_code = exit_codes.INVALID
 
 
 def read_given(given: dict[str, Any]) -> Settings:
@@ -150,17 +150,17 @@ def servers(hand: Hand) -> None:
     """The servers at work on this database, and those that fell silent."""
     found = hand.client.servers()
     if hand.as_json:
-        show.as_json(found)
+        output.as_json(found)
         return
-    show.table(
+    output.table(
         ("server", "state", "address", "heartbeat", "started"),
         [
             (
                 one["id"],
-                show.state("alive" if one["alive"] else "dead") + (" (this)" if one["this"] else ""),
+                output.state("alive" if one["alive"] else "dead") + (" (this)" if one["this"] else ""),
                 f"{one['address']}:{one['port']}",
-                show.ago(one["heartbeat"]),
-                show.moment(one["started_at"]),
+                output.ago(one["heartbeat"]),
+                output.moment(one["started_at"]),
             )
             for one in found["servers"]
         ],

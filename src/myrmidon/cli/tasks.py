@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from myrmidon.cli import exits, show
-from myrmidon.cli.hand import Hand, connected, pages
-from myrmidon.cli.request import Duration, Tag, TaskId
+from myrmidon.cli import exit_codes, output
+from myrmidon.cli.context import Hand, connected, pages
+from myrmidon.cli.request_options import Duration, Tag, TaskId
 from myrmidon.cli.run import show_log, task_of, watch_log
 from myrmidon.sdk.errors import CallFailed, Missing, Refused
 
@@ -41,20 +41,20 @@ def tasks(
     start = None if since is None else max(0, int((time.time() - since) * 1e6))
     found = pages(hand.client.tasks, "tasks", limit, state=list(states), tag=list(tags), start=start, **more)
     if hand.as_json:
-        show.as_json(found)
+        output.as_json(found)
         return
-    show.table(
+    output.table(
         ("task", "state", "age", "took", "bot", "name"), [_row(one) for one in found["tasks"]], empty="No tasks."
     )
     if found["cursor"]:
-        show.note(f"There are more; --limit {limit * 10} shows them.")
+        output.note(f"There are more; --limit {limit * 10} shows them.")
 
 
 def _row(task: dict[str, Any]) -> tuple[object, ...]:
     begun, ended = task["started_at"], task["completed_at"]
     took = (ended - begun) / 1e6 if begun and ended else None
-    state = show.state(task["state"]) + (" (deduped)" if task["deduped_from"] else "")
-    return (task["task_id"], state, show.ago(task["created_at"]), show.span(took), task["bot_id"], task["name"])
+    state = output.state(task["state"]) + (" (deduped)" if task["deduped_from"] else "")
+    return (task["task_id"], state, output.ago(task["created_at"]), output.span(took), task["bot_id"], task["name"])
 
 
 @click.group()
@@ -69,12 +69,12 @@ def show_task(hand: Hand, task_id: str) -> None:
     """What was asked for, what became of it, and every run."""
     found = _found(hand, task_id)
     if hand.as_json:
-        show.as_json(found)
+        output.as_json(found)
         return
-    show.fields(_told(found))
+    output.fields(_told(found))
     if found["runs"]:
         click.echo()
-        show.table(
+        output.table(
             ("run", "state", "exit", "bot", "started", "took", "reason"),
             [_run_row(run) for run in found["runs"]],
             empty="",
@@ -99,24 +99,24 @@ def _told(task: dict[str, Any]) -> list[tuple[str, object]]:
     return [
         ("task", task["task_id"]),
         ("name", request["name"]),
-        ("state", f"{show.state(result['state'])}{code}{flags}"),
+        ("state", f"{output.state(result['state'])}{code}{flags}"),
         ("reason", "" if result["reason"] == "exit_code" else result["reason"]),
         ("deduped from", result["deduped_from"]),
-        ("command", show.command_line(properties.get("command", []))),
+        ("command", output.command_line(properties.get("command", []))),
         ("folder", properties.get("relative_cwd")),
         ("env", "\n".join(f"{key}={value}" for key, value in properties.get("env", {}).items())),
         ("secret", "given" if request["has_secret"] else None),
-        ("wants", show.dimensions(properties["dimensions"])),
+        ("wants", output.dimensions(properties["dimensions"])),
         ("slice", f"{result['slice'] + 1} of {len(slices)}" if len(slices) > 1 else None),
         ("group", task["group"]),
         ("user", request["user"]),
         ("priority", request["priority"]),
         ("tags", " ".join(_own_tags(request))),
         ("parent", request["parent"]),
-        ("created", show.moment(request["created_at"])),
-        ("started", show.moment(result["started_at"])),
-        ("ended", show.moment(result["completed_at"])),
-        ("took", show.span(result["duration"])),
+        ("created", output.moment(request["created_at"])),
+        ("started", output.moment(result["started_at"])),
+        ("ended", output.moment(result["completed_at"])),
+        ("took", output.span(result["duration"])),
     ]
 
 
@@ -130,18 +130,18 @@ def _own_tags(request: dict[str, Any]) -> list[str]:
 def _run_row(run: dict[str, Any]) -> tuple[object, ...]:
     return (
         run["run"],
-        show.state(run["state"]),
+        output.state(run["state"]),
         run["exit_code"],
         run["bot_id"],
-        show.moment(run["started_at"]),
-        show.span(run["duration"]),
+        output.moment(run["started_at"]),
+        output.span(run["duration"]),
         run["reason"],
     )
 
 
 def _suggest(task: dict[str, Any]) -> None:
     verb = {"WAITING": "why", "READY": "why", "RUNNING": "log -f"}.get(task["result"]["state"], "log")
-    show.next_step(f"myrmidon task {verb} {task['task_id']}")
+    output.next_step(f"myrmidon task {verb} {task['task_id']}")
 
 
 @task.command()
@@ -163,8 +163,8 @@ def log(hand: Hand, task_id: str, number: int | None, stream: str, *, follow: bo
     else:
         show_log(hand, source, run=number, stream=stream)
     if hand.as_json:
-        show.as_json(found)
-    return exits.of_results([found["result"]]) if follow else exits.OK
+        output.as_json(found)
+    return exit_codes.of_results([found["result"]]) if follow else exit_codes.OK
 
 
 @task.command()
@@ -174,13 +174,13 @@ def why(hand: Hand, task_id: str) -> None:
     """Why a task does not run, and what would let it."""
     found = hand.client.why(task_id)
     if hand.as_json:
-        show.as_json(found)
+        output.as_json(found)
         return
     click.echo(found["summary"])
     if found.get("dimensions"):
         click.echo()
         rows = [(one["dimension"], one["left"], one["removes"]) for one in found["dimensions"]]
-        show.table(("wanted", "bots left", "bots without it"), rows, empty="")
+        output.table(("wanted", "bots left", "bots without it"), rows, empty="")
 
 
 @task.command()
@@ -214,15 +214,15 @@ def cancel(hand: Hand, task_ids: tuple[str, ...], tags: tuple[str, ...], group: 
         if not hand.as_json:
             click.echo(f"Everything with {' and '.join(tags)} is being cancelled.")
     if hand.as_json:
-        show.as_json({"tasks": answers, "tags": list(tags)})
-    return exits.of_error(refused[0]) if refused else exits.OK
+        output.as_json({"tasks": answers, "tags": list(tags)})
+    return exit_codes.of_error(refused[0]) if refused else exit_codes.OK
 
 
 def _cancelled(answer: dict[str, Any]) -> str:
     if "error" in answer:
         return f"Task {answer['task_id']}: {answer['error']['message']}"
     if answer["state"] != "RUNNING":
-        return f"Task {answer['task_id']}: {show.state(answer['state'])}."
+        return f"Task {answer['task_id']}: {output.state(answer['state'])}."
     return f"Task {answer['task_id']} " + ("is being stopped." if answer["ok"] else "runs on; --kill stops it.")
 
 
@@ -237,10 +237,10 @@ def rerun(hand: Hand, task_id: str, *, force: bool, cascade: bool) -> None:
         task_id = _found(hand, task_id)["task_id"]
     answer = hand.client.rerun(task_id, force=force, cascade=cascade)
     if hand.as_json:
-        show.as_json(answer)
+        output.as_json(answer)
         return
     click.echo(f"Task {task_id} runs again.")
-    show.next_step(f"myrmidon task log -f {task_id}")
+    output.next_step(f"myrmidon task log -f {task_id}")
 
 
 @task.command()
@@ -261,5 +261,5 @@ def reproduce(hand: Hand, task_id: str, extra: tuple[str, ...], folder: str | No
     found = _found(hand, task_id)
     code = here.run_here(found, list(extra), folder, to_stderr=hand.as_json)
     if hand.as_json:
-        show.as_json({"task_id": found["task_id"], "exit_code": code})
+        output.as_json({"task_id": found["task_id"], "exit_code": code})
     return code

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from myrmidon.cli import show
-from myrmidon.cli.hand import Hand, connected, pages
-from myrmidon.cli.request import Duration, Id
+from myrmidon.cli import output
+from myrmidon.cli.context import Hand, connected, pages
+from myrmidon.cli.request_options import Duration, Id
 
 ROLES = ("admin", "user", "viewer", "bot-bootstrap")
 
@@ -31,14 +31,14 @@ def create(hand: Hand, name: str, role: str, group: str | None, expires: int | N
         raise click.UsageError("--group is not for role admin: administrators have all resource groups.")
     made = hand.client.create_token(name, role=role, group=group, expires_in_s=expires)
     if hand.as_json:
-        show.as_json(made)
+        output.as_json(made)
         return
     click.echo(made["token"])
-    show.note(f"token {made['id']} for {name}, role {role}; it is not shown again")
+    output.note(f"token {made['id']} for {name}, role {role}; it is not shown again")
     if role == "bot-bootstrap":
-        show.note("a bot on another machine: " + invitation(hand.place.server, made["token"]))
+        output.note("a bot on another machine: " + invitation(hand.place.server, made["token"]))
     else:
-        show.note(f"its owner runs: myrmidon login {hand.place.server}")
+        output.note(f"its owner runs: myrmidon login {hand.place.server}")
 
 
 def invitation(server: str, bootstrap: str) -> str:
@@ -52,12 +52,12 @@ def list_tokens(hand: Hand) -> None:
     """List tokens; never the tokens themselves."""
     found = pages(hand.client.tokens, "tokens", 10_000)
     if hand.as_json:
-        show.as_json(found)
+        output.as_json(found)
         return
-    show.table(
+    output.table(
         ("id", "role", "group", "state", "created", "name"),
         [
-            (one["id"], one["role"], one["group"], _state(one), show.moment(one["created_at"]), one["name"])
+            (one["id"], one["role"], one["group"], _state(one), output.moment(one["created_at"]), one["name"])
             for one in found["tokens"]
         ],
         empty="No tokens.",
@@ -70,7 +70,7 @@ def _state(token: dict[str, Any]) -> str:
     if token["expires_at"] and token["expires_at"] <= time.time() * 1e6:
         return "expired"
     if token["expires_at"]:
-        return f"until {show.moment(token['expires_at'])}"
+        return f"until {output.moment(token['expires_at'])}"
     return "good"
 
 
@@ -81,6 +81,6 @@ def revoke(hand: Hand, token_id: str) -> None:
     """Make a token useless, on every server within 30 seconds."""
     answer = hand.client.revoke_token(token_id)
     if hand.as_json:
-        show.as_json(answer)
+        output.as_json(answer)
         return
     click.echo(f"Token {token_id} is revoked.")

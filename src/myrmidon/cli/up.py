@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import click
 
-from myrmidon.cli import exits, processes, show, where
+from myrmidon.cli import child_processes, exit_codes, output, server_discovery
 from myrmidon.cli.bots import bot_command, bot_environment
-from myrmidon.cli.hand import Hand, json_option
+from myrmidon.cli.context import Hand, json_option
 from myrmidon.sdk.errors import CallFailed, NotAllowed
 
 _STARTS_S: Final = 30.0
@@ -64,20 +64,20 @@ def up(
     """
     if once and not command:
         raise click.UsageError("--once needs a command to wait for.")
-    folder = Path(data_dir).expanduser().resolve() if data_dir else where.default_data_dir()
+    folder = Path(data_dir).expanduser().resolve() if data_dir else server_discovery.default_data_dir()
     legion = Legion(folder, count, settings, as_json=as_json)
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `up &` starts with SIGINT ignored
         signal.signal(number, _interrupt)
     try:
         legion.start()
         legion.tell()
-        code = legion.run_first(command) if command else exits.OK
+        code = legion.run_first(command) if command else exit_codes.OK
         if once:
             return code
         legion.suggest()
         return legion.stay()
     except KeyboardInterrupt:
-        return exits.INTERRUPTED if once else exits.OK  # without --once, that is how it ends
+        return exit_codes.INTERRUPTED if once else exit_codes.OK  # without --once, that is how it ends
     finally:
         legion.stop()
 
@@ -104,7 +104,7 @@ class Legion:
     @cached_property
     def hand(self) -> Hand:
         """As the administrator; there once the server has started."""
-        return Hand(self.url, (self.folder / where.TOKEN_FILE).read_text().strip(), as_json=False)
+        return Hand(self.url, (self.folder / server_discovery.TOKEN_FILE).read_text().strip(), as_json=False)
 
     def say(self, text: str = "") -> None:
         """What this process is doing. A program that reads stdout gets only the one object there."""
@@ -113,15 +113,15 @@ class Legion:
     # -- up -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        for running in where.read_locals():
+        for running in server_discovery.read_locals():
             if running.get("data_dir") == str(self.folder):
                 raise click.ClickException(f"Myrmidon is up on this folder already, at {running['server']}.")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.say(f"Starting a server on {show_path(self.folder)} ...")
         self._start_server()
-        where.write_local(self.url, self.folder)
+        server_discovery.write_local(self.url, self.folder)
         if self.count:
-            self.say(f"Starting {show.plural(self.count, 'bot')} ...")
+            self.say(f"Starting {output.plural(self.count, 'bot')} ...")
             self.bootstrap = self._bootstrap_token()
             for number in range(1, self.count + 1):
                 self._start_bot(number)
@@ -129,16 +129,16 @@ class Legion:
 
     def _start_server(self) -> None:
         log = self.folder / "server.log"
-        start = processes.size_of(log)
+        start = child_processes.size_of(log)
         given = [
             _flag(name, value) for name, value in self.settings.items() if value is not None and value is not False
         ]
         words = [sys.executable, "-m", "myrmidon", "server", f"--data-dir={self.folder}", *given]
-        self.server = processes.start(words, log=log)
+        self.server = child_processes.start(words, log=log)
         until = time.monotonic() + _STARTS_S
         while not (found := _LISTENS.search(log.read_bytes()[start:])):
             if self.server.poll() is not None or time.monotonic() > until:
-                told = processes.last_words(log, start)
+                told = child_processes.last_words(log, start)
                 hint = "\nnext: `--port 0` takes any free port." if "already in use" in told else ""
                 raise click.ClickException(f"The server did not start.\n{told}{hint}")
             time.sleep(0.02)
@@ -150,7 +150,7 @@ class Legion:
         file = self.folder / "bot-bootstrap.token"
         if not file.exists() or not self._is_good(file.read_text().strip()):
             made = self.hand.client.create_token("bots of myrmidon up", role="bot-bootstrap")
-            where.write_private(file, made["token"])
+            server_discovery.write_private(file, made["token"])
         return file.read_text().strip()
 
     def _is_good(self, token: str) -> bool:
@@ -165,7 +165,7 @@ class Legion:
         newcomer = Hand(self.url, self.bootstrap, as_json=False)
         words = bot_command(newcomer, self.folder / "bots" / str(number), bot_id=f"{socket.gethostname()}-{number}")
         env = {**bot_environment(newcomer), "MYRMIDON_BOT_AT_HOME": "1"}
-        self.bots[number] = processes.start(words, log=self._bot_log(number), env=env)
+        self.bots[number] = child_processes.start(words, log=self._bot_log(number), env=env)
 
     def _bot_log(self, number: int) -> Path:
         return self.folder / "bots" / f"{number}.log"
@@ -176,10 +176,10 @@ class Legion:
         while self._alive() < self.count:
             for number, child in self.bots.items():
                 if child.poll() is not None:
-                    told = processes.last_words(self._bot_log(number))
+                    told = child_processes.last_words(self._bot_log(number))
                     raise click.ClickException(f"Bot {number} did not start.\n{told}")
             if time.monotonic() > until:
-                show.note("Not all bots have come yet; `myrmidon bots` shows them when they do.")
+                output.note("Not all bots have come yet; `myrmidon bots` shows them when they do.")
                 return
             time.sleep(0.05)
 
@@ -190,9 +190,9 @@ class Legion:
         """What there is now, and what to do with it."""
         self.is_up = True
         if self.as_json:
-            show.as_json({"server": self.url, "data_dir": str(self.folder), "bots": self.count})
+            output.as_json({"server": self.url, "data_dir": str(self.folder), "bots": self.count})
         self.say()
-        self.say(f"{click.style('Myrmidon is up', bold=True)} at {self.url} with {show.plural(self.count, 'bot')}.")
+        self.say(f"{click.style('Myrmidon is up', bold=True)} at {self.url} with {output.plural(self.count, 'bot')}.")
         self.say(f"  data  {show_path(self.folder)}")
         self.say(f"  logs  {show_path(self.folder)}/server.log, bots/*.log")
         self.say()
@@ -207,7 +207,7 @@ class Legion:
 
     def run_first(self, command: Sequence[str]) -> int:
         """The first task, through the same command that a user would type."""
-        self.say(f"$ myrmidon run -- {show.command_line(command)}")
+        self.say(f"$ myrmidon run -- {output.command_line(command)}")
         sys.stdout.flush()
         env = {**os.environ, "MYRMIDON_SERVER": self.url, "MYRMIDON_TOKEN": self.hand.place.token or ""}
         words = [sys.executable, "-m", "myrmidon", "run", "--", *command]
@@ -223,12 +223,12 @@ class Legion:
         waiting = threading.Event()
         while not waiting.wait(_LOOK_S):
             if self.server is not None and self.server.poll() is not None:
-                self.say(f"The server has ended.\n{processes.last_words(self.folder / 'server.log')}")
-                return exits.BROKEN
+                self.say(f"The server has ended.\n{child_processes.last_words(self.folder / 'server.log')}")
+                return exit_codes.BROKEN
             for number, child in list(self.bots.items()):
                 if child.poll() is not None:
                     self._replace_bot(number, child.returncode)
-        return exits.OK
+        return exit_codes.OK
 
     def _replace_bot(self, number: int, code: int) -> None:
         """One that was told to end is gone; any other comes back, but not faster than it can be looked at."""
@@ -248,13 +248,13 @@ class Legion:
         try:
             if self.is_up:
                 self.say("\nStopping ..." if sys.stdout.isatty() else "Stopping ...")
-            processes.stop(list(self.bots.values()), again_s=_BOT_FINISHES_S, within_s=_BOT_STOPS_S)
+            child_processes.stop(list(self.bots.values()), again_s=_BOT_FINISHES_S, within_s=_BOT_STOPS_S)
             if self.server is not None:
-                processes.stop([self.server], within_s=_SERVER_STOPS_S)
+                child_processes.stop([self.server], within_s=_SERVER_STOPS_S)
             if self.is_up:
                 self.say("Everything has stopped; the data stays where it is.")
         finally:
-            where.forget_local()
+            server_discovery.forget_local()
             signal.signal(signal.SIGINT, before)
 
 

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from myrmidon.model.checks import DEFAULT_LIMITS, NOTHING, Checker, Path
+from myrmidon.model.validation import DEFAULT_LIMITS, NOTHING, Checker, Path
 
 Wants: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
 """A canonical text taken apart: for each key its values, each a set of alternatives."""

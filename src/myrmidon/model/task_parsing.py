@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final, TypeAlias, TypeGuard
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Checker, Limits, Path, is_clean, is_usual_path
 from myrmidon.model.dimensions import plain_dimensions, task_dimensions
-from myrmidon.model.task_checks import (
+from myrmidon.model.task_request import Cache, Function, OutputOf, Properties, Slice, TaskRequest
+from myrmidon.model.task_validation import (
     CACHE_NAME,
     checked_task,
     compare_slices,
@@ -35,7 +35,7 @@ from myrmidon.model.task_checks import (
     read_routing,
     read_secret,
 )
-from myrmidon.model.task_request import Cache, Function, OutputOf, Properties, Slice, TaskRequest
+from myrmidon.model.validation import DEFAULT_LIMITS, Checker, Limits, Path, is_clean, is_usual_path
 
 
 def parse_task(raw: object, limits: Limits = DEFAULT_LIMITS) -> TaskRequest:

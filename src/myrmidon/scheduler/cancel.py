@@ -12,14 +12,14 @@ from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import IdSource, Micros, first_id_at, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.settle import CallOff, settle, stop
+from myrmidon.scheduler.propagate import CallOff, settle, stop
 from myrmidon.scheduler.submit import was_asked
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import drain as drains
-from myrmidon.store import task_request
-from myrmidon.store.db import Tx
-from myrmidon.store.drain import CHUNK, Drain
-from myrmidon.store.job import Job
+from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import task_request
+from myrmidon.store.tables.chunked_work import CHUNK, Drain
+from myrmidon.store.tables.job import Job
 
 
 class Canceled(Struct, frozen=True):

@@ -26,12 +26,12 @@ from myrmidon.model.task_result import Startable, TaskResult, TaskRun
 from myrmidon.model.task_to_run import Head, TaskToRun
 from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_first, share_out
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import bot as bots
-from myrmidon.store import task_queues, task_request, task_result, task_to_run
-from myrmidon.store import value as values
-from myrmidon.store.db import Tx
-from myrmidon.store.task_request import Work
+from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import task_queues, task_request, task_result, task_to_run
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.task_request import Work
 
 _MOST_QUEUES = 32
 _MOST_ROWS = 512

@@ -13,10 +13,10 @@ from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import show_task
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.store import bot as bots
-from myrmidon.store import job as jobs
-from myrmidon.store import task_queues, task_request, task_result, task_to_run
-from myrmidon.store.db import Tx
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import task_queues, task_request, task_result, task_to_run
 
 _SHOWN_PARENTS = 20
 

@@ -9,27 +9,27 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Limits
+from myrmidon.model.dag import KnownTask, Wiring, wire
 from myrmidon.model.errors import Conflict, MyrmidonError, NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph, Node, RequiresPolicy
-from myrmidon.model.job_parsing import labels_of, parse_graph
-from myrmidon.model.job_wiring import KnownTask, Wiring, wire
+from myrmidon.model.job_document import labels_of, parse_graph
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.plan import Plan, check_parents, check_shared, open_group, store_plans
+from myrmidon.model.validation import DEFAULT_LIMITS, Limits
+from myrmidon.scheduler.new_tasks import Plan, check_parents, check_shared, open_group, store_plans
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
+from myrmidon.scheduler.propagate import settle
 from myrmidon.scheduler.ready import make_ready
-from myrmidon.scheduler.settle import settle
 from myrmidon.scheduler.submit import taken_names
 from myrmidon.scheduler.submit_job import definitions_of, outputs_by_label
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import drain as drains
-from myrmidon.store import job as jobs
-from myrmidon.store import task_result
-from myrmidon.store import value as values
-from myrmidon.store.db import Tx
-from myrmidon.store.job import Job
+from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import task_result
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.job import Job
 
 
 class Extended(Struct, frozen=True, kw_only=True):

@@ -15,11 +15,11 @@ from myrmidon.model.task_result import TaskResult
 from myrmidon.model.task_to_run import TaskToRun, rank
 from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import choose_slice
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import drain as drains
-from myrmidon.store import task_queues, task_result, task_to_run
-from myrmidon.store import value as values
-from myrmidon.store.task_request import RequestRow, SliceRow
+from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import task_queues, task_result, task_to_run
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.task_request import RequestRow, SliceRow
 
 
 def make_ready(turn: Turn, tasks: Sequence[TaskResult], *, avoid: Mapping[int, str] | None = None) -> None:

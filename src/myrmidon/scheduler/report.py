@@ -30,15 +30,15 @@ from myrmidon.model.task_result import (
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.claim import token_hash
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, Verdict, judge_finish, judge_lost, judge_unstarted
+from myrmidon.scheduler.propagate import settle
 from myrmidon.scheduler.ready import look_at_queues, make_ready, share_output
-from myrmidon.scheduler.settle import settle
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import bot as bots
-from myrmidon.store import log as logs
-from myrmidon.store import task_queues, task_result
-from myrmidon.store import value as values
-from myrmidon.store.db import Tx
-from myrmidon.store.task_request import Brief
+from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import log as logs
+from myrmidon.store.tables import task_queues, task_result
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.task_request import Brief
 
 
 class Outcome(StrEnum):

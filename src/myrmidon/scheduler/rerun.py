@@ -14,18 +14,18 @@ from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.plan import open_group
+from myrmidon.scheduler.new_tasks import open_group
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.propagate import settle, stop
 from myrmidon.scheduler.ready import make_ready
-from myrmidon.scheduler.settle import settle, stop
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import drain as drains
-from myrmidon.store import job as jobs
-from myrmidon.store import task_request, task_result
-from myrmidon.store import value as values
-from myrmidon.store.db import Tx
-from myrmidon.store.drain import CHUNK, Drain
-from myrmidon.store.job import Job
+from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import task_request, task_result
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.chunked_work import CHUNK, Drain
+from myrmidon.store.tables.job import Job
 
 
 class Rerun(Struct, frozen=True):

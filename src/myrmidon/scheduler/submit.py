@@ -11,7 +11,6 @@ from hashlib import sha256
 
 from msgspec import Struct, json, structs
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Limits, is_clean, show_value
 from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError, Problem
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import FailurePolicy, Graph
@@ -19,22 +18,16 @@ from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import TaskRequest
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.plan import (
-    Plan,
-    check_parents,
-    check_shared,
-    digest_of,
-    open_group,
-    store_plans,
-)
+from myrmidon.model.validation import DEFAULT_LIMITS, Limits, is_clean, show_value
+from myrmidon.scheduler.new_tasks import Plan, check_parents, check_shared, digest_of, open_group, store_plans
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
+from myrmidon.scheduler.propagate import settle
 from myrmidon.scheduler.ready import make_ready
-from myrmidon.scheduler.settle import settle
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import job as jobs
-from myrmidon.store import task_request, task_result
-from myrmidon.store.db import Tx
-from myrmidon.store.job import Job
+from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import task_request, task_result
+from myrmidon.store.tables.job import Job
 
 _KEY_CHARS = 256
 

@@ -9,35 +9,27 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Limits
+from myrmidon.model.dag import Wiring, wire
 from myrmidon.model.errors import Conflict, MyrmidonError, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph
-from myrmidon.model.job_parsing import labels_of, parse_graph
-from myrmidon.model.job_wiring import Wiring, wire
+from myrmidon.model.job_document import labels_of, parse_graph
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.plan import (
-    Plan,
-    Produced,
-    check_parents,
-    check_shared,
-    digest_of,
-    open_group,
-    store_plans,
-)
+from myrmidon.model.validation import DEFAULT_LIMITS, Limits
+from myrmidon.scheduler.new_tasks import Plan, Produced, check_parents, check_shared, digest_of, open_group, store_plans
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
+from myrmidon.scheduler.propagate import settle
 from myrmidon.scheduler.ready import make_ready
-from myrmidon.scheduler.settle import settle
 from myrmidon.scheduler.submit import check_key, new_job, other_body, taken_names
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import drain as drains
-from myrmidon.store import job as jobs
-from myrmidon.store import task_request, task_result
-from myrmidon.store import value as values
-from myrmidon.store.db import Tx
-from myrmidon.store.drain import CHUNK, Drain
-from myrmidon.store.job import Job
+from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import task_request, task_result
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.chunked_work import CHUNK, Drain
+from myrmidon.store.tables.job import Job
 
 T = TypeVar("T")
 Write: TypeAlias = Callable[[Callable[[Tx], T]], T]

@@ -17,8 +17,8 @@ from msgspec import Struct
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import JobState, RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
-from myrmidon.scheduler import carry
-from myrmidon.scheduler.fleet import bury_bot, lose_runs
+from myrmidon.scheduler import chunked_work
+from myrmidon.scheduler.bots import bury_bot, lose_runs
 from myrmidon.scheduler.policy import (
     DEFAULT_RULES,
     Rules,
@@ -29,19 +29,20 @@ from myrmidon.scheduler.policy import (
     start_end,
     surely_waited,
 )
+from myrmidon.scheduler.propagate import settle
 from myrmidon.scheduler.ready import make_ready, to_run
-from myrmidon.scheduler.remove import begin_removal, remove_tasks
 from myrmidon.scheduler.rerun import retry_job
-from myrmidon.scheduler.settle import settle
-from myrmidon.scheduler.tally import tally
-from myrmidon.scheduler.turn import Turn, live
-from myrmidon.store import alarms, marks, outbox, task_queues, task_request, task_result, task_to_run
-from myrmidon.store import bot as bots
-from myrmidon.store import job as jobs
-from myrmidon.store import log as logs
-from myrmidon.store import value as values
-from myrmidon.store.alarms import Alarms
-from myrmidon.store.db import Db, Tx
+from myrmidon.scheduler.retention import begin_removal, remove_tasks
+from myrmidon.scheduler.tag_counts import tally
+from myrmidon.scheduler.unit_of_work import Turn, live
+from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import log as logs
+from myrmidon.store.tables import outbox, shared_numbers, task_queues, task_request, task_result, task_to_run
+from myrmidon.store.tables import value as values
+from myrmidon.store.views import next_due
+from myrmidon.store.views.next_due import Alarms
 
 T = TypeVar("T")
 _LAST_ALIVE = "last_alive"
@@ -88,7 +89,7 @@ def sweep(
         "tasks": partial(sweep_tasks, now=now, ids=ids, rules=rules, gone=gone),
         "jobs": partial(sweep_jobs, now=now, ids=ids, rules=rules),
     }
-    due = db.read(alarms.first)
+    due = db.read(next_due.first)
     for name, step in passes.items():
         due = _pass(db, step, due, done, name, now)
     if _rings(due.drains, now):
@@ -114,7 +115,7 @@ def _pass(db: Db, step: Callable[..., int], due: Alarms, done: Swept, name: str,
         done.late += noted.late
         done.lost += noted.lost
         done.no_resource += noted.no_resource
-        due = db.read(alarms.first)
+        due = db.read(next_due.first)
     return due
 
 
@@ -173,9 +174,9 @@ def carry_all(
     """Carry every drain to its end."""
     steps = 0
     noted = noted or Noted()
-    while waiting := db.read(carry.pending):
+    while waiting := db.read(chunked_work.pending):
         for drain in waiting:
-            step = partial(carry.carry_on, drain=drain, now=now, ids=ids, rules=rules)
+            step = partial(chunked_work.carry_on, drain=drain, now=now, ids=ids, rules=rules)
             (queues, removed), given_up = db.write(partial(_carrying, step=step))
             woken |= queues
             gone += removed
@@ -195,7 +196,7 @@ def drop_logs(db: Db, log_db: Db, gone: Iterable[int]) -> int:
     server may die in between, and late bytes may come after, so each sweep looks
     at some more logs, in turn.
     """
-    last = db.read(lambda tx: marks.read(tx, _LOGS_SEEN)) or 0
+    last = db.read(lambda tx: shared_numbers.read(tx, _LOGS_SEEN)) or 0
     page = log_db.read(lambda tx: logs.tasks_after(tx, last, BATCH))
     asked = {*gone, *page}
     lost = sorted(asked - db.read(lambda tx: task_request.known(tx, sorted(asked)))) if asked else []
@@ -208,8 +209,8 @@ def drop_logs(db: Db, log_db: Db, gone: Iterable[int]) -> int:
 
 
 def _note_logs_seen(tx: Tx, task_id: int) -> None:
-    marks.lock(tx, _LOGS_SEEN)
-    marks.put(tx, _LOGS_SEEN, task_id)
+    shared_numbers.lock(tx, _LOGS_SEEN)
+    shared_numbers.put(tx, _LOGS_SEEN, task_id)
 
 
 # ---------------------------------------------------------------- life of the service
@@ -217,13 +218,13 @@ def _note_logs_seen(tx: Tx, task_id: int) -> None:
 
 def mark_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
     """Leave a sign of life; True when the service was away, so that leases begin anew."""
-    last = marks.lock(tx, _LAST_ALIVE)
+    last = shared_numbers.lock(tx, _LAST_ALIVE)
     was_away = resumed(now, last, rules)
     if was_away:
-        marks.lock(tx, _RESUMED)
-        marks.put(tx, _RESUMED, now)
+        shared_numbers.lock(tx, _RESUMED)
+        shared_numbers.put(tx, _RESUMED, now)
     if was_away or now > last:
-        marks.put(tx, _LAST_ALIVE, now)
+        shared_numbers.put(tx, _LAST_ALIVE, now)
     return was_away
 
 
@@ -241,7 +242,7 @@ def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     runs = [run for run in task_result.runs_of(tx, sorted(tasks)) if run.live]
     looked = [run for run in runs if (run.task_id, run.run) in set(due) and (run.alarm_at or now + 1) <= now]
     heard = bots.lock_many(tx, sorted({run.bot_id for run in looked}))
-    back = marks.read(tx, _RESUMED) or 0
+    back = shared_numbers.read(tx, _RESUMED) or 0
     lost: dict[str, list[TaskRun]] = {}
     for run in looked:
         heartbeat = heard[run.bot_id].heartbeat if run.bot_id in heard else 0
@@ -306,7 +307,7 @@ def _grant_instance(turn: Turn, task: TaskResult, run: TaskRun, runs: list[TaskR
 
 def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
     """Bots that have not been heard of for too long; not for the time in which nobody listened."""
-    back = marks.read(tx, _RESUMED) or 0
+    back = shared_numbers.read(tx, _RESUMED) or 0
     if back + rules.dead_after > now:
         return 0
     due = bots.alarms(tx, now, BATCH)

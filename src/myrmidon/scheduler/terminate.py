@@ -11,9 +11,9 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.task_request import Properties, Slice, TaskRequest
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.submit import Draft, submit
-from myrmidon.store import bot as bots
-from myrmidon.store import task_queues, task_request, task_result, task_to_run
-from myrmidon.store.db import Tx
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import task_queues, task_request, task_result, task_to_run
 
 EXPIRES_S = 86_400
 """A bot that does not come back within a day was not meant to hear of it any more."""

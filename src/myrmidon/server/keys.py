@@ -7,8 +7,8 @@ import secrets
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
-from myrmidon.store import keys as stored
-from myrmidon.store.db import Db, Tx
+from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.tables import server_keys as stored
 
 _KEY_BYTES = 32
 

@@ -1,0 +1,106 @@
+"""The bot as its hooks see it. Everything it tells is a copy, and nothing it does waits for the network."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from myrmidon.bot.install import updater
+from myrmidon.bot.install.startup_config import Orders
+from myrmidon.bot.system import host
+
+EVENTS = ("bot_error", "bot_log", "bot_rebooting", "bot_shutdown")
+
+
+class Bot:
+    """``ask`` passes on a wish to reboot or to restart, ``tell`` an event."""
+
+    def __init__(
+        self,
+        orders: Orders,
+        *,
+        session: int,
+        version: str,
+        ask: Callable[[str, str], bool],
+        tell: Callable[[str, str], None],
+    ) -> None:
+        self._orders = orders
+        self._session = session
+        self._version = version
+        self._ask = ask
+        self._tell = tell
+        self._dimensions: dict[str, list[str]] = {}
+        self._state: dict[str, Any] = {}
+
+    def know(self, dimensions: dict[str, list[str]], state: dict[str, Any]) -> None:
+        """What the bot offers and shows from now on."""
+        self._dimensions = dimensions
+        self._state = state
+
+    @property
+    def id(self) -> str:
+        return self._orders.bot_id
+
+    @property
+    def dimensions(self) -> dict[str, list[str]]:
+        return copy.deepcopy(self._dimensions)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return copy.deepcopy(self._state)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {"dimensions": self.dimensions, "state": self.state, "version": self._version}
+
+    @property
+    def server(self) -> str:
+        return self._orders.server
+
+    @property
+    def base_dir(self) -> str:
+        """The bot's own folder."""
+        return self._orders.folder
+
+    @property
+    def config_dir(self) -> str:
+        """Where an administrator may leave files for the hooks of all bots of this machine."""
+        return host.config_folder()
+
+    @property
+    def bot_version(self) -> str:
+        return self._version
+
+    @property
+    def session_id(self) -> str:
+        return str(self._session)
+
+    @property
+    def swarming_bot_zip(self) -> str | None:
+        """The zip that runs; None for a bot that was started from its sources."""
+        return updater.own_zip()
+
+    def post_event(self, kind: str, message: str) -> None:
+        """Tell the server something, as soon as it listens."""
+        if kind not in EVENTS:
+            raise ValueError(f"an event of a bot is one of {', '.join(EVENTS)}, not {kind!r:.100}")
+        self._tell(kind, str(message))
+
+    def post_error(self, message: str) -> None:
+        """Tell the server of a trouble; the same one at most once in ten minutes."""
+        self._tell("bot_error", str(message))
+
+    def host_reboot(self, message: str) -> bool:
+        """Restart the machine once nothing runs. False, and an event, when another bot lives on it."""
+        return self._ask("reboot", str(message))
+
+    def bot_restart(self, message: str) -> bool:
+        """Restart the bot once nothing runs; returns at once."""
+        return self._ask("restart", str(message))
+
+    def get_pseudo_rand(self, width: float) -> float:
+        """A number from -width to width that is always the same for this bot: spreads a fleet."""
+        digest = hashlib.sha256(self.id.encode()).digest()
+        return round((int.from_bytes(digest[:4], "big") / 2**31 - 1.0) * width, 3)

@@ -1,0 +1,1 @@
+"""What a bot keeps on disk: finished results and unsent log output."""

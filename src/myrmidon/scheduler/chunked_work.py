@@ -1,0 +1,53 @@
+"""Carrying on: the consequences of decisions that were too wide for one transaction.
+
+Each step does one chunk of one drain. Any server may take any step; the row lock
+on the drain (and, before it, on its job) lets only one at a time.
+"""
+
+from myrmidon.model.ids import IdSource, Micros
+from myrmidon.scheduler.bots import capacity_on
+from myrmidon.scheduler.cancel import cancel_children_on, cancel_tagged_on
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.propagate import call_off, feed_on, settle
+from myrmidon.scheduler.rerun import reset_on
+from myrmidon.scheduler.retention import remove_group_on, remove_job_on
+from myrmidon.scheduler.submit_job import start_on
+from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables.chunked_work import Drain
+
+_STEPS = {
+    drains.FEED: feed_on,
+    drains.START: start_on,
+    drains.CANCEL: call_off,
+    drains.CHILDREN: cancel_children_on,
+    drains.RESET: reset_on,
+    drains.CAPACITY: capacity_on,
+    drains.TAGGED: cancel_tagged_on,
+}
+_REMOVALS = {drains.DELETE_JOB: remove_job_on, drains.DELETE_GROUP: remove_group_on}
+
+
+def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[Drain]:
+    """What is left to carry on with."""
+    return drains.pending(tx, after=after, n=n)
+
+
+def carry_on(
+    tx: Tx, drain: Drain, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
+) -> tuple[set[int], list[int]]:
+    """Do one more chunk of a drain; which queues got work, and which tasks' logs may be deleted."""
+    turn = Turn(tx, now, ids, rules)
+    turn.lock_jobs([drain.job_id])
+    current = drains.lock(tx, drain.id)
+    if current is None:
+        return set(), []
+    if current.kind in _REMOVALS:
+        gone = _REMOVALS[current.kind](turn, current)
+        jobs.save(tx, turn.jobs.values())
+        return set(), gone
+    _STEPS[current.kind](turn, current)
+    settle(turn)
+    return turn.woken, []

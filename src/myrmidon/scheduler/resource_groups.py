@@ -1,0 +1,210 @@
+"""Resource groups and shared values: who owns them, who may read them, when they go.
+
+A group sees only what it references itself or through its jobs. The last
+reference takes the value with it, in the same transaction.
+"""
+
+from collections.abc import Sequence
+
+from myrmidon.model import type_strings
+from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound, Problem, WrongState
+from myrmidon.model.ids import IdSource, Micros, show_task
+from myrmidon.model.task_request import Payload
+from myrmidon.model.value import GroupOwner, JobOwner, Owner, SharedValue
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import task_result
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.job import ResourceGroup
+
+_NAME_LIMIT = 256
+_INLINE_LIMIT = 1024
+_STORED_LIMIT = 64 << 20
+_ADDRESS_LIMIT = 40
+
+
+NAME = f"1 to {_NAME_LIMIT} characters without spaces at the ends"
+
+
+def is_name(text: str) -> bool:
+    """Whether a resource group may be called so."""
+    return 0 < len(text) <= _NAME_LIMIT and "\x00" not in text and text == text.strip()
+
+
+def create_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource, group_id: int | None = None) -> ResourceGroup:
+    """A new resource group; the same name again is refused.
+
+    A call that is repeated says the same ``group_id`` again and gets the group that it has made.
+    """
+    if not is_name(external_id):
+        raise InvalidRequest([Problem("external_id", external_id[:100], NAME, "length")])
+    group = ResourceGroup(ids.next(now) if group_id is None else group_id, external_id, now, 0)
+    if not jobs.insert_group(tx, group):
+        known = jobs.group(tx, external_id)
+        if known is not None and (known.id == group_id or (tx.attempt > 1 and known.created_at == now)):
+            return known
+        raise Conflict(f"there is a resource group named {external_id} already; choose another name")
+    return group
+
+
+def ensure_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource) -> ResourceGroup:
+    """The resource group of this name, made if it is not there: for who says so twice, or two at once."""
+    known = jobs.group(tx, external_id)
+    if known is not None:
+        return known
+    try:
+        return create_group(tx, external_id, now=now, ids=ids)
+    except Conflict:
+        return get_group(tx, external_id)
+
+
+def get_group(tx: Tx, external_id: str) -> ResourceGroup:
+    group = jobs.group(tx, external_id)
+    if group is None:
+        raise NotFound("resource group", external_id)
+    return group
+
+
+def list_groups(tx: Tx, *, after: str = "", n: int = 200) -> list[ResourceGroup]:
+    return jobs.groups(tx, after=after, n=n)
+
+
+def delete_group(tx: Tx, group_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
+    """Delete a group with its jobs, tasks and references; nothing in it may still be under way."""
+    group = jobs.lock_group(tx, group_id)
+    if group is None:
+        raise NotFound("resource group", str(group_id))
+    if group.deleting:
+        return
+    busy = task_result.unfinished_of_group(tx, group_id)
+    if busy is not None:
+        raise WrongState(f"task {show_task(busy)} of this resource group has not ended; cancel its work first")
+    jobs.mark_group(tx, group_id)
+    Turn(tx, now, ids, rules).drain(drains.DELETE_GROUP, group_id)
+
+
+# ---------------------------------------------------------------- shared values
+
+
+def create_value(
+    tx: Tx,
+    owner: Owner,
+    type_string: str,
+    payload: Payload,
+    *,
+    now: Micros,
+    ids: IdSource,
+    value_id: int | None = None,
+) -> SharedValue:
+    """A new shared value; its owner holds the first reference.
+
+    ``value_id`` is made at the door: only so can a call whose commit is in doubt find what it made.
+    """
+    kind = type_strings.show(type_strings.parse(type_string))
+    _check_payload(payload)
+    _check_owner(tx, owner)
+    if value_id is None:
+        value_id = ids.next(now)
+    elif tx.attempt > 1 and (made := values.read_shared(tx, [value_id]).get(value_id)):
+        return made
+    values.insert_shared(tx, [(value_id, 0, kind, payload, now)])
+    _ref(tx, owner, value_id)
+    return SharedValue(value_id, kind, payload.inline, payload.digest, payload.size)
+
+
+def _check_payload(payload: Payload) -> None:
+    if payload.inline is not None and (payload.digest is not None or len(payload.inline) > _INLINE_LIMIT):
+        allowed = f"at most {_INLINE_LIMIT} bytes inline; upload larger ones and give their digest"
+        raise InvalidRequest([Problem("payload", f"{len(payload.inline)} bytes", allowed, "length")])
+    if payload.inline is None and payload.digest is None:
+        raise InvalidRequest([Problem("payload", "nothing", "bytes, or a digest of uploaded ones", "required")])
+    if not 0 <= payload.size <= _STORED_LIMIT or (payload.inline is not None and payload.size != len(payload.inline)):
+        raise InvalidRequest([Problem("payload.size", str(payload.size), f"0 to {_STORED_LIMIT}", "range")])
+
+
+def _check_owner(tx: Tx, owner: Owner, *, lock: bool = True) -> None:
+    group = jobs.group_by_id(tx, owner.resource_group_id)
+    if group is None or group.deleting:
+        raise NotFound("resource group", str(owner.resource_group_id))
+    if isinstance(owner, JobOwner):
+        job = (jobs.lock if lock else jobs.read)(tx, [owner.job_id]).get(owner.job_id)
+        if job is None or job.resource_group_id != owner.resource_group_id:
+            raise NotFound("job", show_task(owner.job_id))
+
+
+def _ref(tx: Tx, owner: Owner, value_id: int) -> None:
+    match owner:
+        case GroupOwner(resource_group_id=group_id):
+            values.ref_by_group(tx, [value_id], group_id)
+        case JobOwner(job_id=job_id):
+            values.ref_by_job(tx, [value_id], job_id)
+
+
+def _may_read(tx: Tx, group_id: int, ids: Sequence[int]) -> set[int]:
+    return values.held_by_group(tx, ids, group_id) | values.held_in_group(tx, ids, group_id)
+
+
+def get_value(tx: Tx, group_id: int, value_id: int) -> SharedValue:
+    """A shared value that the group references, itself or through a job. Others do not exist for it."""
+    found = values.read_shared(tx, [value_id]).get(value_id)
+    if found is None or value_id not in _may_read(tx, group_id, [value_id]):
+        raise NotFound("shared value", show_task(value_id))
+    return found
+
+
+def list_values(tx: Tx, owner: Owner, *, after: int = 0, n: int = 200) -> list[SharedValue]:
+    """The shared values that an owner references, by id."""
+    _check_owner(tx, owner, lock=False)
+    match owner:
+        case GroupOwner(resource_group_id=group_id):
+            found = values.of_group(tx, group_id, after=after, n=n)
+        case JobOwner(job_id=job_id):
+            found = values.of_job(tx, job_id, after=after, n=n)
+    return list(values.read_shared(tx, found).values()) if found else []
+
+
+def ref_value(tx: Tx, owner: Owner, value_id: int) -> None:
+    """Add a reference; only to what the owner's group can read. Twice is the same as once."""
+    _check_owner(tx, owner)
+    found = values.lock_shared(tx, [value_id])
+    if value_id not in found or value_id not in _may_read(tx, owner.resource_group_id, [value_id]):
+        raise NotFound("shared value", show_task(value_id))
+    _ref(tx, owner, value_id)
+
+
+def unref_value(tx: Tx, owner: Owner, value_id: int) -> bool:
+    """Drop a reference; True when that was the last one and the value is gone with it.
+
+    A job's reference to a value that one of its tasks reads or wrote stays until
+    the job goes.
+    """
+    _check_owner(tx, owner)
+    if value_id not in values.lock_shared(tx, [value_id]):
+        return False
+    match owner:
+        case GroupOwner(resource_group_id=group_id):
+            values.unref_by_group(tx, [value_id], group_id)
+        case JobOwner(job_id=job_id):
+            if values.linked(tx, job_id, value_id):
+                raise Forbidden("a task of this job reads or wrote the value; the reference ends with the job")
+            values.unref_by_job(tx, [value_id], job_id)
+    return bool(values.delete_unreferenced(tx, [value_id]))
+
+
+def add_locality(tx: Tx, group_id: int, value_id: int, address: str) -> None:
+    """Note that the data of a shared value lies at an address; bots there are preferred."""
+    if not 0 < len(address) <= _ADDRESS_LIMIT or "\x00" in address:
+        raise InvalidRequest([Problem("address", address[:100], f"1 to {_ADDRESS_LIMIT} characters", "length")])
+    if value_id not in values.lock_shared(tx, [value_id]) or value_id not in _may_read(tx, group_id, [value_id]):
+        raise NotFound("shared value", show_task(value_id))
+    values.add_localities(tx, [(value_id, address)])
+
+
+def drop_locality(tx: Tx, group_id: int, value_id: int, address: str) -> bool:
+    """Forget that the data lies at an address."""
+    if value_id not in _may_read(tx, group_id, [value_id]):
+        raise NotFound("shared value", show_task(value_id))
+    return values.drop_locality(tx, value_id, address)

@@ -1,0 +1,309 @@
+"""A turn: the decisions of one transaction, gathered and written together.
+
+The turn locks jobs before tasks, keeps each job's counters in step with every
+move of its tasks, and writes what has changed in as few statements as there are
+tables. Nothing else in this package changes the state of a task.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import structs
+
+from myrmidon.model.ids import IdSource, Micros
+from myrmidon.model.states import (
+    FINAL,
+    MOVES,
+    READY,
+    RUNNING,
+    SUCCEEDED,
+    WAITING,
+    JobState,
+    RunState,
+    TaskState,
+    check_job_move,
+    check_move,
+)
+from myrmidon.model.task_result import Startable, TaskResult, TaskRun
+from myrmidon.model.task_to_run import Order, TaskToRun
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import job as jobs_store
+from myrmidon.store.tables import outbox, tag_counts, task_queues, task_request, task_result, task_to_run
+from myrmidon.store.tables.chunked_work import Drain
+from myrmidon.store.tables.job import Job
+from myrmidon.store.tables.task_queues import Queue
+from myrmidon.store.tables.task_request import Brief, RequestRow, SliceRow
+
+_CONCLUDED = frozenset({SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT})
+
+
+class Turn:
+    """One transaction's worth of decisions."""
+
+    def __init__(self, tx: Tx, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
+        self.tx = tx
+        self.now = now
+        self.ids = ids
+        self.rules = rules
+        self.jobs: dict[int, Job] = {}
+        self.ended: list[TaskResult] = []
+        self.ready: list[TaskResult] = []
+        self.woken: set[int] = set()
+        self.requests: dict[int, RequestRow] = {}
+        self.slices: dict[int, list[SliceRow]] = {}
+        self._briefs: dict[int, Brief] = {}
+        self._queues: dict[int, Queue] = {}
+        self._orders: dict[int, Order] = {}
+        self._fresh: dict[int, TaskResult] = {}
+        self._dirty: dict[int, TaskResult] = {}
+        self._begun: dict[int, TaskResult | Startable] = {}
+        self._closed: dict[int, TaskResult] = {}
+        self._runs: dict[tuple[int, int], TaskRun] = {}
+        self._to_run: list[TaskToRun] = []
+        self._unqueued: set[int] = set()
+        self._reopened: list[int] = []
+        self.begun: list[Drain] = []
+
+    def new_id(self) -> int:
+        return self.ids.next(self.now)
+
+    # -- locking
+
+    def lock(self, task_ids: Iterable[int]) -> dict[int, TaskResult]:
+        """Tasks with their jobs, in the one order that cannot deadlock. Call it once, before anything else."""
+        wanted = sorted(set(task_ids))
+        if not wanted:
+            return {}
+        self.lock_jobs(task_result.jobs_of(self.tx, wanted).values())
+        return task_result.lock(self.tx, wanted)
+
+    def lock_jobs(self, job_ids: Iterable[int | None]) -> None:
+        self.jobs.update(jobs_store.lock(self.tx, (i for i in job_ids if i not in self.jobs)))
+
+    def job_of(self, task: TaskResult) -> Job | None:
+        return self.jobs[task.job_id] if task.job_id is not None else None
+
+    def staged(self, task: TaskResult) -> bool:
+        """Whether the task belongs to a job that is still on its way in: for users it is not there."""
+        job = self.job_of(task)
+        return job is not None and bool(job.staged)
+
+    # -- facts, each read once
+
+    def know_briefly(self, task_ids: Iterable[int]) -> None:
+        """Have the numbers at hand that decide what the end of a run means."""
+        missing = sorted({i for i in task_ids if i not in self._briefs})
+        if missing:
+            self._briefs.update(task_request.brief(self.tx, missing))
+
+    def brief(self, task_id: int) -> Brief:
+        self.know_briefly([task_id])
+        return self._briefs[task_id]
+
+    def know(self, task_ids: Iterable[int]) -> None:
+        """Have requests and slices of these tasks at hand."""
+        missing = sorted({i for i in task_ids if i not in self.requests})
+        if missing:
+            self.requests.update(task_request.read(self.tx, missing))
+            self.slices.update(task_request.slices(self.tx, missing))
+
+    def queue(self, queue_id: int) -> Queue | None:
+        if queue_id not in self._queues:
+            self._queues.update(task_queues.read(self.tx, [queue_id]))
+        return self._queues.get(queue_id)
+
+    def keep_queues(self, queues: Iterable[Queue]) -> None:
+        self._queues.update((queue.id, queue) for queue in queues)
+
+    def order_in(self, queue_id: int) -> Order:
+        """How the pool of a queue orders its tasks."""
+        order = self._orders.get(queue_id)
+        if order is None:
+            order = self._orders[queue_id] = task_queues.order_in(self.tx, queue_id)
+        return order
+
+    # -- changes
+
+    def add(self, task: TaskResult) -> None:
+        """A task that does not exist yet."""
+        self._fresh[task.id] = task
+        job = self.job_of(task)
+        if job:
+            job.num_tasks += 1
+            self._count(job, task, 1)
+
+    def move(self, task: TaskResult, state: TaskState, reason: str, *, new_generation: bool = False) -> None:
+        """Change a locked task's state, if the table of moves allows it."""
+        if task.state in FINAL or state not in MOVES[task.state]:
+            check_move(task.state, state, new_generation=new_generation, story=lambda: self._story(task))
+        was = task.state
+        if task.job_id is None and state == READY and task.id in self._fresh:
+            task.state = state
+            task.reason = reason
+            return
+        self._discount(task)
+        if was == READY or (state in FINAL and self._may_be_queued(task)):
+            self._unqueued.add(task.id)
+        task.state = state
+        task.reason = reason
+        if new_generation:
+            task.generation += 1
+            self._reopened.append(task.id)
+        if state in FINAL:
+            self._close(task)
+        if was == RUNNING and state in FINAL and task.id not in self._dirty:
+            self._closed[task.id] = task
+            self._count_in(task)
+        else:
+            self._recount(task)
+
+    def _may_be_queued(self, task: TaskResult) -> bool:
+        """A running task has a row in the hot table only when another instance was granted."""
+        return not task.plain
+
+    def begin(self, task: TaskResult | Startable) -> None:
+        """A run of the task starts; its row of the hot table is already used up.
+
+        The job counts a task alike before and after, so a claim need not lock the job.
+        """
+        was = task.state
+        if RUNNING not in MOVES[was]:
+            check_move(was, RUNNING, new_generation=False, story=lambda: self._story(task))
+        task.state = RUNNING
+        task.reason = ""
+        if was == READY:
+            self._begun[task.id] = task
+        elif isinstance(task, TaskResult):
+            self._dirty[task.id] = task
+
+    def _close(self, task: TaskResult) -> None:
+        task.completed_at = self.now
+        if task.state not in _CONCLUDED:
+            task.abandoned_at = task.abandoned_at or self.now
+        task.killing = 0
+        task.held = 0
+        task.alarm_at = None if task.job_id is not None else self.now + self.rules.retention
+        self.ended.append(task)
+
+    def hold(self, task: TaskResult, *, held: bool) -> None:
+        """Set or lift the flag that keeps a task from becoming ready."""
+        self._discount(task)
+        task.held = int(held)
+        self._recount(task)
+
+    def unqueue(self, task: TaskResult) -> None:
+        """Take back whatever right to run the task still has."""
+        self._unqueued.add(task.id)
+
+    def touch(self, task: TaskResult) -> None:
+        """Write a locked task again, with an event, although its state stays."""
+        self._closed.pop(task.id, None)
+        self._dirty[task.id] = task
+
+    def end_run(self, run: TaskRun, state: RunState, reason: str) -> None:
+        """End a live run; whatever its bot says of it later is stale."""
+        run.state = state
+        run.reason = reason
+        run.ended_at = self.now
+        self._runs[(run.task_id, run.run)] = run
+
+    def touch_run(self, run: TaskRun) -> None:
+        self._runs[(run.task_id, run.run)] = run
+
+    def enqueue(self, row: TaskToRun) -> None:
+        """Give a task the right to start a run."""
+        queue = self.queue(row.queue) if row.shared else None
+        if queue is not None and not queue.shared:
+            task_queues.mark_shared(self.tx, queue.id)
+            self.keep_queues([structs.replace(queue, shared=1)])
+        self._to_run.append(row)
+        self.woken.add(row.queue)
+
+    def drain(self, kind: str, subject: int, *, job: Job | None = None, args: str = "{}") -> Drain:
+        """Begin the consequences of a decision; the job cannot end before they are done."""
+        started = Drain(self.new_id(), kind, subject, job.id if job else None, 0, args, self.now)
+        drains.insert(self.tx, [started])
+        self.begun.append(started)
+        if job:
+            job.num_draining += 1
+        return started
+
+    def drained(self, drain: Drain) -> None:
+        """The consequences are complete."""
+        drains.finish(self.tx, drain)
+        if drain.job_id is not None and drain.job_id in self.jobs:
+            self.jobs[drain.job_id].num_draining -= 1
+
+    def move_job(self, job: Job, state: JobState, what: str) -> None:
+        """Change a locked job's state and tell of it."""
+        check_job_move(job.state, state, story=lambda: f"job {job.id}: {job}")
+        job.state = state
+        if state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
+            job.ended_at = self.now
+            job.alarm_at = self.now + self.rules.retention
+        else:
+            job.ended_at = None
+            job.alarm_at = self.now if state == JobState.PENDING_RETRY else None
+        jobs_store.announce(self.tx, job, what, self.now)
+
+    # -- counters
+
+    def _discount(self, task: TaskResult) -> None:
+        if task.job_id is not None:
+            self._count(self.jobs[task.job_id], task, -1)
+
+    def _count_in(self, task: TaskResult) -> None:
+        if task.job_id is not None:
+            self._count(self.jobs[task.job_id], task, 1)
+
+    def _recount(self, task: TaskResult) -> None:
+        self._count_in(task)
+        if task.id not in self._fresh:
+            self.touch(task)
+
+    def _count(self, job: Job, task: TaskResult, n: int) -> None:
+        if task.state == SUCCEEDED:
+            job.num_succeeded += n
+        elif task.state in FINAL:
+            job.num_failed += n
+        elif task.held or task.state != WAITING:
+            job.num_active += n
+
+    # -- writing
+
+    def flush(self) -> None:
+        """Write everything decided so far; feeding children reads it back."""
+        if self._runs:
+            task_result.save_runs(self.tx, list(self._runs.values()), self.now)
+            self._runs = {}
+        if self._unqueued:
+            task_to_run.remove(self.tx, sorted(self._unqueued))
+            self._unqueued = set()
+        if self._fresh:
+            task_result.insert(self.tx, list(self._fresh.values()))
+            self._fresh = {}
+        if self._begun:
+            task_result.begin(self.tx, list(self._begun.values()), self.now)
+            self._begun = {}
+        if self._closed:
+            task_result.close(self.tx, list(self._closed.values()), self.now)
+            self._closed = {}
+        if self._dirty:
+            task_result.save(self.tx, list(self._dirty.values()), self.now)
+            self._dirty = {}
+        if self._to_run:
+            task_to_run.insert(self.tx, self._to_run)
+            self._to_run = []
+        if self._reopened:
+            tag_counts.open_spans(self.tx, self._reopened, self.now)
+            self._reopened = []
+
+    def _story(self, task: TaskResult | Startable) -> str:
+        told = [f"{e.seq} {e.state} {e.body}" for e in outbox.story(self.tx, task.id)]
+        return f"task {task.id}: " + "; ".join(told)
+
+
+def live(runs: Sequence[TaskRun], task: TaskResult) -> list[TaskRun]:
+    """The runs of a task that are under way."""
+    return [run for run in runs if run.task_id == task.id and run.live]

@@ -1,0 +1,242 @@
+"""Submitting over HTTP: tasks one by one or thousands at once; what was answered is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta, MsgspecError, Raw, Struct, json
+
+from myrmidon.model.errors import InvalidRequest, MyrmidonError, Problem
+from myrmidon.model.ids import Micros, show_task
+from myrmidon.scheduler import submit as submitting
+from myrmidon.scheduler.submit import Draft, Submitted
+from myrmidon.server.api.admin import Name
+from myrmidon.server.context import WRITERS, Call, Door, Route
+from myrmidon.server.dispatch.direct_assign import place
+from myrmidon.server.fleet.pool_policy import ruled
+from myrmidon.server.usecases.unsupported import check_no_files
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import task_request
+
+MANY = 32
+"""From so many tasks on a submit is checked on a thread, so that it holds up no other call."""
+FIRST_PART, LARGEST_PART = 32, 128
+MOST_AT_ONCE = 10_000
+_LONGEST_KEY = 240
+_NUMBERED = re.compile("=*[0-9]+:")
+"""How the keys of a list's tasks begin."""
+EXAMPLE = {
+    "name": "hello",
+    "slices": [
+        {"properties": {"command": ["echo", "hello"], "dimensions": {"pool": ["default"]}}, "expiration_s": 600}
+    ],
+    "priority": 100,
+    "tags": ["purpose:greeting"],
+}
+"""A task as it is asked for; docs/requests.md tells of every field."""
+
+
+class Submit(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tasks as the documentation of requests describes them; each is read and checked by itself."""
+
+    tasks: Annotated[list[Raw], Meta(min_length=1, max_length=MOST_AT_ONCE, examples=[[EXAMPLE]])]
+    group: Name | None = None
+
+
+class TaskAnswer(Struct, frozen=True, omit_defaults=True):
+    """What became of one task of a submit: an id and a state, or an error. No id: it was only evaluated."""
+
+    task_id: str | None = None
+    state: str | None = None
+    job_id: str | None = None
+    deduped_from: str | None = None
+    cost_saved_usd: float | None = None
+    repeated: bool = False
+    error: dict[str, Any] | None = None
+
+
+class SubmitAnswer(Struct, frozen=True):
+    tasks: list[TaskAnswer]
+
+
+async def submit_tasks(door: Door, call: Call) -> SubmitAnswer:
+    """Store tasks; one answer or error for each, in order. What was answered is on disk.
+
+    The request key counts for the whole call: each task gets a key made of it and of its place in the list.
+    """
+    body: Submit = call.body
+    group = door.group_name(call, body.group)
+    n = len(body.tasks)
+
+    async def store(group_id: int) -> SubmitAnswer:
+        known = _known(group_id, lambda: [_key_of(call, number) for number in range(n)])
+        async with door.quotas.room(group, group_id, tasks=n, num_bytes=call.body_size, known=known):
+            return SubmitAnswer(await _submit_parts(door, call, group_id, _parts(call)))
+
+    return await door.enter(call, group, store)
+
+
+def _parts(call: Call) -> list[range]:
+    """A long list is stored part by part: its first tasks run while the last are read, and others can write meanwhile.
+
+    A call without a request key is stored at once: it could not be repeated if it broke off in the middle.
+    """
+    n = len(call.body.tasks)
+    if call.request_key is None:
+        return [range(n)]
+    parts, start, size = [], 0, FIRST_PART
+    while start < n:
+        parts.append(range(start, min(start + size, n)))
+        start, size = start + size, min(2 * size, LARGEST_PART)
+    return parts
+
+
+async def _submit_parts(door: Door, call: Call, group_id: int, parts: Sequence[range]) -> list[TaskAnswer]:
+    """The next part is checked while this one is stored: a bot that comes back for more finds it in line before it."""
+    answers: list[TaskAnswer] = []
+    checked = await _check(door, call, parts[0])
+    for part in parts[1:]:
+        door.hub.num_unfinished += 1
+        checking = asyncio.ensure_future(_check(door, call, part))
+        try:
+            answers += await _submit_part(door, group_id, checked)
+            checked = await checking
+        finally:
+            checking.cancel()
+            door.hub.num_unfinished -= 1
+    return answers + await _submit_part(door, group_id, checked)
+
+
+class Checked(NamedTuple):
+    """The tasks of a part as they were found good or bad, and when."""
+
+    now: Micros
+    tasks: list[Draft | MyrmidonError]
+
+
+async def _check(door: Door, call: Call, part: range) -> Checked:
+    now = door.now()
+    draft = partial(_drafted, door, call, part, now)
+    return Checked(now, draft() if len(part) < MANY else await door.aside(draft))
+
+
+async def _submit_part(door: Door, group_id: int, checked: Checked) -> list[TaskAnswer]:
+    good = [one for one in checked.tasks if isinstance(one, Draft)]
+    store = partial(_store, door, group_id, good, checked.now)
+    stored = iter(await place(door, store) if good else ())
+    return [_answer(next(stored) if isinstance(one, Draft) else one) for one in checked.tasks]
+
+
+async def store_drafts(
+    door: Door, call: Call, group: str, drafts: Sequence[Draft], now: Micros
+) -> list[Submitted | MyrmidonError]:
+    """The way in for tasks that came by another API; one answer or error for each, in order."""
+
+    async def store(group_id: int) -> list[Submitted | MyrmidonError]:
+        known = _known(group_id, lambda: [draft.request_key for draft in drafts])
+        async with door.quotas.room(group, group_id, tasks=len(drafts), num_bytes=call.body_size, known=known):
+            return await place(door, partial(_store, door, group_id, drafts, now))
+
+    return await door.enter(call, group, store)
+
+
+def _known(group_id: int, keys: Callable[[], list[str | None]]) -> Callable[[Tx], int]:
+    """Counts the tasks that an earlier call with the same request key has stored."""
+
+    def count(tx: Tx) -> int:
+        given = [key for key in keys() if key is not None]
+        return len(task_request.keys(tx, group_id, given)) if given else 0
+
+    return count
+
+
+def _drafted(door: Door, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:
+    """Each request checked by itself: one that is wrong harms no other."""
+    drafts: list[Draft | MyrmidonError] = []
+    for number in part:
+        try:
+            said = _read(call.body.tasks[number])
+            raw, _ = ruled(door, call.who, said, group=call.body.group)
+            draft = submitting.draft_task(
+                raw,
+                now=now,
+                ids=door.ids,
+                request_key=_key_of(call, number),
+                authenticated=call.who.name,
+                limits=door.limits,
+                rules=door.rules,
+                said=said,
+            )
+            check_no_files(draft.request)
+            drafts.append(draft)
+        except MyrmidonError as error:
+            drafts.append(error)
+    return drafts
+
+
+def _read(raw: Raw) -> Any:
+    """Not before its turn: ten thousand tasks would hold up the event loop for as many microseconds times four.
+
+    The body as a whole was only skimmed: a text that is no UTF-8, a number too large or a depth too great shows here.
+    """
+    try:
+        return json.decode(raw)
+    except (MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
+        raise InvalidRequest([Problem("", str(wrong), "JSON of a sensible depth", "json")]) from None
+
+
+def _key_of(call: Call, number: int) -> str | None:
+    key = call.request_key
+    if key is None or len(call.body.tasks) == 1:
+        return lone_key(key)
+    return f"{number}:{_short(key)}"
+
+
+def lone_key(key: str | None) -> str | None:
+    """The key of a task that comes by itself: whatever it is, it is none that a task of a list gets."""
+    return f"={_short(key)}" if key is not None and _NUMBERED.match(key) else key
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= _LONGEST_KEY else sha256(key.encode()).hexdigest()
+
+
+def _store(door: Door, group_id: int, drafts: Sequence[Draft], now: Micros, tx: Tx) -> list[Submitted | MyrmidonError]:
+    return submitting.submit(tx, group_id, drafts, now=now, ids=door.ids, rules=door.rules)
+
+
+def _answer(one: Submitted | MyrmidonError) -> TaskAnswer:
+    if isinstance(one, MyrmidonError):
+        return TaskAnswer(error=one.as_dict())
+    return TaskAnswer(
+        task_id=show_task(one.task_id) if one.task_id else None,
+        state=one.state,
+        job_id=shown_id(one.job_id),
+        deduped_from=shown_id(one.deduped_from),
+        cost_saved_usd=one.cost_saved_usd,
+        repeated=one.repeated,
+    )
+
+
+def shown_id(task_id: int | None) -> str | None:
+    return show_task(task_id) if task_id is not None else None
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/v1/tasks",
+        call=submit_tasks,
+        who=WRITERS,
+        body=Submit,
+        out=SubmitAnswer,
+        mutates=True,
+        quiet=True,
+        summary="Submit tasks",
+    ),
+)

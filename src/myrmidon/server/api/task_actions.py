@@ -1,0 +1,209 @@
+"""What can be done to tasks over HTTP: cancel, run again; and asking why one does not run."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from myrmidon.model.ids import show_task
+from myrmidon.model.states import TaskState
+from myrmidon.scheduler import cancel as canceling
+from myrmidon.scheduler import explain as explaining
+from myrmidon.scheduler import rerun as rerunning
+from myrmidon.server.api.admin import Name, is_new
+from myrmidon.server.api.tasks import Moment, visible, wanted_task
+from myrmidon.server.context import READERS, WRITERS, Call, Door, Role, Route
+from myrmidon.server.usecases.bots import check_cancel
+from myrmidon.store.engine.db import Tx
+
+
+class CancelBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A running task is left alone unless ``kill_running``."""
+
+    kill_running: bool = False
+
+
+class Cancelled(Struct, frozen=True):
+    """``ok``: the task has ended unfinished, or is being stopped; the same however often it is asked for."""
+
+    task_id: str
+    ok: bool
+    state: str
+    was_running: bool
+
+
+async def cancel_task(door: Door, call: Call) -> Cancelled:
+    """Cancel a task. Said again with the same request key it does not mean what has been run again meanwhile."""
+    task_id = wanted_task(call)
+    scope = await door.scope(call)
+    kill, now = call.body.kill_running, door.now()
+
+    def stop(tx: Tx) -> Cancelled:
+        visible(tx, task_id, scope)
+        check_cancel(tx, call, task_id)
+        if is_new(tx, call, "cancel", show_task(task_id), now=now, subject=task_id):
+            canceling.cancel(tx, [task_id], now=now, ids=door.ids, kill_running=kill, rules=door.rules)
+        task = visible(tx, task_id, scope)
+        stopped = task.state in (TaskState.CANCELED, TaskState.KILLED) or bool(task.killing)
+        running = task.state in (TaskState.RUNNING, TaskState.KILLED)
+        return Cancelled(show_task(task_id), stopped, task.state, running)
+
+    return await door.write(stop)
+
+
+class CancelMany(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All tasks with all these tags, made between ``start`` and ``end``, or until now."""
+
+    tags: Annotated[list[Annotated[str, Meta(max_length=321)]], Meta(min_length=1, max_length=16)]
+    start: Moment | None = None
+    end: Moment | None = None
+    kill_running: bool = False
+    group: Name | None = None
+
+
+class Began(Struct, frozen=True):
+    """The decision is on disk and is being carried out, however many tasks it concerns."""
+
+    ok: bool = True
+
+
+async def cancel_tagged(door: Door, call: Call) -> Began:
+    body: CancelMany = call.body
+    group_id = await door.group_of(call, body.group)
+    stop = partial(
+        canceling.cancel_tagged,
+        tags=body.tags,
+        group_id=group_id,
+        now=door.now(),
+        ids=door.ids,
+        start=body.start,
+        end=body.end,
+        kill_running=body.kill_running,
+        orders=call.who.role is Role.ADMIN,
+        request_key=call.request_key,
+        rules=door.rules,
+    )
+    await door.write(stop)
+    return Began()
+
+
+class RerunBody(Struct, frozen=True, forbid_unknown_fields=True):
+    force: bool = False
+    cascade: bool = False
+
+
+class RerunAnswer(Struct, frozen=True):
+    """The task as it is now; each rerun starts a new generation."""
+
+    task_id: str
+    state: str
+    generation: int
+
+
+async def rerun_task(door: Door, call: Call) -> RerunAnswer:
+    """Run an ended task again; with a request key only once, however often it is asked for."""
+    task_id = wanted_task(call)
+    scope = await door.scope(call)
+    body: RerunBody = call.body
+    now = door.now()
+
+    def again(tx: Tx) -> RerunAnswer:
+        visible(tx, task_id, scope)
+        how = {"force": body.force, "cascade": body.cascade}
+        if call.request_key is None:
+            rerunning.rerun(tx, task_id, now=now, ids=door.ids, rules=door.rules, **how)
+        else:
+            rerunning.rerun_once(tx, task_id, call.request_key, now=now, ids=door.ids, rules=door.rules, **how)
+        task = visible(tx, task_id, scope)
+        return RerunAnswer(show_task(task_id), task.state, task.generation)
+
+    return await door.write(again)
+
+
+class Lacking(Struct, frozen=True):
+    dimension: str
+    removes: int
+    left: int
+
+
+class Why(Struct, frozen=True, kw_only=True):
+    """Why a task does not run now, in one sentence, with the evidence."""
+
+    task_id: str
+    state: str
+    summary: str
+    waiting_on: list[str]
+    unreachable: bool
+    held: bool
+    dimensions: list[Lacking]
+    num_bots: int
+    num_serving: int
+    position: int | None
+
+
+async def explain_task(door: Door, call: Call) -> Why:
+    task_id = wanted_task(call)
+    scope = await door.scope(call)
+
+    def look(tx: Tx) -> explaining.Explanation:
+        visible(tx, task_id, scope)
+        return explaining.explain(tx, task_id)
+
+    found = await door.read(look)
+    resting = found.state == TaskState.READY and door.fleet.asleep
+    return Why(
+        task_id=show_task(found.task_id),
+        state=found.state,
+        summary="No bot gets any task: bots.toml says that the fleet is asleep." if resting else found.summary,
+        waiting_on=[show_task(parent) for parent in found.waiting_on],
+        unreachable=found.unreachable,
+        held=found.held,
+        dimensions=[Lacking(step.dimension, step.removes, step.left) for step in found.dimensions],
+        num_bots=found.num_bots,
+        num_serving=found.num_serving,
+        position=found.position,
+    )
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/tasks/{id}/why",
+        call=explain_task,
+        who=READERS,
+        out=Why,
+        summary="Why a task does not run",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/tasks/{id}/cancel",
+        call=cancel_task,
+        who=WRITERS,
+        body=CancelBody,
+        out=Cancelled,
+        mutates=True,
+        summary="Cancel a task",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/tasks/cancel",
+        call=cancel_tagged,
+        who=WRITERS,
+        body=CancelMany,
+        out=Began,
+        mutates=True,
+        summary="Cancel everything with certain tags",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/tasks/{id}/rerun",
+        call=rerun_task,
+        who=WRITERS,
+        body=RerunBody,
+        out=RerunAnswer,
+        mutates=True,
+        summary="Run a task again",
+    ),
+)

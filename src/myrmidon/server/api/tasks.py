@@ -1,0 +1,386 @@
+"""Looking at tasks over HTTP: one as a whole, and lists. Logs are in api_logs, waiting in api_wait.
+
+A caller bound to a resource group sees the tasks of that group only; those of others do not exist for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct, json
+
+from myrmidon.model.errors import InvalidRequest, NotFound
+from myrmidon.model.ids import Micros, first_id_at, parse_id, show_run, show_task
+from myrmidon.model.task_result import TaskResult, TaskRun
+from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.api.admin import Limit
+from myrmidon.server.api.submit import shown_id
+from myrmidon.server.context import READERS, Call, Door, Route
+from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import task_request, task_result
+from myrmidon.store.tables.task_request import RequestRow, SliceRow
+from myrmidon.store.views import listings, run_details
+from myrmidon.store.views.listings import TaskFilter, TaskLine
+
+Moment = Annotated[int, Meta(ge=0, le=9_000_000_000_000_000)]
+"""Microseconds UTC, up to the year 2255: later ones have no place in an id."""
+_STATES = Literal[
+    "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
+    "NO_RESOURCE", "CLIENT_ERROR",
+]  # fmt: skip
+
+
+# ---------------------------------------------------------------- one task
+
+
+class SliceInfo(Struct, frozen=True):
+    properties: Raw
+    expiration_s: float
+    wait_for_capacity: bool
+
+
+class RequestInfo(Struct, frozen=True, kw_only=True):
+    """What was asked for. A secret is never shown, only that there is one."""
+
+    name: str
+    created_at: Micros
+    user: str
+    authenticated: str
+    priority: int
+    service_account: str
+    parent: str | None
+    root: str | None
+    external_id: str | None
+    function: str | None
+    retries: int
+    reruns: int
+    max_instances: int
+    lease_s: float
+    deadline_at: Micros
+    tags: list[str]
+    metadata: Raw
+    slices: list[SliceInfo]
+    has_secret: bool
+
+
+class ResultInfo(Struct, frozen=True, kw_only=True):
+    """What became of it so far. Exit code and duration are those of the run that counts."""
+
+    state: str
+    reason: str
+    generation: int
+    held: bool
+    killing: bool
+    slice: int
+    run: str | None
+    bot_id: str | None
+    exit_code: int | None
+    duration: float | None
+    num_retries: int
+    num_reruns: int
+    deduped_from: str | None
+    cost_saved_usd: float | None
+    ready_at: Micros | None
+    started_at: Micros | None
+    completed_at: Micros | None
+    abandoned_at: Micros | None
+    modified_at: Micros
+
+
+class RunInfo(Struct, frozen=True, kw_only=True):
+    run: str
+    number: int
+    generation: int
+    state: str
+    reason: str
+    evidence: Raw | None
+    bot_id: str
+    slice: int
+    claimed_at: Micros
+    started_at: Micros | None
+    ended_at: Micros | None
+    exit_code: int | None
+    duration: float | None
+    cost_usd: float
+    stdout_size: int | None
+    stderr_size: int | None
+    outputs_ref: Raw | None
+
+
+class TaskInfo(Struct, frozen=True, kw_only=True):
+    task_id: str
+    group: str
+    job_id: str | None
+    request: RequestInfo
+    result: ResultInfo
+    runs: list[RunInfo]
+
+
+async def get_task(door: Door, call: Call) -> TaskInfo:
+    """A task: what was asked for, what became of it, and every run."""
+    task_id = wanted_task(call)
+    scope = await door.scope(call)
+
+    def look(tx: Tx) -> TaskInfo:
+        task = visible(tx, task_id, scope)
+        row = task_request.read(tx, [task_id])[task_id]
+        slices = task_request.slices(tx, [task_id])[task_id]
+        runs = task_result.runs_of(tx, [task_id])
+        group = jobs.group_names(tx, [row.resource_group_id]).get(row.resource_group_id, "")
+        hidden = bool(task_request.with_secret(tx, [task_id]))
+        return TaskInfo(
+            task_id=show_task(task_id),
+            group=group,
+            job_id=shown_id(task.job_id),
+            request=_request_info(row, slices, has_secret=hidden),
+            result=_result_info(task, runs),
+            runs=[_run_info(run) for run in runs],
+        )
+
+    return await door.read(look)
+
+
+def wanted_task(call: Call) -> int:
+    """The task that a path names, by its id or by that of one of its runs."""
+    try:
+        return parse_id(call.params["id"])[0]
+    except InvalidRequest:
+        raise NotFound("task", call.params["id"][:40]) from None
+
+
+def visible(tx: Tx, task_id: int, scope: int | None) -> TaskResult:
+    """A task that this caller may see; whatever else there is does not exist for it."""
+    task = task_result.read(tx, [task_id]).get(task_id)
+    if task is None or task.seq == 0 or (scope is not None and task.resource_group_id != scope):
+        raise NotFound("task", show_task(task_id))
+    return task
+
+
+def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bool) -> RequestInfo:
+    parent = show_run(row.parent_task_id, row.parent_run or 0) if row.parent_task_id is not None else None
+    return RequestInfo(
+        name=row.name,
+        created_at=row.created_at,
+        user=row.user_name,
+        authenticated=row.authenticated,
+        priority=row.priority,
+        service_account=row.service_account,
+        parent=parent,
+        root=shown_id(row.root_task_id),
+        external_id=row.external_id,
+        function=f"{row.package_name}:{row.func_name}" if row.func_name is not None else None,
+        retries=row.retries,
+        reruns=row.max_num_retries,
+        max_instances=row.max_num_instances,
+        lease_s=row.lease / SECOND,
+        deadline_at=row.deadline_at,
+        tags=json.decode(row.tags, type=list[str]),
+        metadata=Raw(row.metadata.encode()),
+        slices=[
+            SliceInfo(Raw(one.properties.encode()), one.expiration / SECOND, bool(one.wait_for_capacity))
+            for one in slices
+        ],
+        has_secret=has_secret,
+    )
+
+
+def _result_info(task: TaskResult, runs: Sequence[TaskRun]) -> ResultInfo:
+    number = task.instance_id or task.run_number
+    ended = [run for run in runs if run.run == number and run.generation == task.generation and task.final]
+    counts = ended[0] if ended else None
+    return ResultInfo(
+        state=task.state,
+        reason=task.reason,
+        generation=task.generation,
+        held=bool(task.held),
+        killing=bool(task.killing),
+        slice=task.current_task_slice,
+        run=show_run(task.id, number) if number else None,
+        bot_id=task.bot_id,
+        exit_code=counts.exit_code if counts else None,
+        duration=counts.duration if counts else None,
+        num_retries=task.num_retries,
+        num_reruns=task.num_reruns,
+        deduped_from=show_run(task.deduped_from, task.deduped_run or 0) if task.deduped_from else None,
+        cost_saved_usd=task.cost_saved_usd,
+        ready_at=task.ready_at,
+        started_at=task.started_at,
+        completed_at=task.completed_at,
+        abandoned_at=task.abandoned_at,
+        modified_at=task.modified_at,
+    )
+
+
+def _run_info(run: TaskRun) -> RunInfo:
+    return RunInfo(
+        run=show_run(run.task_id, run.run),
+        number=run.run,
+        generation=run.generation,
+        state=run.state,
+        reason=run.reason,
+        evidence=Raw(run.evidence.encode()) if run.evidence else None,
+        bot_id=run.bot_id,
+        slice=run.slice,
+        claimed_at=run.claimed_at,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        exit_code=run.exit_code,
+        duration=run.duration,
+        cost_usd=run.cost_usd,
+        stdout_size=run.stdout_size,
+        stderr_size=run.stderr_size,
+        outputs_ref=Raw(run.outputs_ref.encode()) if run.outputs_ref else None,
+    )
+
+
+# ---------------------------------------------------------------- lists
+
+TAGS_LOOKED_AT = 2000
+MOST_VALUES = 128
+
+
+class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All conditions must hold. ``start`` and ``end`` bound the time of creation."""
+
+    state: list[_STATES] = []
+    tag: Annotated[list[str], Meta(max_length=16)] = []
+    name: str | None = None
+    pool: str | None = None
+    bot: str | None = None
+    group: str | None = None
+    start: Moment | None = None
+    end: Moment | None = None
+    sort: Literal["newest", "oldest"] = "newest"
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class TaskSummary(Struct, frozen=True, kw_only=True):
+    task_id: str
+    group: str
+    name: str
+    state: str
+    reason: str
+    user: str
+    priority: int
+    tags: list[str]
+    created_at: Micros
+    started_at: Micros | None
+    completed_at: Micros | None
+    modified_at: Micros
+    bot_id: str | None
+    run: str | None
+    deduped_from: str | None
+    killing: bool
+
+
+class TaskList(Struct, frozen=True):
+    """``cursor`` leads to the next page; a page may be short, or empty, and still have one."""
+
+    tasks: list[TaskSummary]
+    cursor: str | None
+
+
+async def list_tasks(door: Door, call: Call) -> TaskList:
+    """Tasks by what they are like, by time of creation."""
+    query: TaskQuery = call.query
+    kind = f"tasks {query.sort}"
+    cursor = int(read_cursor(door.keys.cursor, kind, query.cursor)) if query.cursor else None
+    scope = await door.scope(call)
+    if query.group is not None:
+        scope = await door.group_of(call, query.group)
+    wanted = TaskFilter(
+        group_id=scope,
+        states=list(query.state),
+        tags=[*query.tag, *([f"pool:{query.pool}"] if query.pool is not None else [])],
+        name=query.name,
+        bot_id=query.bot,
+        from_id=first_id_at(query.start) if query.start is not None else 0,
+        until_id=first_id_at(query.end) if query.end is not None else listings.ALL_IDS,
+    )
+
+    def look(tx: Tx) -> tuple[list[TaskLine], int, dict[int, str]]:
+        found, more = listings.tasks(tx, wanted, n=query.limit, cursor=cursor, oldest_first=query.sort == "oldest")
+        return found, more, jobs.group_names(tx, sorted({line.resource_group_id for line in found}))
+
+    found, more, names = await door.read(look)
+    return TaskList(
+        [_summary(line, names) for line in found],
+        show_cursor(door.keys.cursor, kind, str(more)) if more else None,
+    )
+
+
+def _summary(line: TaskLine, names: dict[int, str]) -> TaskSummary:
+    return TaskSummary(
+        task_id=show_task(line.id),
+        group=names.get(line.resource_group_id, ""),
+        name=line.name,
+        state=line.state,
+        reason=line.reason,
+        user=line.user_name,
+        priority=line.priority,
+        tags=json.decode(line.tags, type=list[str]),
+        created_at=line.created_at,
+        started_at=line.started_at,
+        completed_at=line.completed_at,
+        modified_at=line.modified_at,
+        bot_id=line.bot_id,
+        run=show_run(line.id, line.run_number) if line.run_number else None,
+        deduped_from=shown_id(line.deduped_from),
+        killing=bool(line.killing),
+    )
+
+
+class TagInfo(Struct, frozen=True):
+    """A key of tags and its values; without values when there are very many."""
+
+    key: str
+    values: list[str]
+
+
+class TagList(Struct, frozen=True):
+    tags: list[TagInfo]
+
+
+async def list_tags(door: Door, call: Call) -> TagList:
+    """The tags of the newest tasks, to search by."""
+    return TagList([TagInfo(key, values) for key, values in (await known_tags(door, call)).items()])
+
+
+async def known_tags(door: Door, call: Call) -> dict[str, list[str]]:
+    """Keys and values of the tags of the newest tasks that the caller sees; of a key with very many only the key."""
+    scope = await door.scope(call)
+    texts = await door.read(lambda tx: run_details.newest_tags(tx, group_id=scope, n=TAGS_LOOKED_AT))
+    values: dict[str, set[str]] = {}
+    for text in set(texts):
+        for tag in json.decode(text, type=list[str]):
+            key, _, value = tag.partition(":")
+            values.setdefault(key, set()).add(value)
+    return {key: sorted(found) if len(found) < MOST_VALUES else [] for key, found in sorted(values.items())}
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/tasks",
+        call=list_tasks,
+        who=READERS,
+        query=TaskQuery,
+        out=TaskList,
+        summary="Tasks by what they are like",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/tasks/tags",
+        call=list_tags,
+        who=READERS,
+        out=TagList,
+        summary="The tags of the newest tasks",
+    ),
+    Route(
+        method="GET", path="/api/v1/tasks/{id}", call=get_task, who=READERS, out=TaskInfo, summary="One task in full"
+    ),
+)

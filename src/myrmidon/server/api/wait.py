@@ -1,0 +1,123 @@
+"""Waiting for tasks to end, however many: the answer is held until then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from enum import StrEnum
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from myrmidon.model.errors import NotFound
+from myrmidon.model.ids import parse_id, show_run, show_task
+from myrmidon.model.states import FINAL
+from myrmidon.server.context import READERS, Call, Door, Route
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import task_result
+from myrmidon.store.views import run_details
+from myrmidon.store.views.run_details import End
+
+LOOK_AGAIN_S = 5.0
+MOST_TASKS = 1000
+LONGEST_WAIT_S = 120.0
+
+
+class Mode(StrEnum):
+    ANY = "any"
+    ALL = "all"
+
+
+class WaitRequest(Struct, frozen=True, kw_only=True):
+    """Tasks to wait for: until one of them, or all, have ended, or the time is up."""
+
+    task_ids: Annotated[list[str], Meta(max_length=MOST_TASKS)]
+    mode: Mode = Mode.ALL
+    wait_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
+
+
+class TaskEnd(Struct, frozen=True):
+    """Where a task stands. ``run`` and ``exit_code`` are there once it has ended with a run."""
+
+    task_id: str
+    state: str
+    final: bool
+    reason: str
+    run: str | None
+    exit_code: int | None
+
+
+class Waited(Struct, frozen=True):
+    """``done``: what was waited for has come."""
+
+    done: bool
+    tasks: list[TaskEnd]
+
+
+async def wait(door: Door, call: Call) -> Waited:
+    """Hold the answer until tasks have ended."""
+    body: WaitRequest = call.body
+    ids = [parse_id(shown, f"task_ids[{number}]")[0] for number, shown in enumerate(body.task_ids)]
+    group = await door.scope(call)
+    clock = asyncio.get_running_loop().time
+    until = clock() + min(body.wait_s, LONGEST_WAIT_S)
+    waiting = set(ids)
+    while True:
+        watched = waiting if body.mode is Mode.ANY else {max(waiting, default=0)}
+        with door.hub.watch_ends(watched) as watch:
+            ended, answer = await door.read(partial(_look, ids=ids, waiting=waiting, mode=body.mode, group=group))
+            waiting = waiting - ended
+            left = until - clock()
+            if answer is not None:
+                return answer
+            if left <= 0 or door.hub.stopping:
+                return await door.read(lambda tx: Waited(done=False, tasks=_ends(tx, ids)))
+            if not watched & ended:
+                await watch.wait(min(left, LOOK_AGAIN_S))
+
+
+def _look(
+    tx: Tx, ids: Sequence[int], waiting: AbstractSet[int], mode: Mode, group: int | None
+) -> tuple[set[int], Waited | None]:
+    """Those of the tasks that have ended, and the answer if that is what was waited for."""
+    found = task_result.standing(tx, sorted(waiting))
+    for task_id in waiting:
+        if task_id not in found or group not in (None, found[task_id][0]):
+            raise NotFound("task", show_task(task_id))
+    ended = {task_id for task_id, (_, state) in found.items() if state in FINAL}
+    done = len(ended) == len(waiting) or (mode is Mode.ANY and bool(ended))
+    return ended, Waited(done=True, tasks=_ends(tx, ids)) if done else None
+
+
+def _ends(tx: Tx, ids: Sequence[int]) -> list[TaskEnd]:
+    found = run_details.ends(tx, sorted(set(ids)))
+    return [_shown(found[task_id]) for task_id in ids if task_id in found]
+
+
+def _shown(end: End) -> TaskEnd:
+    final = end.state in FINAL
+    run = end.run if final else None
+    return TaskEnd(
+        task_id=show_task(end.task_id),
+        state=end.state,
+        final=final,
+        reason=end.reason,
+        run=show_run(end.task_id, run) if run else None,
+        exit_code=end.exit_code if run else None,
+    )
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/v1/tasks/wait",
+        call=wait,
+        who=READERS,
+        summary="Hold the answer until tasks have ended",
+        body=WaitRequest,
+        out=Waited,
+        waits=True,
+    ),
+)

@@ -1,0 +1,301 @@
+"""Tasks over Swarming's API v1: new ones, single ones, lists and counts, cancelling.
+
+The verbs are those of /api/v1; only words and shapes are v1's. A caller bound to a resource group sees the tasks of
+that group only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from myrmidon.model.errors import InvalidRequest, NotFound, Problem
+from myrmidon.model.ids import parse_id, show_run
+from myrmidon.model.states import TaskState
+from myrmidon.model.task_result import TaskResult, TaskRun
+from myrmidon.model.validation import show_value
+from myrmidon.scheduler import cancel as canceling
+from myrmidon.server.api.logs import read_output
+from myrmidon.server.api.tasks import known_tags, visible
+from myrmidon.server.context import Call, Door
+from myrmidon.server.swarming_v1 import messages as v1
+from myrmidon.server.swarming_v1 import render as show
+from myrmidon.server.swarming_v1.encoding import (
+    SHOWN,
+    SORTS,
+    STATE_FILTERS,
+    chosen,
+    id_range,
+    moment,
+    number,
+    tag_terms,
+)
+from myrmidon.server.usecases.bots import cancellable, check_cancel
+from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import task_result
+from myrmidon.store.views import task_search
+from myrmidon.store.views.task_search import Place, Search
+
+LIMIT = 200
+MOST = 1000
+MOST_OUTPUT = 16_384_000
+MOST_IDS = 1000
+
+
+# ---------------------------------------------------------------- one task
+
+
+class ResultQuery(Struct, frozen=True, kw_only=True):
+    include_performance_stats: bool = False
+
+
+class OutputQuery(Struct, frozen=True, kw_only=True):
+    """Which bytes of the output; a length of 0 means as many as one answer may have."""
+
+    offset: int = 0
+    length: int = 0
+
+
+def wanted_id(call: Call) -> tuple[int, int]:
+    """The task that a path names, and the run, if it names one. What is no id is nothing that exists."""
+    try:
+        return parse_id(call.params["task_id"])
+    except InvalidRequest:
+        raise NotFound("task", call.params["task_id"][:40]) from None
+
+
+async def task_result_of(door: Door, call: Call) -> v1.TaskResult:
+    """What became of a task; of one run, where the id is that of a run."""
+    (task_id, run), scope = wanted_id(call), await door.scope(call)
+    stats = call.query.include_performance_stats
+
+    def look(tx: Tx) -> v1.TaskResult:
+        visible(tx, task_id, scope)
+        facts = show.gather(tx, [task_id], stats=stats)
+        if not run:
+            return show.show_result(facts, task_id)
+        one, request = _wanted_run(facts, task_id, run), facts.requests[task_id]
+        return show.show_run_result(facts, one, request.name, request.created_at)
+
+    return await door.read(look)
+
+
+def _wanted_run(facts: show.Facts, task_id: int, number: int) -> TaskRun:
+    for one in facts.runs.get(task_id, ()):
+        if one.run == number:
+            return one
+    raise NotFound("run", show_run(task_id, number))
+
+
+async def task_request_of(door: Door, call: Call) -> v1.TaskRequest:
+    """What was asked for; of a secret only that there is one."""
+    (task_id, _), scope = wanted_id(call), await door.scope(call)
+
+    def look(tx: Tx) -> v1.TaskRequest:
+        visible(tx, task_id, scope)
+        return show.requests(tx, [task_id])[0]
+
+    return await door.read(look)
+
+
+async def task_output(door: Door, call: Call) -> v1.TaskOutput:
+    """What a command wrote, from a byte on. Standard error stands behind standard output once the run has ended.
+
+    While it runs only standard output is shown: a place in the text that was read once must not move.
+    """
+    (task_id, run), scope = wanted_id(call), await door.scope(call)
+    query: OutputQuery = call.query
+    if query.offset < 0 or not 0 <= query.length <= MOST_OUTPUT:
+        shown = f"offset {query.offset}, length {query.length}"
+        told = f"an offset of 0 or more, a length of 0 to {MOST_OUTPUT}"
+        raise InvalidRequest([Problem("offset, length", shown, told, "range")])
+
+    def look(tx: Tx) -> tuple[TaskResult, int, int, bool]:
+        task = visible(tx, task_id, scope)
+        facts = show.gather(tx, [task_id], stats=False)
+        found = _wanted_run(facts, task_id, run) if run else show.counting_run(facts, task)
+        return (task, found.task_id, found.run, not found.live) if found else (task, 0, 0, True)
+
+    task, whose, of_run, ended = await door.read(look)
+    content = b""
+    if of_run:
+        length = query.length or MOST_OUTPUT
+        content = await door.read_log(
+            lambda tx: read_output(tx, whose, of_run, offset=query.offset, length=length, both=ended)
+        )
+    return v1.TaskOutput(output=content.decode("utf-8", "replace"), state=SHOWN[task.state])
+
+
+class CancelBody(Struct, frozen=True, kw_only=True):
+    kill_running: bool | None = None
+
+
+async def cancel_task(door: Door, call: Call) -> v1.CancelResponse:
+    """End a task that waits; kill one that runs only if that was asked for."""
+    (task_id, _), scope = wanted_id(call), await door.scope(call)
+    kill, now = bool(call.body.kill_running), door.now()
+
+    def stop(tx: Tx) -> v1.CancelResponse:
+        visible(tx, task_id, scope)
+        check_cancel(tx, call, task_id)
+        [done] = canceling.cancel(tx, [task_id], now=now, ids=door.ids, kill_running=kill, rules=door.rules)
+        return v1.CancelResponse(ok=done.ok, was_running=done.was_running)
+
+    return await door.write(stop)
+
+
+# ---------------------------------------------------------------- lists
+
+
+class TasksQuery(Struct, frozen=True, kw_only=True):
+    """Filters of tasks. ``start`` and ``end`` bound the time of creation, in seconds since 1970."""
+
+    cursor: str | None = None
+    end: float | None = None
+    include_performance_stats: bool = False
+    limit: int = LIMIT
+    sort: str | None = None
+    start: float | None = None
+    state: str | None = None
+    tags: list[str] = []
+
+
+class CountQuery(Struct, frozen=True, kw_only=True):
+    end: float | None = None
+    start: float | None = None
+    state: str | None = None
+    tags: list[str] = []
+
+
+def checked_limit(limit: int) -> int:
+    if not 1 <= limit <= MOST:
+        raise InvalidRequest([Problem("limit", show_value(limit), f"1 to {MOST}", "range")])
+    return limit
+
+
+async def search_of(door: Door, call: Call, query: Any) -> Search:
+    """What the filters of a list or a count ask for."""
+    low, high = id_range(query.start, query.end)
+    state = chosen(query.state, STATE_FILTERS, "state", "ALL")
+    return Search(
+        group_id=await door.scope(call),
+        states=[str(one) for one in STATE_FILTERS[state]],
+        terms=tag_terms(query.tags),
+        low=low,
+        high=high,
+    )
+
+
+async def _page(door: Door, call: Call, fill: Callable[[Tx, Sequence[int]], Any]) -> tuple[Any, str | None]:
+    """One page of a search, whatever its order, and the cursor to the next."""
+    query: TasksQuery = call.query
+    n, search = checked_limit(query.limit), await search_of(door, call, query)
+    sort = SORTS[chosen(query.sort, SORTS, "sort", "CREATED_TS")]
+    kind = f"v1 tasks {sort}"
+    place = read_cursor(door.keys.cursor, kind, query.cursor) if query.cursor else None
+
+    def look(tx: Tx) -> tuple[Any, str | None]:
+        if sort == "created_at":
+            ids, more = task_search.page(tx, search, n=n, before=int(place) if place else None)
+            return fill(tx, ids), str(more) if more else None
+        after = Place(*map(int, place.split())) if place else task_search.TOP
+        ids, behind = task_search.sorted_page(tx, search, sort, n=n, after=after)
+        return fill(tx, ids), f"{behind.at} {behind.id}" if behind else None
+
+    found, position = await door.read(look)
+    return found, show_cursor(door.keys.cursor, kind, position) if position else None
+
+
+async def list_tasks(door: Door, call: Call) -> v1.TaskList:
+    """Tasks by state, tags and time of creation, in any order that v1 knows."""
+    stats = call.query.include_performance_stats
+    found, cursor = await _page(door, call, lambda tx, ids: show.results(tx, ids, stats=stats))
+    return v1.TaskList(items=found, now=moment(door.now()), cursor=cursor)
+
+
+async def list_requests(door: Door, call: Call) -> v1.TaskRequests:
+    """What was asked for, of the tasks that the same filters find."""
+    found, cursor = await _page(door, call, show.requests)
+    return v1.TaskRequests(items=found, now=moment(door.now()), cursor=cursor)
+
+
+async def count_tasks(door: Door, call: Call) -> v1.TasksCount:
+    """How many tasks the filters find: exactly, and as of now."""
+    query: CountQuery = call.query
+    if query.start is None:
+        raise InvalidRequest([Problem("start", "nothing", "from when on, in seconds since 1970", "missing")])
+    search = await search_of(door, call, query)
+    total = await door.read(lambda tx: task_search.count(tx, search))
+    return v1.TasksCount(count=number(total), now=moment(door.now()))
+
+
+class StatesQuery(Struct, frozen=True, kw_only=True):
+    task_id: list[str] = []
+
+
+async def get_states(door: Door, call: Call) -> v1.TaskStates:
+    """The states of tasks, in the order asked for. One that is not there counts as PENDING, as ever in v1."""
+    asked: list[str] = call.query.task_id
+    if not 1 <= len(asked) <= MOST_IDS:
+        raise InvalidRequest([Problem("task_id", f"{len(asked)} ids", f"1 to {MOST_IDS}", "length")])
+    ids = [parse_id(text, "task_id")[0] for text in asked]
+    scope = await door.scope(call)
+    found = await door.read(lambda tx: task_result.standing(tx, sorted(set(ids))))
+    states = [
+        SHOWN[found[i][1]] if i in found and scope in (None, found[i][0]) else SHOWN[TaskState.READY] for i in ids
+    ]
+    return v1.TaskStates(states=states)
+
+
+async def list_tags(door: Door, call: Call) -> v1.TasksTags:
+    return v1.TasksTags(tasks_tags=show.string_lists(await known_tags(door, call)), ts=moment(door.now()))
+
+
+# ---------------------------------------------------------------- cancelling many
+
+
+class CancelManyBody(Struct, frozen=True, kw_only=True):
+    """All tasks with all these tags, page by page."""
+
+    cursor: str | None = None
+    end: float | None = None
+    kill_running: bool | None = None
+    limit: int | None = None
+    start: float | None = None
+    tags: list[str] | None = None
+
+
+CANCEL_LIMIT = 100
+
+
+async def cancel_tasks(door: Door, call: Call) -> v1.TasksCancelResponse:
+    """End the tasks that carry all these tags and wait; those that run too, if that was asked for.
+
+    It has happened when the answer comes. They are looked for on a reader, so that nobody's writes wait for that; a
+    task that started in between is left alone, unless it was to be killed.
+    """
+    body: CancelManyBody = call.body
+    if not body.tags:
+        told = "at least one tag, so that nobody cancels everything"
+        raise InvalidRequest([Problem("tags", "nothing", told, "missing")])
+    n = checked_limit(CANCEL_LIMIT if body.limit is None else body.limit)
+    low, high = id_range(body.start, body.end)
+    kill, now, scope = bool(body.kill_running), door.now(), await door.scope(call)
+    states = STATE_FILTERS["PENDING_RUNNING" if kill else "PENDING"]
+    wanted = Search(group_id=scope, states=[str(s) for s in states], terms=tag_terms(body.tags), low=low, high=high)
+    before = int(read_cursor(door.keys.cursor, "v1 cancel", body.cursor)) if body.cursor else None
+
+    def look(tx: Tx) -> tuple[list[int], int | None]:
+        ids, more = task_search.page(tx, wanted, n=n, before=before)
+        return cancellable(tx, call, ids), more
+
+    found, more = await door.read(look)
+    if found:
+        stop = partial(canceling.cancel, task_ids=found, kill_running=kill, now=now, ids=door.ids, rules=door.rules)
+        await door.write(stop)
+    cursor = show_cursor(door.keys.cursor, "v1 cancel", str(more)) if more else None
+    return v1.TasksCancelResponse(matched=number(len(found)), now=moment(now), cursor=cursor)

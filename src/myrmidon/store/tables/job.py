@@ -1,0 +1,367 @@
+"""Jobs, their edges and their labels.
+
+The job row is the lock of its graph: whoever feeds children, extends, cancels,
+reruns or may end the job holds it, so the counters on it are exact.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct, structs
+
+from myrmidon.model.errors import BrokenPromise
+from myrmidon.model.ids import Micros
+from myrmidon.model.states import JobState
+from myrmidon.store.engine.db import LostRace, Tx
+from myrmidon.store.engine.sql import Insert, RowUpdate
+from myrmidon.store.tables import outbox
+
+
+class Job(Struct):
+    """A submitted graph.
+
+    ``num_active`` counts tasks that are READY, RUNNING or held, ``num_draining``
+    the unfinished drains that may still change tasks: while either is above zero
+    the job cannot end.
+    """
+
+    id: int
+    resource_group_id: int
+    external_id: str | None
+    name: str
+    routing: str
+    creation_time: Micros
+    state: JobState
+    seq: int
+    max_num_retries: int
+    num_retries: int
+    failure_policy: str
+    staged: int
+    sealed_at: Micros | None
+    blocked_by: int | None
+    error: str | None
+    deadline_at: Micros
+    ended_at: Micros | None
+    alarm_at: Micros | None
+    num_tasks: int
+    num_succeeded: int
+    num_failed: int
+    num_active: int
+    num_draining: int
+    tags: str
+    metadata: str
+
+    @property
+    def view(self) -> str:
+        """The state as graphs know it: running, blocked or finished."""
+        if self.state == JobState.SUCCEEDED:
+            return "finished"
+        if self.blocked_by is not None or self.state in (JobState.FAILED, JobState.CANCELLED):
+            return "blocked"
+        return "running"
+
+
+_COLUMNS = ", ".join(Job.__struct_fields__)
+_JOBS = Insert("jobs", _COLUMNS)
+READ = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id"
+LOCK = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id {{for_update}}"
+
+
+def read(tx: Tx, ids: Sequence[int]) -> dict[int, Job]:
+    return {row[0]: Job(*row) for row in tx.all(READ, ids=ids)}
+
+
+def lock(tx: Tx, ids: Iterable[int | None]) -> dict[int, Job]:
+    """Jobs locked by ascending id, before any of their tasks."""
+    wanted = sorted({i for i in ids if i is not None})
+    return {row[0]: Job(*row) for row in tx.all(LOCK, ids=wanted)} if wanted else {}
+
+
+def insert(tx: Tx, jobs: Sequence[Job], what: str = "running") -> None:
+    """New jobs, with their first event; a staged one is announced when it is flipped in.
+
+    The caller has seen that their external ids are free; LostRace when one was taken meanwhile.
+    """
+    rows = [structs.astuple(job) for job in jobs]
+    if all(job.external_id is None for job in jobs):
+        tx.insert(_JOBS, rows)
+    elif tx.insert_new(_JOBS, rows) != len(rows):
+        raise LostRace("an external id was taken")
+    outbox.write(tx, [_event(job, what, job.creation_time) for job in jobs if not job.staged])
+
+
+def _event(job: Job, what: str, now: Micros) -> tuple[int, int, Micros, str, str, str]:
+    body = outbox.JobBody(job.view, what, job.blocked_by, job.num_retries)
+    return (job.id, job.seq, now, outbox.JOB, job.state, outbox.body_of(body))
+
+
+_SAVE = RowUpdate(
+    "jobs",
+    key="id",
+    sets="""state, seq, num_retries, staged, sealed_at, blocked_by, error, ended_at, alarm_at, num_tasks, num_succeeded,
+        num_failed, num_active, num_draining""",
+    types="bigint, text, int, int, int, bigint, bigint, text, bigint, bigint, int, int, int, int, int",
+)
+
+
+def save(tx: Tx, jobs: Iterable[Job]) -> None:
+    """Write locked jobs' counters and states."""
+    rows = [
+        (j.id, j.state, j.seq, j.num_retries, j.staged, j.sealed_at, j.blocked_by, j.error, j.ended_at, j.alarm_at,
+         j.num_tasks, j.num_succeeded, j.num_failed, j.num_active, j.num_draining)
+        for j in jobs
+    ]  # fmt: skip
+    if rows and tx.update_rows(_SAVE, rows) != len(rows):
+        raise BrokenPromise("a locked job vanished under its writer")
+
+
+def announce(tx: Tx, job: Job, what: str, now: Micros) -> None:
+    """Tell of a change of a locked job; ``save`` it afterwards."""
+    job.seq += 1
+    outbox.write(tx, [_event(job, what, now)])
+
+
+ALARMS = "SELECT id FROM jobs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def alarms(tx: Tx, now: Micros, n: int) -> list[int]:
+    """Jobs that are due: to be retried, past their deadline, or past their retention."""
+    return [row[0] for row in tx.all(ALARMS, now=now, n=n)]
+
+
+BY_EXTERNAL = "SELECT id FROM jobs WHERE resource_group_id = :resource_group AND external_id = :external_id"
+
+
+def by_external(tx: Tx, resource_group_id: int, external_id: str) -> int | None:
+    row = tx.one(BY_EXTERNAL, resource_group=resource_group_id, external_id=external_id)
+    return row[0] if row else None
+
+
+OF_GROUP = "SELECT id FROM jobs WHERE resource_group_id = :resource_group LIMIT :n"
+
+
+def of_group(tx: Tx, resource_group_id: int, n: int) -> list[int]:
+    return [row[0] for row in tx.all(OF_GROUP, resource_group=resource_group_id, n=n)]
+
+
+# ---------------------------------------------------------------- labels
+
+_LABELS = Insert("task_labels", "job_id, label, task_id, definition_hash")
+LABELS = "SELECT label, task_id, definition_hash FROM task_labels WHERE job_id = :job"
+
+
+def insert_labels(tx: Tx, rows: Sequence[tuple[int, str, int, str]]) -> None:
+    tx.insert(_LABELS, rows)
+
+
+def labels(tx: Tx, job_id: int) -> dict[str, tuple[int, str]]:
+    """Task and definition digest of every label of a job."""
+    return {row[0]: (row[1], row[2]) for row in tx.all(LABELS, job=job_id)}
+
+
+# ---------------------------------------------------------------- edges
+
+_EDGES = Insert("task_edges", "parent, child")
+_COMPLETED = Insert("completed_task_edges", "parent, child, run")
+
+
+def insert_edges(tx: Tx, edges: Sequence[tuple[int, int]]) -> None:
+    tx.insert(_EDGES, edges)
+
+
+def complete_edges(tx: Tx, rows: Sequence[tuple[int, int, int | None]]) -> None:
+    """Satisfy edges (parent, child, run); under the job's lock, so each only once."""
+    tx.insert(_COMPLETED, rows)
+
+
+UNSATISFIED = """
+    SELECT e.parent, e.child FROM task_edges e
+      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
+     WHERE e.parent = :parent AND e.child > :after AND c.parent IS NULL
+     ORDER BY e.child LIMIT :n
+"""
+
+
+def unsatisfied(tx: Tx, parent: int, *, after: int, n: int) -> list[int]:
+    """The next n children that do not know yet that this parent is done."""
+    return [row[1] for row in tx.all(UNSATISFIED, parent=parent, after=after, n=n)]
+
+
+UNSATISFIED_OF = """
+    SELECT e.parent, e.child FROM task_edges e
+      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
+     WHERE e.parent {in:parents} AND c.parent IS NULL
+     ORDER BY e.parent, e.child LIMIT :n
+"""
+
+
+def unsatisfied_of(tx: Tx, parents: Sequence[int], n: int) -> list[tuple[int, int]]:
+    """Edges from several parents at once that are not satisfied yet."""
+    return [(row[0], row[1]) for row in tx.all(UNSATISFIED_OF, parents=parents, n=n)]
+
+
+CHILDREN = "SELECT parent, child FROM task_edges WHERE parent {in:ids} ORDER BY parent, child"
+PARENTS = "SELECT parent, child FROM task_edges WHERE child {in:ids} ORDER BY child, parent"
+WAITING_ON = """
+    SELECT e.parent FROM task_edges e
+      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
+     WHERE e.child = :child AND c.parent IS NULL ORDER BY e.parent LIMIT :n
+"""
+COMPLETED_BY = "SELECT parent, child FROM completed_task_edges WHERE parent {in:ids} ORDER BY child, parent"
+REOPEN = "DELETE FROM completed_task_edges WHERE parent {in:ids}"
+
+
+def children(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
+    return [(row[0], row[1]) for row in tx.all(CHILDREN, ids=ids)]
+
+
+def parents(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
+    return [(row[0], row[1]) for row in tx.all(PARENTS, ids=ids)]
+
+
+def waiting_on(tx: Tx, child: int, n: int) -> list[int]:
+    """Parents that still hold a task back."""
+    return [row[0] for row in tx.all(WAITING_ON, child=child, n=n)]
+
+
+def completed_by(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Edges that these parents have satisfied."""
+    return [(row[0], row[1]) for row in tx.all(COMPLETED_BY, ids=ids)]
+
+
+def reopen_edges(tx: Tx, parents: Sequence[int]) -> None:
+    """Unsatisfy every edge of these parents: they will run again. The caller lowers the counters."""
+    tx.run(REOPEN, ids=parents)
+
+
+_INPUT_TASKS = Insert("input_tasks", "job_id, task_id")
+_OUTPUT_TASKS = Insert("output_tasks", "job_id, task_id")
+DROP_OUTPUT = "DELETE FROM output_tasks WHERE job_id = :job AND task_id {in:ids}"
+
+
+def insert_ends(tx: Tx, job_id: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    """Note the tasks without parents and those without children."""
+    tx.insert(_INPUT_TASKS, [(job_id, task) for task in inputs])
+    tx.insert(_OUTPUT_TASKS, [(job_id, task) for task in outputs])
+
+
+def drop_outputs(tx: Tx, job_id: int, ids: Sequence[int]) -> None:
+    """Tasks that an extension gave children are no longer outputs of the job."""
+    tx.run(DROP_OUTPUT, job=job_id, ids=ids)
+
+
+TASK_PAGE = "SELECT id FROM task_results WHERE job_id = :job ORDER BY id LIMIT :n"
+
+
+def some_tasks(tx: Tx, job_id: int, n: int) -> list[int]:
+    return [row[0] for row in tx.all(TASK_PAGE, job=job_id, n=n)]
+
+
+DELETES_OF_TASKS = tuple(
+    f"DELETE FROM {table} WHERE {column} {{in:ids}}"
+    for table, column in (
+        ("completed_task_edges", "parent"),
+        ("completed_task_edges", "child"),
+        ("task_edges", "parent"),
+        ("task_edges", "child"),
+    )
+)
+DELETES = tuple(
+    f"DELETE FROM {table} WHERE {column} = :job"
+    for table, column in (
+        ("input_tasks", "job_id"),
+        ("output_tasks", "job_id"),
+        ("task_labels", "job_id"),
+        ("request_keys", "subject"),
+        ("drains", "job_id"),
+        ("jobs", "id"),
+    )
+)
+
+
+def delete_edges(tx: Tx, task_ids: Sequence[int]) -> None:
+    for text in DELETES_OF_TASKS:
+        tx.run(text, ids=task_ids)
+
+
+def delete(tx: Tx, job_id: int) -> None:
+    """Forget a job whose tasks are gone."""
+    for text in DELETES:
+        tx.run(text, job=job_id)
+
+
+# ---------------------------------------------------------------- resource groups
+
+_GROUPS = Insert("resource_groups", "id, external_id, created_at, deleting")
+GROUP = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE external_id = :external_id"
+GROUP_BY_ID = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE id = :id"
+SHARE_GROUP = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE id = :id {for_share}"
+LOCK_GROUP = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE id = :id {for_update}"
+GROUPS = """
+    SELECT id, external_id, created_at, deleting FROM resource_groups
+     WHERE external_id > :after ORDER BY external_id LIMIT :n
+"""
+MARK_GROUP = "UPDATE resource_groups SET deleting = 1 WHERE id = :id"
+DELETE_GROUP = "DELETE FROM resource_groups WHERE id = :id"
+
+
+class ResourceGroup(Struct, frozen=True):
+    """Who owns jobs and shared values."""
+
+    id: int
+    external_id: str
+    created_at: Micros
+    deleting: int
+
+
+def insert_group(tx: Tx, group: ResourceGroup) -> bool:
+    """A new resource group; False when the name is taken."""
+    return tx.insert_new(_GROUPS, [(group.id, group.external_id, group.created_at, 0)]) == 1
+
+
+def group(tx: Tx, external_id: str) -> ResourceGroup | None:
+    row = tx.one(GROUP, external_id=external_id)
+    return ResourceGroup(*row) if row else None
+
+
+def group_by_id(tx: Tx, group_id: int) -> ResourceGroup | None:
+    row = tx.one(GROUP_BY_ID, id=group_id)
+    return ResourceGroup(*row) if row else None
+
+
+def share_group(tx: Tx, group_id: int) -> ResourceGroup | None:
+    """A group that something is about to enter: whoever deletes it waits until that is in, and sees it."""
+    row = tx.one(SHARE_GROUP, id=group_id)
+    return ResourceGroup(*row) if row else None
+
+
+def lock_group(tx: Tx, group_id: int) -> ResourceGroup | None:
+    row = tx.one(LOCK_GROUP, id=group_id)
+    return ResourceGroup(*row) if row else None
+
+
+def groups(tx: Tx, *, after: str = "", n: int = 200) -> list[ResourceGroup]:
+    return [ResourceGroup(*row) for row in tx.all(GROUPS, after=after, n=n)]
+
+
+GROUP_NAMES = "SELECT id, external_id FROM resource_groups WHERE id {in:ids}"
+
+
+def group_names(tx: Tx, ids: Sequence[int]) -> dict[int, str]:
+    return dict(tx.all(GROUP_NAMES, ids=ids)) if ids else {}
+
+
+def mark_group(tx: Tx, group_id: int) -> None:
+    """From here on nothing new may enter the group."""
+    tx.run(MARK_GROUP, id=group_id)
+
+
+def delete_group(tx: Tx, group_id: int) -> None:
+    tx.run(DELETE_GROUP, id=group_id)
+
+
+GROUPS_OF = "SELECT id, resource_group_id FROM jobs WHERE id {in:ids}"
+
+
+def groups_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
+    """The resource group of each job."""
+    return dict(tx.all(GROUPS_OF, ids=ids)) if ids else {}

@@ -1,0 +1,307 @@
+"""Requests: what somebody asked for, immutable once stored."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_request import NO_COMMAND, is_order
+from myrmidon.store.engine.db import LostRace, Tx
+from myrmidon.store.engine.sql import Insert, RowDelete
+
+
+class RequestRow(Struct, frozen=True, gc=False):
+    """A stored request without its slices."""
+
+    id: int
+    resource_group_id: int
+    external_id: str | None
+    job_id: int | None
+    task_graph_insertion_id: int | None
+    package_name: str | None
+    func_name: str | None
+    language: str | None
+    name: str
+    created_at: Micros
+    authenticated: str
+    user_name: str
+    priority: int
+    service_account: str
+    parent_task_id: int | None
+    parent_run: int | None
+    root_task_id: int | None
+    detached: int
+    retries: int
+    max_num_retries: int
+    max_num_instances: int
+    timeout: Micros | None
+    lease: Micros
+    deadline_at: Micros
+    requires_policy: str
+    routing: str
+    tags: str
+    metadata: str
+
+
+class SliceRow(Struct, frozen=True, gc=False):
+    """One fallback of a request."""
+
+    task_id: int
+    slice: int
+    queue: int
+    expiration: Micros
+    wait_for_capacity: int
+    idempotent: int
+    properties_hash: str
+    properties: str
+
+
+_COLUMNS = ", ".join(RequestRow.__struct_fields__)
+_REQUESTS = Insert("task_requests", _COLUMNS)
+_EXTERNAL = RequestRow.__struct_fields__.index("external_id")
+_SLICE_COLUMNS = ", ".join(SliceRow.__struct_fields__)
+_SLICES = Insert("task_slices", _SLICE_COLUMNS)
+_SECRETS = Insert("secret_bytes", "task_id, secret_bytes")
+_TAGS = Insert("task_tags", "tag, task_id")
+
+
+def insert(tx: Tx, rows: Sequence[tuple[object, ...]]) -> None:
+    """Store requests, given as tuples in the order of ``RequestRow``.
+
+    The caller has seen that their external ids are free; LostRace when one was taken meanwhile.
+    """
+    named = [row for row in rows if row[_EXTERNAL] is not None]
+    tx.insert(_REQUESTS, [row for row in rows if row[_EXTERNAL] is None] if named else rows)
+    if named and tx.insert_new(_REQUESTS, named) != len(named):
+        raise LostRace("an external id was taken")
+
+
+def insert_slices(tx: Tx, rows: Sequence[tuple[object, ...]]) -> None:
+    """Store slices, given as tuples in the order of ``SliceRow``."""
+    tx.insert(_SLICES, rows)
+
+
+def insert_secrets(tx: Tx, rows: Sequence[tuple[int, bytes]]) -> None:
+    tx.insert(_SECRETS, rows)
+
+
+def insert_tags(tx: Tx, rows: Sequence[tuple[str, int]]) -> None:
+    tx.insert(_TAGS, rows)
+
+
+READ = f"SELECT {_COLUMNS} FROM task_requests WHERE id {{in:ids}} ORDER BY id"
+
+
+def read(tx: Tx, ids: Sequence[int]) -> dict[int, RequestRow]:
+    return {row[0]: RequestRow(*row) for row in tx.all(READ, ids=ids)}
+
+
+class Brief(Struct, frozen=True, gc=False):
+    """The little that judging the end of a run needs to know of a request."""
+
+    id: int
+    func_name: str | None
+    retries: int
+    max_num_retries: int
+    max_num_instances: int
+    timeout: Micros | None
+    idempotent: int
+
+
+BRIEF = """
+    SELECT r.id, r.func_name, r.retries, r.max_num_retries, r.max_num_instances, r.timeout,
+           (SELECT MAX(s.idempotent) FROM task_slices s WHERE s.task_id = r.id)
+      FROM task_requests r WHERE r.id {in:ids}
+"""
+
+
+def brief(tx: Tx, ids: Sequence[int]) -> dict[int, Brief]:
+    return {row[0]: Brief(*row) for row in tx.all(BRIEF, ids=ids)}
+
+
+SLICES = f"SELECT {_SLICE_COLUMNS} FROM task_slices WHERE task_id {{in:ids}} ORDER BY task_id, slice"
+
+
+def slices(tx: Tx, ids: Sequence[int]) -> dict[int, list[SliceRow]]:
+    found: dict[int, list[SliceRow]] = {}
+    for row in tx.all(SLICES, ids=ids):
+        found.setdefault(row[0], []).append(SliceRow(*row))
+    return found
+
+
+class Work(Struct, frozen=True, gc=False):
+    """What a bot is told of a task: the request as far as it concerns it, and the slice that it shall run."""
+
+    task_id: int
+    name: str
+    package_name: str | None
+    func_name: str | None
+    language: str | None
+    user_name: str
+    priority: int
+    service_account: str
+    parent_task_id: int | None
+    retries: int
+    lease: Micros
+    deadline_at: Micros
+    slice: int
+    queue: int
+    properties: str
+    metadata: str
+
+
+WORK = """
+    SELECT r.id, r.name, r.package_name, r.func_name, r.language, r.user_name, r.priority, r.service_account,
+           r.parent_task_id, r.retries, r.lease, r.deadline_at, s.slice, s.queue, s.properties, r.metadata
+      FROM task_requests r JOIN task_slices s ON s.task_id = r.id
+     WHERE r.id {in:ids}
+"""
+
+
+def work(tx: Tx, ids: Sequence[int]) -> dict[tuple[int, int], Work]:
+    """What tasks want done, by task and slice."""
+    return {(row[0], row[12]): Work(*row) for row in tx.all(WORK, ids=ids)}
+
+
+ORDERS = """
+    SELECT r.id, r.func_name, s.properties FROM task_requests r JOIN task_slices s ON s.task_id = r.id
+     WHERE r.id {in:ids} AND r.func_name IS NULL AND s.properties LIKE :no_command
+"""
+
+
+def orders(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Those of the tasks that are orders to a bot to end."""
+    found = tx.all(ORDERS, ids=ids, no_command=f"%{NO_COMMAND}%") if ids else []
+    return {row[0] for row in found if is_order(row[1], row[2])}
+
+
+SECRETS = "SELECT task_id, secret_bytes FROM secret_bytes WHERE task_id {in:ids}"
+
+
+def secrets(tx: Tx, ids: Sequence[int]) -> dict[int, bytes]:
+    """Secrets of tasks, for the bot whose claim is being written and for nobody else."""
+    return {row[0]: bytes(row[1]) for row in tx.all(SECRETS, ids=ids)}
+
+
+WITH_SECRET = "SELECT task_id FROM secret_bytes WHERE task_id {in:ids}"
+
+
+def with_secret(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Those of the tasks that have a secret, which stays where it is."""
+    return {row[0] for row in tx.all(WITH_SECRET, ids=ids)}
+
+
+KNOWN = "SELECT id FROM task_requests WHERE id {in:ids}"
+
+
+def known(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Which of these ids are stored already; asked when an earlier commit's outcome is unknown."""
+    return {row[0] for row in tx.all(KNOWN, ids=ids)}
+
+
+NEWEST = "SELECT MAX(id) FROM task_requests"
+
+
+def newest(tx: Tx) -> int:
+    """The greatest id that any task has; 0 when there is none."""
+    row = tx.one(NEWEST)
+    return (row[0] or 0) if row else 0
+
+
+BY_EXTERNAL = """
+    SELECT external_id, id FROM task_requests
+     WHERE resource_group_id = :resource_group AND external_id {in_text:external_ids}
+"""
+
+
+def by_external(tx: Tx, resource_group_id: int, external_ids: Sequence[str]) -> dict[str, int]:
+    return dict(tx.all(BY_EXTERNAL, resource_group=resource_group_id, external_ids=external_ids))
+
+
+CHILDREN = "SELECT id FROM task_requests WHERE parent_task_id = :parent AND id > :after ORDER BY id LIMIT :n"
+
+
+def children(tx: Tx, parent_task_id: int, *, after: int = 0, n: int = 1000) -> list[int]:
+    """Tasks that this task has triggered."""
+    return [row[0] for row in tx.all(CHILDREN, parent=parent_task_id, after=after, n=n)]
+
+
+OF_GROUP = "SELECT id FROM task_requests WHERE resource_group_id = :resource_group LIMIT :n"
+
+
+def of_group(tx: Tx, resource_group_id: int, n: int) -> list[int]:
+    return [row[0] for row in tx.all(OF_GROUP, resource_group=resource_group_id, n=n)]
+
+
+TAGGED = """
+    SELECT task_id FROM task_tags
+     WHERE tag = :tag AND task_id > :after AND task_id <= :until ORDER BY task_id LIMIT :n
+"""
+TAGGED_TOO = "SELECT task_id FROM task_tags WHERE tag = :tag AND task_id {in:ids}"
+
+
+def tagged(tx: Tx, tags: Sequence[str], *, after: int, until: int, n: int) -> tuple[list[int], int | None]:
+    """Tasks that carry all tags, by id, and where to go on; None when there is no more."""
+    page = [row[0] for row in tx.all(TAGGED, tag=tags[0], after=after, until=until, n=n)]
+    cursor = page[-1] if len(page) == n else None
+    for tag in tags[1:]:
+        if page:
+            page = sorted(row[0] for row in tx.all(TAGGED_TOO, tag=tag, ids=page))
+    return page, cursor
+
+
+# ---------------------------------------------------------------- request keys
+
+_KEYS = Insert("request_keys", "resource_group_id, request_key, body_hash, subject, created_at")
+KEYS = """
+    SELECT request_key, body_hash, subject FROM request_keys
+     WHERE resource_group_id = :resource_group AND request_key {in_text:request_keys}
+"""
+
+
+def keys(tx: Tx, resource_group_id: int, request_keys: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """What these request keys stand for: the digest of the body and the task or job that answered it."""
+    found = tx.all(KEYS, resource_group=resource_group_id, request_keys=request_keys)
+    return {row[0]: (row[1], row[2]) for row in found}
+
+
+def insert_keys(tx: Tx, rows: Sequence[tuple[int, str, str, int, Micros]]) -> int:
+    """Remember request keys; fewer than given when another server was faster with one of them."""
+    return tx.insert_new(_KEYS, rows)
+
+
+NO_GROUP = 0
+"""In place of a resource group: the request key of a call that is about none."""
+NO_SUBJECT = 0
+"""What the request key of a call stands for that is about no single task or job."""
+FORGET_KEYS = "DELETE FROM request_keys WHERE subject = :none AND created_at < :before"
+
+
+def forget_keys(tx: Tx, *, before: Micros) -> int:
+    """Delete old request keys that go with no task or job."""
+    return tx.run(FORGET_KEYS, none=NO_SUBJECT, before=before)
+
+
+TAGS_OF = "SELECT id, tags FROM task_requests WHERE id {in:ids}"
+_DELETE_TAGS = RowDelete("task_tags", key="tag, task_id", types="text, bigint")
+DELETES = tuple(
+    f"DELETE FROM {table} WHERE {column} {{in:ids}}"
+    for table, column in (
+        ("request_keys", "subject"),
+        ("secret_bytes", "task_id"),
+        ("task_slices", "task_id"),
+        ("task_requests", "id"),
+    )
+)
+
+
+def tags_of(tx: Tx, ids: Sequence[int]) -> list[tuple[int, str]]:
+    """The tags of each of these tasks, as stored JSON lists."""
+    return [(row[0], row[1]) for row in tx.all(TAGS_OF, ids=ids)]
+
+
+def delete(tx: Tx, ids: Sequence[int], tags: Sequence[tuple[str, int]]) -> None:
+    """Forget requests; ``tags`` are all that they carry, each with its task."""
+    tx.delete_rows(_DELETE_TAGS, tags)
+    for text in DELETES:
+        tx.run(text, ids=ids)

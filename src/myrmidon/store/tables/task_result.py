@@ -1,0 +1,438 @@
+"""Tasks' current states and their runs.
+
+``save`` is the only way a task changes: it bumps the task's seq and writes the
+event of the change in the same transaction, so neither can be forgotten.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from msgspec import structs
+
+from myrmidon.model.errors import BrokenPromise
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_result import PerformanceStats, Startable, TaskResult, TaskRun
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Insert, RowUpdate
+from myrmidon.store.tables import outbox
+
+_COLUMNS = """id, job_id, resource_group_id, state, seq, generation, held, killing, forced, resolves_all,
+    plain, num_parents, num_succeeded_parents, num_children, num_retries, num_reruns, run_number, instance_id,
+    current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at, started_at,
+    completed_at, abandoned_at, modified_at, alarm_at"""
+_ROWS = Insert("task_results", _COLUMNS)
+
+READ = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id"
+LOCK = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id {{for_update}}"
+LOCK_FREE = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id {{skip_locked}}"
+
+
+def read(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
+    return {row[0]: TaskResult(*row) for row in tx.all(READ, ids=ids)}
+
+
+def lock(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
+    """Tasks locked by ascending id; lock their jobs first."""
+    return {row[0]: TaskResult(*row) for row in tx.all(LOCK, ids=ids)}
+
+
+def lock_free(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
+    """Those of the tasks that nobody else is changing right now.
+
+    A claim holds rows of the hot table and must wait for nothing: a cancel holds
+    the task and waits for exactly those rows.
+    """
+    return {row[0]: TaskResult(*row) for row in tx.all(LOCK_FREE, ids=ids)}
+
+
+STARTABLE = """
+    SELECT id, job_id, resource_group_id, state, seq, generation, held, killing, plain, run_number,
+           current_task_slice
+      FROM task_results WHERE id {in:ids} AND state = 'READY' ORDER BY id {skip_locked}
+"""
+
+
+def lock_startable(tx: Tx, ids: Sequence[int]) -> dict[int, Startable]:
+    """The same for tasks that shall start their first run of a turn, with only what that needs."""
+    return {row[0]: Startable(*row) for row in tx.all(STARTABLE, ids=ids)}
+
+
+JOBS_OF = "SELECT id, job_id FROM task_results WHERE id {in:ids} AND job_id IS NOT NULL"
+
+
+def jobs_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
+    """The job of each task that is in one; this never changes, so it is safe to read before locking."""
+    return dict(tx.all(JOBS_OF, ids=ids))
+
+
+STANDING = "SELECT id, resource_group_id, state FROM task_results WHERE id {in:ids}"
+
+
+def standing(tx: Tx, ids: Sequence[int]) -> dict[int, tuple[int, str]]:
+    """The resource group and the state of each task: all that whoever waits for many of them asks for."""
+    return {row[0]: (row[1], row[2]) for row in tx.all(STANDING, ids=ids)}
+
+
+GROUPS_OF = "SELECT id, resource_group_id FROM task_results WHERE id {in:ids}"
+
+
+def groups_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
+    """The resource group of each task."""
+    return dict(tx.all(GROUPS_OF, ids=ids)) if ids else {}
+
+
+def insert(tx: Tx, tasks: Sequence[TaskResult]) -> None:
+    """Bring new tasks into being, with their first event."""
+    for task in tasks:
+        task.seq = 1
+    tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
+    outbox.write(tx, [_event(task) for task in tasks])
+
+
+def insert_staged(tx: Tx, tasks: Sequence[TaskResult]) -> None:
+    """Tasks of a job that is not there yet: nobody hears of them before it is flipped in."""
+    tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
+
+
+def _event(t: TaskResult | Startable) -> tuple[int, int, Micros, str, str, str]:
+    body = _body(t.generation, t.reason, t.job_id, t.run_number, t.bot_id, t.current_task_slice, t.held, t.killing)
+    return (t.id, t.seq, t.modified_at, outbox.TASK, t.state, body)
+
+
+@lru_cache(maxsize=4096)
+def _body(*told: Any) -> str:
+    """Many tasks of a moment tell the same."""
+    return outbox.body_of(outbox.TaskBody(*told))
+
+
+_SAVE = RowUpdate(
+    "task_results",
+    key="id, seq",
+    sets="""state, generation, held, killing, forced, num_succeeded_parents, num_children, num_retries,
+        num_reruns, run_number, instance_id, current_task_slice, bot_id, reason, deduped_from, deduped_run,
+        cost_saved_usd, ready_at, started_at, completed_at, abandoned_at, modified_at, alarm_at, seq = seq + 1""",
+    types="""bigint, int, text, int, int, int, int, int, int, int, int, int, int, int, text, text, bigint, int,
+        double, bigint, bigint, bigint, bigint, bigint, bigint""",
+)
+
+
+def save(tx: Tx, tasks: Iterable[TaskResult], now: Micros) -> None:
+    """Write changed tasks, one event each.
+
+    The caller has them locked; that a row is not as it was read means the lock
+    did not hold, and nothing of the transaction may stand.
+    """
+    rows = []
+    events = []
+    for t in tasks:
+        t.modified_at = now
+        rows.append(
+            (t.id, t.seq, t.state, t.generation, t.held, t.killing, t.forced, t.num_succeeded_parents,
+             t.num_children, t.num_retries, t.num_reruns, t.run_number, t.instance_id, t.current_task_slice,
+             t.bot_id, t.reason, t.deduped_from, t.deduped_run, t.cost_saved_usd, t.ready_at, t.started_at,
+             t.completed_at, t.abandoned_at, t.modified_at, t.alarm_at)
+        )  # fmt: skip
+        t.seq += 1
+        events.append(_event(t))
+    if not rows:
+        return
+    if tx.update_rows(_SAVE, rows) != len(rows):
+        raise BrokenPromise(f"a locked task changed under its writer: {[row[:2] for row in rows][:10]}")
+    outbox.write(tx, events)
+
+
+# A claim and an end change many tasks in the same way: one statement for all of them, whatever else they carry.
+BEGIN = """
+    UPDATE task_results
+       SET state = 'RUNNING', seq = seq + 1, reason = '', run_number = :run, bot_id = :bot, started_at = :now,
+           modified_at = :now
+     WHERE id {in:ids} AND state = 'READY'
+"""
+
+
+def begin(tx: Tx, tasks: Sequence[TaskResult | Startable], now: Micros) -> None:
+    """Write READY tasks of which a run has just been started on one bot."""
+    by_run: dict[tuple[int, str | None], list[TaskResult | Startable]] = {}
+    for task in tasks:
+        by_run.setdefault((task.run_number, task.bot_id), []).append(task)
+    for (run, bot), group in by_run.items():
+        _write_alike(tx, BEGIN, group, now, {"run": run, "bot": bot})
+
+
+CLOSE = """
+    UPDATE task_results
+       SET state = :state, seq = seq + 1, reason = :reason, held = 0, killing = 0, instance_id = :instance,
+           num_retries = :retries, num_reruns = :reruns, completed_at = :now, abandoned_at = :abandoned,
+           modified_at = :now, alarm_at = :alarm
+     WHERE id {in:ids} AND state = 'RUNNING'
+"""
+
+
+def close(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
+    """Write RUNNING tasks that have just ended and in which nothing else has changed."""
+    alike: dict[tuple[object, ...], list[TaskResult]] = {}
+    for t in tasks:
+        key = (t.state, t.reason, t.instance_id, t.num_retries, t.num_reruns, t.abandoned_at, t.alarm_at)
+        alike.setdefault(key, []).append(t)
+    names = ("state", "reason", "instance", "retries", "reruns", "abandoned", "alarm")
+    for values, group in alike.items():
+        _write_alike(tx, CLOSE, group, now, dict(zip(names, values, strict=True)))
+
+
+def _write_alike(
+    tx: Tx, text: str, tasks: Sequence[TaskResult | Startable], now: Micros, params: dict[str, object]
+) -> None:
+    events = []
+    for task in tasks:
+        task.modified_at = now
+        task.seq += 1
+        events.append(_event(task))
+    if tx.run(text, ids=[task.id for task in tasks], now=now, **params) != len(tasks):
+        raise BrokenPromise(f"a locked task changed under its writer: {[task.id for task in tasks][:10]}")
+    outbox.write(tx, events)
+
+
+FEED = """
+    UPDATE task_results SET num_succeeded_parents = num_succeeded_parents + :n WHERE id {in:ids}
+"""
+
+
+def feed(tx: Tx, ids: Sequence[int], n: int) -> None:
+    """Count n more satisfied edges into each of these locked children; not a state change."""
+    tx.run(FEED, ids=ids, n=n)
+
+
+COUNT_CHILD = "UPDATE task_results SET num_children = num_children + :n WHERE id = :id"
+
+
+def count_children(tx: Tx, task_id: int, n: int) -> None:
+    """Note that a locked running task has triggered n more tasks."""
+    tx.run(COUNT_CHILD, id=task_id, n=n)
+
+
+NOW_READY = f"""
+    SELECT {_COLUMNS} FROM task_results
+     WHERE id {{in:ids}} AND state = 'WAITING' AND held = 0
+       AND (forced = 1 OR num_succeeded_parents >= num_parents)
+     ORDER BY id
+"""
+
+
+def now_ready(tx: Tx, ids: Sequence[int]) -> list[TaskResult]:
+    """Those of the fed children that nothing holds back any more."""
+    return [TaskResult(*row) for row in tx.all(NOW_READY, ids=ids)]
+
+
+WAITS_FOR_JOB = """
+    SELECT id FROM task_results
+     WHERE job_id = :job AND state = 'WAITING' AND held = 0 AND (forced = 1 OR num_succeeded_parents >= num_parents)
+       AND id <> :but
+     LIMIT 1
+"""
+
+
+def waits_for_job(tx: Tx, job_id: int, *, but: int) -> bool:
+    """Whether another task of an ended job waits for nothing but the job."""
+    return tx.one(WAITS_FOR_JOB, job=job_id, but=but) is not None
+
+
+OF_JOB = f"""
+    SELECT {_COLUMNS} FROM task_results WHERE job_id = :job AND id > :after ORDER BY id LIMIT :n {{for_update}}
+"""
+
+
+def lock_of_job(tx: Tx, job_id: int, *, after: int, n: int) -> list[TaskResult]:
+    """The next n tasks of a locked job."""
+    return [TaskResult(*row) for row in tx.all(OF_JOB, job=job_id, after=after, n=n)]
+
+
+ALARMS = "SELECT id FROM task_results WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def alarms(tx: Tx, now: Micros, n: int) -> list[int]:
+    """Tasks past their deadline, or past their retention when they have ended."""
+    return [row[0] for row in tx.all(ALARMS, now=now, n=n)]
+
+
+POSTPONE = "UPDATE task_results SET alarm_at = :alarm WHERE id = :id"
+
+
+def postpone(tx: Tx, task_id: int, alarm_at: Micros) -> None:
+    """Look at a staged task later. Nobody has heard of it, so nobody hears of this."""
+    tx.run(POSTPONE, id=task_id, alarm=alarm_at)
+
+
+CANCELED_BY_USER = """
+    SELECT COUNT(*) FROM task_results WHERE job_id = :job AND state IN ('CANCELED', 'KILLED') AND reason = 'canceled'
+"""
+
+
+def canceled_by_user(tx: Tx, job_id: int) -> bool:
+    """Somebody took a task out of this job, so running the rest again cannot complete it."""
+    row = tx.one(CANCELED_BY_USER, job=job_id)
+    return bool(row and row[0])
+
+
+UNFINISHED_OF_GROUP = """
+    SELECT r.id FROM task_requests q JOIN task_results r ON r.id = q.id
+     WHERE q.resource_group_id = :resource_group AND r.state IN ('WAITING', 'READY', 'RUNNING') LIMIT 1
+"""
+
+
+def unfinished_of_group(tx: Tx, resource_group_id: int) -> int | None:
+    """Some task of the group that has not ended."""
+    row = tx.one(UNFINISHED_OF_GROUP, resource_group=resource_group_id)
+    return row[0] if row else None
+
+
+# ---------------------------------------------------------------- runs
+
+_JUDGED_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
+    soft_at, alarm_at, exit_code, duration"""
+_RUN_COLUMNS = f"""{_JUDGED_COLUMNS}, instance, generation, slice, nonce, resource_group_id, modified_at, evidence,
+    cost_usd, stdout_size, stderr_size, outputs_ref"""
+_RUNS = Insert("task_runs", f"{_RUN_COLUMNS}, bot_version, bot_dimensions, idle_since")
+
+
+def insert_runs(
+    tx: Tx, runs: Sequence[TaskRun], *, bot_version: str, bot_dimensions: str, idle_since: Micros | None
+) -> None:
+    """New runs, with what the bot that got them is like now, and since when it was idle."""
+    tx.insert(_RUNS, [(*structs.astuple(run), bot_version, bot_dimensions, idle_since) for run in runs])
+
+
+RUNS = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
+
+
+def runs_of(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
+    """Every run of these tasks, oldest first."""
+    return [TaskRun(*row) for row in tx.all(RUNS, task_ids=task_ids)]
+
+
+JUDGED = f"SELECT {_JUDGED_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
+
+
+def judged_runs(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
+    """The same with only what a report asks for; reports read a lot of them."""
+    return [TaskRun(*row) for row in tx.all(JUDGED, task_ids=task_ids)]
+
+
+# Whose they are is looked at here: a database might else read all that the bot ever ran.
+GOING_ON = """
+    SELECT r.task_id, r.run, r.token_hash, r.bot_id FROM task_runs r JOIN task_results t ON t.id = r.task_id
+     WHERE r.task_id {in:task_ids} AND r.ended_at IS NULL AND t.killing = 0
+"""
+
+
+def going_on(tx: Tx, task_ids: Sequence[int], bot_id: str) -> dict[tuple[int, int], str]:
+    """The hash of the token of each live run that a bot has of these tasks, unless the task is to stop."""
+    found = tx.all(GOING_ON, task_ids=task_ids)
+    return {(task_id, run): hashed for task_id, run, hashed, bot in found if bot == bot_id}
+
+
+RUNS_OF_BOT = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"
+
+
+def live_runs_of_bot(tx: Tx, bot_id: str) -> list[TaskRun]:
+    """What the bot should be working on."""
+    return [TaskRun(*row) for row in tx.all(RUNS_OF_BOT, bot=bot_id)]
+
+
+RUN_ALARMS = "SELECT task_id, run FROM task_runs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def run_alarms(tx: Tx, now: Micros, n: int) -> list[tuple[int, int]]:
+    """Runs whose start, soft timeout or lease is due for a look."""
+    return [(row[0], row[1]) for row in tx.all(RUN_ALARMS, now=now, n=n)]
+
+
+_SAVE_RUNS = RowUpdate(
+    "task_runs",
+    key="task_id, run",
+    sets="""state, reason, evidence, started_at, modified_at, ended_at, soft_at, alarm_at, exit_code, duration,
+        cost_usd, stdout_size, stderr_size, outputs_ref, session""",
+    where="ended_at IS NULL",
+    types="""bigint, int, text, text, text, bigint, bigint, bigint, bigint, bigint, bigint, double, double, bigint,
+        bigint, text, bigint""",
+)
+
+
+def save_runs(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
+    """Write changed live runs; an ended run never changes again."""
+    rows = []
+    for r in runs:
+        r.modified_at = now
+        if r.ended_at is not None:
+            r.alarm_at = None
+        rows.append(
+            (r.task_id, r.run, r.state, r.reason, r.evidence, r.started_at, r.modified_at, r.ended_at, r.soft_at,
+             r.alarm_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session)
+        )  # fmt: skip
+    if rows and tx.update_rows(_SAVE_RUNS, rows) != len(rows):
+        raise BrokenPromise(f"a live run had already ended: {[row[:2] for row in rows][:10]}")
+
+
+RUNNING_BY_GROUP = """
+    SELECT resource_group_id, COUNT(*) FROM task_runs WHERE alarm_at IS NOT NULL GROUP BY resource_group_id
+"""
+
+
+def running_by_group(tx: Tx) -> dict[int, int]:
+    """How much each resource group is running now."""
+    return dict(tx.all(RUNNING_BY_GROUP))
+
+
+_STATS = Insert(
+    "performance_stats",
+    """task_id, run, bot_overhead, cache_trim, package_installation, named_caches_install, named_caches_uninstall,
+    cleanup, isolated_download, isolated_upload""",
+)
+
+
+def insert_stats(tx: Tx, stats: Sequence[tuple[int, int, PerformanceStats]]) -> None:
+    tx.insert_new(
+        _STATS,
+        [(task_id, run, *structs.astuple(given)) for task_id, run, given in stats],
+    )
+
+
+# ---------------------------------------------------------------- donors
+
+_DONORS = Insert("task_donors", "dedupe_key, task_id, run, created_at")
+
+
+def add_donors(tx: Tx, rows: Sequence[tuple[str, int, int, Micros]]) -> None:
+    """Let succeeded idempotent tasks answer equal ones to come."""
+    tx.insert_new(_DONORS, rows)
+
+
+DONORS = """
+    SELECT d.dedupe_key, d.task_id, r.run, r.cost_usd
+      FROM task_donors d JOIN task_results t ON t.id = d.task_id AND t.state = 'SUCCEEDED'
+      JOIN task_runs r ON r.task_id = t.id AND r.run = t.instance_id
+     WHERE d.dedupe_key {in_text:keys} AND d.created_at > :since
+     ORDER BY d.task_id
+"""
+
+
+def donors(tx: Tx, keys: Sequence[str], since: Micros) -> dict[str, tuple[int, int, float]]:
+    """The newest donor of each key: task, run and what it cost. One that runs again has no answer to give."""
+    return {row[0]: (row[1], row[2], row[3]) for row in tx.all(DONORS, keys=keys, since=since)}
+
+
+DELETES = tuple(
+    f"DELETE FROM {table} WHERE {column} {{in:ids}}"
+    for table, column in (
+        ("task_to_run", "task_id"),
+        ("task_donors", "task_id"),
+        ("performance_stats", "task_id"),
+        ("task_runs", "task_id"),
+        ("task_results", "id"),
+    )
+)
+
+
+def delete(tx: Tx, ids: Sequence[int]) -> None:
+    for text in DELETES:
+        tx.run(text, ids=ids)

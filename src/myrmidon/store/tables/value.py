@@ -1,0 +1,313 @@
+"""Values of jobs, shared values and who references them.
+
+A shared value exists exactly while something references it. Its row is locked
+before its references change, so that the last of two simultaneous unrefs sees
+that it is the last.
+"""
+
+from collections.abc import Sequence
+
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_request import Payload
+from myrmidon.model.value import SharedValue, Value
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Insert, RowUpdate
+
+_VALUES = Insert('"values"', "id, task_graph_data_id, owner_job_id, type, payload, digest, size")
+_INPUTS = Insert("task_inputs", "task_id, position, type, value_id, shared_value_id")
+_OUTPUTS = Insert("task_outputs", "task_id, position, type, value_id, shared_value_id")
+
+VALUE = "VALUE"
+SHARED = "SHARED_VALUE"
+
+
+def insert(tx: Tx, rows: Sequence[tuple[int, int, int, str, bytes | None, str | None, int | None]]) -> None:
+    """Values (id, graph data id, job, type, payload, digest, size); size is empty until they are produced."""
+    tx.insert(_VALUES, rows)
+
+
+def insert_inputs(tx: Tx, rows: Sequence[tuple[int, int, str, int | None, int | None]]) -> None:
+    tx.insert(_INPUTS, rows)
+
+
+def insert_outputs(tx: Tx, rows: Sequence[tuple[int, int, str, int | None, int | None]]) -> None:
+    tx.insert(_OUTPUTS, rows)
+
+
+LAST_DATA_ID = 'SELECT COALESCE(MAX(task_graph_data_id), -1) FROM "values" WHERE owner_job_id = :job'
+
+
+def last_data_id(tx: Tx, job_id: int) -> int:
+    """The highest number given to a value of this job; -1 when it has none."""
+    row = tx.one(LAST_DATA_ID, job=job_id)
+    return int(row[0]) if row else -1
+
+
+INPUTS = """
+    SELECT i.task_id, i.position, i.type, v.id, v.type, v.payload, v.digest, v.size
+      FROM task_inputs i JOIN "values" v ON v.id = i.value_id
+     WHERE i.task_id {in:ids} AND i.type = 'VALUE'
+"""
+SHARED_INPUTS = """
+    SELECT i.task_id, i.position, i.type, v.id, v.type, v.payload, v.digest, v.size
+      FROM task_inputs i JOIN shared_values v ON v.id = i.shared_value_id
+     WHERE i.task_id {in:ids} AND i.type = 'SHARED_VALUE'
+"""
+
+
+def inputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[Value]]:
+    """What each task is given, in position order."""
+    rows = sorted(tx.all(INPUTS, ids=task_ids) + tx.all(SHARED_INPUTS, ids=task_ids), key=lambda row: row[:2])
+    found: dict[int, list[Value]] = {}
+    for task_id, _position, _kind, value_id, kind, payload, digest, size in rows:
+        held = bytes(payload) if payload is not None else None
+        found.setdefault(task_id, []).append(Value(value_id, kind, held, digest, size))
+    return found
+
+
+READS_SHARED = "SELECT DISTINCT task_id FROM task_inputs WHERE task_id {in:ids} AND type = 'SHARED_VALUE'"
+
+
+def reads_shared(tx: Tx, task_ids: Sequence[int]) -> set[int]:
+    """Those of the tasks that read a shared value, so that where they run may matter."""
+    return {row[0] for row in tx.all(READS_SHARED, ids=task_ids)} if task_ids else set()
+
+
+UNWRITTEN = """
+    SELECT i.position FROM task_inputs i LEFT JOIN "values" v ON v.id = i.value_id
+     WHERE i.task_id = :task
+       AND ((i.type = 'VALUE' AND v.size IS NULL) OR (i.type = 'SHARED_VALUE' AND i.shared_value_id IS NULL))
+     LIMIT 1
+"""
+
+
+def lacks_input(tx: Tx, task_id: int) -> bool:
+    """Some input of the task has not been produced."""
+    return tx.one(UNWRITTEN, task=task_id) is not None
+
+
+OUTPUTS = """
+    SELECT o.task_id, o.position, o.type, o.value_id, o.shared_value_id, v.type
+      FROM task_outputs o JOIN "values" v ON v.id = o.value_id
+     WHERE o.task_id {in:ids} ORDER BY o.task_id, o.position
+"""
+
+
+def outputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[tuple[str, int, int | None, str]]]:
+    """Each task's output positions: kind, value, shared value when produced, type string."""
+    found: dict[int, list[tuple[str, int, int | None, str]]] = {}
+    for row in tx.all(OUTPUTS, ids=task_ids):
+        found.setdefault(row[0], []).append((row[2], row[3], row[4], row[5]))
+    return found
+
+
+READ = 'SELECT id, type, payload, digest, size FROM "values" WHERE id {in:ids} ORDER BY id'
+
+
+def read(tx: Tx, ids: Sequence[int]) -> dict[int, Value]:
+    return {
+        row[0]: Value(row[0], row[1], bytes(row[2]) if row[2] is not None else None, row[3], row[4])
+        for row in tx.all(READ, ids=ids)
+    }
+
+
+WRITE = 'UPDATE "values" SET payload = :payload, digest = :digest, size = :size WHERE id = :id AND size IS NULL'
+
+
+def write(tx: Tx, value_id: int, payload: Payload) -> bool:
+    """Give a value its bytes, once; False when it already has them."""
+    return tx.run(WRITE, id=value_id, payload=payload.inline, digest=payload.digest, size=payload.size) == 1
+
+
+ERASE = """
+    UPDATE "values" SET payload = NULL, digest = NULL, size = NULL WHERE id {in:ids}
+"""
+_LINK = RowUpdate("task_outputs", key="task_id, position", sets="shared_value_id", types="bigint, int, bigint")
+_LINK_INPUTS = RowUpdate("task_inputs", key="task_id, position", sets="shared_value_id", types="bigint, int, bigint")
+
+
+def erase(tx: Tx, value_ids: Sequence[int]) -> None:
+    """Take back what a task has produced, because it will run again."""
+    tx.run(ERASE, ids=value_ids)
+
+
+def link_output(tx: Tx, task_id: int, position: int, shared_value_id: int | None) -> None:
+    """Say which shared value an output position has produced."""
+    tx.update_rows(_LINK, [(task_id, position, shared_value_id)])
+
+
+INPUTS_OF = """
+    SELECT i.task_id, i.position FROM task_edges e JOIN task_inputs i ON i.task_id = e.child
+     WHERE e.parent = :producer AND i.value_id = :value
+"""
+
+
+def link_consumers(tx: Tx, producer: int, value_id: int, shared_value_id: int | None) -> None:
+    """Point the inputs fed by a shared output to the shared value that was produced."""
+    rows = [
+        (task, position, shared_value_id) for task, position in tx.all(INPUTS_OF, producer=producer, value=value_id)
+    ]
+    tx.update_rows(_LINK_INPUTS, rows)
+
+
+# ---------------------------------------------------------------- shared values
+
+_SHARED = Insert("shared_values", "id, task_graph_data_id, type, payload, digest, size, created_at")
+_GROUP_REFS = Insert("resource_group_to_shared_value_ref", "id, resource_group_id")
+_JOB_REFS = Insert("job_to_shared_value_ref", "id, job_id")
+_LOCALITIES = Insert("shared_value_localities", "id, address")
+
+
+def insert_shared(tx: Tx, rows: Sequence[tuple[int, int, str, Payload, Micros]]) -> None:
+    tx.insert(_SHARED, [(i, g, t, p.inline, p.digest, p.size, at) for i, g, t, p, at in rows])
+
+
+LOCK_SHARED = "SELECT id, type, payload, digest, size FROM shared_values WHERE id {in:ids} ORDER BY id {for_update}"
+READ_SHARED = "SELECT id, type, payload, digest, size FROM shared_values WHERE id {in:ids} ORDER BY id"
+
+
+def _shared(row: tuple[int, str, bytes | None, str | None, int]) -> SharedValue:
+    return SharedValue(row[0], row[1], bytes(row[2]) if row[2] is not None else None, row[3], row[4])
+
+
+def lock_shared(tx: Tx, ids: Sequence[int]) -> dict[int, SharedValue]:
+    """Shared values locked by ascending id, behind jobs and tasks."""
+    return {row[0]: _shared(row) for row in tx.all(LOCK_SHARED, ids=ids)}
+
+
+def read_shared(tx: Tx, ids: Sequence[int]) -> dict[int, SharedValue]:
+    return {row[0]: _shared(row) for row in tx.all(READ_SHARED, ids=ids)}
+
+
+HELD_BY_GROUP = """
+    SELECT id FROM resource_group_to_shared_value_ref WHERE id {in:ids} AND resource_group_id = :owner
+"""
+HELD_BY_JOB = "SELECT id FROM job_to_shared_value_ref WHERE id {in:ids} AND job_id = :owner"
+HELD_IN_GROUP = """
+    SELECT f.id FROM job_to_shared_value_ref f JOIN jobs j ON j.id = f.job_id
+     WHERE f.id {in:ids} AND j.resource_group_id = :owner
+"""
+LIST_OF_GROUP = """
+    SELECT id FROM resource_group_to_shared_value_ref
+     WHERE resource_group_id = :owner AND id > :after ORDER BY id LIMIT :n
+"""
+LIST_OF_JOB = "SELECT id FROM job_to_shared_value_ref WHERE job_id = :owner AND id > :after ORDER BY id LIMIT :n"
+
+
+def held_by_group(tx: Tx, ids: Sequence[int], group_id: int) -> set[int]:
+    return {row[0] for row in tx.all(HELD_BY_GROUP, ids=ids, owner=group_id)}
+
+
+def held_by_job(tx: Tx, ids: Sequence[int], job_id: int) -> set[int]:
+    return {row[0] for row in tx.all(HELD_BY_JOB, ids=ids, owner=job_id)}
+
+
+def held_in_group(tx: Tx, ids: Sequence[int], group_id: int) -> set[int]:
+    """Values that some job of the group references."""
+    return {row[0] for row in tx.all(HELD_IN_GROUP, ids=ids, owner=group_id)}
+
+
+def of_group(tx: Tx, group_id: int, *, after: int = 0, n: int = 1000) -> list[int]:
+    return [row[0] for row in tx.all(LIST_OF_GROUP, owner=group_id, after=after, n=n)]
+
+
+def of_job(tx: Tx, job_id: int, *, after: int = 0, n: int = 1000) -> list[int]:
+    return [row[0] for row in tx.all(LIST_OF_JOB, owner=job_id, after=after, n=n)]
+
+
+def ref_by_group(tx: Tx, ids: Sequence[int], group_id: int) -> int:
+    """Add references of a group to locked values; repeating one changes nothing."""
+    return tx.insert_new(_GROUP_REFS, [(i, group_id) for i in ids])
+
+
+def ref_by_job(tx: Tx, ids: Sequence[int], job_id: int) -> int:
+    return tx.insert_new(_JOB_REFS, [(i, job_id) for i in ids])
+
+
+UNREF_GROUP = "DELETE FROM resource_group_to_shared_value_ref WHERE id {in:ids} AND resource_group_id = :owner"
+UNREF_JOB = "DELETE FROM job_to_shared_value_ref WHERE id {in:ids} AND job_id = :owner"
+UNREFERENCED = """
+    SELECT v.id FROM shared_values v
+     WHERE v.id {in:ids}
+       AND NOT EXISTS (SELECT 1 FROM resource_group_to_shared_value_ref g WHERE g.id = v.id)
+       AND NOT EXISTS (SELECT 1 FROM job_to_shared_value_ref j WHERE j.id = v.id)
+"""
+DELETE_SHARED = "DELETE FROM shared_values WHERE id {in:ids}"
+DELETE_LOCALITIES = "DELETE FROM shared_value_localities WHERE id {in:ids}"
+
+
+def unref_by_group(tx: Tx, ids: Sequence[int], group_id: int) -> int:
+    return tx.run(UNREF_GROUP, ids=ids, owner=group_id)
+
+
+def unref_by_job(tx: Tx, ids: Sequence[int], job_id: int) -> int:
+    return tx.run(UNREF_JOB, ids=ids, owner=job_id)
+
+
+def delete_unreferenced(tx: Tx, ids: Sequence[int]) -> list[int]:
+    """Of these locked values, remove those that nothing references any more."""
+    gone = [row[0] for row in tx.all(UNREFERENCED, ids=ids)]
+    if gone:
+        tx.run(DELETE_LOCALITIES, ids=gone)
+        tx.run(DELETE_SHARED, ids=gone)
+    return gone
+
+
+ADDRESSES = "SELECT id, address FROM shared_value_localities WHERE id {in:ids} ORDER BY id, address"
+LOCAL_TASKS = """
+    SELECT DISTINCT i.task_id FROM task_inputs i JOIN shared_value_localities l ON l.id = i.shared_value_id
+     WHERE i.task_id {in:ids} AND i.type = 'SHARED_VALUE' AND l.address = :address
+"""
+DROP_LOCALITY = "DELETE FROM shared_value_localities WHERE id = :id AND address = :address"
+
+
+def add_localities(tx: Tx, rows: Sequence[tuple[int, str]]) -> int:
+    """Note at which addresses the data of shared values lies."""
+    return tx.insert_new(_LOCALITIES, rows)
+
+
+def drop_locality(tx: Tx, value_id: int, address: str) -> bool:
+    return tx.run(DROP_LOCALITY, id=value_id, address=address) == 1
+
+
+def localities(tx: Tx, ids: Sequence[int]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for value_id, address in tx.all(ADDRESSES, ids=ids):
+        found.setdefault(value_id, []).append(address)
+    return found
+
+
+def local_tasks(tx: Tx, task_ids: Sequence[int], address: str) -> set[int]:
+    """Those of the tasks that read a shared value which lies at this address."""
+    return {row[0] for row in tx.all(LOCAL_TASKS, ids=task_ids, address=address)}
+
+
+DELETES = (
+    "DELETE FROM task_inputs WHERE task_id {in:ids}",
+    "DELETE FROM task_outputs WHERE task_id {in:ids}",
+)
+DELETE_VALUES = 'DELETE FROM "values" WHERE owner_job_id = :job'
+
+
+def delete_of_tasks(tx: Tx, task_ids: Sequence[int]) -> None:
+    for text in DELETES:
+        tx.run(text, ids=task_ids)
+
+
+def delete_of_job(tx: Tx, job_id: int) -> None:
+    tx.run(DELETE_VALUES, job=job_id)
+
+
+LINKED = """
+    SELECT r.id FROM task_results r JOIN task_outputs o ON o.task_id = r.id
+     WHERE r.job_id = :job AND o.shared_value_id = :shared LIMIT 1
+"""
+LINKED_INPUT = """
+    SELECT r.id FROM task_results r JOIN task_inputs i ON i.task_id = r.id
+     WHERE r.job_id = :job AND i.shared_value_id = :shared LIMIT 1
+"""
+
+
+def linked(tx: Tx, job_id: int, shared_value_id: int) -> bool:
+    """Some input or output of the job still names the shared value."""
+    return any(tx.one(text, job=job_id, shared=shared_value_id) is not None for text in (LINKED, LINKED_INPUT))

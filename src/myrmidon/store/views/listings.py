@@ -1,0 +1,368 @@
+"""Lists for people: tasks, bots and queues by what they are like, page by page, and the numbers behind the metrics.
+
+The only file whose statements are put together while the server runs, from the closed set of conditions below;
+what varies is always a parameter. A page is found by key, never by counting rows, so new rows do not shift it. A
+search that finds little looks at a bounded number of tasks and returns a cursor to go on from: no list can
+occupy a reader for long, whatever is asked.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from myrmidon.model.ids import EPOCH_MS, RUN_CAP, Micros
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.views import next_due
+
+LOOKED_AT = 20_000
+"""Tasks that one page looks at, at most."""
+ALL_IDS = (1 << 63) - 1
+
+
+class TaskFilter(Struct, frozen=True, kw_only=True):
+    """What tasks to list; None and empty lists ask for nothing. Ids are those of the first and last moment."""
+
+    group_id: int | None = None
+    states: list[str] = []
+    tags: list[str] = []
+    name: str | None = None
+    bot_id: str | None = None
+    from_id: int = 0
+    until_id: int = ALL_IDS
+
+
+class TaskLine(Struct, frozen=True):
+    """A task as a list shows it."""
+
+    id: int
+    resource_group_id: int
+    state: str
+    name: str
+    user_name: str
+    priority: int
+    tags: str
+    created_at: Micros
+    started_at: Micros | None
+    completed_at: Micros | None
+    modified_at: Micros
+    bot_id: str | None
+    run_number: int
+    reason: str
+    deduped_from: int | None
+    killing: int
+
+
+_TASK_LINE = """t.id, t.resource_group_id, t.state, r.name, r.user_name, r.priority, r.tags, r.created_at, t.started_at,
+    t.completed_at, t.modified_at, t.bot_id, t.run_number, t.reason, t.deduped_from, t.killing"""
+_CONDITIONS = {
+    "group_id": "t.resource_group_id = :group_id",
+    "states": "t.state {in_text:states}",
+    "name": "r.name = :name",
+    "bot_id": "t.bot_id = :bot_id",
+}
+# How far a page may look: the id that lies LOOKED_AT tasks behind its start.
+FLOOR_OF_TASKS = "SELECT id FROM task_results WHERE id < :before ORDER BY id DESC LIMIT 1 OFFSET :most"
+CEILING_OF_TASKS = "SELECT id FROM task_results WHERE id > :after ORDER BY id LIMIT 1 OFFSET :most"
+FLOOR_OF_TAG = """
+    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id < :before ORDER BY task_id DESC LIMIT 1 OFFSET :most
+"""
+CEILING_OF_TAG = """
+    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id > :after ORDER BY task_id LIMIT 1 OFFSET :most
+"""
+
+
+def tasks(tx: Tx, wanted: TaskFilter, *, n: int, cursor: int | None, oldest_first: bool) -> tuple[list[TaskLine], int]:
+    """A page of tasks by time of creation, and the id to go on from; 0 when there are no more."""
+    low, high = max(wanted.from_id - 1, -1), wanted.until_id
+    if cursor is not None:
+        low, high = (max(low, cursor), high) if oldest_first else (low, min(high, cursor))
+    edge = _edge(tx, wanted, low, high, oldest_first=oldest_first)
+    if edge is not None:
+        low, high = (low, min(high, edge)) if oldest_first else (max(low, edge - 1), high)
+    found = _lines(tx, wanted, low, high, n=n, oldest_first=oldest_first)
+    if len(found) == n:
+        return found, found[-1].id
+    if edge is None or not low < edge < high + oldest_first:
+        return found, 0
+    return found, edge if not oldest_first else high - 1
+
+
+def _edge(tx: Tx, wanted: TaskFilter, low: int, high: int, *, oldest_first: bool) -> int | None:
+    """Where this page stops looking; None when everything that is left may be looked at."""
+    if wanted.tags:
+        sql = CEILING_OF_TAG if oldest_first else FLOOR_OF_TAG
+        row = tx.one(sql, tag=wanted.tags[0], **({"after": low} if oldest_first else {"before": high}), most=LOOKED_AT)
+    else:
+        sql = CEILING_OF_TASKS if oldest_first else FLOOR_OF_TASKS
+        row = tx.one(sql, **({"after": low} if oldest_first else {"before": high}), most=LOOKED_AT)
+    return row[0] if row else None
+
+
+def _lines(tx: Tx, wanted: TaskFilter, low: int, high: int, *, n: int, oldest_first: bool) -> list[TaskLine]:
+    where = [text for field, text in _CONDITIONS.items() if getattr(wanted, field) not in (None, [])]
+    given = {field: getattr(wanted, field) for field in _CONDITIONS if getattr(wanted, field) not in (None, [])}
+    source = "task_results t JOIN task_requests r ON r.id = t.id"
+    key = "t.id"
+    for number, tag in enumerate(wanted.tags):
+        alias = f"g{number}"
+        if number == 0:
+            source = f"task_tags {alias} JOIN {source.replace(' JOIN', f' ON t.id = {alias}.task_id JOIN', 1)}"
+            key = f"{alias}.task_id"
+            where.append(f"{alias}.tag = :tag{number}")
+        else:
+            where.append(
+                f"EXISTS (SELECT 1 FROM task_tags {alias} WHERE {alias}.tag = :tag{number} AND {alias}.task_id = t.id)"
+            )
+        given[f"tag{number}"] = tag
+    conditions = " AND ".join(["t.seq > 0", f"{key} > :low", f"{key} < :high", *where])
+    order = f"{key} ASC" if oldest_first else f"{key} DESC"
+    sql = f"SELECT {_TASK_LINE} FROM {source} WHERE {conditions} ORDER BY {order} LIMIT :n"
+    return [TaskLine(*row) for row in tx.all(sql, low=low, high=high, n=n, **given)]
+
+
+# ---------------------------------------------------------------- bots
+
+
+class BotFilter(Struct, frozen=True, kw_only=True):
+    """What bots to list: all these dimensions (``key:value``), and one of the states of ``BOT_STATES``."""
+
+    dimensions: list[str] = []
+    state: str | None = None
+
+
+BOT_STATES = {
+    "alive": "b.alive = 1",
+    "dead": "b.alive = 0",
+    "quarantined": "b.quarantined IS NOT NULL",
+    "maintenance": "b.maintenance IS NOT NULL",
+    "draining": "b.draining = 1",
+    "busy": "EXISTS (SELECT 1 FROM task_runs r WHERE r.bot_id = b.id AND r.alarm_at IS NOT NULL)",
+    "idle": "b.serving = 1 AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.bot_id = b.id AND r.alarm_at IS NOT NULL)",
+}
+
+
+def bots(tx: Tx, wanted: BotFilter, *, after: str, n: int) -> list[str]:
+    """The ids of a page of bots, in their order."""
+    where, given = ["b.id > :after"], {}
+    if wanted.state is not None:
+        where.append(BOT_STATES[wanted.state])
+    for number, dimension in enumerate(wanted.dimensions):
+        where.append(
+            f"EXISTS (SELECT 1 FROM bot_dimensions d WHERE d.dimension = :dimension{number} AND d.bot_id = b.id)"
+        )
+        given[f"dimension{number}"] = dimension
+    sql = f"SELECT b.id FROM bots b WHERE {' AND '.join(where)} ORDER BY b.id LIMIT :n"
+    return [row[0] for row in tx.all(sql, after=after, n=n, **given)]
+
+
+BUSY_WITH = """
+    SELECT bot_id, task_id, run, resource_group_id FROM task_runs WHERE alarm_at IS NOT NULL AND bot_id {in_text:bots}
+     ORDER BY bot_id, task_id, run
+"""
+
+
+def busy_with(tx: Tx, bot_ids: Sequence[str]) -> dict[str, list[tuple[int, int, int]]]:
+    """The runs (task, run, resource group) that are under way on each of these bots."""
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for bot_id, task_id, run, group_id in tx.all(BUSY_WITH, bots=bot_ids) if bot_ids else ():
+        found.setdefault(bot_id, []).append((task_id, run, group_id))
+    return found
+
+
+class RunLine(Struct, frozen=True):
+    """A run as a list shows it."""
+
+    task_id: int
+    run: int
+    resource_group_id: int
+    name: str
+    state: str
+    reason: str
+    claimed_at: Micros
+    started_at: Micros | None
+    ended_at: Micros | None
+    exit_code: int | None
+    duration: float | None
+
+
+_RUN_LINE = """u.task_id, u.run, u.resource_group_id, r.name, u.state, u.reason, u.claimed_at, u.started_at, u.ended_at,
+    u.exit_code, u.duration"""
+# Two texts, because ended runs lie in the order of their tasks in the index of a bot's runs, and live ones do not.
+ENDED_RUNS = f"""
+    SELECT {_RUN_LINE} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
+     WHERE u.bot_id = :bot AND u.alarm_at IS NULL AND u.task_id < :before
+     ORDER BY u.task_id DESC, u.run DESC LIMIT :n
+"""
+LIVE_RUNS = f"""
+    SELECT {_RUN_LINE} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
+     WHERE u.bot_id = :bot AND u.alarm_at IS NOT NULL AND u.task_id < :before
+     ORDER BY u.task_id DESC, u.run DESC LIMIT :n
+"""
+
+
+def runs_of_bot(tx: Tx, bot_id: str, *, group_id: int | None, before: int, n: int) -> tuple[list[RunLine], int | None]:
+    """What a bot has run, newest task first, and the task to go on from; None when there are no more.
+
+    A task runs up to 255 times, so a page holds at least that many runs and ends between two tasks.
+    """
+    most = n + RUN_CAP
+    found = [RunLine(*row) for sql in (LIVE_RUNS, ENDED_RUNS) for row in tx.all(sql, bot=bot_id, before=before, n=most)]
+    found.sort(key=lambda line: (line.task_id, line.run), reverse=True)
+    last = found[n - 1].task_id if len(found) > n else None
+    page = [line for line in found if last is None or line.task_id >= last]
+    return [line for line in page if group_id in (None, line.resource_group_id)], last
+
+
+# ---------------------------------------------------------------- queues and pools
+
+
+class QueueLine(Struct, frozen=True):
+    """A queue with what waits in it and who serves it."""
+
+    id: int
+    resource_group_id: int
+    pool: str
+    dimensions: str
+    used_at: Micros
+    num_ready: int
+    oldest: int | None
+    num_bots: int
+
+
+QUEUES = """
+    SELECT d.id, d.resource_group_id, d.pool, d.dimensions, d.used_at,
+           (SELECT COUNT(*) FROM task_to_run r WHERE r.queue = d.id),
+           (SELECT MIN(r.task_id) FROM task_to_run r WHERE r.queue = d.id),
+           (SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
+             WHERE m.queue = d.id AND b.serving = 1)
+      FROM task_dimensions d WHERE d.id > :after ORDER BY d.id LIMIT :n
+"""
+QUEUES_OF_GROUP = """
+    SELECT d.id, d.resource_group_id, d.pool, d.dimensions, d.used_at,
+           (SELECT COUNT(*) FROM task_to_run r WHERE r.queue = d.id),
+           (SELECT MIN(r.task_id) FROM task_to_run r WHERE r.queue = d.id),
+           (SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
+             WHERE m.queue = d.id AND b.serving = 1)
+      FROM task_dimensions d WHERE d.id > :after AND d.resource_group_id = :resource_group ORDER BY d.id LIMIT :n
+"""
+
+
+def queues(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[QueueLine]:
+    if group_id is None:
+        return [QueueLine(*row) for row in tx.all(QUEUES, after=after, n=n)]
+    return [QueueLine(*row) for row in tx.all(QUEUES_OF_GROUP, after=after, resource_group=group_id, n=n)]
+
+
+SETS = "SELECT id, dimensions, used_at FROM task_dimensions WHERE id > :after ORDER BY id LIMIT :n"
+SETS_OF_GROUP = """
+    SELECT id, dimensions, used_at FROM task_dimensions
+     WHERE id > :after AND resource_group_id = :resource_group ORDER BY id LIMIT :n
+"""
+
+
+def wanted_sets(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[tuple[int, str, Micros]]:
+    """The dimensions of queues and when each was last used, by id: queues without a count of what waits there."""
+    given = {"after": after, "n": n}
+    rows = tx.all(SETS, **given) if group_id is None else tx.all(SETS_OF_GROUP, resource_group=group_id, **given)
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+# The pool without a name is that of orders to single bots; nobody looks for tasks there.
+POOLS = "SELECT name, task_order, ageing FROM pools WHERE name > :after ORDER BY name LIMIT :n"
+BOTS_IN_POOL = """
+    SELECT COUNT(*) FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id WHERE d.dimension = :dimension AND b.alive = 1
+"""
+
+
+def pools(tx: Tx, *, after: str, n: int) -> list[tuple[str, str, Micros, int]]:
+    """Name, order, ageing and living bots of each pool."""
+    return [(name, order, ageing, bots_in_pool(tx, name)) for name, order, ageing in tx.all(POOLS, after=after, n=n)]
+
+
+def bots_in_pool(tx: Tx, pool: str) -> int:
+    """How many living bots a pool has."""
+    row = tx.one(BOTS_IN_POOL, dimension=f"pool:{pool}")
+    return row[0] if row else 0
+
+
+# ---------------------------------------------------------------- numbers
+
+
+class Pending(Struct, frozen=True):
+    """What a resource group has waiting for bots."""
+
+    tasks: int
+    num_bytes: int
+
+
+PENDING = """
+    SELECT COUNT(*) FROM task_to_run r
+     WHERE r.queue IN (SELECT d.id FROM task_dimensions d WHERE d.resource_group_id = :resource_group)
+"""
+# Of some of them: their mean stands for all, so that a deep queue costs no more than a short one.
+PENDING_SIZE = """
+    SELECT COUNT(*), SUM(LENGTH(s.properties)) FROM (
+        SELECT r.task_id, r.slice FROM task_to_run r
+         WHERE r.queue IN (SELECT d.id FROM task_dimensions d WHERE d.resource_group_id = :resource_group)
+         LIMIT :most
+    ) AS sample JOIN task_slices s ON s.task_id = sample.task_id AND s.slice = sample.slice
+"""
+
+
+def pending(tx: Tx, group_id: int) -> Pending:
+    row = tx.one(PENDING, resource_group=group_id)
+    tasks = row[0] if row else 0
+    sample = tx.one(PENDING_SIZE, resource_group=group_id, most=LOOKED_AT) if tasks else None
+    if not sample or not sample[0]:
+        return Pending(tasks, 0)
+    return Pending(tasks, int(sample[1]) * tasks // sample[0])
+
+
+class Numbers(Struct, frozen=True):
+    """What the gauges show. ``pools``: name, depth, when the oldest was made."""
+
+    pools: list[tuple[str, int, Micros | None]]
+    tasks: list[tuple[str, int]]
+    bots: list[tuple[str, int]]
+    oldest_due: Micros | None
+    oldest_event: Micros | None
+
+
+DEPTHS = """
+    SELECT d.pool, COUNT(*), MIN(r.task_id) FROM task_to_run r JOIN task_dimensions d ON d.id = r.queue
+     GROUP BY d.pool ORDER BY d.pool
+"""
+RUNNING = "SELECT COUNT(*), COUNT(DISTINCT bot_id) FROM task_runs WHERE alarm_at IS NOT NULL"
+FLEET = """
+    SELECT SUM(alive), SUM(1 - alive), SUM(serving), SUM(draining),
+           SUM(CASE WHEN quarantined IS NULL THEN 0 ELSE 1 END), SUM(CASE WHEN maintenance IS NULL THEN 0 ELSE 1 END)
+      FROM bots
+"""
+FLEET_STATES = ("alive", "dead", "serving", "draining", "quarantined", "maintenance")
+OLDEST_EVENT = "SELECT MIN(at) FROM outbox WHERE position IS NULL"
+
+
+def numbers(tx: Tx, now: Micros) -> Numbers:
+    """All gauges, as they are now."""
+    depths = [(pool, count, _made_at(oldest)) for pool, count, oldest in tx.all(DEPTHS)]
+    running, busy = tx.all(RUNNING)[0]
+    fleet = [(state, int(count or 0)) for state, count in zip(FLEET_STATES, tx.all(FLEET)[0], strict=True)]
+    ready = sum(count for _, count, _ in depths)
+    event = tx.one(OLDEST_EVENT)
+    return Numbers(
+        pools=depths,
+        tasks=[("READY", ready), ("RUNNING", running)],
+        bots=[*fleet, ("busy", busy)],
+        oldest_due=_oldest_due(tx, now),
+        oldest_event=event[0] if event else None,
+    )
+
+
+def _oldest_due(tx: Tx, now: Micros) -> Micros | None:
+    first = next_due.first(tx)
+    due = [at for at in (first.runs, first.bots, first.slices, first.tasks, first.jobs) if at is not None and at <= now]
+    return min(due, default=None)
+
+
+def _made_at(task_id: int | None) -> Micros | None:
+    return ((task_id >> 20) + EPOCH_MS) * 1000 if task_id is not None else None

@@ -1,0 +1,399 @@
+"""Searches: tasks by tags, states and time of creation, newest first or by another of their times; and how many.
+
+As in filters.py, statements are put together from a closed set of conditions and everything that varies is a
+parameter. Lists look at a bounded number of tasks per page. Counts and sorts use the tallies where those speak, and
+count row by row where they do not: they are true in either case.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct, structs
+
+from myrmidon.model.ids import Micros
+from myrmidon.model.states import FINAL
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import tag_counts
+from myrmidon.store.tables.tag_counts import ALL_TASKS, Span
+
+EVER = (1 << 63) - 1
+DEDUPED = "DEDUPED"
+"""In a list of states: SUCCEEDED by another task's result. SUCCEEDED alone then means: by a run of its own."""
+LOOKED_AT = 20_000
+"""Tasks that one look sees, at most."""
+LOOKS = 8
+"""How often one page looks, at most: so many tasks each time."""
+ENDS = frozenset({*FINAL, DEDUPED})
+FEW_ROWS = 2_000
+"""A tag with fewer tasks than this is counted by its rows: tallies would not be quicker."""
+LOOSE_AT_ONCE = 1000
+SPANS_LOOKED_AT = 24
+_MOST_READS = 5
+SORTABLE = frozenset({"started_at", "completed_at", "abandoned_at", "modified_at"})
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    """Which tasks: of a group, in one of these states, with at least one tag of every term, made in this time."""
+
+    group_id: int | None = None
+    states: Sequence[str] = ()
+    terms: Sequence[Sequence[str]] = ()
+    low: int = 0
+    high: int = EVER
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def _state_condition(states: Sequence[str]) -> tuple[str, dict[str, object]]:
+    plain = [state for state in states if state != DEDUPED]
+    if DEDUPED not in states:
+        alone = "SUCCEEDED" in plain
+        return "t.state {in_text:states}" + (" AND t.deduped_from IS NULL" if alone else ""), {"states": plain}
+    if "SUCCEEDED" in plain:
+        return "t.state {in_text:states}", {"states": plain}
+    deduped = "(t.state = 'SUCCEEDED' AND t.deduped_from IS NOT NULL)"
+    return (f"(t.state {{in_text:states}} OR {deduped})", {"states": plain}) if plain else (deduped, {})
+
+
+def _conditions(search: Search, but: int | None) -> tuple[list[str], dict[str, object]]:
+    """What a task must fulfil besides its id; ``but`` is the term that its rows are found by."""
+    where, given = ["t.seq > 0"], dict[str, object]()
+    if search.group_id is not None:
+        where.append("t.resource_group_id = :group_id")
+        given["group_id"] = search.group_id
+    if search.states:
+        text, values = _state_condition(search.states)
+        where.append(text)
+        given |= values
+    if but is not None:
+        where += [f"t.id = g{but}.task_id", f"g{but}.tag = :tag"]
+        given["tag"] = search.terms[but][0]
+    for number, term in enumerate(search.terms):
+        if number != but:
+            where.append(
+                f"EXISTS (SELECT 1 FROM task_tags g{number} WHERE g{number}.task_id = t.id"
+                f" AND g{number}.tag {{in_text:term{number}}})"
+            )
+            given[f"term{number}"] = list(term)
+    return where, given
+
+
+FEW = "SELECT COUNT(*) FROM (SELECT task_id FROM task_tags WHERE tag = :tag AND task_id >= :low AND task_id < :high LIMIT :n) AS few"  # noqa: E501
+
+
+def _carriers(tx: Tx, tag: str, low: int, high: int, most: int) -> int:
+    """How many tasks carry a tag; no more than ``most`` are counted."""
+    row = tx.one(FEW, tag=tag, low=low, high=high, n=most)
+    return row[0] if row else 0
+
+
+def _driver(tx: Tx, search: Search, low: int, high: int) -> int | None:
+    """The term that finds the fewest rows; None when only a walk over all tasks finds them."""
+    single = [number for number, term in enumerate(search.terms) if len(term) == 1]
+    if len(single) < 2:
+        return single[0] if single else None
+    return min(single, key=lambda number: _carriers(tx, search.terms[number][0], low, high, 1000))
+
+
+def _source(driver: int | None) -> tuple[str, str]:
+    """Where rows come from, and the column that orders them. CROSS: SQLite then begins with the tag's rows."""
+    if driver is None:
+        return "task_results t", "t.id"
+    return f"task_tags g{driver} CROSS JOIN task_results t", f"g{driver}.task_id"
+
+
+# ---------------------------------------------------------------- pages by time of creation
+
+
+FLOOR_OF_TASKS = "SELECT id FROM task_results WHERE id < :before ORDER BY id DESC LIMIT 1 OFFSET :most"
+FLOOR_OF_TAG = """
+    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id < :before ORDER BY task_id DESC LIMIT 1 OFFSET :most
+"""
+
+
+def page(tx: Tx, search: Search, *, n: int, before: int | None = None) -> tuple[list[int], int]:
+    """The newest tasks of a search, and the id to go on before; 0 when there are no more. A page may be short."""
+    high = search.high if before is None else min(search.high, before)
+    found, more = _look(tx, structs.replace(search, high=high), n=n)
+    if len(found) == n or not more:
+        return found, more
+    looks = 1
+    for low, end in _promising(tx, search, more):
+        while end > low:
+            ids, more = _look(tx, structs.replace(search, low=low, high=end), n=n - len(found))
+            found += ids
+            looks += 1
+            if len(found) == n:
+                return found, found[-1]
+            end = more or low
+            if looks == LOOKS and end > search.low:
+                return found, end
+    return found, 0
+
+
+def _promising(tx: Tx, search: Search, high: int) -> list[tuple[int, int]]:
+    """Where tasks of a search can be, newest first: not in a sealed span that has none in these states."""
+    everywhere = [(search.low, high)]
+    ended = ENDS.intersection(search.states)
+    if not search.states or len(ended) not in (0, len(set(search.states))):
+        return everywhere
+    sealed = [span for span in tag_counts.spans(tx, search.low, high) if span.sealed]
+    there = tag_counts.spans_with(tx, search.states, search.low, high) if ended else set()
+    empty = [span for span in sealed if span.first_id not in there and not span.loose_ids]
+    return list(_gaps(empty, search.low, high))[::-1] if empty else everywhere
+
+
+def _look(tx: Tx, search: Search, *, n: int) -> tuple[list[int], int]:
+    """As page, in one look at a bounded number of tasks."""
+    driver = _driver(tx, search, search.low, search.high)
+    if driver is None and search.terms:
+        return _merged_look(tx, search, n=n)
+    floor = _floor(tx, search, driver, search.high)
+    low = search.low if floor is None else max(search.low, floor)
+    source, key = _source(driver)
+    where, given = _conditions(search, driver)
+    conditions = " AND ".join([f"{key} >= :low", f"{key} < :high", *where])
+    sql = f"SELECT {key} FROM {source} WHERE {conditions} ORDER BY {key} DESC LIMIT :n"
+    found = [row[0] for row in tx.all(sql, low=low, high=search.high, n=n, **given)]
+    if len(found) == n:
+        return found, found[-1]
+    return found, low if low > search.low else 0
+
+
+def _merged_look(tx: Tx, search: Search, *, n: int) -> tuple[list[int], int]:
+    """A search whose terms all have alternatives: those of the first, each by its own rows, merged.
+
+    Each of them is complete down to where it would go on; what lies below the highest of these is left for later.
+    """
+    first, *others = search.terms
+    each = [_look(tx, structs.replace(search, terms=[[tag], *others]), n=n) for tag in first]
+    floor = max(more for _, more in each)
+    found = sorted({task_id for ids, _ in each for task_id in ids if task_id >= floor}, reverse=True)
+    return (found[:n], found[n - 1]) if len(found) >= n else (found, floor)
+
+
+def _floor(tx: Tx, search: Search, driver: int | None, high: int) -> int | None:
+    """How far down this page looks."""
+    if driver is None:
+        row = tx.one(FLOOR_OF_TASKS, before=high, most=LOOKED_AT)
+    else:
+        row = tx.one(FLOOR_OF_TAG, tag=search.terms[driver][0], before=high, most=LOOKED_AT)
+    return row[0] if row else None
+
+
+# ---------------------------------------------------------------- counts
+
+
+def count(tx: Tx, search: Search) -> int:
+    """How many tasks a search finds, exactly.
+
+    Databases with many writers show each statement a later moment: a count during which tallies changed is made
+    anew, at last without them.
+    """
+    for _ in range(_MOST_READS):
+        version = tag_counts.version(tx)
+        total = _count(tx, search)
+        if tag_counts.version(tx) == version:
+            return total
+    return _count_rows(tx, search, search.low, search.high)
+
+
+def _count(tx: Tx, search: Search) -> int:
+    """By the rows of a rare tag; by sums, where these say all; else span by span."""
+    search = structs.replace(search, terms=[_without_idle(tx, term, search) for term in search.terms])
+    for term in search.terms:
+        if not term:
+            return 0
+        if len(term) == 1 and _carriers(tx, term[0], search.low, search.high, FEW_ROWS) < FEW_ROWS:
+            return _count_rows(tx, search, search.low, search.high)
+    edges = tag_counts.whole_spans(tx, search.low, search.high)
+    if edges is None:
+        return _count_rows(tx, search, search.low, search.high)
+    total = _from_sums(tx, search, edges)
+    if total is None:
+        return _count_spans(tx, search)
+    gaps = _joined([(search.low, edges.low), *edges.open, (edges.high, search.high)])
+    total += sum(_count_rows(tx, search, low, high) for low, high in gaps)
+    return total + _count_loose(tx, search, edges.loose)
+
+
+def _joined(stretches: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Stretches of ids in order, those that touch each other as one, and none that is empty."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(one for one in stretches if one[0] < one[1]):
+        if joined and joined[-1][1] >= low:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
+        else:
+            joined.append((low, high))
+    return joined
+
+
+def _without_idle(tx: Tx, term: Sequence[str], search: Search) -> Sequence[str]:
+    """A term without the alternatives that no task carries: most of those that people write are of this kind."""
+    if len(term) == 1:
+        return term
+    return [tag for tag in term if _carriers(tx, tag, search.low, search.high, 1)]
+
+
+def _from_sums(tx: Tx, search: Search, edges: tag_counts.Edges) -> int | None:
+    """The sum over all sealed spans; None where that does not say all.
+
+    Of several tags all but one must be such that every task carries them, and asking for them asks for nothing.
+    """
+    everything = tag_counts.sums(tx, ALL_TASKS, edges, search.group_id)
+    total = sum(everything.values())
+    partial: list[tuple[Sequence[str], dict[str, int]]] = []
+    for term in search.terms:
+        sums = [tag_counts.sums(tx, tag, edges, search.group_id) for tag in term]
+        if all(sum(one.values()) != total for one in sums):
+            partial.append((term, sums[0]))
+    if not partial:
+        return _of_states(everything, search.states)
+    term, states = partial[0]
+    if len(partial) > 1 or len(term) > 1 or not tag_counts.is_tallied(tx, term[0], edges):
+        return None
+    return _of_states(states, search.states)
+
+
+def _count_spans(tx: Tx, search: Search) -> int:
+    found = tag_counts.spans(tx, search.low, search.high)
+    whole = [span for span in found if span.sealed and search.low <= span.first_id and span.until_id <= search.high]
+    if not whole:
+        return _count_rows(tx, search, search.low, search.high)
+    tallied, total = _from_tallies(tx, search, whole)
+    total += _count_loose(tx, search, [task_id for span in tallied for task_id in span.loose_ids])
+    return total + sum(_count_rows(tx, search, low, high) for low, high in _gaps(tallied, search.low, search.high))
+
+
+def _from_tallies(tx: Tx, search: Search, spans: Sequence[Span]) -> tuple[list[Span], int]:
+    """The spans for which tallies have an answer, and the sum of these.
+
+    A tag that every task of a span carries asks for nothing there, so it may stand beside one other.
+    """
+    low, high = spans[0].first_id, spans[-1].until_id
+    everything = tag_counts.of_tag(tx, ALL_TASKS, low, high, search.group_id)
+    by_term = [tag_counts.of_tag(tx, t[0], low, high, search.group_id) if len(t) == 1 else {} for t in search.terms]
+    answered: list[Span] = []
+    total = 0
+    for span in spans:
+        whole = everything.get(span.first_id, {})
+        asked = [one.get(span.first_id) for one in by_term]
+        partial = [one for one in asked if one is None or sum(one.values()) != sum(whole.values())]
+        if len(partial) > 1 or None in partial:
+            continue
+        answered.append(span)
+        total += _of_states(partial[0] or {} if partial else whole, search.states)
+    return answered, total
+
+
+def _of_states(numbers: dict[str, int], states: Sequence[str]) -> int:
+    return sum(num for state, num in numbers.items() if not states or state in states)
+
+
+def _gaps(spans: Sequence[Span], low: int, high: int) -> Iterator[tuple[int, int]]:
+    """What lies between the spans."""
+    for span in spans:
+        if low < span.first_id:
+            yield low, span.first_id
+        low = span.until_id
+    if low < high:
+        yield low, high
+
+
+def _count_rows(tx: Tx, search: Search, low: int, high: int) -> int:
+    driver = _driver(tx, search, low, high)
+    where, given = _conditions(search, driver)
+    source, key = _source(driver)
+    conditions = " AND ".join([f"{key} >= :low", f"{key} < :high", *where])
+    row = tx.one(f"SELECT COUNT(*) FROM {source} WHERE {conditions}", low=low, high=high, **given)
+    return row[0] if row else 0
+
+
+def _count_loose(tx: Tx, search: Search, ids: Sequence[int]) -> int:
+    where, given = _conditions(search, None)
+    sql = f"SELECT COUNT(*) FROM task_results t WHERE {' AND '.join(['t.id {in:ids}', *where])}"
+    parts = [list(ids[at : at + LOOSE_AT_ONCE]) for at in range(0, len(ids), LOOSE_AT_ONCE)]
+    return sum(row[0] for part in parts if (row := tx.one(sql, ids=part, **given)))
+
+
+# ---------------------------------------------------------------- pages by another time
+
+
+class Place(Struct, frozen=True, order=True):
+    """Where a sorted list goes on: behind this time and, among equals, this id."""
+
+    at: Micros
+    id: int
+
+
+TOP = Place(EVER, EVER)
+
+
+def sorted_page(tx: Tx, search: Search, key: str, *, n: int, after: Place = TOP) -> tuple[list[int], Place | None]:
+    """The tasks of a search with the latest of one of their times first, and where to go on; None at the end.
+
+    Tasks that have no such time are not in the list. There is no index for this: submits and reports would pay
+    for it. A rare tag's tasks are sorted as they are; else spans are looked at in the order of their latest
+    times, until nothing later can come. A page may be short.
+    """
+    if key not in SORTABLE:
+        raise ValueError(f"no order by {key}")
+    driver = _driver(tx, search, search.low, search.high)
+    if driver is not None and _carriers(tx, search.terms[driver][0], search.low, search.high, LOOKED_AT) < LOOKED_AT:
+        found = _latest(tx, search, key, driver, search.low, search.high, n=n, after=after)
+        return [place.id for place in found], found[-1] if len(found) == n else None
+    return _by_spans(tx, search, key, n=n, after=after)
+
+
+def _by_spans(tx: Tx, search: Search, key: str, *, n: int, after: Place) -> tuple[list[int], Place | None]:
+    sealed = [s for s in tag_counts.spans(tx, search.low, search.high) if s.sealed]
+    loose = [task_id for span in sealed for task_id in span.loose_ids]
+    found = [
+        place
+        for low, high in _gaps(sealed, search.low, search.high)
+        for place in _latest(tx, search, key, None, low, high, n=n, after=after)
+    ]
+    found += _latest_of(tx, search, key, loose, n=n, after=after) if loose else []
+    for looked, (bound, span) in enumerate(_by_latest(sealed, key, after)):
+        found = sorted(set(found), reverse=True)[:n]
+        if len(found) == n and found[-1].at > bound:
+            break
+        if looked >= SPANS_LOOKED_AT and bound < after.at:
+            sure = [place for place in found if place.at > bound]
+            return [place.id for place in sure], Place(bound + 1, 0)
+        low, high = max(span.first_id, search.low), min(span.until_id, search.high)
+        found += _latest(tx, search, key, None, low, high, n=n, after=after)
+    found = sorted(set(found), reverse=True)[:n]
+    return [place.id for place in found], found[-1] if len(found) == n else None
+
+
+def _by_latest(spans: Sequence[Span], key: str, after: Place) -> list[tuple[Micros, Span]]:
+    """Spans that may have something behind a place, and the latest time that this can have; latest first."""
+    reaches = [(span.reach(key), span) for span in spans]
+    behind = [(min(reach[1], after.at), span) for reach, span in reaches if reach and reach[0] <= after.at]
+    return sorted(behind, key=lambda pair: -pair[0])
+
+
+def _latest(
+    tx: Tx, search: Search, key: str, driver: int | None, low: int, high: int, *, n: int, after: Place
+) -> list[Place]:
+    where, given = _conditions(search, driver)
+    source, column = _source(driver)
+    where += [f"{column} >= :low", f"{column} < :high"]
+    return _first_places(tx, source, key, where, {**given, "low": low, "high": high}, n=n, after=after)
+
+
+def _latest_of(tx: Tx, search: Search, key: str, ids: Sequence[int], *, n: int, after: Place) -> list[Place]:
+    where, given = _conditions(search, None)
+    low_high = {"low": search.low, "high": search.high}
+    where += ["t.id {in:ids}", "t.id >= :low", "t.id < :high"]
+    return _first_places(tx, "task_results t", key, where, {**given, **low_high, "ids": list(ids)}, n=n, after=after)
+
+
+def _first_places(
+    tx: Tx, source: str, key: str, where: Sequence[str], given: dict[str, object], *, n: int, after: Place
+) -> list[Place]:
+    behind = f"(t.{key} < :after_at OR (t.{key} = :after_at AND t.id < :after_id))"
+    conditions = " AND ".join([f"t.{key} IS NOT NULL", behind, *where])
+    sql = f"SELECT t.{key}, t.id FROM {source} WHERE {conditions} ORDER BY t.{key} DESC, t.id DESC LIMIT :n"
+    return [Place(*row) for row in tx.all(sql, n=n, after_at=after.at, after_id=after.id, **given)]

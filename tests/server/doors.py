@@ -23,7 +23,7 @@ from myrmidon.server.background import loop
 from myrmidon.server.botapi import exchange as desk
 from myrmidon.server.botapi import handshake, logs
 from myrmidon.server.botapi.messages import BotEvent, Exchange, Handshake, Heartbeat, LogPlace
-from myrmidon.server.context import Call, Door, Identity, Role, open_door
+from myrmidon.server.context import Call, ServerContext, Identity, Role, open_door
 from myrmidon.server.dispatch import direct_assign
 from myrmidon.server.settings import Settings
 from myrmidon.store.tables import task_result
@@ -34,7 +34,7 @@ BOOTSTRAP = Identity("bootstrap", Role.BOOTSTRAP)
 
 
 @contextmanager
-def a_door(url: str, folder: Path, **settings: Any) -> Iterator[Door]:
+def a_door(url: str, folder: Path, **settings: Any) -> Iterator[ServerContext]:
     given = Settings(database=url, data_dir=str(folder), durable=url.startswith("sqlite:"), **settings)
     door = open_door(given, address="127.0.0.1", port=next(_ports))
     try:
@@ -44,7 +44,7 @@ def a_door(url: str, folder: Path, **settings: Any) -> Iterator[Door]:
 
 
 @asynccontextmanager
-async def serving(door: Door):
+async def serving(door: ServerContext):
     """The door with its background service."""
     background = asyncio.ensure_future(loop.run(door))
     try:
@@ -61,7 +61,9 @@ async def serving(door: Door):
 class Soldier:
     """A bot as the desk sees it."""
 
-    def __init__(self, door: Door, name: str = "b1", *, session: int = 1, pool: str = "default", **dimensions: Any):
+    def __init__(
+        self, door: ServerContext, name: str = "b1", *, session: int = 1, pool: str = "default", **dimensions: Any
+    ):
         self.door = door
         self.name = name
         self.session = session
@@ -114,7 +116,7 @@ def a_task(command: str = "true", **more: Any) -> dict[str, Any]:
     return {"name": command, "slices": [{"properties": properties}], **more}
 
 
-async def submit(door: Door, *tasks: dict[str, Any]) -> list[str]:
+async def submit(door: ServerContext, *tasks: dict[str, Any]) -> list[str]:
     """As the API's submit does; the ids."""
     now = door.now()
     group = await door.group_id("default")
@@ -125,7 +127,7 @@ async def submit(door: Door, *tasks: dict[str, Any]) -> list[str]:
     return [show_task(answer.task_id) for answer in answers]  # type: ignore[union-attr]
 
 
-async def state_of(door: Door, shown: str) -> str:
+async def state_of(door: ServerContext, shown: str) -> str:
     task_id = parse_id(shown)[0]
     found = await door.read(lambda tx: task_result.read(tx, [task_id]))
     return str(found[task_id].state)

@@ -167,7 +167,7 @@ class Memory(Struct):
     offered_at: Micros = 0
 
 
-class Door:
+class ServerContext:
     """One per server process. SQLite's writes share commits; a database server's run in a bounded pool of threads."""
 
     def __init__(
@@ -342,7 +342,7 @@ def named_groups(settings: Settings) -> list[str]:
     return sorted({settings.default_group, *(one.group for one in settings.allow if one.group)})
 
 
-def open_door(settings: Settings, *, address: str, port: int) -> Door:
+def open_door(settings: Settings, *, address: str, port: int) -> ServerContext:
     """Connect, bring the tables up to date, take a slot, make what a first start has to make."""
     if settings.database_url.startswith("sqlite:"):
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -358,7 +358,7 @@ def open_door(settings: Settings, *, address: str, port: int) -> Door:
         raise
 
 
-def _opened(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) -> Door:
+def _opened(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) -> ServerContext:
     now = clock()
     for one in {id(db): db, id(log_db): log_db}.values():
         migrate(one, now)
@@ -378,7 +378,7 @@ def _opened(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
         db.write(partial(resource_groups.ensure_group, external_id=name, now=now, ids=ids))
     for pool, order in settings.pools.items():
         db.write(partial(servers.set_pool, pool=pool, order=Order(order.task_order, seconds(order.ageing_s))))
-    return Door(settings, db, log_db, keys=keys, server=server, ids=ids)
+    return ServerContext(settings, db, log_db, keys=keys, server=server, ids=ids)
 
 
 def clock() -> Micros:

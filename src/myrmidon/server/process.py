@@ -29,7 +29,7 @@ from myrmidon.server.asgi.app import App
 from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.auth.authenticator import Guard, make_admin_token
 from myrmidon.server.background import loop as service
-from myrmidon.server.context import Door, open_door
+from myrmidon.server.context import ServerContext, open_door
 from myrmidon.server.settings import Settings, read_settings
 
 log = structlog.get_logger("server")
@@ -179,7 +179,7 @@ class Listener(HttpToolsProtocol):
 class Listening(uvicorn.Server):
     """uvicorn, stopped by our own hand: who waits is answered before connections are closed."""
 
-    def __init__(self, config: uvicorn.Config, door: Door, url: str) -> None:
+    def __init__(self, config: uvicorn.Config, door: ServerContext, url: str) -> None:
         super().__init__(config)
         self._door = door
         self._url = url
@@ -247,7 +247,7 @@ def run_server(settings: Settings) -> int:
     return int(server.failed)
 
 
-def _close(door: Door) -> bool:
+def _close(door: ServerContext) -> bool:
     """Write what is left and let go of everything; False when the database does not answer in time.
 
     It leaves nothing to repair: what was not committed was not acknowledged, and the slot's lease runs out by itself.
@@ -258,14 +258,14 @@ def _close(door: Door) -> bool:
     return not closing.is_alive()
 
 
-def _close_door(door: Door) -> None:
+def _close_door(door: ServerContext) -> None:
     try:
         door.close()
     except StoreError as error:
         log.warning("stopped without the database", code=error.code)
 
 
-async def _serve(server: Listening, door: Door, sock: socket.socket) -> None:
+async def _serve(server: Listening, door: ServerContext, sock: socket.socket) -> None:
     background = asyncio.create_task(service.run(door), name="service")
     background.add_done_callback(server.service_ended)
     try:
@@ -303,7 +303,7 @@ def tell(url: str) -> None:
     sys.stdout.flush()
 
 
-def _listener(door: Door) -> uvicorn.Config:
+def _listener(door: ServerContext) -> uvicorn.Config:
     settings = door.settings
     protocol = type(
         "Listener",

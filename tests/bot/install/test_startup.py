@@ -14,7 +14,7 @@ import pytest
 
 from tests.bot.bots import SOURCE
 
-SCRIPT = Path(__file__).parent / "starting.py"
+SCRIPT = Path(__file__).parents[1] / "startup.py"
 OTHERS = {str(path): int(path.parts[-3].split(".")[1]) for path in Path.home().glob(".pyenv/versions/3.*/bin/python3")}
 PYTHONS = {sys.executable: sys.version_info.minor, **{path: minor for path, minor in OTHERS.items() if minor >= 8}}
 TRIED = range(11, 14)

@@ -120,7 +120,7 @@ def test_a_browser_shows_every_call(server, tmp_path):
 
 
 def test_every_field_of_a_request_is_documented_and_the_examples_are_good():
-    text = (Path(__file__).parents[2] / "docs" / "requests.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "requests.md").read_text()
     documented = set(re.findall(r"`(\w+)`", text))
     for noun in (TaskRequest, Slice, Properties):
         assert set(noun.__struct_fields__) - documented == set()

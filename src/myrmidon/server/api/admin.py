@@ -18,7 +18,7 @@ from myrmidon.scheduler import servers as enroll
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.submit import was_asked
 from myrmidon.server.auth.authenticator import digest, new_token, token_text
-from myrmidon.server.context import ADMINS, ANYONE, READERS, Answer, Call, Door, Role, Route
+from myrmidon.server.context import ADMINS, ANYONE, READERS, Answer, Call, ServerContext, Role, Route
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import api_token as tokens
@@ -62,19 +62,19 @@ class Health(Struct, frozen=True):
     problems: list[str] = []
 
 
-async def healthz(door: Door, call: Call) -> Health:
+async def healthz(door: ServerContext, call: Call) -> Health:
     """The process lives. Says nothing of the database: restarting this server would not mend that."""
     return Health(ok=True)
 
 
-async def readyz(door: Door, call: Call) -> Answer:
+async def readyz(door: ServerContext, call: Call) -> Answer:
     """Whether work should be sent here."""
     problems = await _problems(door)
     status = 503 if problems else 200
     return Answer(status=status, headers={"retry-after": "5"} if problems else {}, body=Health(not problems, problems))
 
 
-async def _problems(door: Door) -> list[str]:
+async def _problems(door: ServerContext) -> list[str]:
     problems = []
     if door.stopping:
         problems.append("the server is going down")
@@ -96,7 +96,7 @@ async def _problems(door: Door) -> list[str]:
     return problems
 
 
-async def metrics(door: Door, call: Call) -> bytes:
+async def metrics(door: ServerContext, call: Call) -> bytes:
     """Prometheus' text format."""
     now = door.now()
     numbers = await door.read(lambda tx: listings.numbers(tx, now))
@@ -114,7 +114,7 @@ class ServerInfo(Struct, frozen=True):
     group: str | None
 
 
-async def server_info(door: Door, call: Call) -> ServerInfo:
+async def server_info(door: ServerContext, call: Call) -> ServerInfo:
     """Who answers, and whom it takes the caller for."""
     return ServerInfo(
         version=VERSION,
@@ -144,7 +144,7 @@ class ServerList(Struct, frozen=True):
     servers: list[ServerLine]
 
 
-async def list_servers(door: Door, call: Call) -> ServerList:
+async def list_servers(door: ServerContext, call: Call) -> ServerList:
     """Every server that is or lately was at work; those that are silent are shown as dead."""
     now = door.now()
     found = await door.read(enroll.list_servers)
@@ -179,7 +179,7 @@ class QueueList(Struct, frozen=True):
     cursor: str | None
 
 
-async def list_queues(door: Door, call: Call) -> QueueList:
+async def list_queues(door: ServerContext, call: Call) -> QueueList:
     """What waits for which dimensions, and how many bots could take it."""
     page: Page = call.query
     after = int(read_cursor(door.keys.cursor, "queues", page.cursor)) if page.cursor else 0
@@ -226,7 +226,7 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ageing: Annotated[int, Meta(ge=0, le=30 * 86_400_000_000)] | None = None
 
 
-async def list_pools(door: Door, call: Call) -> PoolList:
+async def list_pools(door: ServerContext, call: Call) -> PoolList:
     page: Page = call.query
     after = read_cursor(door.keys.cursor, "pools", page.cursor) if page.cursor else ""
     found = await door.read(lambda tx: listings.pools(tx, after=after, n=page.limit))
@@ -235,7 +235,7 @@ async def list_pools(door: Door, call: Call) -> PoolList:
     return PoolList(lines, more)
 
 
-async def set_pool(door: Door, call: Call) -> PoolInfo:
+async def set_pool(door: ServerContext, call: Call) -> PoolInfo:
     """How a pool orders the tasks that become ready from now on. Saying it twice is the same as once."""
     name, wanted = call.params["name"], call.body
     if not 0 < len(name) <= 256 or not name.isprintable():
@@ -286,7 +286,7 @@ class TokenList(Struct, frozen=True):
     cursor: str | None
 
 
-async def create_token(door: Door, call: Call) -> TokenInfo:
+async def create_token(door: ServerContext, call: Call) -> TokenInfo:
     """A new token. Its text is in this answer and nowhere else; a repeated call gets the same one again."""
     wanted: NewToken = call.body
     group = _group_of(door, call)
@@ -302,7 +302,7 @@ async def create_token(door: Door, call: Call) -> TokenInfo:
     return _shown(stored, group, text)
 
 
-def _group_of(door: Door, call: Call) -> str | None:
+def _group_of(door: ServerContext, call: Call) -> str | None:
     """The resource group that a new token is bound to."""
     wanted: NewToken = call.body
     if Role(wanted.role) is Role.ADMIN and wanted.group is not None:
@@ -313,7 +313,7 @@ def _group_of(door: Door, call: Call) -> str | None:
     return door.group_name(call, wanted.group)
 
 
-def derived(door: Door, call: Call, row: Token, kind: str = "token") -> tuple[Token, str]:
+def derived(door: ServerContext, call: Call, row: Token, kind: str = "token") -> tuple[Token, str]:
     """The same token for the same request key of the same caller: a reply that was lost can be asked for again."""
     seed = hmac.digest(door.keys.secret, f"{kind}\n{call.who.name}\n{call.request_key}".encode(), "sha512")
     token_id = int.from_bytes(seed[:8], "big") >> 1 or 1
@@ -347,7 +347,7 @@ def _asked_for(token: Token) -> tuple[str, str, int | None, Micros | None]:
     return token.name, token.role, token.resource_group_id, lasts
 
 
-async def list_tokens(door: Door, call: Call) -> TokenList:
+async def list_tokens(door: ServerContext, call: Call) -> TokenList:
     page: Page = call.query
     before = int(read_cursor(door.keys.cursor, "tokens", page.cursor)) if page.cursor else _LAST_ID
 
@@ -361,7 +361,7 @@ async def list_tokens(door: Door, call: Call) -> TokenList:
     return TokenList(shown, more)
 
 
-async def revoke_token(door: Door, call: Call) -> Done:
+async def revoke_token(door: ServerContext, call: Call) -> Done:
     """Put a token out of use: at once here, within half a minute on other servers."""
     text = call.params["id"]
     try:

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.admin import Page
-from myrmidon.server.context import READERS, Call, Door, Route
+from myrmidon.server.context import READERS, Call, ServerContext, Route
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.tables import task_queues
 from myrmidon.store.views import bot_history, listings
@@ -37,7 +37,7 @@ class BotEventList(Struct, frozen=True):
     cursor: str | None
 
 
-async def list_events(door: Door, call: Call) -> BotEventList:
+async def list_events(door: ServerContext, call: Call) -> BotEventList:
     """What happened to a bot, newest first; also after it was deleted, until the retention ends.
 
     What was run only those may know whose tasks they are.
@@ -77,7 +77,7 @@ class BotRunList(Struct, frozen=True):
     cursor: str | None
 
 
-async def list_runs(door: Door, call: Call) -> BotRunList:
+async def list_runs(door: ServerContext, call: Call) -> BotRunList:
     """What a bot has run, newest task first."""
     bot_id, page = call.params["id"], call.query
     kind = f"runs {bot_id}"
@@ -126,13 +126,13 @@ class DimensionList(Struct, frozen=True):
     counted_at: Micros
 
 
-async def list_dimensions(door: Door, call: Call) -> DimensionList:
+async def list_dimensions(door: ServerContext, call: Call) -> DimensionList:
     """Which dimensions there are to ask for."""
     values, at = await counted_dimensions(door, call.query.pool)
     return DimensionList([DimensionInfo(key, found) for key, found in values.items()], at)
 
 
-async def counted_dimensions(door: Door, pool: str | None) -> tuple[dict[str, dict[str, int]], Micros]:
+async def counted_dimensions(door: ServerContext, pool: str | None) -> tuple[dict[str, dict[str, int]], Micros]:
     """How many bots have each value of each dimension; counted anew when that was more than a few seconds ago."""
     now = door.now()
     kept = door.memory.counted.get(pool)

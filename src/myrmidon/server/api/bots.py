@@ -12,7 +12,7 @@ from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler import bots as fleet
 from myrmidon.server.api.admin import Done, Limit, is_new
-from myrmidon.server.context import ADMINS, READERS, Call, Door, Route
+from myrmidon.server.context import ADMINS, READERS, Call, ServerContext, Route
 from myrmidon.server.usecases import bots as terminate
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
@@ -67,7 +67,7 @@ class BotList(Struct, frozen=True):
     cursor: str | None
 
 
-async def list_bots(door: Door, call: Call) -> BotList:
+async def list_bots(door: ServerContext, call: Call) -> BotList:
     query: BotQuery = call.query
     after = read_cursor(door.keys.cursor, "bots", query.cursor) if query.cursor else ""
     wanted = BotFilter(dimensions=query.dimension, state=query.state)
@@ -82,7 +82,7 @@ async def list_bots(door: Door, call: Call) -> BotList:
     return BotList([_summary(door, bot, busy, scope) for bot in found], more)
 
 
-async def get_bot(door: Door, call: Call) -> BotInfo:
+async def get_bot(door: ServerContext, call: Call) -> BotInfo:
     bot_id = call.params["id"]
     scope = await door.scope(call)
 
@@ -96,7 +96,7 @@ async def get_bot(door: Door, call: Call) -> BotInfo:
     return _info(door, bot, _summary(door, bot, busy, scope))
 
 
-def _info(door: Door, bot: Bot, short: BotSummary) -> BotInfo:
+def _info(door: ServerContext, bot: Bot, short: BotSummary) -> BotInfo:
     given = door.fleet.given(bot.id)
     return BotInfo(
         **{field: getattr(short, field) for field in BotSummary.__struct_fields__},
@@ -110,7 +110,7 @@ def _info(door: Door, bot: Bot, short: BotSummary) -> BotInfo:
     )
 
 
-def _summary(door: Door, bot: Bot, busy: Busy, scope: int | None) -> BotSummary:
+def _summary(door: ServerContext, bot: Bot, busy: Busy, scope: int | None) -> BotSummary:
     """That it is busy everybody may know; with what, only those whose tasks they are."""
     seat = door.hub.seats.get(bot.id)
     runs = [show_run(task_id, run) for task_id, run, group in busy.get(bot.id, ()) if scope in (None, group)]
@@ -179,7 +179,7 @@ def _known(tx: Tx, bot_id: str) -> Bot:
     return bot
 
 
-async def quarantine_bot(door: Door, call: Call) -> BotChanged:
+async def quarantine_bot(door: ServerContext, call: Call) -> BotChanged:
     """Give a bot no more work, for a reason, or let it work again; what it runs goes on."""
     bot_id, reason, now = call.params["id"], call.body.reason, door.now()
 
@@ -193,7 +193,7 @@ async def quarantine_bot(door: Door, call: Call) -> BotChanged:
     return _changed(bot)
 
 
-async def drain_bot(door: Door, call: Call) -> BotChanged:
+async def drain_bot(door: ServerContext, call: Call) -> BotChanged:
     """Let a bot finish what it has and give it nothing more, or end that."""
     bot_id, draining, now = call.params["id"], call.body.draining, door.now()
 
@@ -207,7 +207,7 @@ async def drain_bot(door: Door, call: Call) -> BotChanged:
     return _changed(bot)
 
 
-async def terminate_bot(door: Door, call: Call) -> BotChanged:
+async def terminate_bot(door: ServerContext, call: Call) -> BotChanged:
     """Let a bot finish what it has and then end its process. Saying it again is the same as saying it once."""
     bot_id = call.params["id"]
     task_id = await terminate.terminate_bot(door, bot_id, call.body.reason, who=call.who.name)
@@ -215,7 +215,7 @@ async def terminate_bot(door: Door, call: Call) -> BotChanged:
     return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
 
 
-async def delete_bot(door: Door, call: Call) -> Done:
+async def delete_bot(door: ServerContext, call: Call) -> Done:
     """Forget a bot. Saying it again is the same as saying it once."""
     await terminate.forget_bot(door, call.params["id"])
     return Done()

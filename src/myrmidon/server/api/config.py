@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros
 from myrmidon.server.api.admin import Limit
-from myrmidon.server.context import ADMINS, Call, Door, Route
+from myrmidon.server.context import ADMINS, Call, ServerContext, Route
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.tables import settings_version as configs
 from myrmidon.store.tables.settings_version import FOLDER, Version
@@ -49,7 +49,7 @@ class History(Struct, frozen=True):
     cursor: str | None
 
 
-async def get_config(door: Door, call: Call) -> FleetSettings:
+async def get_config(door: ServerContext, call: Call) -> FleetSettings:
     """What is in force for all servers, without the texts."""
     found = await door.read(configs.current)
     if found is None:
@@ -64,7 +64,7 @@ async def get_config(door: Door, call: Call) -> FleetSettings:
     )
 
 
-async def list_history(door: Door, call: Call) -> History:
+async def list_history(door: ServerContext, call: Call) -> History:
     """Every version that was ever in force, newest first; with its text, if it is a file's."""
     query: HistoryQuery = call.query
     kind, name = query.file or FOLDER, f"config {query.file}"

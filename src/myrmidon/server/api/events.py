@@ -14,7 +14,7 @@ from msgspec import Meta, Raw, Struct, json
 
 from myrmidon.model.ids import Micros, show_task
 from myrmidon.model.validation import LARGEST
-from myrmidon.server.context import READERS, Answer, Call, Door, Route
+from myrmidon.server.context import READERS, Answer, Call, ServerContext, Route
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import outbox, task_result
@@ -44,7 +44,7 @@ class Told(Struct, frozen=True):
     about: Raw
 
 
-async def events(door: Door, call: Call) -> Answer:
+async def events(door: ServerContext, call: Call) -> Answer:
     """Everything that happens to tasks and jobs, as it happens."""
     query: EventsQuery = call.query
     group = await door.scope(call)
@@ -60,7 +60,7 @@ async def events(door: Door, call: Call) -> Answer:
     return Answer(headers={"content-type": "text/event-stream"}, body=_stream(door, position, group))
 
 
-async def _stream(door: Door, position: int, group: int | None) -> AsyncIterator[bytes]:
+async def _stream(door: ServerContext, position: int, group: int | None) -> AsyncIterator[bytes]:
     hub = door.hub
     hub.num_streams += 1
     try:

@@ -20,7 +20,7 @@ from myrmidon.model.ids import RUN_CAP, parse_id, show_run, show_task
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.validation import LARGEST
 from myrmidon.server.api.tasks import wanted_task
-from myrmidon.server.context import READERS, Answer, Call, Door, Route
+from myrmidon.server.context import READERS, Answer, Call, ServerContext, Route
 from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.tables import log as logs
 from myrmidon.store.tables import task_result
@@ -59,7 +59,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=MOST_BYTES)] = 1 << 20
 
 
-async def log_range(door: Door, call: Call) -> Answer:
+async def log_range(door: ServerContext, call: Call) -> Answer:
     """A stretch of a run's log. ``X-Log-Next`` is the offset to go on from."""
     query: LogQuery = call.query
     task, run = await _run_of(door, call, query.run)
@@ -149,7 +149,7 @@ def missing_line(n: int) -> bytes:
     return b"\n[myrmidon: %d bytes are missing here]\n" % n
 
 
-async def _task_of(door: Door, call: Call) -> tuple[TaskResult, int]:
+async def _task_of(door: ServerContext, call: Call) -> tuple[TaskResult, int]:
     """The task that a path names, and the run if it names one; a task of another group does not exist."""
     shown, task_id = call.params["id"], wanted_task(call)
     run = parse_id(shown)[1]
@@ -160,7 +160,7 @@ async def _task_of(door: Door, call: Call) -> tuple[TaskResult, int]:
     return found, run
 
 
-async def _run_of(door: Door, call: Call, asked: int | None) -> tuple[TaskResult, int]:
+async def _run_of(door: ServerContext, call: Call, asked: int | None) -> tuple[TaskResult, int]:
     task, named = await _task_of(door, call)
     run = asked or named or task.instance_id or task.run_number
     if not run or run > task.run_number:
@@ -190,7 +190,7 @@ class Ended(Struct, frozen=True):
     exit_code: int | None
 
 
-async def follow(door: Door, call: Call) -> Answer:
+async def follow(door: ServerContext, call: Call) -> Answer:
     """A log as it grows. The id of each event says how far it went, for ``Last-Event-ID``."""
     query: FollowQuery = call.query
     task, named = await _task_of(door, call)
@@ -205,7 +205,7 @@ async def follow(door: Door, call: Call) -> Answer:
 class Follower:
     """One reader of one task's log."""
 
-    def __init__(self, door: Door, task: TaskResult, only_run: int, streams: Sequence[int]) -> None:
+    def __init__(self, door: ServerContext, task: TaskResult, only_run: int, streams: Sequence[int]) -> None:
         self._door = door
         self._task_id = task.id
         self._only_run = only_run

@@ -11,7 +11,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler import bots
 from myrmidon.server.auth.authenticator import bearer_of
 from myrmidon.server.config.config_folder import BOOTSTRAP
-from myrmidon.server.context import ADMINS, BOTS, INTRODUCERS, READERS, Answer, Call, Door, Route
+from myrmidon.server.context import ADMINS, BOTS, INTRODUCERS, READERS, Answer, Call, ServerContext, Route
 from myrmidon.server.fleet import rollout
 from myrmidon.server.fleet.bot_zip import bootstrap_script, public_url
 from myrmidon.server.settings import seconds
@@ -20,17 +20,17 @@ from myrmidon.store.tables import release
 from myrmidon.store.tables.release import Fate, Known
 
 
-async def current_zip(door: Door, call: Call) -> Answer:
+async def current_zip(door: ServerContext, call: Call) -> Answer:
     """The zip that every bot shall run."""
     return await _zip(door, await rollout.wanted_zip(door), call.headers.get("if-none-match", ""))
 
 
-async def one_zip(door: Door, call: Call) -> Answer:
+async def one_zip(door: ServerContext, call: Call) -> Answer:
     """A zip by its digest."""
     return await _zip(door, call.params["digest"], call.headers.get("if-none-match", ""))
 
 
-async def _zip(door: Door, digest: str, known: str) -> Answer:
+async def _zip(door: ServerContext, digest: str, known: str) -> Answer:
     tag = f'"{digest}"'
     if digest and known == tag:
         return Answer(status=304, headers={"etag": tag}, body=b"")
@@ -52,7 +52,7 @@ class BootstrapQuery(Struct, frozen=True, kw_only=True):
     bot_id: str = ""
 
 
-async def bootstrap(door: Door, call: Call) -> Answer:
+async def bootstrap(door: ServerContext, call: Call) -> Answer:
     """A script that turns a machine with Python into a bot: ``curl -s SERVER/bootstrap?tok=... | python3 -``."""
     query: BootstrapQuery = call.query
     if query.bot_id:
@@ -94,14 +94,14 @@ class RevertBody(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=1024)] = ""
 
 
-async def list_releases(door: Door, call: Call) -> ReleaseList:
+async def list_releases(door: ServerContext, call: Call) -> ReleaseList:
     """Every zip that bots were ever told to run and that is still kept, newest first."""
     since = door.now() - seconds(door.settings.release_grace_s)
     found = await door.read(lambda tx: release.every(tx, since=since))
     return ReleaseList([_shown(door, one) for one in found])
 
 
-def _shown(door: Door, one: Known) -> ReleaseInfo:
+def _shown(door: ServerContext, one: Known) -> ReleaseInfo:
     return ReleaseInfo(
         digest=one.digest,
         state=_word_for(door, one),
@@ -115,13 +115,13 @@ def _shown(door: Door, one: Known) -> ReleaseInfo:
     )
 
 
-def _word_for(door: Door, one: Known) -> str:
+def _word_for(door: ServerContext, one: Known) -> str:
     if one.state in (Fate.BAD, Fate.NEW) or one.digest == door.hub.canary:
         return one.state
     return "active" if one.active else "old"  # a trial that the next release has cut short is over, too
 
 
-async def revert_release(door: Door, call: Call) -> ReleaseInfo:
+async def revert_release(door: ServerContext, call: Call) -> ReleaseInfo:
     """Take a release back: bots go to the one before it. Saying it again is the same as saying it once."""
     body: RevertBody = call.body
     return _shown(door, await rollout.revert(door, call.params["digest"], who=call.who.name, why=body.reason))

@@ -10,7 +10,7 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import resource_groups
 from myrmidon.server.api.admin import Done, Name, Page
-from myrmidon.server.context import ADMINS, READERS, Call, Door, Route, named_groups
+from myrmidon.server.context import ADMINS, READERS, Call, ServerContext, Route, named_groups
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
@@ -36,7 +36,7 @@ def _info(group: ResourceGroup) -> GroupInfo:
     return GroupInfo(group.external_id, group.created_at, bool(group.deleting))
 
 
-async def list_groups(door: Door, call: Call) -> GroupList:
+async def list_groups(door: ServerContext, call: Call) -> GroupList:
     """The groups that this caller may work in."""
     page: Page = call.query
     scope = await door.scope(call)
@@ -49,7 +49,7 @@ async def list_groups(door: Door, call: Call) -> GroupList:
     return GroupList([_info(group) for group in found], more)
 
 
-async def create_group(door: Door, call: Call) -> GroupInfo:
+async def create_group(door: ServerContext, call: Call) -> GroupInfo:
     """A new group; a call repeated with its request key gets the group that it has made."""
     name, now = call.body.name, door.now()
     group_id = None
@@ -60,7 +60,7 @@ async def create_group(door: Door, call: Call) -> GroupInfo:
     return _info(made)
 
 
-async def delete_group(door: Door, call: Call) -> Done:
+async def delete_group(door: ServerContext, call: Call) -> Done:
     """Delete a group with everything in it; nothing in it may be under way.
 
     A call repeated with its request key finds the group gone and is content.

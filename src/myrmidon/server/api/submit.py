@@ -16,7 +16,7 @@ from myrmidon.model.ids import Micros, show_task
 from myrmidon.scheduler import submit as submitting
 from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server.api.admin import Name
-from myrmidon.server.context import WRITERS, Call, Door, Route
+from myrmidon.server.context import WRITERS, Call, ServerContext, Route
 from myrmidon.server.dispatch.direct_assign import place
 from myrmidon.server.fleet.pool_policy import ruled
 from myrmidon.server.usecases.unsupported import check_no_files
@@ -64,7 +64,7 @@ class SubmitAnswer(Struct, frozen=True):
     tasks: list[TaskAnswer]
 
 
-async def submit_tasks(door: Door, call: Call) -> SubmitAnswer:
+async def submit_tasks(door: ServerContext, call: Call) -> SubmitAnswer:
     """Store tasks; one answer or error for each, in order. What was answered is on disk.
 
     The request key counts for the whole call: each task gets a key made of it and of its place in the list.
@@ -96,7 +96,7 @@ def _parts(call: Call) -> list[range]:
     return parts
 
 
-async def _submit_parts(door: Door, call: Call, group_id: int, parts: Sequence[range]) -> list[TaskAnswer]:
+async def _submit_parts(door: ServerContext, call: Call, group_id: int, parts: Sequence[range]) -> list[TaskAnswer]:
     """The next part is checked while this one is stored: a bot that comes back for more finds it in line before it."""
     answers: list[TaskAnswer] = []
     checked = await _check(door, call, parts[0])
@@ -119,13 +119,13 @@ class Checked(NamedTuple):
     tasks: list[Draft | MyrmidonError]
 
 
-async def _check(door: Door, call: Call, part: range) -> Checked:
+async def _check(door: ServerContext, call: Call, part: range) -> Checked:
     now = door.now()
     draft = partial(_drafted, door, call, part, now)
     return Checked(now, draft() if len(part) < MANY else await door.aside(draft))
 
 
-async def _submit_part(door: Door, group_id: int, checked: Checked) -> list[TaskAnswer]:
+async def _submit_part(door: ServerContext, group_id: int, checked: Checked) -> list[TaskAnswer]:
     good = [one for one in checked.tasks if isinstance(one, Draft)]
     store = partial(_store, door, group_id, good, checked.now)
     stored = iter(await place(door, store) if good else ())
@@ -133,7 +133,7 @@ async def _submit_part(door: Door, group_id: int, checked: Checked) -> list[Task
 
 
 async def store_drafts(
-    door: Door, call: Call, group: str, drafts: Sequence[Draft], now: Micros
+    door: ServerContext, call: Call, group: str, drafts: Sequence[Draft], now: Micros
 ) -> list[Submitted | MyrmidonError]:
     """The way in for tasks that came by another API; one answer or error for each, in order."""
 
@@ -155,7 +155,7 @@ def _known(group_id: int, keys: Callable[[], list[str | None]]) -> Callable[[Tx]
     return count
 
 
-def _drafted(door: Door, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:
+def _drafted(door: ServerContext, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:
     """Each request checked by itself: one that is wrong harms no other."""
     drafts: list[Draft | MyrmidonError] = []
     for number in part:
@@ -206,7 +206,9 @@ def _short(key: str) -> str:
     return key if len(key) <= _LONGEST_KEY else sha256(key.encode()).hexdigest()
 
 
-def _store(door: Door, group_id: int, drafts: Sequence[Draft], now: Micros, tx: Tx) -> list[Submitted | MyrmidonError]:
+def _store(
+    door: ServerContext, group_id: int, drafts: Sequence[Draft], now: Micros, tx: Tx
+) -> list[Submitted | MyrmidonError]:
     return submitting.submit(tx, group_id, drafts, now=now, ids=door.ids, rules=door.rules)
 
 

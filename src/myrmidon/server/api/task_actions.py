@@ -14,7 +14,7 @@ from myrmidon.scheduler import explain as explaining
 from myrmidon.scheduler import rerun as rerunning
 from myrmidon.server.api.admin import Name, is_new
 from myrmidon.server.api.tasks import Moment, visible, wanted_task
-from myrmidon.server.context import READERS, WRITERS, Call, Door, Role, Route
+from myrmidon.server.context import READERS, WRITERS, Call, ServerContext, Role, Route
 from myrmidon.server.usecases.bots import check_cancel
 from myrmidon.store.engine.db import Tx
 
@@ -34,7 +34,7 @@ class Cancelled(Struct, frozen=True):
     was_running: bool
 
 
-async def cancel_task(door: Door, call: Call) -> Cancelled:
+async def cancel_task(door: ServerContext, call: Call) -> Cancelled:
     """Cancel a task. Said again with the same request key it does not mean what has been run again meanwhile."""
     task_id = wanted_task(call)
     scope = await door.scope(call)
@@ -69,7 +69,7 @@ class Began(Struct, frozen=True):
     ok: bool = True
 
 
-async def cancel_tagged(door: Door, call: Call) -> Began:
+async def cancel_tagged(door: ServerContext, call: Call) -> Began:
     body: CancelMany = call.body
     group_id = await door.group_of(call, body.group)
     stop = partial(
@@ -102,7 +102,7 @@ class RerunAnswer(Struct, frozen=True):
     generation: int
 
 
-async def rerun_task(door: Door, call: Call) -> RerunAnswer:
+async def rerun_task(door: ServerContext, call: Call) -> RerunAnswer:
     """Run an ended task again; with a request key only once, however often it is asked for."""
     task_id = wanted_task(call)
     scope = await door.scope(call)
@@ -143,7 +143,7 @@ class Why(Struct, frozen=True, kw_only=True):
     position: int | None
 
 
-async def explain_task(door: Door, call: Call) -> Why:
+async def explain_task(door: ServerContext, call: Call) -> Why:
     task_id = wanted_task(call)
     scope = await door.scope(call)
 

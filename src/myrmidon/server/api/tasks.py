@@ -16,7 +16,7 @@ from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.admin import Limit
 from myrmidon.server.api.submit import shown_id
-from myrmidon.server.context import READERS, Call, Door, Route
+from myrmidon.server.context import READERS, Call, ServerContext, Route
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
@@ -119,7 +119,7 @@ class TaskInfo(Struct, frozen=True, kw_only=True):
     runs: list[RunInfo]
 
 
-async def get_task(door: Door, call: Call) -> TaskInfo:
+async def get_task(door: ServerContext, call: Call) -> TaskInfo:
     """A task: what was asked for, what became of it, and every run."""
     task_id = wanted_task(call)
     scope = await door.scope(call)
@@ -284,7 +284,7 @@ class TaskList(Struct, frozen=True):
     cursor: str | None
 
 
-async def list_tasks(door: Door, call: Call) -> TaskList:
+async def list_tasks(door: ServerContext, call: Call) -> TaskList:
     """Tasks by what they are like, by time of creation."""
     query: TaskQuery = call.query
     kind = f"tasks {query.sort}"
@@ -345,12 +345,12 @@ class TagList(Struct, frozen=True):
     tags: list[TagInfo]
 
 
-async def list_tags(door: Door, call: Call) -> TagList:
+async def list_tags(door: ServerContext, call: Call) -> TagList:
     """The tags of the newest tasks, to search by."""
     return TagList([TagInfo(key, values) for key, values in (await known_tags(door, call)).items()])
 
 
-async def known_tags(door: Door, call: Call) -> dict[str, list[str]]:
+async def known_tags(door: ServerContext, call: Call) -> dict[str, list[str]]:
     """Keys and values of the tags of the newest tasks that the caller sees; of a key with very many only the key."""
     scope = await door.scope(call)
     texts = await door.read(lambda tx: run_details.newest_tags(tx, group_id=scope, n=TAGS_LOOKED_AT))

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import parse_id, show_run, show_task
 from myrmidon.model.states import FINAL
-from myrmidon.server.context import READERS, Call, Door, Route
+from myrmidon.server.context import READERS, Call, ServerContext, Route
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_result
 from myrmidon.store.views import run_details
@@ -56,7 +56,7 @@ class Waited(Struct, frozen=True):
     tasks: list[TaskEnd]
 
 
-async def wait(door: Door, call: Call) -> Waited:
+async def wait(door: ServerContext, call: Call) -> Waited:
     """Hold the answer until tasks have ended."""
     body: WaitRequest = call.body
     ids = [parse_id(shown, f"task_ids[{number}]")[0] for number, shown in enumerate(body.task_ids)]

@@ -44,7 +44,7 @@ from myrmidon.model.errors import (
 from myrmidon.scheduler.submit import check_key
 from myrmidon.server.asgi.errors import error_body, style_of
 from myrmidon.server.auth.authenticator import Guard, bearer_of
-from myrmidon.server.context import NOBODY, Answer, Call, Door, Identity, Role, Route, Style
+from myrmidon.server.context import NOBODY, Answer, Call, ServerContext, Identity, Role, Route, Style
 
 log = structlog.get_logger("server")
 
@@ -67,7 +67,7 @@ class HungUp(Exception):
 class App:
     """The ASGI application of one server."""
 
-    def __init__(self, door: Door, guard: Guard, routes: Sequence[Route]) -> None:
+    def __init__(self, door: ServerContext, guard: Guard, routes: Sequence[Route]) -> None:
         self.door = door
         self.guard = guard
         self.metrics = door.metrics

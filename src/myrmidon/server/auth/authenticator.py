@@ -28,7 +28,7 @@ from myrmidon.model.errors import Forbidden, InvalidRequest, MyrmidonError, Over
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.validation import LARGEST, show_value
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.context import NOBODY, Door, Identity, Role
+from myrmidon.server.context import NOBODY, ServerContext, Identity, Role
 from myrmidon.server.settings import EVERYWHERE, Settings
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.tables import api_token as tokens
@@ -155,7 +155,7 @@ class Known(Struct, frozen=True):
 class Guard:
     """Tells who calls, and turns away what is not meant for this server."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: ServerContext) -> None:
         self._door = door
         self._settings = door.settings
         self._known: OrderedDict[bytes, Known] = OrderedDict()

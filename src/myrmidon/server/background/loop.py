@@ -20,7 +20,7 @@ from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import Swept
 from myrmidon.server.botapi.handshake import beat_every
-from myrmidon.server.context import Door
+from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import cache_hints, rollout
 from myrmidon.server.fleet.config_sync import Folder
 from myrmidon.server.waiting.connected_bot import Notes
@@ -48,7 +48,7 @@ _OVERLAP: Micros = 5 * SECOND
 _LAST_WORDS_S = 2.0
 
 
-async def run(door: Door) -> None:
+async def run(door: ServerContext) -> None:
     """Everything, until the slot is lost or the task is cancelled."""
     service = Service(door)
     await service.begin()
@@ -63,7 +63,7 @@ async def run(door: Door) -> None:
 class Service:
     """The parts, and what they remember from one time to the next."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: ServerContext) -> None:
         self._door = door
         self._folder = Folder(door)
         self._position = 0

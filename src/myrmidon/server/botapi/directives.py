@@ -10,7 +10,7 @@ from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.botapi.messages import is_terminate
-from myrmidon.server.context import Door
+from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
 from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
@@ -23,7 +23,7 @@ _LONGER = 6
 TOLD = {"update": "request_update", "restart": "request_restart"}
 
 
-def order_for(door: Door, seat: Seat) -> str | None:
+def order_for(door: ServerContext, seat: Seat) -> str | None:
     """What the bot is told to do besides its work. Of the same update or restart it is told less and less often.
 
     A bot that cannot update goes on with the version it has: better an old soldier than none. It carries orders out
@@ -47,7 +47,7 @@ def order_for(door: Door, seat: Seat) -> str | None:
 
 
 async def note_order(
-    door: Door, seat: Seat, tasks: Sequence[Claimed], order: str | None, *, knows_end: bool
+    door: ServerContext, seat: Seat, tasks: Sequence[Claimed], order: str | None, *, knows_end: bool
 ) -> tuple[list[Claimed], str | None]:
     """Write down what a bot is told to do; the tasks and the order that it gets.
 

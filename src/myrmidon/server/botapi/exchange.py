@@ -59,7 +59,7 @@ from myrmidon.server.botapi.messages import (
     run_of,
     taken,
 )
-from myrmidon.server.context import BOTS, INTRODUCERS, Call, Door, Route
+from myrmidon.server.context import BOTS, INTRODUCERS, Call, ServerContext, Route
 from myrmidon.server.dispatch.claims import claim_size, claim_under, learn_pace, measure, share
 from myrmidon.server.fleet import config_sync, rollout
 from myrmidon.server.fleet.cache_hints import hints_for
@@ -79,7 +79,7 @@ _MOST_QUEUES = 8
 # ---------------------------------------------------------------- the exchange
 
 
-async def exchange(door: Door, call: Call) -> bytes:
+async def exchange(door: ServerContext, call: Call) -> bytes:
     """Take what a bot has to say and give it work; the answer is held while there is none."""
     ask: Exchange = call.body
     bot_id, bearer = itself(call), bearer_of(call.headers)
@@ -116,12 +116,12 @@ async def exchange(door: Door, call: Call) -> bytes:
     )
 
 
-def _allowed(door: Door, bot_id: str, ask: Exchange) -> Exchange:
+def _allowed(door: ServerContext, bot_id: str, ask: Exchange) -> Exchange:
     """What a bot says, without its wish for tasks if it gets none now; what it has it may finish."""
     return ask if not ask.n or door.fleet.may_work(bot_id) else structs.replace(ask, n=0)
 
 
-async def _hear(door: Door, bot_id: str, session: int, config: str | None) -> None:
+async def _hear(door: ServerContext, bot_id: str, session: int, config: str | None) -> None:
     """What its group has given a bot, as far as the bot knows; before it is told to restart, we look closer."""
     if config is None:
         return
@@ -132,7 +132,7 @@ async def _hear(door: Door, bot_id: str, session: int, config: str | None) -> No
         seat.config = config
 
 
-async def _assign(door: Door, turn: Turn) -> list[Assigned]:
+async def _assign(door: ServerContext, turn: Turn) -> list[Assigned]:
     if not turn.tasks:
         return []
     unknown = {one.resource_group_id for one in turn.tasks} - door.group_names.keys()
@@ -163,7 +163,7 @@ class Turn(Struct):
 _BAD = frozenset({reporting.Outcome.STALE, reporting.Outcome.CONFLICT, reporting.Outcome.UNKNOWN})
 
 
-async def _first_turn(door: Door, bot_id: str, ask: Exchange) -> Turn:
+async def _first_turn(door: ServerContext, bot_id: str, ask: Exchange) -> Turn:
     """What the bot says is written down; a bot that says nothing costs a read, or nothing at all.
 
     A bot that will not wait is not put off with hints: it gets what there is.
@@ -188,7 +188,7 @@ async def _first_turn(door: Door, bot_id: str, ask: Exchange) -> Turn:
     return Turn(seat, order_for(door, seat))
 
 
-async def _wait_for_more(door: Door, ask: Exchange, turn: Turn, until: float) -> Turn:
+async def _wait_for_more(door: ServerContext, ask: Exchange, turn: Turn, until: float) -> Turn:
     """Hold the answer until there is something to say, or time is up."""
     hub, seat, replies = door.hub, turn.seat, turn.replies
     clock = asyncio.get_running_loop().time
@@ -215,7 +215,7 @@ _CAME_MEANWHILE = Woken()
 """Work came while the bot's claim was under way and found nothing."""
 
 
-async def _next_turn(door: Door, ask: Exchange, seat: Seat, woken: Woken) -> Turn:
+async def _next_turn(door: ServerContext, ask: Exchange, seat: Seat, woken: Woken) -> Turn:
     """A held poll goes on: what it had to say has been said."""
     n = _allowed(door, seat.bot_id, ask).n
     again = Exchange(session=ask.session, nonce=ask.nonce, n=n, wait_s=ask.wait_s, holds=ask.holds, config=ask.config)
@@ -237,7 +237,9 @@ class Wrote(Struct):
     """There is work in the queue that woke the bot, but not for this one."""
 
 
-async def _write_turn(door: Door, bot_id: str, ask: Exchange, seat: Seat | None, woken: Woken = TIME_IS_UP) -> Turn:
+async def _write_turn(
+    door: ServerContext, bot_id: str, ask: Exchange, seat: Seat | None, woken: Woken = TIME_IS_UP
+) -> Turn:
     """Reports, sign of life and claim in one transaction. Without a seat, the bot is looked at in it, too."""
     hub, now = door.hub, door.now()
     reports = [report_of(said) for said in ask.reports]
@@ -286,7 +288,7 @@ def _looked_at(seat: Seat, crowd: int) -> list[int]:
 
 
 def _speak(
-    tx: Tx, door: Door, bot_id: str, ask: Exchange, reports: Sequence[Report], wrote: Wrote, now: Micros
+    tx: Tx, door: ServerContext, bot_id: str, ask: Exchange, reports: Sequence[Report], wrote: Wrote, now: Micros
 ) -> None:
     try:
         if reports:
@@ -306,7 +308,7 @@ def _speak(
 # ---------------------------------------------------------------- signs of life and events
 
 
-async def heartbeat(door: Door, call: Call) -> HeartbeatAnswer:
+async def heartbeat(door: ServerContext, call: Call) -> HeartbeatAnswer:
     """Keep a bot and its runs alive while it is busy; which of them must stop."""
     body: Heartbeat = call.body
     bot_id = itself(call)
@@ -324,7 +326,7 @@ async def heartbeat(door: Door, call: Call) -> HeartbeatAnswer:
     )
 
 
-async def event(door: Door, call: Call) -> Noted:
+async def event(door: ServerContext, call: Call) -> Noted:
     """Something that the bot's owner should see."""
     body: BotEvent = call.body
     bot_id = itself(call)

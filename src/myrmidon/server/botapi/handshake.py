@@ -22,7 +22,7 @@ from myrmidon.scheduler.policy import DAY, SECOND
 from myrmidon.server.auth.authenticator import bot_credential
 from myrmidon.server.botapi.messages import Exchange, Handshake, Welcomed, encode, run_of
 from myrmidon.server.config.bot_groups import Given
-from myrmidon.server.context import Call, Door, Role
+from myrmidon.server.context import Call, ServerContext, Role
 from myrmidon.server.fleet import config_sync, rollout
 from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
@@ -37,7 +37,7 @@ TRY_BITS = 10
 _MOST_TEXT = 4096
 
 
-async def handshake(door: Door, call: Call) -> Welcomed:
+async def handshake(door: ServerContext, call: Call) -> Welcomed:
     """A bot has started, or has changed: who it is from now on, and which of its runs are still its own.
 
     Whoever shows a credential can only be the bot that it was given to; and only while that bot is known, so
@@ -68,7 +68,7 @@ async def handshake(door: Door, call: Call) -> Welcomed:
     return _welcomed(door, welcome, given, now)
 
 
-def _check_gone(tx: Tx, known: Bot, door: Door, now: Micros) -> None:
+def _check_gone(tx: Tx, known: Bot, door: ServerContext, now: Micros) -> None:
     """Who brings new bots in, and nothing else, does not get the credential of one that lives."""
     if not known.alive or known.heartbeat + door.rules.dead_after <= now or bots.is_leaving(tx, known.id):
         return
@@ -88,7 +88,7 @@ def _check_session(session: int, now: Micros) -> None:
         raise InvalidRequest([Problem("session", str(session), told, "range")])
 
 
-def given_to(door: Door, bot_id: str) -> Given:
+def given_to(door: ServerContext, bot_id: str) -> Given:
     """What a bot's group gives it; whoever is in no group has no business here."""
     given = door.fleet.given(bot_id)
     if given is None:
@@ -130,7 +130,7 @@ def _hello(call: Call, given: Given, word: tuple[str | None, str | None]) -> Hel
     )
 
 
-def _welcomed(door: Door, welcome: fleet.Welcome, given: Given, now: Micros) -> Welcomed:
+def _welcomed(door: ServerContext, welcome: fleet.Welcome, given: Given, now: Micros) -> Welcomed:
     credential = bot_credential(door.keys.bot, welcome.bot_id, welcome.session)
     wanted = rollout.wanted_by(door, welcome.bot_id)
     return Welcomed(
@@ -205,7 +205,7 @@ def os_family(values: frozenset[str]) -> str:
     return known[0] if known else min(values, key=lambda value: (len(value), value), default="")[:64]
 
 
-def sit(door: Door, bot_id: str, session: int, looked: Looked) -> Seat:
+def sit(door: ServerContext, bot_id: str, session: int, looked: Looked) -> Seat:
     seat = door.hub.sit(bot_id, session, looked.queues)
     seat.version = looked.version
     seat.os = looked.os
@@ -217,7 +217,7 @@ def sit(door: Door, bot_id: str, session: int, looked: Looked) -> Seat:
     return seat
 
 
-def seat_of(door: Door, bot_id: str, session: int) -> Seat | None:
+def seat_of(door: ServerContext, bot_id: str, session: int) -> Seat | None:
     """The bot as it is known here, if that can be relied on."""
     seat = door.hub.seats.get(bot_id)
     if seat is None or seat.session != session or seat.outdated or door.now() - seat.looked_at >= LOOK_AGAIN:
@@ -225,7 +225,7 @@ def seat_of(door: Door, bot_id: str, session: int) -> Seat | None:
     return seat
 
 
-def beat_every(door: Door) -> Micros:
+def beat_every(door: ServerContext) -> Micros:
     """How old the last sign of life that was written down may get."""
     return min(BEAT_EVERY, door.rules.dead_after // 4)
 
@@ -239,7 +239,7 @@ def itself(call: Call) -> str:
 # ---------------------------------------------------------------- changes
 
 
-async def hear_change(door: Door, bot_id: str, ask: Exchange) -> None:
+async def hear_change(door: ServerContext, bot_id: str, ask: Exchange) -> None:
     """A bot says what it has become: other dimensions, or why it should get no work. Most say nothing of the kind."""
     if ask.dimensions is None and ask.state is None:
         return
@@ -260,7 +260,7 @@ async def hear_change(door: Door, bot_id: str, ask: Exchange) -> None:
 
 
 def _change(
-    tx: Tx, door: Door, bot_id: str, ask: Exchange, own: dict[str, list[str]] | None, now: Micros
+    tx: Tx, door: ServerContext, bot_id: str, ask: Exchange, own: dict[str, list[str]] | None, now: Micros
 ) -> tuple[Looked, tuple[str | None, str | None]]:
     before = bots.read(tx, bot_id)
     state = encode(ask.state).decode() if ask.state is not None else before.state if before is not None else "{}"

@@ -10,7 +10,7 @@ from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.report import LogBytes
 from myrmidon.server.botapi.handshake import itself
 from myrmidon.server.botapi.messages import Exchange, LogPlace, LogStored, log_bytes_of, run_of
-from myrmidon.server.context import Call, Door
+from myrmidon.server.context import Call, ServerContext
 from myrmidon.store.engine.db import Tx
 
 MOST_PIECES = 256 << 10
@@ -18,7 +18,7 @@ MOST_LOG_BYTES = 1 << 20
 _MOST_REMEMBERED = 10_000
 
 
-async def log(door: Door, call: Call) -> LogStored:
+async def log(door: ServerContext, call: Call) -> LogStored:
     """Bytes of a run's output, at their offset; the same bytes again change nothing."""
     bot_id = itself(call)
     place_of: LogPlace = call.query
@@ -40,7 +40,7 @@ async def log(door: Door, call: Call) -> LogStored:
     return LogStored(length=info.length, cut_from=info.cut_from, cut_to=info.cut_to, pause_s=pause)
 
 
-async def store_pieces(door: Door, bot_id: str, ask: Exchange) -> list[int]:
+async def store_pieces(door: ServerContext, bot_id: str, ask: Exchange) -> list[int]:
     """The small pieces that come with an exchange, in one write; -1 for those that are not the bot's to write."""
     if sum(len(piece.data) for piece in ask.logs) > MOST_PIECES:
         raise TooLarge(f"An exchange carries at most {MOST_PIECES} bytes of output.")
@@ -57,7 +57,7 @@ async def store_pieces(door: Door, bot_id: str, ask: Exchange) -> list[int]:
     return [lengths.get(id(item), -1) for item in items]
 
 
-async def _may_write(door: Door, bot_id: str, items: Sequence[LogBytes]) -> set[tuple[int, int, str]]:
+async def _may_write(door: ServerContext, bot_id: str, items: Sequence[LogBytes]) -> set[tuple[int, int, str]]:
     """Those runs, with their tokens, whose log this bot may add to. Who has a run never changes, so it is kept."""
     known = door.hub.log_rights
     asked = {(item.task_id, item.run, item.token): item for item in items}

@@ -14,7 +14,7 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.report import Outcome, Reply
 from myrmidon.server.botapi.handshake import TRY_BITS
 from myrmidon.server.botapi.messages import Exchange, SaysFinish
-from myrmidon.server.context import Door
+from myrmidon.server.context import ServerContext
 from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
@@ -28,7 +28,9 @@ FEW = 8
 _MOST_DEPTH = 1024
 
 
-def claim_under(tx: Tx, door: Door, bot_id: str, session: int, nonce: int, n: int, now: Micros) -> list[Claimed]:
+def claim_under(
+    tx: Tx, door: ServerContext, bot_id: str, session: int, nonce: int, n: int, now: Micros
+) -> list[Claimed]:
     """Claim under a poll's nonce, which the poll may do several times: it is held until there is something.
 
     Each try is a nonce of its own for the core, and only the last one can have brought anything. So a poll that
@@ -46,7 +48,7 @@ def claim_under(tx: Tx, door: Door, bot_id: str, session: int, nonce: int, n: in
     return claim(structs.replace(poll, nonce=last + 1))
 
 
-def measure(door: Door, ask: Exchange, replies: Sequence[Reply], tasks: Sequence[Claimed]) -> None:
+def measure(door: ServerContext, ask: Exchange, replies: Sequence[Reply], tasks: Sequence[Claimed]) -> None:
     """Tell the metrics of runs that have ended and runs that begin."""
     now = door.now()
     door.hub.floods.worked(len(ask.reports) + len(tasks), now)

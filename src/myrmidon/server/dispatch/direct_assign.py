@@ -12,7 +12,7 @@ from typing import TypeVar
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.server.botapi.messages import Exchange
-from myrmidon.server.context import Door, in_time
+from myrmidon.server.context import ServerContext, in_time
 from myrmidon.server.dispatch.claims import claim_size, claim_under, measure
 from myrmidon.server.waiting.connected_bot import Notes, Seat
 from myrmidon.store.engine.db import Tx
@@ -23,7 +23,7 @@ MOST_PLACED = 8
 """For how many waiting bots one submit claims; the others are woken and claim for themselves."""
 
 
-async def place(door: Door, fn: Callable[[Tx], T]) -> T:
+async def place(door: ServerContext, fn: Callable[[Tx], T]) -> T:
     """As ``door.write``, for a submit: its tasks go to bots that wait for them, inside the same transaction.
 
     The bots' held polls are answered as soon as the commit is on disk: one commit lies between the submit and
@@ -47,7 +47,7 @@ _NOTHING_SAID = Exchange(session=0)
 class Placing:
     """The bots that one submit has reserved, and what it claimed for them."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: ServerContext) -> None:
         self._door = door
         self._reserved: dict[Seat, None] = {}
         self._claimed: dict[Seat, list[Claimed]] = {}

@@ -18,7 +18,7 @@ from msgspec import Struct, json
 
 from myrmidon.model.ids import Micros
 from myrmidon.server.config.config_folder import BOOTSTRAP, BOT_CONFIG
-from myrmidon.server.context import Door
+from myrmidon.server.context import ServerContext
 
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 """A zip wants a time for every file; one that never changes keeps equal contents equal."""
@@ -85,7 +85,7 @@ def build_zip(contents: Mapping[str, bytes]) -> BotZip:
     return BotZip(digest_of(contents), buffer.getvalue())
 
 
-def public_url(door: Door) -> str:
+def public_url(door: ServerContext) -> str:
     """Where bots find this installation: the setting, or the address of this very server."""
     settings = door.settings
     if settings.public_url:

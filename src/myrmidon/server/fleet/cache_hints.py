@@ -19,7 +19,7 @@ from myrmidon.model.task_request import Properties
 from myrmidon.model.task_validation import CACHE_NAME
 from myrmidon.scheduler.policy import DAY
 from myrmidon.server.botapi.handshake import os_family
-from myrmidon.server.context import Door
+from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import cache_sizes as store
 from myrmidon.store.tables.cache_sizes import Hint
@@ -29,7 +29,7 @@ _NAME_CHARS = 128
 _LARGEST = 1 << 50
 
 
-def hints_for(door: Door, os: str) -> Callable[[Properties], dict[str, int]]:
+def hints_for(door: ServerContext, os: str) -> Callable[[Properties], dict[str, int]]:
     """For the tasks of a bot with this system: how large each of their caches gets, as far as that is known."""
 
     def hints(todo: Properties) -> dict[str, int]:
@@ -42,7 +42,7 @@ def hints_for(door: Door, os: str) -> Callable[[Properties], dict[str, int]]:
     return hints
 
 
-async def load(door: Door) -> None:
+async def load(door: ServerContext) -> None:
     """Know what is written down; under the system "" is the largest of all systems."""
     hints: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for one in await door.read(store.every):
@@ -52,7 +52,7 @@ async def load(door: Door) -> None:
     door.memory.hints = dict(hints)
 
 
-async def measure(door: Door) -> int:
+async def measure(door: ServerContext) -> int:
     """Ask what all bots have said of their caches, and write down what is new; how much that was."""
     now = door.now()
     lately = {seat.bot_id: seat.caches for seat in door.hub.seats.values() if seat.caches}

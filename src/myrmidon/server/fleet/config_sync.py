@@ -27,7 +27,7 @@ from myrmidon.server.config.config_folder import (
     newest_change,
     read_folder,
 )
-from myrmidon.server.context import Door
+from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import settings_version as configs
@@ -42,7 +42,7 @@ _RELEASED = (BOT_CONFIG, BOOTSTRAP)
 """Files that are in the bots' zip: an edit of one is a new release."""
 
 
-async def refresh(door: Door) -> bool:
+async def refresh(door: ServerContext) -> bool:
     """Take over what is in force by now; True when that has changed."""
     position = await door.read(configs.position)
     if position in (door.fleet.position, door.memory.unreadable):
@@ -62,7 +62,7 @@ async def refresh(door: Door) -> bool:
     return True
 
 
-async def _take_over(door: Door, fleet: FleetConfig) -> None:
+async def _take_over(door: ServerContext, fleet: FleetConfig) -> None:
     before, door.fleet = door.fleet, fleet
     door.memory.unreadable = 0
     log.info("settings of the fleet", version=fleet.version[:12], who=fleet.who, files=sorted(fleet.files))
@@ -79,7 +79,7 @@ async def _take_over(door: Door, fleet: FleetConfig) -> None:
 class Folder:
     """The settings folder of this server, and what it looked like when it was last looked at."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: ServerContext) -> None:
         self._door = door
         self._place: Path = door.settings.config_folder
         self._seen: Print | None = None
@@ -183,7 +183,7 @@ def _who(seen: Print) -> str:
     return f"{name}@{socket.gethostname()}"[:256]
 
 
-def _tell(door: Door, error: InvalidRequest, what: str) -> None:
+def _tell(door: ServerContext, error: InvalidRequest, what: str) -> None:
     door.metrics.config_refused()
     problems = [str(one) for one in error.problems]
     log.error(what, version=door.fleet.version[:12], problems=problems)

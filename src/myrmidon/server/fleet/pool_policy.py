@@ -12,7 +12,7 @@ from typing import Any
 
 from myrmidon.model.errors import Forbidden, InvalidRequest, Problem
 from myrmidon.server.config.pools import CHANCES, PoolRules, Template, hides
-from myrmidon.server.context import Door, Identity, Role
+from myrmidon.server.context import ServerContext, Identity, Role
 
 RESERVED_PRIORITY = 20
 """Priorities below this overtake everybody's work: for administrators, and those whom a pool trusts with it."""
@@ -21,7 +21,7 @@ _NO_POOL = PoolRules(name="")
 
 
 def ruled(
-    door: Door,
+    door: ServerContext,
     who: Identity,
     raw: Any,
     *,

@@ -19,7 +19,7 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import servers
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.context import Door
+from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.bot_zip import bot_files, build_zip, public_url
 from myrmidon.server.settings import seconds
 from myrmidon.server.waiting.connected_bot import Seat
@@ -41,13 +41,13 @@ def bucket(bot_id: str) -> int:
     return int.from_bytes(sha256(bot_id.encode()).digest()[:4], "big") % 100
 
 
-def wanted_by(door: Door, bot_id: str) -> str:
+def wanted_by(door: ServerContext, bot_id: str) -> str:
     """The digest of the zip that this bot shall run."""
     hub = door.hub
     return hub.canary if hub.canary and bucket(bot_id) < hub.canary_share else hub.wanted
 
 
-async def offer_zip(door: Door) -> str:
+async def offer_zip(door: ServerContext) -> str:
     """Bring this server's zip to the database; the digest that all bots shall have is wanted from now on."""
     files = door.fleet.files
     zipped = await door.aside(lambda: build_zip(bot_files(public_url(door), files)))
@@ -67,12 +67,12 @@ def _ourselves() -> str:
         return socket.gethostname()
 
 
-async def wanted_zip(door: Door) -> str:
+async def wanted_zip(door: ServerContext) -> str:
     """The digest that all bots shall have, also in the first moments of a server."""
     return door.hub.wanted or await offer_zip(door)
 
 
-async def settle(door: Door) -> str:
+async def settle(door: ServerContext) -> str:
     """See which zip is for whom, and have that decided where it is not; the digest of the one for all bots."""
     now = door.now()
     since = now - seconds(door.settings.release_grace_s)
@@ -90,7 +90,7 @@ async def settle(door: Door) -> str:
     return hub.wanted
 
 
-async def _share(door: Door, choice: Choice) -> int:
+async def _share(door: ServerContext, choice: Choice) -> int:
     """How many of a hundred bots try the new release; enough that at least one living bot does."""
     living = await door.read(release.living_bots)
     if not living:
@@ -102,7 +102,7 @@ def share_of(living: Collection[str], percent: int) -> int:
     return max(percent, min((bucket(bot_id) + 1 for bot_id in living), default=percent))
 
 
-async def refresh(door: Door) -> bool:
+async def refresh(door: ServerContext) -> bool:
     """What a server does about releases every few seconds; True when another zip is wanted now."""
     before, now, hub = (door.hub.wanted, door.hub.canary), door.now(), door.hub
     if door.memory.offers and now - door.memory.offered_at >= RENEW:
@@ -116,12 +116,12 @@ async def refresh(door: Door) -> bool:
     return before != (hub.wanted, hub.canary)
 
 
-def _renew(tx: Tx, door: Door, now: Micros) -> None:
+def _renew(tx: Tx, door: ServerContext, now: Micros) -> None:
     release.back(tx, door.memory.offers, server=door.server.id, now=now)
     release.forget_backers(tx, now - 10 * seconds(door.settings.release_grace_s))
 
 
-def has_done(door: Door, seat: Seat, *, finished: bool) -> None:
+def has_done(door: ServerContext, seat: Seat, *, finished: bool) -> None:
     """A bot speaks; if it runs a release that is on trial, that may show that the release is good.
 
     A result counts only from a process that was given work: one that has just started may tell of its predecessor's.
@@ -136,7 +136,7 @@ def has_done(door: Door, seat: Seat, *, finished: bool) -> None:
 # ---------------------------------------------------------------- taking back
 
 
-async def note_failure(door: Door, bot_id: str, digest: str) -> None:
+async def note_failure(door: ServerContext, bot_id: str, digest: str) -> None:
     """A bot says that a zip was not fine; from a certain number of bots on, the release is taken back."""
     hub = door.hub
     if len(digest) != DIGEST_CHARS or (digest == hub.canary and bucket(bot_id) >= hub.canary_share):
@@ -179,7 +179,7 @@ def too_many(failures: int, living: int) -> bool:
     return failures >= living or (failures >= 2 and failures * _SHARE_OF_ALL >= living)
 
 
-async def revert(door: Door, digest: str, *, who: str, why: str) -> Known:
+async def revert(door: ServerContext, digest: str, *, who: str, why: str) -> Known:
     """Take a release back by hand. Saying it again is the same as saying it once."""
     known = await door.write(partial(release.revert, digest=digest, who=who, why=why, now=door.now()))
     if known is None:
@@ -188,7 +188,7 @@ async def revert(door: Door, digest: str, *, who: str, why: str) -> Known:
     return known
 
 
-async def _taken_back(door: Door, known: Known) -> None:
+async def _taken_back(door: ServerContext, known: Known) -> None:
     door.metrics.release_reverted()
     await settle(door)
     log.error("a release was taken back", release=known.digest, who=known.who, why=known.why, active=door.hub.wanted)

@@ -12,7 +12,7 @@ from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.model.task_result import TaskRun
 from myrmidon.server.api.bot_history import counted_dimensions
-from myrmidon.server.context import Call, Door
+from myrmidon.server.context import Call, ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1 import render as show
 from myrmidon.server.swarming_v1.encoding import (
@@ -80,7 +80,7 @@ def _search(query: BotsQuery) -> BotSearch:
     )
 
 
-async def list_bots(door: Door, call: Call) -> v1.BotList:
+async def list_bots(door: ServerContext, call: Call) -> v1.BotList:
     query: BotsQuery = call.query
     n, wanted, scope = checked_limit(query.limit), _search(query), await door.scope(call)
     after = read_cursor(door.keys.cursor, "v1 bots", query.cursor) if query.cursor else ""
@@ -106,7 +106,7 @@ def _work(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, tuple[str,
     }
 
 
-def show_bot(door: Door, bot: Bot, work: tuple[str, str] | None) -> v1.BotInfo:
+def show_bot(door: ServerContext, bot: Bot, work: tuple[str, str] | None) -> v1.BotInfo:
     seat = door.hub.seats.get(bot.id)
     return v1.BotInfo(
         authenticated_as=user_identity(bot.authenticated) if bot.authenticated else f"bot:{bot.id}",
@@ -134,7 +134,7 @@ def _state(text: str | None, quarantined: str | None) -> str:
     return json.encode(said, order="sorted").decode()
 
 
-async def count_bots(door: Door, call: Call) -> v1.BotsCount:
+async def count_bots(door: ServerContext, call: Call) -> v1.BotsCount:
     wanted = _search(call.query)
     found = await door.read(lambda tx: bot_search.count_bots(tx, wanted))
     return v1.BotsCount(
@@ -147,7 +147,7 @@ async def count_bots(door: Door, call: Call) -> v1.BotsCount:
     )
 
 
-async def bots_dimensions(door: Door, call: Call) -> v1.BotsDimensions:
+async def bots_dimensions(door: ServerContext, call: Call) -> v1.BotsDimensions:
     """Every value of every dimension that some bot has."""
     found, at = await counted_dimensions(door, call.query.pool)
     lists = {key: list(values) for key, values in found.items()}
@@ -157,7 +157,7 @@ async def bots_dimensions(door: Door, call: Call) -> v1.BotsDimensions:
 # ---------------------------------------------------------------- one bot
 
 
-async def get_bot(door: Door, call: Call) -> v1.BotInfo:
+async def get_bot(door: ServerContext, call: Call) -> v1.BotInfo:
     """A bot; one that was deleted as it last was."""
     bot_id, scope = call.params["bot_id"], await door.scope(call)
 
@@ -200,7 +200,7 @@ class EventsQuery(Struct, frozen=True, kw_only=True):
     start: float | None = None
 
 
-async def bot_events(door: Door, call: Call) -> v1.BotEvents:
+async def bot_events(door: ServerContext, call: Call) -> v1.BotEvents:
     """What happened to a bot, newest first; also after it was deleted, until the retention ends."""
     query, bot_id = call.query, call.params["bot_id"]
     n, scope, kind = checked_limit(query.limit), await door.scope(call), f"v1 events {bot_id}"
@@ -243,7 +243,7 @@ class BotTasksQuery(Struct, frozen=True, kw_only=True):
 _NEVER_ON_A_BOT = ("PENDING", "PENDING_RUNNING", "DEDUPED")
 
 
-async def bot_tasks(door: Door, call: Call) -> v1.BotTasks:
+async def bot_tasks(door: ServerContext, call: Call) -> v1.BotTasks:
     """What a bot has run; by the time of creation of the tasks, or by another one where those are few enough."""
     query: BotTasksQuery = call.query
     n, (low, high) = checked_limit(query.limit), id_range(query.start, query.end)
@@ -330,7 +330,7 @@ def _shown(tx: Tx, found: Sequence[BotRun], *, stats: bool) -> list[v1.TaskResul
 # ---------------------------------------------------------------- verbs
 
 
-async def delete_bot(door: Door, call: Call) -> v1.DeletedResponse:
+async def delete_bot(door: ServerContext, call: Call) -> v1.DeletedResponse:
     """Forget a bot; its history stays. Saying it again is the same as saying it once."""
     await forget_bot(door, call.params["bot_id"])
     return v1.DeletedResponse(deleted=True)
@@ -340,7 +340,7 @@ class TerminateBody(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-async def terminate_bot(door: Door, call: Call) -> v1.TerminateResponse:
+async def terminate_bot(door: ServerContext, call: Call) -> v1.TerminateResponse:
     """Let a bot finish what it has and then end; the id of the task that tells it so."""
     body: Any = call.body
     task_id = await order_end(door, call.params["bot_id"], body.reason or "", who=call.who.name)

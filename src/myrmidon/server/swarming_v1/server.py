@@ -10,7 +10,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.admin import VERSION, derived, keep
 from myrmidon.server.auth.authenticator import new_token
-from myrmidon.server.context import ADMINS, READERS, WRITERS, Call, Door, Role
+from myrmidon.server.context import ADMINS, READERS, WRITERS, Call, ServerContext, Role
 from myrmidon.server.fleet.bot_zip import bootstrap_script, public_url
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import identity, moment
@@ -25,7 +25,7 @@ TOKEN_LASTS: Micros = 3600 * SECOND
 MOST_POOLS = 10_000
 
 
-async def details(door: Door, call: Call) -> v1.ServerDetails:
+async def details(door: ServerContext, call: Call) -> v1.ServerDetails:
     return v1.ServerDetails(bot_version=door.hub.wanted, display_server_url_template="", server_version=VERSION)
 
 
@@ -37,7 +37,7 @@ class PermissionsQuery(Struct, frozen=True, kw_only=True):
     task_id: str | None = None
 
 
-async def permissions(door: Door, call: Call) -> v1.ClientPermissions:
+async def permissions(door: ServerContext, call: Call) -> v1.ClientPermissions:
     """What the caller may do: the answers of the route table."""
     role = call.who.role
     writes, admin = role in WRITERS, role in ADMINS
@@ -57,7 +57,7 @@ async def permissions(door: Door, call: Call) -> v1.ClientPermissions:
     )
 
 
-async def bootstrap_token(door: Door, call: Call) -> v1.BootstrapToken:
+async def bootstrap_token(door: ServerContext, call: Call) -> v1.BootstrapToken:
     """A token for new bots, good for an hour. Each call makes another; with a request key, only the first one."""
     now = door.now()
     row, text = new_token("bootstrap", Role.BOOTSTRAP, None, now=now, ids=door.ids, expires_at=now + TOKEN_LASTS)
@@ -67,7 +67,7 @@ async def bootstrap_token(door: Door, call: Call) -> v1.BootstrapToken:
     return v1.BootstrapToken(bootstrap_token=text)
 
 
-async def get_bootstrap(door: Door, call: Call) -> v1.FileContent:
+async def get_bootstrap(door: ServerContext, call: Call) -> v1.FileContent:
     """The script that brings a bot to a new machine: that of the settings folder, or the usual one."""
     usual = bootstrap_script(
         server=public_url(door), token="", digest=door.hub.wanted, pool="", bot_id="", now=door.now()
@@ -75,12 +75,12 @@ async def get_bootstrap(door: Door, call: Call) -> v1.FileContent:
     return await _file(door, BOOTSTRAP, usual)
 
 
-async def get_bot_config(door: Door, call: Call) -> v1.FileContent:
+async def get_bot_config(door: ServerContext, call: Call) -> v1.FileContent:
     """The hooks of every bot: those of the settings folder, or the usual ones."""
     return await _file(door, BOT_CONFIG, (files("myrmidon.bot.hooks") / "default_bot_config.py").read_text())
 
 
-async def _file(door: Door, name: str, usual: str) -> v1.FileContent:
+async def _file(door: ServerContext, name: str, usual: str) -> v1.FileContent:
     folder = await door.read(configs.current)
     found = folder.files.get(name) if folder is not None else None
     if found is None:
@@ -98,7 +98,7 @@ class QueuesQuery(Struct, frozen=True, kw_only=True):
     limit: int = LIMIT
 
 
-async def list_queues(door: Door, call: Call) -> v1.TaskQueueList:
+async def list_queues(door: ServerContext, call: Call) -> v1.TaskQueueList:
     """What tasks have asked for lately, and until when each is kept; those that only name a bot are left out."""
     query: QueuesQuery = call.query
     n, scope = checked_limit(query.limit), await door.scope(call)
@@ -119,11 +119,11 @@ async def list_queues(door: Door, call: Call) -> v1.TaskQueueList:
 # ---------------------------------------------------------------- accounts
 
 
-async def account(door: Door, call: Call) -> v1.Account:
+async def account(door: ServerContext, call: Call) -> v1.Account:
     """Whom the server takes the caller for."""
     return v1.Account(identity=identity(call.who))
 
 
-async def oauth_config(door: Door, call: Call) -> v1.OAuthConfig:
+async def oauth_config(door: ServerContext, call: Call) -> v1.OAuthConfig:
     """There is no OAuth here: clients are given a token and show it as their own."""
     return v1.OAuthConfig(client_id="", client_not_so_secret="")

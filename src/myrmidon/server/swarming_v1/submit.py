@@ -14,7 +14,7 @@ from myrmidon.model.task_request import automatic_tags
 from myrmidon.scheduler import submit as submitting
 from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server.api.submit import lone_key, store_drafts
-from myrmidon.server.context import Call, Door
+from myrmidon.server.context import Call, ServerContext
 from myrmidon.server.fleet.pool_policy import ruled
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1 import render as show
@@ -27,7 +27,7 @@ _ANY_BODY = "v1"
 """In place of a digest: a uuid stands for its task whatever else a repeated call says."""
 
 
-async def new_task(door: Door, call: Call) -> v1.TaskRequestMetadata:
+async def new_task(door: ServerContext, call: Call) -> v1.TaskRequestMetadata:
     """Store a task. The same request_uuid gets the same task, whatever else the call says."""
     given: GivenTask = call.body
     group, now = door.group_name(call), door.now()
@@ -59,7 +59,7 @@ async def new_task(door: Door, call: Call) -> v1.TaskRequestMetadata:
     return await door.read(lambda tx: _stored(tx, answer.task_id))
 
 
-async def _evaluated(door: Door, draft: Draft, now: Micros) -> v1.TaskRequest:
+async def _evaluated(door: ServerContext, draft: Draft, now: Micros) -> v1.TaskRequest:
     """What would be stored. A task that another one triggers has that one's user."""
     root, parent = None, draft.request.parent
     if parent is not None:

@@ -20,7 +20,7 @@ from myrmidon.model.validation import show_value
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.server.api.logs import read_output
 from myrmidon.server.api.tasks import known_tags, visible
-from myrmidon.server.context import Call, Door
+from myrmidon.server.context import Call, ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1 import render as show
 from myrmidon.server.swarming_v1.encoding import (
@@ -68,7 +68,7 @@ def wanted_id(call: Call) -> tuple[int, int]:
         raise NotFound("task", call.params["task_id"][:40]) from None
 
 
-async def task_result_of(door: Door, call: Call) -> v1.TaskResult:
+async def task_result_of(door: ServerContext, call: Call) -> v1.TaskResult:
     """What became of a task; of one run, where the id is that of a run."""
     (task_id, run), scope = wanted_id(call), await door.scope(call)
     stats = call.query.include_performance_stats
@@ -91,7 +91,7 @@ def _wanted_run(facts: show.Facts, task_id: int, number: int) -> TaskRun:
     raise NotFound("run", show_run(task_id, number))
 
 
-async def task_request_of(door: Door, call: Call) -> v1.TaskRequest:
+async def task_request_of(door: ServerContext, call: Call) -> v1.TaskRequest:
     """What was asked for; of a secret only that there is one."""
     (task_id, _), scope = wanted_id(call), await door.scope(call)
 
@@ -102,7 +102,7 @@ async def task_request_of(door: Door, call: Call) -> v1.TaskRequest:
     return await door.read(look)
 
 
-async def task_output(door: Door, call: Call) -> v1.TaskOutput:
+async def task_output(door: ServerContext, call: Call) -> v1.TaskOutput:
     """What a command wrote, from a byte on. Standard error stands behind standard output once the run has ended.
 
     While it runs only standard output is shown: a place in the text that was read once must not move.
@@ -134,7 +134,7 @@ class CancelBody(Struct, frozen=True, kw_only=True):
     kill_running: bool | None = None
 
 
-async def cancel_task(door: Door, call: Call) -> v1.CancelResponse:
+async def cancel_task(door: ServerContext, call: Call) -> v1.CancelResponse:
     """End a task that waits; kill one that runs only if that was asked for."""
     (task_id, _), scope = wanted_id(call), await door.scope(call)
     kill, now = bool(call.body.kill_running), door.now()
@@ -177,7 +177,7 @@ def checked_limit(limit: int) -> int:
     return limit
 
 
-async def search_of(door: Door, call: Call, query: Any) -> Search:
+async def search_of(door: ServerContext, call: Call, query: Any) -> Search:
     """What the filters of a list or a count ask for."""
     low, high = id_range(query.start, query.end)
     state = chosen(query.state, STATE_FILTERS, "state", "ALL")
@@ -190,7 +190,7 @@ async def search_of(door: Door, call: Call, query: Any) -> Search:
     )
 
 
-async def _page(door: Door, call: Call, fill: Callable[[Tx, Sequence[int]], Any]) -> tuple[Any, str | None]:
+async def _page(door: ServerContext, call: Call, fill: Callable[[Tx, Sequence[int]], Any]) -> tuple[Any, str | None]:
     """One page of a search, whatever its order, and the cursor to the next."""
     query: TasksQuery = call.query
     n, search = checked_limit(query.limit), await search_of(door, call, query)
@@ -210,20 +210,20 @@ async def _page(door: Door, call: Call, fill: Callable[[Tx, Sequence[int]], Any]
     return found, show_cursor(door.keys.cursor, kind, position) if position else None
 
 
-async def list_tasks(door: Door, call: Call) -> v1.TaskList:
+async def list_tasks(door: ServerContext, call: Call) -> v1.TaskList:
     """Tasks by state, tags and time of creation, in any order that v1 knows."""
     stats = call.query.include_performance_stats
     found, cursor = await _page(door, call, lambda tx, ids: show.results(tx, ids, stats=stats))
     return v1.TaskList(items=found, now=moment(door.now()), cursor=cursor)
 
 
-async def list_requests(door: Door, call: Call) -> v1.TaskRequests:
+async def list_requests(door: ServerContext, call: Call) -> v1.TaskRequests:
     """What was asked for, of the tasks that the same filters find."""
     found, cursor = await _page(door, call, show.requests)
     return v1.TaskRequests(items=found, now=moment(door.now()), cursor=cursor)
 
 
-async def count_tasks(door: Door, call: Call) -> v1.TasksCount:
+async def count_tasks(door: ServerContext, call: Call) -> v1.TasksCount:
     """How many tasks the filters find: exactly, and as of now."""
     query: CountQuery = call.query
     if query.start is None:
@@ -237,7 +237,7 @@ class StatesQuery(Struct, frozen=True, kw_only=True):
     task_id: list[str] = []
 
 
-async def get_states(door: Door, call: Call) -> v1.TaskStates:
+async def get_states(door: ServerContext, call: Call) -> v1.TaskStates:
     """The states of tasks, in the order asked for. One that is not there counts as PENDING, as ever in v1."""
     asked: list[str] = call.query.task_id
     if not 1 <= len(asked) <= MOST_IDS:
@@ -251,7 +251,7 @@ async def get_states(door: Door, call: Call) -> v1.TaskStates:
     return v1.TaskStates(states=states)
 
 
-async def list_tags(door: Door, call: Call) -> v1.TasksTags:
+async def list_tags(door: ServerContext, call: Call) -> v1.TasksTags:
     return v1.TasksTags(tasks_tags=show.string_lists(await known_tags(door, call)), ts=moment(door.now()))
 
 
@@ -272,7 +272,7 @@ class CancelManyBody(Struct, frozen=True, kw_only=True):
 CANCEL_LIMIT = 100
 
 
-async def cancel_tasks(door: Door, call: Call) -> v1.TasksCancelResponse:
+async def cancel_tasks(door: ServerContext, call: Call) -> v1.TasksCancelResponse:
     """End the tasks that carry all these tags and wait; those that run too, if that was asked for.
 
     It has happened when the answer comes. They are looked for on a reader, so that nobody's writes wait for that; a

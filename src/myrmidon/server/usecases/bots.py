@@ -9,7 +9,7 @@ from myrmidon.model.errors import Forbidden, NotFound
 from myrmidon.model.ids import show_task
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler import terminate
-from myrmidon.server.context import Call, Door, Role
+from myrmidon.server.context import Call, ServerContext, Role
 from myrmidon.server.dispatch.direct_assign import place
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
@@ -20,7 +20,7 @@ _LAST_ID = (1 << 63) - 1
 _DELETED = "bot_deleted"
 
 
-async def terminate_bot(door: Door, bot_id: str, reason: str = "", *, who: str = "") -> str:
+async def terminate_bot(door: ServerContext, bot_id: str, reason: str = "", *, who: str = "") -> str:
     """Let a bot finish what it has and then end; the id of the task that tells it so.
 
     An order that the bot has not carried out yet is the answer to another one. NotFound when there is no such bot.
@@ -53,7 +53,7 @@ def check_cancel(tx: Tx, call: Call, task_id: int) -> None:
         raise Forbidden("This task tells a bot to end; only an administrator may cancel it.")
 
 
-async def forget_bot(door: Door, bot_id: str) -> None:
+async def forget_bot(door: ServerContext, bot_id: str) -> None:
     """Forget a bot; its history stays. Saying it again is the same as saying it once.
 
     NotFound when there never was one.

@@ -120,7 +120,7 @@ class Answer(Struct, kw_only=True):
     body: Any = None
 
 
-Handler: TypeAlias = Callable[["Door", Call], Awaitable[Any]]
+Handler: TypeAlias = Callable[["ServerContext", Call], Awaitable[Any]]
 """Returns a struct, bytes, an async iterator of bytes (an event stream) or an Answer; raises MyrmidonError."""
 
 

@@ -141,12 +141,14 @@ def test_a_bot_whose_server_is_gone_ends_at_once(stub: Stub, tmp_path: Path):
 
 
 def test_a_bot_whose_server_never_answers_ends_soon(tmp_path: Path):
-    hasty = source_of("talk").replace("HURRY_S = 3.0", "HURRY_S = 0.3")
+    hasty = source_of("session_loop").replace("HURRY_S = 3.0", "HURRY_S = 0.3")
     with socket.socket() as hole:  # takes connections, and says nothing
         hole.bind(("127.0.0.1", 0))
         hole.listen(16)
         url = f"http://127.0.0.1:{hole.getsockname()[1]}"
-        files = zip_files(url, talk=hasty, wire=source_of("wire").replace("MARGIN_S = 15.0", "MARGIN_S = 1.0"))
+        files = zip_files(
+            url, session_loop=hasty, http_client=source_of("http_client").replace("MARGIN_S = 15.0", "MARGIN_S = 1.0")
+        )
         with a_bot(url, tmp_path / "b1", files=files) as bot, hole.accept()[0] as line:
             line.recv(1)
             begun = time.monotonic()
@@ -155,7 +157,7 @@ def test_a_bot_whose_server_never_answers_ends_soon(tmp_path: Path):
 
 
 def test_a_result_that_cannot_be_said_is_waited_for_a_little_and_kept(stub: Stub, tmp_path: Path):
-    short = zip_files(stub.url, talk=source_of("talk").replace("GOODBYE_S = 10.0", "GOODBYE_S = 1.0"))
+    short = zip_files(stub.url, session_loop=source_of("session_loop").replace("GOODBYE_S = 10.0", "GOODBYE_S = 1.0"))
     go = tmp_path / "go"
     with a_bot(stub.url, tmp_path / "b1", files=short) as bot:
         run = stub.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done")

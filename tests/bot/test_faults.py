@@ -30,7 +30,7 @@ def test_every_task_runs_once_and_is_reported_whatever_happens_to_exchanges(stub
 
 
 def test_a_letter_that_the_server_will_never_read_does_not_end_the_talk(stub: Stub, tmp_path: Path):
-    impatient = zip_files(stub.url, talk=source_of("talk").replace("MOST_TRIES = 5", "MOST_TRIES = 1"))
+    impatient = zip_files(stub.url, session_loop=source_of("session_loop").replace("MOST_TRIES = 5", "MOST_TRIES = 1"))
     with a_bot(stub.url, tmp_path / "b1", files=impatient):
         assert stub.run("/bin/true")["exit_code"] == 0
         stub.fault("/bot/v1/exchange", "400")
@@ -184,7 +184,7 @@ def test_a_session_that_has_ended_is_begun_again_and_what_is_lost_is_killed(stub
 
 def test_a_black_hole_costs_no_task(stub: Stub, tmp_path: Path):
     """The connection swallows an exchange; what the bot waits for is one poll and the margin, made short here."""
-    short = zip_files(stub.url, wire=source_of("wire").replace("MARGIN_S = 15.0", "MARGIN_S = 0.5"))
+    short = zip_files(stub.url, http_client=source_of("http_client").replace("MARGIN_S = 15.0", "MARGIN_S = 0.5"))
     stub.poll_s = 0.5
     with a_bot(stub.url, tmp_path / "b1", files=short):
         stub.until(lambda: stub.hellos, "a handshake")

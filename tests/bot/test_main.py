@@ -36,13 +36,13 @@ def test_a_zip_tells_its_version(interpreter: str, tmp_path: Path):
 
 def test_a_zip_is_fine_or_says_why_not(interpreter: str, tmp_path: Path):
     assert _call(interpreter, _zip(tmp_path)[0], "is_fine").returncode == 0
-    broken = _call(interpreter, _zip(tmp_path, spool="import nothing_like_this\n")[0], "is_fine")
+    broken = _call(interpreter, _zip(tmp_path, log_spool="import nothing_like_this\n")[0], "is_fine")
     assert broken.returncode != 0
     assert "nothing_like_this" in broken.stderr
 
 
 def test_a_zip_is_not_fine_when_it_cannot_reach_the_server(stub: Stub, tmp_path: Path):
-    path, _ = _zip(tmp_path, fine=source_of("fine").replace("TIMES = 3", "TIMES = 1"))
+    path, _ = _zip(tmp_path, self_test=source_of("self_test").replace("TIMES = 3", "TIMES = 1"))
     stub.fault("/healthz", "503")  # an answer is an answer
     assert _call(sys.executable, path, "is_fine", "--server", stub.url).returncode == 0
     unheard = _call(sys.executable, path, "is_fine", "--server", "http://127.0.0.1:1")
@@ -80,7 +80,7 @@ def test_a_machine_is_rebooted_by_hand_only_when_no_bot_lives_on_it(tmp_path: Pa
 
 
 def test_one_bad_file_does_not_take_away_the_other_commands(interpreter: str, tmp_path: Path):
-    path, version = _zip(tmp_path, soldier="def broken(:\n")
+    path, version = _zip(tmp_path, worker="def broken(:\n")
     assert _call(interpreter, path, "version").stdout.strip() == version
 
 

@@ -28,7 +28,7 @@ def dies_after(seconds: float) -> str:
     """The text of talk.py of a bot that does its work for so long."""
     begin = "    def run(self) -> None:\n"
     end = f"        import threading\n        threading.Timer({seconds}, os._exit, [9]).start()\n"
-    return source_of("talk").replace(begin, begin + end)
+    return source_of("session_loop").replace(begin, begin + end)
 
 
 def _release(stub: Stub, text: str = '"""Another."""\n', **changed: str) -> tuple[bytes, str]:
@@ -64,9 +64,9 @@ def test_three_bots_go_through_good_bad_and_reverted_releases(stub: Stub, tmp_pa
     names = ("b1", "b2", "b3")
     first = zip_files(stub.url, updater=source_of("updater").replace("TRY_S = 60.0", "TRY_S = 6.0"))
     good = _release(stub, updater=first["myrmidon/bot/install/updater.py"].decode())
-    syntax = _release(stub, runner="def broken(:\n")
-    hang = _release(stub, journal=HANGS)
-    later = _release(stub, talk=dies_after(CRASH_S))
+    syntax = _release(stub, task_runner="def broken(:\n")
+    hang = _release(stub, result_journal=HANGS)
+    later = _release(stub, session_loop=dies_after(CRASH_S))
     with ExitStack() as bots:
         for name in names:
             bots.enter_context(a_bot(stub.url, tmp_path / name, files=first))
@@ -95,7 +95,7 @@ def test_a_release_that_dies_after_a_while_is_left_although_it_has_run_tasks(stu
     with a_bot(stub.url, tmp_path / "b1", env=IMPATIENT):
         stub.until(lambda: stub.hellos, "a handshake")
         old = _version(stub, "b1")
-        version = _give(stub, "b1", _release(stub, talk=dies_after(0.7)))
+        version = _give(stub, "b1", _release(stub, session_loop=dies_after(0.7)))
         stub.until(lambda: _version(stub, "b1") == version, "the update")
         assert stub.run("/bin/true")["exit_code"] == 0
         stub.until(lambda: _version(stub, "b1") == old, "the return")
@@ -123,7 +123,7 @@ def test_a_release_that_restarts_again_and_again_is_left(stub: Stub, tmp_path: P
     restless = f"class Soldier: pass\ndef serve(argv): return {supervisor.AGAIN}\n"
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")
-        version = _give(stub, "b1", _release(stub, soldier=restless))
+        version = _give(stub, "b1", _release(stub, worker=restless))
         stub.until(lambda: len(stub.hellos) == 2, "the return")
         stub.until(lambda: _bad(stub) == [version], "a complaint")
         assert "restarted more than 5 times" in stub.says("bot_error")[-1]
@@ -174,15 +174,17 @@ def test_a_keeper_that_can_start_no_process_tries_again_until_it_can(tmp_path: P
 
 
 def test_a_release_that_cannot_reach_the_server_is_not_switched_to(stub: Stub, tmp_path: Path):
-    once = source_of("fine").replace("TIMES = 3", "TIMES = 1")
-    deaf = source_of("wire").replace("create_connection((self.host, self.port)", "create_connection((self.host, 1)")
+    once = source_of("self_test").replace("TIMES = 3", "TIMES = 1")
+    deaf = source_of("http_client").replace(
+        "create_connection((self.host, self.port)", "create_connection((self.host, 1)"
+    )
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")
-        version = _give(stub, "b1", _release(stub, fine=once, wire=deaf))
+        version = _give(stub, "b1", _release(stub, self_test=once, http_client=deaf))
         stub.until(lambda: _bad(stub) == [version], "a complaint")
         assert "cannot reach the server" in stub.says("bot_error")[0]
         stub.fault("/healthz", "refused", "refused", "refused")  # now it is the server that is silent
-        release = _release(stub, fine=once)
+        release = _release(stub, self_test=once)
         _give(stub, "b1", release)
         stub.until(lambda: len(stub.says("bot_error")) == 2, "another complaint")
         assert _bad(stub) == [version]

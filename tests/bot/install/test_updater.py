@@ -31,9 +31,9 @@ def test_updates_alternate_between_two_files(stub: Stub, tmp_path: Path):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"runner": "def broken(:\n"}, "SyntaxError"),
-        ({"talk": "import no_such_module\n"}, "no_such_module"),
-        ({"journal": "while True: pass\n", "updater": "TRY"}, "did not start within"),
+        ({"task_runner": "def broken(:\n"}, "SyntaxError"),
+        ({"session_loop": "import no_such_module\n"}, "no_such_module"),
+        ({"result_journal": "while True: pass\n", "updater": "TRY"}, "did not start within"),
     ],
     ids=["syntax error", "bad import", "hang at import"],
 )
@@ -55,11 +55,11 @@ def test_a_zip_that_is_not_fine_is_not_switched_to(stub: Stub, tmp_path: Path, c
     ids=["an error", "a sudden death"],
 )
 def test_a_zip_that_crashes_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_path: Path, crash: str):
-    soldier = source_of("soldier").replace("    soldier = Soldier(Orders", f"    {crash}\n    soldier = Soldier(Orders")
+    soldier = source_of("worker").replace("    soldier = Soldier(Orders", f"    {crash}\n    soldier = Soldier(Orders")
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")
         good = stub.hellos[0]["version"]
-        zipped, version = _newer(stub, soldier=soldier)
+        zipped, version = _newer(stub, worker=soldier)
         stub.give_out(zipped, version)
         stub.until(lambda: len(stub.hellos) == 2, "the return")
         assert stub.hellos[1]["version"] == good
@@ -68,25 +68,25 @@ def test_a_zip_that_crashes_at_its_start_is_left_for_the_good_one(stub: Stub, tm
 
 
 def test_a_zip_that_hangs_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_path: Path):
-    hang = source_of("soldier").replace(
+    hang = source_of("worker").replace(
         "    soldier = Soldier(Orders", "    signal.pause()\n    soldier = Soldier(Orders"
     )
-    impatient = zip_files(stub.url, keeper=source_of("keeper").replace("COME_UP_S = 60.0", "COME_UP_S = 2.0"))
+    impatient = zip_files(stub.url, supervisor=source_of("supervisor").replace("COME_UP_S = 60.0", "COME_UP_S = 2.0"))
     with a_bot(stub.url, tmp_path / "b1", files=impatient):
         stub.until(lambda: stub.hellos, "a handshake")
-        stub.give_out(*_newer(stub, soldier=hang))
+        stub.give_out(*_newer(stub, worker=hang))
         stub.until(lambda: len(stub.hellos) == 2, "the return")
         assert stub.hellos[1]["version"] == stub.hellos[0]["version"]
 
 
 def test_a_zip_that_dies_before_its_first_answer_is_left_for_the_good_one(stub: Stub, tmp_path: Path):
-    dies = source_of("talk").replace(
+    dies = source_of("session_loop").replace(
         "    def _say_next(self) -> None:\n", "    def _say_next(self) -> None:\n        os._exit(9)\n"
     )
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")
         good = stub.hellos[0]["version"]
-        _, version = newer = _newer(stub, talk=dies)
+        _, version = newer = _newer(stub, session_loop=dies)
         stub.give_out(*newer)
         stub.until(lambda: len(stub.hellos) == 3, "the return")
         assert [hello["version"] for hello in stub.hellos] == [good, version, good]

@@ -11,7 +11,7 @@ import pytest
 from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import (
     CallFailed,
-    Contradiction,
+    Conflict,
     Invalid,
     Missing,
     NotAllowed,
@@ -20,7 +20,7 @@ from myrmidon.sdk.errors import (
     Unreachable,
 )
 from myrmidon.sdk.transport import KEY_HEADER, Patience, Transport, parse_events
-from tests.cli.scripted import CUT, Answer, answer, events, scripted
+from tests.sdk.scripted import CUT, Answer, answer, events, scripted
 
 
 class FakeTime:
@@ -153,7 +153,7 @@ def test_an_outage_is_told_once():
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(400, Invalid), (401, NotAllowed), (403, NotAllowed), (404, Missing), (409, Contradiction), (413, Invalid)],
+    [(400, Invalid), (401, NotAllowed), (403, NotAllowed), (404, Missing), (409, Conflict), (413, Invalid)],
 )
 def test_a_refusal_is_an_error_with_code_message_and_problems(status: int, error: type[Exception]):
     problem = {"path": "tasks[0].name", "value": "''", "allowed": "a name", "code": "length"}

@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import click
-
-from myrmidon.cli.main import myrmidon
 from myrmidon.sdk.client import Client
 from myrmidon.sdk.transport import KEY_HEADER, Reply
 from myrmidon.server.asgi.routes import every_route
-from tests.cli.test_parsing import every_command
 
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "submit": (([{}],), {}),
@@ -97,14 +93,3 @@ def test_every_call_of_the_client_is_a_route_and_the_other_way_round():
         met.add(found)
     api = {line for line in table if line[1].startswith("/api/v1/")}
     assert api - met == set()
-
-
-def test_every_command_that_prints_has_json():
-    silent = {"server", "help", "completion"}
-    without = [
-        " ".join(words)
-        for words, command in every_command(myrmidon)
-        if not isinstance(command, click.Group)
-        and "--json" not in {name for one in command.params for name in one.opts}
-    ]
-    assert set(without) == silent

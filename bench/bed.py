@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from myrmidon.model.bot import Hello
+from myrmidon.model.bot import Handshake
 from myrmidon.model.ids import IdSource
 from myrmidon.model.task_result import Finish
 from myrmidon.scheduler import bots, chunked_work, claim, report, resource_groups, submit
@@ -58,7 +58,7 @@ class Bed:
 
     def greet(self, bot_id: str = BOT, dimensions: Mapping[str, list[str]] = DIMENSIONS) -> None:
         """Let a bot shake hands; it serves every queue that wants no more than these dimensions."""
-        hello = Hello(bot_id=bot_id, session=1, dimensions={"id": [bot_id], **dimensions})
+        hello = Handshake(bot_id=bot_id, session=1, dimensions={"id": [bot_id], **dimensions})
         self.db.write(lambda tx: bots.handshake(tx, hello, now=self.now(), ids=self.ids))
 
     def submit(self, raws: Sequence[dict[str, Any]]) -> list[int]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import structs
 
-from myrmidon.model.bot import Bot, Hello
+from myrmidon.model.bot import Bot, Handshake
 from myrmidon.model.errors import MyrmidonError
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.task_request import Payload, Properties, Slice, TaskRequest
@@ -201,15 +201,19 @@ class World:
 
     # -- the fleet
 
-    def bot(self, bot_id: str, *, pool: str = "default", holds: Sequence[Claimed] = (), **given: Any) -> fleet.Welcome:
+    def bot(
+        self, bot_id: str, *, pool: str = "default", holds: Sequence[Claimed] = (), **given: Any
+    ) -> fleet.HandshakeResult:
         """A bot shakes hands, each time as a new process; capabilities are ``os="Linux"`` or ``dimensions={...}``."""
-        facts = {key: given.pop(key) for key in list(given) if key in Hello.__struct_fields__ and key != "dimensions"}
+        facts = {
+            key: given.pop(key) for key in list(given) if key in Handshake.__struct_fields__ and key != "dimensions"
+        }
         session = facts.pop("session", self.sessions.get(bot_id, 0) + 1)
         has = {"id": [bot_id], "pool": [pool], **{k: [v] for k, v in given.items() if k != "dimensions"}}
         has.update(given.get("dimensions", {}))
         kept = [(run.task_id, run.run) for run in holds]
-        hello = Hello(bot_id=bot_id, session=session, dimensions=has, holds=kept, **facts)
-        welcome: fleet.Welcome = self.do(fleet.handshake, hello)
+        hello = Handshake(bot_id=bot_id, session=session, dimensions=has, holds=kept, **facts)
+        welcome: fleet.HandshakeResult = self.do(fleet.handshake, hello)
         self.sessions[bot_id] = session
         return welcome
 

@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from myrmidon.model.bot import Hello
+from myrmidon.model.bot import Handshake
 from myrmidon.model.ids import IdSource
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Fault, Finish, Start
@@ -102,9 +102,9 @@ class World:
 
     # -- bots
 
-    def bot(self, bot_id: str = "b1", *, session: int = 1, holds: Any = (), **dims: Any) -> bots.Welcome:
+    def bot(self, bot_id: str = "b1", *, session: int = 1, holds: Any = (), **dims: Any) -> bots.HandshakeResult:
         has = {"id": [bot_id], "pool": ["default"], "os": ["Linux", "Debian"], **dims}
-        hello = Hello(
+        hello = Handshake(
             bot_id=bot_id, session=session, dimensions=has, holds=list(holds), boot_id="boot", address="10.0.0.1"
         )
         return self.do(bots.handshake, hello, rules=self.rules)

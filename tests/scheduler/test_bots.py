@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from myrmidon.model.bot import Hello
+from myrmidon.model.bot import Handshake
 from myrmidon.model.errors import InvalidRequest, NotFound, WrongState
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler.cancel import cancel_tagged
@@ -175,7 +175,7 @@ def test_a_bot_with_nonsense_for_dimensions_is_put_aside_but_can_speak(lite, dim
 def test_a_handshake_that_cannot_be_stored_is_refused(world, wrong):
     hello = {"bot_id": "b1", "session": 1, "dimensions": {"id": ["b1"], "pool": ["default"]}, **wrong}
     with pytest.raises(InvalidRequest):
-        world.do(fleet.handshake, Hello(**hello))
+        world.do(fleet.handshake, Handshake(**hello))
     assert world.count("bots") == 0
 
 

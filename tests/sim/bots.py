@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from myrmidon.model.bot import Hello
+from myrmidon.model.bot import Handshake
 from myrmidon.model.errors import MyrmidonError, NotFound, WrongState
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Fault, Finish, GiveBack, PerformanceStats, Start
@@ -110,7 +110,7 @@ class Bot(Actor):
     # -- handshake
 
     def _shake(self) -> None:
-        hello = Hello(
+        hello = Handshake(
             bot_id=self.name,
             session=self.session,
             dimensions=self.dimensions,

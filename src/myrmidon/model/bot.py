@@ -41,7 +41,7 @@ class Bot(Struct):
     idle_at: Micros | None
 
 
-class Hello(Struct, frozen=True, kw_only=True):
+class Handshake(Struct, frozen=True, kw_only=True):
     """What a bot says of itself at a handshake.
 
     ``session`` grows with every start of the bot; ``holds`` are the runs (task id,

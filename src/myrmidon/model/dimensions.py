@@ -265,3 +265,15 @@ def shown(single: str) -> str:
     """``key:value`` of a text with one wanted value."""
     key, values = next(iter(_decode(single).items()))
     return f"{key}:{values[0]}"
+
+
+_OS_FAMILIES: Final = ("Linux", "Windows", "Mac", "Android", "ChromeOS", "iOS")
+_OS_FAMILY_CHARS: Final = 64
+
+
+def os_family(values: frozenset[str]) -> str:
+    """The most general name among a bot's ``os`` values: ``Linux`` for Linux, Debian and Debian-12."""
+    for family in _OS_FAMILIES:
+        if family in values:
+            return family
+    return min(values, key=lambda value: (len(value), value), default="")[:_OS_FAMILY_CHARS]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct, json, structs
 
 from myrmidon.model import dimensions
-from myrmidon.model.bot import BOT_ID, BOT_ID_RULE, Bot, Hello
+from myrmidon.model.bot import BOT_ID, BOT_ID_RULE, Bot, Handshake
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import RunState, TaskState
@@ -34,7 +34,7 @@ _STATE_CHARS = 1 << 20
 _OUTDATED = "a newer process of this bot has shaken hands; this one must end"
 
 
-class Welcome(Struct, frozen=True):
+class HandshakeResult(Struct, frozen=True):
     """The answer to a handshake: which of the runs that the bot holds are still its own."""
 
     bot_id: str
@@ -45,13 +45,13 @@ class Welcome(Struct, frozen=True):
 
 def handshake(
     tx: Tx,
-    hello: Hello,
+    hello: Handshake,
     *,
     now: Micros,
     ids: IdSource,
     rules: Rules = DEFAULT_RULES,
     limits: Limits = DEFAULT_LIMITS,
-) -> Welcome:
+) -> HandshakeResult:
     """A bot has started, or says that it has changed.
 
     Runs that it does not hold any more end here, at once instead of a lease
@@ -79,14 +79,14 @@ def handshake(
     bots.insert_event(tx, bot, turn.new_id(), at=now, kind="bot_connected", message=bot.quarantined or "")
     serves = task_queues.queues_of_bot(tx, bot.id) if bot.serving else []
     look_at_queues(turn, sorted(served.difference(serves)))
-    return Welcome(bot.id, bot.session, keep, bot.quarantined)
+    return HandshakeResult(bot.id, bot.session, keep, bot.quarantined)
 
 
 _CHARS = {"bot_id": 256, "address": 40, "boot_id": 64, "version": 64, "authenticated": 256}
 _TEXTS = ("state", "quarantined", "maintenance")
 
 
-def _check_hello(hello: Hello) -> None:
+def _check_hello(hello: Handshake) -> None:
     """What cannot even be written down is refused: without a name there is no bot to put into quarantine."""
     given = structs.asdict(hello)
     check = Checker()
@@ -116,7 +116,7 @@ def _dimensions(bot_id: str, said: object, limits: Limits) -> tuple[dict[str, li
     return has, None
 
 
-def _meet(turn: Turn, hello: Hello, has: dict[str, list[str]], problem: str | None, *, busy: bool) -> Bot:
+def _meet(turn: Turn, hello: Handshake, has: dict[str, list[str]], problem: str | None, *, busy: bool) -> Bot:
     """Write down what the bot says of itself, behind every other lock."""
     bot = bots.lock(turn.tx, hello.bot_id)
     if bot is None:
@@ -144,7 +144,7 @@ def _meet(turn: Turn, hello: Hello, has: dict[str, list[str]], problem: str | No
     return bot
 
 
-def _new_bot(turn: Turn, hello: Hello, *, busy: bool) -> Bot:
+def _new_bot(turn: Turn, hello: Handshake, *, busy: bool) -> Bot:
     return Bot(
         id=hello.bot_id,
         session=hello.session,
@@ -170,7 +170,7 @@ def _new_bot(turn: Turn, hello: Hello, *, busy: bool) -> Bot:
     )
 
 
-def _end_unheld(turn: Turn, hello: Hello, boot_id: str) -> list[tuple[int, int]]:
+def _end_unheld(turn: Turn, hello: Handshake, boot_id: str) -> list[tuple[int, int]]:
     """End the runs that a restarted bot has lost; those that it holds go on.
 
     Only runs of earlier sessions can be lost by a restart. This handshake may be

@@ -7,7 +7,7 @@
     │   ├── NotAllowed       401 and 403: no token, a wrong one, or one that may not do this
     │   ├── Missing          404: no such thing, or not yours to see
     │   ├── Invalid          400, 413 and 422: the request is wrong; ``problems`` says all that is
-    │   └── Contradiction    409: the wrong state, or a key that was used for something else
+    │   └── Conflict         409: the wrong state, or a key that was used for something else
     ├── Overloaded           429, 502, 503 and 504, for longer than the caller's patience
     └── ServerBroken         any other 5xx: the server's fault, and nothing to repeat
 
@@ -74,7 +74,7 @@ class Invalid(Refused):
     code = "request.invalid"
 
 
-class Contradiction(Refused):
+class Conflict(Refused):
     """Too late, too early, or a key that was used with another body."""
 
     code = "wrong_state"
@@ -98,7 +98,7 @@ _BY_STATUS: dict[int, type[Refused]] = {
     401: NotAllowed,
     403: NotAllowed,
     404: Missing,
-    409: Contradiction,
+    409: Conflict,
     413: Invalid,
     422: Invalid,
 }

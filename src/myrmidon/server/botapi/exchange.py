@@ -43,7 +43,7 @@ from myrmidon.server.botapi.messages import (
     BotEvent,
     Exchange,
     Exchanged,
-    Handshake,
+    HandshakeRequest,
     Heartbeat,
     HeartbeatAnswer,
     LogPlace,
@@ -59,7 +59,13 @@ from myrmidon.server.botapi.messages import (
     run_of,
     taken,
 )
-from myrmidon.server.context import BOTS, INTRODUCERS, Call, ServerContext, Route
+from myrmidon.server.calls import (
+    BOTS,
+    INTRODUCERS,
+    Call,
+    Route,
+)
+from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import claim_size, claim_under, learn_pace, measure, share
 from myrmidon.server.fleet import config_sync, rollout
 from myrmidon.server.fleet.cache_hints import hints_for
@@ -67,7 +73,6 @@ from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Seat, Woken
 from myrmidon.server.waiting.wait_hub import MOST_HOPS
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import task_to_run
 
 STATE_EVERY: Micros = 10 * SECOND
@@ -79,35 +84,35 @@ _MOST_QUEUES = 8
 # ---------------------------------------------------------------- the exchange
 
 
-async def exchange(door: ServerContext, call: Call) -> bytes:
+async def exchange(context: ServerContext, call: Call) -> bytes:
     """Take what a bot has to say and give it work; the answer is held while there is none."""
     ask: Exchange = call.body
     bot_id, bearer = itself(call), bearer_of(call.headers)
-    if door.stopping and not (ask.reports or ask.logs or ask.holds):
+    if context.state.stopping and not (ask.reports or ask.logs or ask.holds):
         raise Stopping("This server is going down.")
     until = asyncio.get_running_loop().time() + min(ask.wait_s, LONGEST_WAIT_S)
-    lengths = await store_pieces(door, bot_id, ask) if ask.logs else []
+    lengths = await store_pieces(context, bot_id, ask) if ask.logs else []
     try:
-        await _hear(door, bot_id, ask.session, ask.config)
-        await hear_change(door, bot_id, ask)
-        turn = await _first_turn(door, bot_id, _allowed(door, bot_id, ask))
+        await _hear(context, bot_id, ask.session, ask.config)
+        await hear_change(context, bot_id, ask)
+        turn = await _first_turn(context, bot_id, _allowed(context, bot_id, ask))
         if not turn.urgent:
-            turn = await _wait_for_more(door, ask, turn, until)
+            turn = await _wait_for_more(context, ask, turn, until)
     except WrongState:
-        door.hub.forget_session(bot_id, ask.session)
+        context.hub.forget_session(bot_id, ask.session)
         raise
     if not (turn.urgent or turn.replies or lengths):
         return NOTHING
     if turn.order in TOLD or any(is_terminate(one) for one in turn.tasks):
         known = ask.config is not None
-        turn.tasks, turn.order = await note_order(door, turn.seat, turn.tasks, turn.order, knows_end=known)
-    wanted = rollout.wanted_by(door, bot_id) if turn.order == "update" else None
+        turn.tasks, turn.order = await note_order(context, turn.seat, turn.tasks, turn.order, knows_end=known)
+    wanted = rollout.wanted_by(context, bot_id) if turn.order == "update" else None
     return encode(
         Exchanged(
             replies=taken(turn.replies),
             log_lengths=lengths,
             stop=[show_run(task_id, run) for task_id, run in turn.stop],
-            tasks=await _assign(door, turn),
+            tasks=await _assign(context, turn),
             more=turn.more,
             order=turn.order,
             version=wanted,
@@ -116,30 +121,28 @@ async def exchange(door: ServerContext, call: Call) -> bytes:
     )
 
 
-def _allowed(door: ServerContext, bot_id: str, ask: Exchange) -> Exchange:
+def _allowed(context: ServerContext, bot_id: str, ask: Exchange) -> Exchange:
     """What a bot says, without its wish for tasks if it gets none now; what it has it may finish."""
-    return ask if not ask.n or door.fleet.may_work(bot_id) else structs.replace(ask, n=0)
+    return ask if not ask.n or context.state.config.may_work(bot_id) else structs.replace(ask, n=0)
 
 
-async def _hear(door: ServerContext, bot_id: str, session: int, config: str | None) -> None:
+async def _hear(context: ServerContext, bot_id: str, session: int, config: str | None) -> None:
     """What its group has given a bot, as far as the bot knows; before it is told to restart, we look closer."""
     if config is None:
         return
-    if config != door.fleet.config_of(bot_id):
-        await config_sync.refresh(door)
-    seat = door.hub.seats.get(bot_id)
+    if config != context.state.config.config_of(bot_id):
+        await config_sync.refresh(context)
+    seat = context.hub.seats.get(bot_id)
     if seat is not None and seat.session == session:
         seat.config = config
 
 
-async def _assign(door: ServerContext, turn: Turn) -> list[Assigned]:
+async def _assign(context: ServerContext, turn: Turn) -> list[Assigned]:
     if not turn.tasks:
         return []
-    unknown = {one.resource_group_id for one in turn.tasks} - door.group_names.keys()
-    if unknown:
-        door.group_names.update(await door.read(lambda tx: jobs.group_names(tx, sorted(unknown))))
-    hints = hints_for(door, turn.seat.os)
-    return [assigned(one, group=door.group_names.get(one.resource_group_id), hints=hints) for one in turn.tasks]
+    names = await context.groups.names_of(one.resource_group_id for one in turn.tasks)
+    hints = hints_for(context, turn.seat.os)
+    return [assigned(one, group=names.get(one.resource_group_id), hints=hints) for one in turn.tasks]
 
 
 class Turn(Struct):
@@ -163,50 +166,50 @@ class Turn(Struct):
 _BAD = frozenset({reporting.Outcome.STALE, reporting.Outcome.CONFLICT, reporting.Outcome.UNKNOWN})
 
 
-async def _first_turn(door: ServerContext, bot_id: str, ask: Exchange) -> Turn:
+async def _first_turn(context: ServerContext, bot_id: str, ask: Exchange) -> Turn:
     """What the bot says is written down; a bot that says nothing costs a read, or nothing at all.
 
     A bot that will not wait is not put off with hints: it gets what there is.
     """
-    seat = seat_of(door, bot_id, ask.session)
+    seat = seat_of(context, bot_id, ask.session)
     if ask.reports or ask.holds:
-        return await _write_turn(door, bot_id, ask, seat)
+        return await _write_turn(context, bot_id, ask, seat)
     work = False
     if seat is None:
-        looked = await door.read(partial(look, bot_id=bot_id, session=ask.session, for_work=True))
-        seat, work = sit(door, bot_id, ask.session, looked), looked.work
+        looked = await context.db.read(partial(look, bot_id=bot_id, session=ask.session, for_work=True))
+        seat, work = sit(context, bot_id, ask.session, looked), looked.work
         seat.config = ask.config
-    now = seat.seen_at = door.now()
-    if door.hub.canary:
-        rollout.has_done(door, seat, finished=False)
-    hinted = work or ask.wait_s <= 0 or ask.nonce <= seat.nonce or door.hub.may_have_work(seat)
+    now = seat.seen_at = context.now()
+    if context.hub.canary:
+        rollout.has_done(context, seat, finished=False)
+    hinted = work or ask.wait_s <= 0 or ask.nonce <= seat.nonce or context.hub.may_have_work(seat)
     work = ask.n > 0 and hinted
-    overdue = now - seat.flushed_at > 3 * beat_every(door)
+    overdue = now - seat.flushed_at > 3 * beat_every(context)
     news = ask.state is not None and now - seat.state_at > STATE_EVERY
     if work or overdue or news:
-        return await _write_turn(door, bot_id, ask, seat)
-    return Turn(seat, order_for(door, seat))
+        return await _write_turn(context, bot_id, ask, seat)
+    return Turn(seat, order_for(context, seat))
 
 
-async def _wait_for_more(door: ServerContext, ask: Exchange, turn: Turn, until: float) -> Turn:
+async def _wait_for_more(context: ServerContext, ask: Exchange, turn: Turn, until: float) -> Turn:
     """Hold the answer until there is something to say, or time is up."""
-    hub, seat, replies = door.hub, turn.seat, turn.replies
+    hub, seat, replies = context.hub, turn.seat, turn.replies
     clock = asyncio.get_running_loop().time
     holds = tuple(run_of(shown)[0] for shown, _ in ask.holds)
     while not turn.urgent and (left := until - clock()) > 0:
-        n = _allowed(door, seat.bot_id, ask).n
-        if n > 0 and hub.may_have_work(seat) and not door.stopping:
-            turn = await _next_turn(door, ask, seat, _CAME_MEANWHILE)
+        n = _allowed(context, seat.bot_id, ask).n
+        if n > 0 and hub.may_have_work(seat) and not context.state.stopping:
+            turn = await _next_turn(context, ask, seat, _CAME_MEANWHILE)
         else:
             woken = await hub.wait(seat, left, nonce=ask.nonce, n=n, holds=holds)
             if woken is TIME_IS_UP or hub.seats.get(seat.bot_id) is not seat:
                 break
-            seat.seen_at = door.now()
+            seat.seen_at = context.now()
             if woken.reply is not None:
                 tasks, more = woken.reply
                 turn = Turn(seat, tasks=tasks, more=more)
             else:
-                turn = await _next_turn(door, ask, seat, woken)
+                turn = await _next_turn(context, ask, seat, woken)
         turn.replies = replies
     return turn
 
@@ -215,13 +218,13 @@ _CAME_MEANWHILE = Woken()
 """Work came while the bot's claim was under way and found nothing."""
 
 
-async def _next_turn(door: ServerContext, ask: Exchange, seat: Seat, woken: Woken) -> Turn:
+async def _next_turn(context: ServerContext, ask: Exchange, seat: Seat, woken: Woken) -> Turn:
     """A held poll goes on: what it had to say has been said."""
-    n = _allowed(door, seat.bot_id, ask).n
+    n = _allowed(context, seat.bot_id, ask).n
     again = Exchange(session=ask.session, nonce=ask.nonce, n=n, wait_s=ask.wait_s, holds=ask.holds, config=ask.config)
     if woken is LOOK and not ask.holds:
-        return await _first_turn(door, seat.bot_id, again)
-    return await _write_turn(door, seat.bot_id, again, seat_of(door, seat.bot_id, seat.session), woken)
+        return await _first_turn(context, seat.bot_id, again)
+    return await _write_turn(context, seat.bot_id, again, seat_of(context, seat.bot_id, seat.session), woken)
 
 
 class Wrote(Struct):
@@ -238,36 +241,36 @@ class Wrote(Struct):
 
 
 async def _write_turn(
-    door: ServerContext, bot_id: str, ask: Exchange, seat: Seat | None, woken: Woken = TIME_IS_UP
+    context: ServerContext, bot_id: str, ask: Exchange, seat: Seat | None, woken: Woken = TIME_IS_UP
 ) -> Turn:
     """Reports, sign of life and claim in one transaction. Without a seat, the bot is looked at in it, too."""
-    hub, now = door.hub, door.now()
+    hub, now = context.hub, context.now()
     reports = [report_of(said) for said in ask.reports]
-    order = order_for(door, seat) if seat else None
+    order = order_for(context, seat) if seat else None
     beat, crowd = hub.beat, hub.crowd(seat) if seat else 0
     queues = _looked_at(seat, crowd) if seat else []
     learn_pace(seat, ask)
-    most = 0 if order or door.stopping else min(ask.n, door.rules.claim_limit, claim_size(seat))
+    most = 0 if order or context.state.stopping else min(ask.n, context.rules.claim_limit, claim_size(seat))
 
     def write(tx: Tx) -> Wrote:
         looked = look(tx, bot_id, ask.session) if seat is None else None
         wrote = Wrote(looked, 0 if looked and looked.ends else share(tx, queues, most, crowd))
-        _speak(tx, door, bot_id, ask, reports, wrote, now)
+        _speak(tx, context, bot_id, ask, reports, wrote, now)
         wrote.more = 0 < wrote.n <= len(wrote.tasks) and bool(task_to_run.heads(tx, bot_id))
         wrote.left = bool(woken.queue and not wrote.tasks and task_to_run.not_empty(tx, [woken.queue]))
         return wrote
 
-    wrote = await door.write(write)
+    wrote = await context.db.write(write)
     if wrote.looked is not None:
-        seat = sit(door, bot_id, ask.session, wrote.looked)
+        seat = sit(context, bot_id, ask.session, wrote.looked)
         seat.config = ask.config
-        order = order_for(door, seat) if not wrote.tasks else None
+        order = order_for(context, seat) if not wrote.tasks else None
     if seat is None:
         raise BrokenPromise("a bot was neither known nor looked at")
     seat.flushed_at = now
-    if door.hub.canary:
-        rollout.has_done(door, seat, finished=any(isinstance(said, SaysFinish) for said in ask.reports))
-    measure(door, ask, wrote.replies, wrote.tasks)
+    if context.hub.canary:
+        rollout.has_done(context, seat, finished=any(isinstance(said, SaysFinish) for said in ask.reports))
+    measure(context, ask, wrote.replies, wrote.tasks)
     if ask.state is not None:
         seat.state_at = now
     if wrote.tasks:
@@ -288,17 +291,17 @@ def _looked_at(seat: Seat, crowd: int) -> list[int]:
 
 
 def _speak(
-    tx: Tx, door: ServerContext, bot_id: str, ask: Exchange, reports: Sequence[Report], wrote: Wrote, now: Micros
+    tx: Tx, context: ServerContext, bot_id: str, ask: Exchange, reports: Sequence[Report], wrote: Wrote, now: Micros
 ) -> None:
     try:
         if reports:
             wrote.replies = reporting.report(
-                tx, bot_id, reports, session=ask.session, now=now, ids=door.ids, rules=door.rules
+                tx, bot_id, reports, session=ask.session, now=now, ids=context.ids, rules=context.rules
             )
         if ask.holds or not (reports or wrote.n):
             wrote.stop = reporting.heartbeat(tx, bot_id, held_runs(ask.holds), session=ask.session, now=now)
         if wrote.n:
-            wrote.tasks = claim_under(tx, door, bot_id, ask.session, ask.nonce, wrote.n, now)
+            wrote.tasks = claim_under(tx, context, bot_id, ask.session, ask.nonce, wrote.n, now)
     except NotFound:
         raise WrongState("This bot was deleted; it must shake hands again.") from None
     if ask.state is not None:
@@ -308,16 +311,16 @@ def _speak(
 # ---------------------------------------------------------------- signs of life and events
 
 
-async def heartbeat(door: ServerContext, call: Call) -> HeartbeatAnswer:
+async def heartbeat(context: ServerContext, call: Call) -> HeartbeatAnswer:
     """Keep a bot and its runs alive while it is busy; which of them must stop."""
     body: Heartbeat = call.body
     bot_id = itself(call)
     ask = Exchange(session=body.session, holds=body.holds, config=body.config)
-    await _hear(door, bot_id, body.session, body.config)
-    turn = await _write_turn(door, bot_id, ask, seat_of(door, bot_id, body.session))
+    await _hear(context, bot_id, body.session, body.config)
+    turn = await _write_turn(context, bot_id, ask, seat_of(context, bot_id, body.session))
     if turn.order in TOLD:
-        await note_order(door, turn.seat, (), turn.order, knows_end=True)
-    wanted = rollout.wanted_by(door, bot_id) if turn.order == "update" else None
+        await note_order(context, turn.seat, (), turn.order, knows_end=True)
+    wanted = rollout.wanted_by(context, bot_id) if turn.order == "update" else None
     return HeartbeatAnswer(
         stop=[show_run(task_id, run) for task_id, run in turn.stop],
         order=turn.order,
@@ -326,15 +329,15 @@ async def heartbeat(door: ServerContext, call: Call) -> HeartbeatAnswer:
     )
 
 
-async def event(door: ServerContext, call: Call) -> Noted:
+async def event(context: ServerContext, call: Call) -> Noted:
     """Something that the bot's owner should see."""
     body: BotEvent = call.body
     bot_id = itself(call)
     if body.kind not in fleet.BOT_SAYS:
         raise InvalidRequest([Problem("kind", body.kind[:100], ", ".join(sorted(fleet.BOT_SAYS)), "choice")])
     message = body.message[:_MOST_TEXT].replace("\x00", "")
-    now = door.now()
-    await door.write(
+    now = context.now()
+    await context.db.write(
         partial(
             fleet.note_event,
             bot_id=bot_id,
@@ -342,16 +345,16 @@ async def event(door: ServerContext, call: Call) -> Noted:
             message=message,
             session=body.session,
             now=now,
-            ids=door.ids,
+            ids=context.ids,
         )
     )
     if body.ended:
-        bye = partial(fleet.say_goodbye, session=body.session, now=now, ids=door.ids, rules=door.rules)
-        await door.write(partial(bye, bot_id=bot_id))
+        bye = partial(fleet.say_goodbye, session=body.session, now=now, ids=context.ids, rules=context.rules)
+        await context.db.write(partial(bye, bot_id=bot_id))
     if body.bad_release:
-        await rollout.note_failure(door, bot_id, body.bad_release)
+        await rollout.note_failure(context, bot_id, body.bad_release)
     if body.kind == "bot_shutdown":
-        door.hub.forget(bot_id)
+        context.hub.forget(bot_id)
     return Noted()
 
 
@@ -362,7 +365,7 @@ ROUTES = (
         call=handshake,
         who=INTRODUCERS | BOTS,
         summary="A bot has started, or has changed",
-        body=Handshake,
+        body=HandshakeRequest,
         out=Welcomed,
         mutates=True,
     ),

@@ -14,15 +14,16 @@ from typing import Any
 from msgspec import Struct, json
 
 from myrmidon.model import dimensions
-from myrmidon.model.bot import Bot, Hello
+from myrmidon.model.bot import Bot, Handshake
 from myrmidon.model.errors import Forbidden, InvalidRequest, Problem, Unauthorized, WrongState
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler.policy import DAY, SECOND
 from myrmidon.server.auth.authenticator import bot_credential
-from myrmidon.server.botapi.messages import Exchange, Handshake, Welcomed, encode, run_of
+from myrmidon.server.botapi.messages import Exchange, HandshakeRequest, Welcomed, encode, run_of
+from myrmidon.server.calls import Call, Role
 from myrmidon.server.config.bot_groups import Given
-from myrmidon.server.context import Call, ServerContext, Role
+from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import config_sync, rollout
 from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
@@ -37,44 +38,44 @@ TRY_BITS = 10
 _MOST_TEXT = 4096
 
 
-async def handshake(door: ServerContext, call: Call) -> Welcomed:
+async def handshake(context: ServerContext, call: Call) -> Welcomed:
     """A bot has started, or has changed: who it is from now on, and which of its runs are still its own.
 
     Whoever shows a credential can only be the bot that it was given to; and only while that bot is known, so
     that deleting a bot takes its credential away.
     """
-    body: Handshake = call.body
+    body: HandshakeRequest = call.body
     if call.who.role is Role.BOT and call.who.bot_id != body.bot_id:
         raise Forbidden(f"This credential is that of the bot {call.who.bot_id}.")
-    await config_sync.refresh(door)
-    given, now = given_to(door, body.bot_id), door.now()
+    await config_sync.refresh(context)
+    given, now = given_to(context, body.bot_id), context.now()
     word = own_word(body.state, body.quarantined, body.maintenance)
     hello = _hello(call, given, word)
 
-    def meet(tx: Tx) -> tuple[fleet.Welcome, Looked]:
+    def meet(tx: Tx) -> tuple[fleet.HandshakeResult, Looked]:
         known = bots.read(tx, body.bot_id)
         if call.who.role is Role.BOT and known is None:
             raise Unauthorized("This bot was deleted; it must be introduced again.")
         if call.who.role is Role.BOOTSTRAP and known is not None and known.session != body.session:
-            _check_gone(tx, known, door, now)
+            _check_gone(tx, known, context, now)
         if call.who.role is not Role.BOT:
             _check_session(body.session, max(now, known.session if known is not None else 0))
-        welcome = fleet.handshake(tx, hello, now=now, ids=door.ids, rules=door.rules, limits=door.limits)
+        welcome = fleet.handshake(tx, hello, now=now, ids=context.ids, rules=context.rules, limits=context.limits)
         return welcome, look(tx, body.bot_id, body.session)
 
-    welcome, looked = await door.write(meet)
-    seat = sit(door, body.bot_id, body.session, looked)
+    welcome, looked = await context.db.write(meet)
+    seat = sit(context, body.bot_id, body.session, looked)
     seat.word = word
-    return _welcomed(door, welcome, given, now)
+    return _welcomed(context, welcome, given, now)
 
 
-def _check_gone(tx: Tx, known: Bot, door: ServerContext, now: Micros) -> None:
+def _check_gone(tx: Tx, known: Bot, context: ServerContext, now: Micros) -> None:
     """Who brings new bots in, and nothing else, does not get the credential of one that lives."""
-    if not known.alive or known.heartbeat + door.rules.dead_after <= now or bots.is_leaving(tx, known.id):
+    if not known.alive or known.heartbeat + context.rules.dead_after <= now or bots.is_leaving(tx, known.id):
         return
     raise Forbidden(
         f"The bot {known.id} is alive, and a bootstrap token brings in new bots only: wait until it has ended or been"
-        f" silent for {door.rules.dead_after // SECOND} s, have an administrator delete it, or choose another id."
+        f" silent for {context.rules.dead_after // SECOND} s, have an administrator delete it, or choose another id."
     )
 
 
@@ -88,9 +89,9 @@ def _check_session(session: int, now: Micros) -> None:
         raise InvalidRequest([Problem("session", str(session), told, "range")])
 
 
-def given_to(door: ServerContext, bot_id: str) -> Given:
+def given_to(context: ServerContext, bot_id: str) -> Given:
     """What a bot's group gives it; whoever is in no group has no business here."""
-    given = door.fleet.given(bot_id)
+    given = context.state.config.given(bot_id)
     if given is None:
         shown = bot_id[:100]
         raise Forbidden(f"No group of bots.toml has the bot {shown!r}, and there is no default group; add it to one.")
@@ -112,9 +113,9 @@ def _text(said: object) -> str | None:
     return "the bot says so" if said is True else None
 
 
-def _hello(call: Call, given: Given, word: tuple[str | None, str | None]) -> Hello:
-    body: Handshake = call.body
-    return Hello(
+def _hello(call: Call, given: Given, word: tuple[str | None, str | None]) -> Handshake:
+    body: HandshakeRequest = call.body
+    return Handshake(
         bot_id=body.bot_id,
         session=body.session,
         dimensions=given.apply(body.dimensions),
@@ -130,9 +131,9 @@ def _hello(call: Call, given: Given, word: tuple[str | None, str | None]) -> Hel
     )
 
 
-def _welcomed(door: ServerContext, welcome: fleet.Welcome, given: Given, now: Micros) -> Welcomed:
-    credential = bot_credential(door.keys.bot, welcome.bot_id, welcome.session)
-    wanted = rollout.wanted_by(door, welcome.bot_id)
+def _welcomed(context: ServerContext, welcome: fleet.HandshakeResult, given: Given, now: Micros) -> Welcomed:
+    credential = bot_credential(context.keys.bot, welcome.bot_id, welcome.session)
+    wanted = rollout.wanted_by(context, welcome.bot_id)
     return Welcomed(
         credential=credential,
         bot_id=welcome.bot_id,
@@ -141,8 +142,8 @@ def _welcomed(door: ServerContext, welcome: fleet.Welcome, given: Given, now: Mi
         quarantined=welcome.quarantined,
         version=wanted,
         zip_hmac=zip_hmac(credential, wanted),
-        poll_s=door.settings.poll_s,
-        heartbeat_s=door.settings.heartbeat_s,
+        poll_s=context.settings.poll_s,
+        heartbeat_s=context.settings.heartbeat_s,
         server_time=now,
         server_version=VERSION,
         config=given.config,
@@ -188,7 +189,7 @@ def look(tx: Tx, bot_id: str, session: int, *, for_work: bool = False) -> Looked
         heartbeat=bot.heartbeat,
         ends=ends is not None and ends >= session,
         work=for_work and _has_work(tx, bot_id, serving=serving),
-        os=os_family(dimensions.bot_sets(bot.dimensions).get("os", frozenset())),
+        os=dimensions.os_family(dimensions.bot_sets(bot.dimensions).get("os", frozenset())),
     )
 
 
@@ -199,35 +200,29 @@ def _has_work(tx: Tx, bot_id: str, *, serving: bool) -> bool:
     return bool(task_to_run.not_empty(tx, task_queues.own_queues(tx, bot_id)))
 
 
-def os_family(values: frozenset[str]) -> str:
-    """The least that can be said of a system: Linux of Linux, Debian and Debian-12."""
-    known = [name for name in ("Linux", "Windows", "Mac", "Android", "ChromeOS", "iOS") if name in values]
-    return known[0] if known else min(values, key=lambda value: (len(value), value), default="")[:64]
-
-
-def sit(door: ServerContext, bot_id: str, session: int, looked: Looked) -> Seat:
-    seat = door.hub.sit(bot_id, session, looked.queues)
+def sit(context: ServerContext, bot_id: str, session: int, looked: Looked) -> Seat:
+    seat = context.hub.sit(bot_id, session, looked.queues)
     seat.version = looked.version
     seat.os = looked.os
     seat.order = "terminate" if looked.ends else None
     seat.nonce = max(seat.nonce, looked.nonce)
-    seat.looked_at = seat.seen_at = door.now()
+    seat.looked_at = seat.seen_at = context.now()
     seat.met_at = seat.met_at or seat.seen_at
     seat.flushed_at = max(seat.flushed_at, looked.heartbeat)
     return seat
 
 
-def seat_of(door: ServerContext, bot_id: str, session: int) -> Seat | None:
+def seat_of(context: ServerContext, bot_id: str, session: int) -> Seat | None:
     """The bot as it is known here, if that can be relied on."""
-    seat = door.hub.seats.get(bot_id)
-    if seat is None or seat.session != session or seat.outdated or door.now() - seat.looked_at >= LOOK_AGAIN:
+    seat = context.hub.seats.get(bot_id)
+    if seat is None or seat.session != session or seat.outdated or context.now() - seat.looked_at >= LOOK_AGAIN:
         return None
     return seat
 
 
-def beat_every(door: ServerContext) -> Micros:
+def beat_every(context: ServerContext) -> Micros:
     """How old the last sign of life that was written down may get."""
-    return min(BEAT_EVERY, door.rules.dead_after // 4)
+    return min(BEAT_EVERY, context.rules.dead_after // 4)
 
 
 def itself(call: Call) -> str:
@@ -239,28 +234,28 @@ def itself(call: Call) -> str:
 # ---------------------------------------------------------------- changes
 
 
-async def hear_change(door: ServerContext, bot_id: str, ask: Exchange) -> None:
+async def hear_change(context: ServerContext, bot_id: str, ask: Exchange) -> None:
     """A bot says what it has become: other dimensions, or why it should get no work. Most say nothing of the kind."""
     if ask.dimensions is None and ask.state is None:
         return
-    seat = door.hub.seats.get(bot_id)
+    seat = context.hub.seats.get(bot_id)
     word = own_word(ask.state) if ask.state is not None else None
     known = seat is not None and seat.session == ask.session and word in (None, seat.word)
     if ask.dimensions is None and known:
         return
-    now = door.now()
-    given = door.fleet.given(bot_id)  # one that is in no group any more keeps what it had, and finishes that
+    now = context.now()
+    given = context.state.config.given(bot_id)  # one that is in no group any more keeps what it had, and finishes that
     own = given.apply(ask.dimensions) if ask.dimensions is not None and given is not None else None
-    change = partial(_change, door=door, bot_id=bot_id, ask=ask, own=own, now=now)
-    looked, word = await door.write(change)
-    seat = sit(door, bot_id, ask.session, looked)
+    change = partial(_change, context=context, bot_id=bot_id, ask=ask, own=own, now=now)
+    looked, word = await context.db.write(change)
+    seat = sit(context, bot_id, ask.session, looked)
     seat.word = word
     if ask.state is not None:
         seat.state_at = now
 
 
 def _change(
-    tx: Tx, door: ServerContext, bot_id: str, ask: Exchange, own: dict[str, list[str]] | None, now: Micros
+    tx: Tx, context: ServerContext, bot_id: str, ask: Exchange, own: dict[str, list[str]] | None, now: Micros
 ) -> tuple[Looked, tuple[str | None, str | None]]:
     before = bots.read(tx, bot_id)
     state = encode(ask.state).decode() if ask.state is not None else before.state if before is not None else "{}"
@@ -268,5 +263,5 @@ def _change(
     change = fleet.Change(
         bot_id=bot_id, session=ask.session, dimensions=own, state=state, quarantined=word[0], maintenance=word[1]
     )
-    fleet.change_bot(tx, change, now=now, ids=door.ids, rules=door.rules, limits=door.limits)
+    fleet.change_bot(tx, change, now=now, ids=context.ids, rules=context.rules, limits=context.limits)
     return look(tx, bot_id, ask.session), word

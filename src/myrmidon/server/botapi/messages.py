@@ -34,7 +34,7 @@ Dollars: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 # ---------------------------------------------------------------- what a bot says
 
 
-class Handshake(Struct, kw_only=True, frozen=True):
+class HandshakeRequest(Struct, kw_only=True, frozen=True):
     """A bot has started, or has changed."""
 
     bot_id: str

@@ -18,7 +18,6 @@ from myrmidon.model.ids import Micros
 from myrmidon.model.task_request import Properties
 from myrmidon.model.task_validation import CACHE_NAME
 from myrmidon.scheduler.policy import DAY
-from myrmidon.server.botapi.handshake import os_family
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import cache_sizes as store
@@ -29,43 +28,43 @@ _NAME_CHARS = 128
 _LARGEST = 1 << 50
 
 
-def hints_for(door: ServerContext, os: str) -> Callable[[Properties], dict[str, int]]:
+def hints_for(context: ServerContext, os: str) -> Callable[[Properties], dict[str, int]]:
     """For the tasks of a bot with this system: how large each of their caches gets, as far as that is known."""
 
     def hints(todo: Properties) -> dict[str, int]:
         pool = todo.dimensions.get("pool", [""])[0]
-        known = door.memory.hints.get((pool, os), {})
-        others = door.memory.hints.get((pool, ""), {})
+        known = context.caches.cache_sizes.get((pool, os), {})
+        others = context.caches.cache_sizes.get((pool, ""), {})
         found = {cache.name: known.get(cache.name, others.get(cache.name)) for cache in todo.caches}
         return {name: size for name, size in found.items() if size is not None}
 
     return hints
 
 
-async def load(door: ServerContext) -> None:
+async def load(context: ServerContext) -> None:
     """Know what is written down; under the system "" is the largest of all systems."""
     hints: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-    for one in await door.read(store.every):
+    for one in await context.db.read(store.every):
         hints[one.pool, one.os][one.name] = one.size
         anywhere = hints[one.pool, ""]
         anywhere[one.name] = max(anywhere.get(one.name, 0), one.size)
-    door.memory.hints = dict(hints)
+    context.caches.cache_sizes = dict(hints)
 
 
-async def measure(door: ServerContext) -> int:
+async def measure(context: ServerContext) -> int:
     """Ask what all bots have said of their caches, and write down what is new; how much that was."""
-    now = door.now()
-    lately = {seat.bot_id: seat.caches for seat in door.hub.seats.values() if seat.caches}
-    sizes = await door.read(partial(_gather, lately=lately))
-    known = {(one.pool, one.os, one.name): one for one in await door.read(store.every)}
+    now = context.now()
+    lately = {seat.bot_id: seat.caches for seat in context.hub.seats.values() if seat.caches}
+    sizes = await context.db.read(partial(_gather, lately=lately))
+    known = {(one.pool, one.os, one.name): one for one in await context.db.read(store.every)}
     fresh = [
         Hint(*key, size, now)
         for key, found in sorted(sizes.items())
         if _is_news(known.get(key), size := percentile(found), now)
     ]
     if fresh or any(one.measured_at < now - FORGET for one in known.values()):
-        await door.write(partial(_write, fresh=fresh, before=now - FORGET))
-    await load(door)
+        await context.db.write(partial(_write, fresh=fresh, before=now - FORGET))
+    await load(context)
     return len(fresh)
 
 
@@ -91,7 +90,7 @@ def _gather(tx: Tx, lately: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, 
         if not caches:
             continue
         sets = dimensions.bot_sets(has)
-        os = os_family(sets.get("os", frozenset()))
+        os = dimensions.os_family(sets.get("os", frozenset()))
         for pool in sets.get("pool", ()):
             for name, size in caches.items():
                 if len(name) <= _NAME_CHARS and CACHE_NAME.fullmatch(name) and 0 <= size <= _LARGEST:

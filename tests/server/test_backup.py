@@ -17,7 +17,7 @@ from myrmidon.store.engine import table_copy
 from myrmidon.store.engine.db import Tx, open_db
 from tests import databases, servers
 from tests.live import live_server
-from tests.server.doors import a_task
+from tests.server.contexts import a_task
 from tests.server.inside import inside
 
 BYTES = bytes(range(256)) * 40
@@ -259,7 +259,7 @@ def test_a_backup_is_restored_with_its_logs_on_another_kind_of_database(installa
 def test_logs_that_lie_elsewhere_are_not_left_behind_without_a_word(installation, tmp_path):
     old = f"sqlite:///{installation}/myrmidon.db"
     with inside(installation) as app:
-        app.door.db.write(lambda tx: tx.run("UPDATE task_runs SET stdout_size = 1"))
+        app.context.db.engine.write(lambda tx: tx.run("UPDATE task_runs SET stdout_size = 1"))
     (installation / "myrmidon.db-logs").rename(tmp_path / "elsewhere")
     with pytest.raises(StoreRefused, match="--from-logs"):
         copy_db(old, f"sqlite:///{tmp_path}/new.db")

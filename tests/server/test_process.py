@@ -22,7 +22,7 @@ import pytest
 
 from tests import servers
 from tests.live import live_server
-from tests.server.doors import a_task
+from tests.server.contexts import a_task
 from tests.server.wire import wait_for
 
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.histograms import Histograms
-from myrmidon.store.views.listings import Numbers
+from myrmidon.store.views.metrics import Gauges
 
 _LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _DURATION_S = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 86_400.0)
@@ -116,7 +116,7 @@ class Metrics:
 
     # -- when somebody asks
 
-    def show(self, numbers: Numbers, *, now: Micros, skew: Micros) -> bytes:
+    def show(self, numbers: Gauges, *, now: Micros, skew: Micros) -> bytes:
         """The whole page, with gauges as the database has them now."""
         for gauge in (self._depth, self._age, self._tasks, self._bots):
             gauge.clear()

@@ -29,7 +29,7 @@ from myrmidon.server.asgi.app import App
 from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.auth.authenticator import Guard, make_admin_token
 from myrmidon.server.background import loop as service
-from myrmidon.server.context import ServerContext, open_door
+from myrmidon.server.context import ServerContext, open_context
 from myrmidon.server.settings import Settings, read_settings
 
 log = structlog.get_logger("server")
@@ -179,9 +179,9 @@ class Listener(HttpToolsProtocol):
 class Listening(uvicorn.Server):
     """uvicorn, stopped by our own hand: who waits is answered before connections are closed."""
 
-    def __init__(self, config: uvicorn.Config, door: ServerContext, url: str) -> None:
+    def __init__(self, config: uvicorn.Config, context: ServerContext, url: str) -> None:
         super().__init__(config)
-        self._door = door
+        self._context = context
         self._url = url
         self.failed = False
 
@@ -213,8 +213,8 @@ class Listening(uvicorn.Server):
         tell(self._url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._door.stopping = True
-        self._door.hub.stop()
+        self._context.state.stopping = True
+        self._context.hub.stop()
         await super().shutdown(sockets)
 
 
@@ -227,46 +227,46 @@ def run_server(settings: Settings) -> int:
     _allow_many_connections(settings.most_connections)
     sock = bind(settings)
     address, port = sock.getsockname()[:2]
-    door = open_door(settings, address=address, port=port)
+    context = open_context(settings, address=address, port=port)
     try:
-        wrote = make_admin_token(door.db, settings.folder, now=door.now(), ids=door.ids)
+        wrote = make_admin_token(context.db.engine, settings.folder, now=context.now(), ids=context.ids)
         if wrote is not None:
             log.info("made the first administrator's token", file=str(wrote))
-        server = Listening(_listener(door), door, url_of(settings, sock))
+        server = Listening(_listener(context), context, url_of(settings, sock))
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GARBAGE_EVERY)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         with asyncio.Runner(loop_factory=_loop) as runner:
-            runner.run(_serve(server, door, sock))
+            runner.run(_serve(server, context, sock))
     finally:
-        in_time = _close(door)
+        in_time = _close(context)
     log.info("stopped")
     if not in_time:
         os._exit(1)  # threads that wait for a database that does not answer would keep the process alive
     return int(server.failed)
 
 
-def _close(door: ServerContext) -> bool:
+def _close(context: ServerContext) -> bool:
     """Write what is left and let go of everything; False when the database does not answer in time.
 
     It leaves nothing to repair: what was not committed was not acknowledged, and the slot's lease runs out by itself.
     """
-    closing = Thread(target=_close_door, args=(door,), name="closing", daemon=True)
+    closing = Thread(target=_close_door, args=(context,), name="closing", daemon=True)
     closing.start()
     closing.join(CLOSE_S)
     return not closing.is_alive()
 
 
-def _close_door(door: ServerContext) -> None:
+def _close_door(context: ServerContext) -> None:
     try:
-        door.close()
+        context.close()
     except StoreError as error:
         log.warning("stopped without the database", code=error.code)
 
 
-async def _serve(server: Listening, door: ServerContext, sock: socket.socket) -> None:
-    background = asyncio.create_task(service.run(door), name="service")
+async def _serve(server: Listening, context: ServerContext, sock: socket.socket) -> None:
+    background = asyncio.create_task(service.run(context), name="service")
     background.add_done_callback(server.service_ended)
     try:
         await server.serve(sockets=[sock])
@@ -303,8 +303,8 @@ def tell(url: str) -> None:
     sys.stdout.flush()
 
 
-def _listener(door: ServerContext) -> uvicorn.Config:
-    settings = door.settings
+def _listener(context: ServerContext) -> uvicorn.Config:
+    settings = context.settings
     protocol = type(
         "Listener",
         (Listener,),
@@ -315,7 +315,7 @@ def _listener(door: ServerContext) -> uvicorn.Config:
         },
     )
     return uvicorn.Config(
-        App(door, Guard(door), every_route(metrics_open=settings.metrics_open)),
+        App(context, Guard(context), every_route(metrics_open=settings.metrics_open)),
         http=protocol,
         ws="none",
         lifespan="off",

@@ -15,7 +15,7 @@ from myrmidon.scheduler import servers
 from myrmidon.server.api import submit
 from myrmidon.server.settings import PoolOrder, Quota
 from myrmidon.store.views import listings
-from tests.server.doors import a_task, finish
+from tests.server.contexts import a_task, finish
 from tests.server.inside import inside
 from tests.server.swarming_v1 import swarm
 
@@ -82,7 +82,7 @@ def test_a_search_that_finds_little_goes_on_over_several_pages(app, monkeypatch,
 def test_tasks_are_found_by_state_bot_time_and_group(any_app):
     app = any_app
     app.meet_bot()
-    before = app.door.now()
+    before = app.context.now()
     ran, left = app.submit(a_task(), a_task())
     got = exchange(app, 1, 1)["tasks"][0]
     exchange(app, 1, 0, finish(got))
@@ -90,7 +90,7 @@ def test_tasks_are_found_by_state_bot_time_and_group(any_app):
     assert [one["task_id"] for one in app.get("/api/v1/tasks?state=SUCCEEDED&state=READY").json["tasks"]] == [left, ran]
     assert [one["task_id"] for one in app.get("/api/v1/tasks?bot=b1").json["tasks"]] == [ran]
     assert app.get(f"/api/v1/tasks?end={before - 2000}").json["tasks"] == []
-    assert len(app.get(f"/api/v1/tasks?start={before - 2000}&end={app.door.now() + 2000}").json["tasks"]) == 2
+    assert len(app.get(f"/api/v1/tasks?start={before - 2000}&end={app.context.now() + 2000}").json["tasks"]) == 2
     assert app.get("/api/v1/tasks?group=nope").code == "not_found"
     shown = app.get(f"/api/v1/tasks/{ran}").json
     assert (shown["result"]["state"], shown["result"]["exit_code"], shown["runs"][0]["bot_id"]) == (
@@ -183,7 +183,7 @@ def test_only_an_administrator_calls_the_end_of_a_bot_off_and_nobody_repeats_it(
     assert (refused.status, refused.code) == (403, "forbidden")
     assert "administrator" in refused.json["error"]["message"]
     assert app.post("/api/v1/tasks/cancel", {"tags": ["swarming.terminate:1"]}, token=user).status == 200
-    (args,) = app.door.db.read(lambda tx: tx.all("SELECT args FROM drains"))[0]
+    (args,) = app.context.db.engine.read(lambda tx: tx.all("SELECT args FROM drains"))[0]
     assert '"orders":false' in args
     assert app.post(f"{order}/cancel").json["state"] == "CANCELED"
     for who in (user, app.token("admin")):
@@ -349,7 +349,7 @@ def test_a_late_copy_of_the_order_of_a_pool_changes_nothing(any_app):
 def test_a_mass_cancel_means_only_what_has_all_the_tags(app):
     app.submit(a_task(tags=["a:1", "b:1"]), a_task(tags=["a:1"]))
     assert app.post("/api/v1/tasks/cancel", {"tags": ["a:1", "b:1"]}).status == 200
-    assert app.door.db.read(lambda tx: tx.all("SELECT kind FROM drains")) == [("tagged",)]
+    assert app.context.db.engine.read(lambda tx: tx.all("SELECT kind FROM drains")) == [("tagged",)]
     assert app.post("/api/v1/tasks/cancel", {"tags": []}).code == "request.invalid"
 
 
@@ -382,7 +382,7 @@ def test_a_group_with_work_is_not_deleted(app):
 def test_a_quota_of_tasks_is_kept_and_freed_again(any_app, monkeypatch):
     app = any_app
     monkeypatch.setattr("myrmidon.server.quotas.FRESH", 0)
-    app.door.quotas._settings = app.door.settings.__class__(quotas={"default": Quota(pending_tasks=3)})
+    app.context.quotas._settings = app.context.settings.__class__(quotas={"default": Quota(pending_tasks=3)})
     made = app.submit(a_task(), a_task())
     full = app.post("/api/v1/tasks", {"tasks": [a_task(), a_task()]})
     assert (full.status, full.code, full.headers["retry-after"]) == (429, "quota", "10")
@@ -437,28 +437,28 @@ def test_a_quota_of_bytes_is_kept_however_the_body_is_sent(tmp_path, pieces):
 def test_an_overloaded_server_says_so_and_hears_heartbeats(tmp_path):
     with inside(tmp_path, most_calls=2) as app:
         app.meet_bot()
-        app.door.calls_at_work = 2
+        app.context.state.num_calls = 2
         busy = app.get("/api/v1/tasks")
         assert (busy.status, busy.code, busy.headers["retry-after"]) == (429, "overloaded", "1")
         assert app.post("/bot/v1/heartbeat", {"session": 1}, token=app.token("bot")).status == 200
         assert app.get("/healthz").status == 200
-        app.door.calls_at_work = 0
+        app.context.state.num_calls = 0
         assert app.get("/api/v1/tasks").status == 200
 
 
 def test_a_server_that_should_get_no_work_says_why(app, monkeypatch):
     assert app.get("/readyz", token="").status == 200
-    app.door.enrolled = False
-    monkeypatch.setattr(app.door.db, "_broken", "no more sectors")
-    clock = app.door.now
-    app.door.now = lambda: clock() + 3_000_000
+    app.context.state.enrolled = False
+    monkeypatch.setattr(app.context.db.engine, "_broken", "no more sectors")
+    clock = app.context.now
+    app.context.now = lambda: clock() + 3_000_000
     reply = app.get("/readyz", token="")
     assert (reply.status, len(reply.json["problems"]), reply.headers["retry-after"]) == (503, 3, "5")
     assert app.get("/healthz", token="").status == 200
 
 
 def test_a_stopping_server_takes_nothing_new(app):
-    app.door.stopping = True
+    app.context.state.stopping = True
     reply = app.post("/api/v1/tasks", {"tasks": [a_task()]})
     assert (reply.status, reply.code) == (503, "stopping")
     assert app.get("/readyz").status == 503
@@ -478,12 +478,12 @@ def test_calls_at_the_same_time_do_not_mix(app):
         return await asyncio.gather(*asked)
 
     assert [reply.headers["x-request-id"] for reply in app.run(at_once())] == [f"r{n}" for n in range(50)]
-    assert app.door.calls_at_work == 0
+    assert app.context.state.num_calls == 0
 
 
 def test_a_server_that_died_is_still_shown_and_shown_as_dead(app):
-    long_ago = app.door.now() - 3_600_000_000
-    app.door.db.write(lambda tx: servers.enroll(tx, "10.0.0.9", 8910, now=long_ago, rules=app.door.rules))
+    long_ago = app.context.now() - 3_600_000_000
+    app.context.db.engine.write(lambda tx: servers.enroll(tx, "10.0.0.9", 8910, now=long_ago, rules=app.context.rules))
     told = {one["address"]: one for one in app.get("/api/v1/servers").json["servers"]}
     assert (told["10.0.0.9"]["alive"], told["10.0.0.9"]["this"]) == (False, False)
     assert (told["127.0.0.1"]["alive"], told["127.0.0.1"]["this"]) == (True, True)

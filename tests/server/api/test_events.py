@@ -11,19 +11,19 @@ import pytest
 from myrmidon.scheduler import resource_groups
 from myrmidon.server.api import events
 from myrmidon.server.api.events import EventsQuery
-from myrmidon.server.context import Call, Identity, Role
-from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, serving, submit
+from myrmidon.server.calls import Call, Identity, Role
+from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, finish, serving, submit
 
 
 @pytest.fixture
-def door(db_url, tmp_path):
-    with a_door(db_url, tmp_path) as opened:
+def context(db_url, tmp_path):
+    with a_server_context(db_url, tmp_path) as opened:
         yield opened
 
 
-def run(story, door):
+def run(story, context):
     async def whole():
-        async with serving(door):
+        async with serving(context):
             return await asyncio.wait_for(story(), 30)
 
     return asyncio.run(whole())
@@ -47,21 +47,21 @@ class Listener:
         await self._stream.aclose()
 
 
-async def listen(door, *, who=ADMIN, last="", **query):
+async def listen(context, *, who=ADMIN, last="", **query):
     call = Call(who=who, query=EventsQuery(**query), headers={"last-event-id": last} if last else {})
-    listener = Listener((await events.events(door, call)).body)
+    listener = Listener((await events.events(context, call)).body)
     assert await anext(listener._stream) == events.STILL_HERE
     return listener
 
 
-def test_a_listener_hears_of_everything_from_then_on_in_order(door):
+def test_a_listener_hears_of_everything_from_then_on_in_order(context):
     async def story():
-        bot = Soldier(door)
+        bot = Soldier(context)
         await bot.shake()
-        await submit(door, a_task())
+        await submit(context, a_task())
         await bot.exchange(wait_s=10)
-        early = await listen(door)
-        (task_id,) = await submit(door, a_task())
+        early = await listen(context)
+        (task_id,) = await submit(context, a_task())
         task = (await bot.exchange(wait_s=10))["tasks"][0]
         await bot.exchange(n=0, reports=[finish(task)])
         told: list[Any] = []
@@ -75,80 +75,82 @@ def test_a_listener_hears_of_everything_from_then_on_in_order(door):
         assert told[-1][1]["about"]["generation"] == 1
         await early.close()
 
-    run(story, door)
+    run(story, context)
 
 
-def test_a_listener_that_was_cut_off_goes_on_where_it_was(door):
+def test_a_listener_that_was_cut_off_goes_on_where_it_was(context):
     async def story():
         for _ in range(5):
-            await submit(door, a_task())
-        first = await listen(door, after=0)
+            await submit(context, a_task())
+        first = await listen(context, after=0)
         heard = [await first.next() for _ in range(3)]
         await first.close()
         for _ in range(2):
-            await submit(door, a_task())
-        second = await listen(door, last=str(heard[-1][0]))
+            await submit(context, a_task())
+        second = await listen(context, last=str(heard[-1][0]))
         heard += [await second.next() for _ in range(4)]
         await second.close()
         assert [number for number, _ in heard] == list(range(1, 8))
         assert len({said["id"] for _, said in heard}) == 7
-        assert door.hub.num_streams == 0
+        assert context.hub.num_streams == 0
 
-    run(story, door)
+    run(story, context)
 
 
 @pytest.mark.parametrize("ahead", [{"last": "1000000"}, {"after": 1_000_000}])
-def test_a_listener_that_is_ahead_of_a_restored_server_hears_what_comes_now(door, ahead):
+def test_a_listener_that_is_ahead_of_a_restored_server_hears_what_comes_now(context, ahead):
     async def story():
-        first = await listen(door, after=0)
-        await submit(door, a_task())
+        first = await listen(context, after=0)
+        await submit(context, a_task())
         await first.next()
         await first.close()
-        listener = await listen(door, **ahead)
-        (task_id,) = await submit(door, a_task())
+        listener = await listen(context, **ahead)
+        (task_id,) = await submit(context, a_task())
         number, said = await listener.next()
         assert (number, said["id"]) == (2, task_id)
         await listener.close()
 
-    run(story, door)
+    run(story, context)
 
 
 @pytest.mark.parametrize("last", ["9" * 5000, "9" * 20, "-1", "x", "²"])
-def test_a_number_that_no_event_has_counts_as_none(door, last):
+def test_a_number_that_no_event_has_counts_as_none(context, last):
     async def story():
-        await submit(door, a_task())
-        listener = await listen(door, last=last, after=0)
+        await submit(context, a_task())
+        listener = await listen(context, last=last, after=0)
         assert (await listener.next())[0] == 1
         await listener.close()
 
-    run(story, door)
+    run(story, context)
 
 
-def test_a_listener_bound_to_a_group_hears_of_that_group_only(door):
+def test_a_listener_bound_to_a_group_hears_of_that_group_only(context):
     async def story():
-        await door.write(lambda tx: resource_groups.create_group(tx, "others", now=door.now(), ids=door.ids))
-        (mine,) = await submit(door, a_task())
-        stranger = await listen(door, who=Identity("stranger", Role.VIEWER, "others"), after=0)
-        owner = await listen(door, who=Identity("owner", Role.VIEWER, "default"), after=0)
+        await context.db.write(
+            lambda tx: resource_groups.create_group(tx, "others", now=context.now(), ids=context.ids)
+        )
+        (mine,) = await submit(context, a_task())
+        stranger = await listen(context, who=Identity("stranger", Role.VIEWER, "others"), after=0)
+        owner = await listen(context, who=Identity("owner", Role.VIEWER, "default"), after=0)
         assert (await owner.next())[1]["id"] == mine
         waiting = asyncio.ensure_future(stranger.next())
-        await submit(door, a_task())
+        await submit(context, a_task())
         assert (await owner.next())[1]["state"] == "READY"
         assert not waiting.done()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await owner.close()
 
-    run(story, door)
+    run(story, context)
 
 
-def test_a_stop_ends_every_stream(door):
+def test_a_stop_ends_every_stream(context):
     async def story():
-        listener = await listen(door)
+        listener = await listen(context)
         waiting = asyncio.ensure_future(listener.next())
         await asyncio.sleep(0)
-        door.hub.stop()
+        context.hub.stop()
         with pytest.raises(StopAsyncIteration):
             await waiting
 
-    run(story, door)
+    run(story, context)

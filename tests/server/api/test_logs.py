@@ -1,4 +1,4 @@
-"""Logs by range and as they grow, and waiting for tasks; at the door and over real HTTP."""
+"""Logs by range and as they grow, and waiting for tasks; at the context and over real HTTP."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from myrmidon.server.api import logs
 from myrmidon.server.api import wait as api_wait
 from myrmidon.server.api.logs import FollowQuery, LogQuery, Stream
 from myrmidon.server.api.wait import Mode, WaitRequest
-from myrmidon.server.context import Call, Identity, Role
-from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, serving, start, submit
+from myrmidon.server.calls import Call, Identity, Role
+from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, finish, serving, start, submit
 
 
 @pytest.fixture
-def door(db_url, tmp_path):
-    with a_door(db_url, tmp_path) as opened:
+def context(db_url, tmp_path):
+    with a_server_context(db_url, tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
 def small_logs(sqlite_url, tmp_path):
     """A log keeps 1 MiB in all, so that its middle is soon cut."""
-    with a_door(sqlite_url, tmp_path, log_mib=1) as opened:
+    with a_server_context(sqlite_url, tmp_path, log_mib=1) as opened:
         yield opened
 
 
-def run(story, door):
+def run(story, context):
     async def whole():
-        async with serving(door):
+        async with serving(context):
             return await asyncio.wait_for(story(), 30)
 
     return asyncio.run(whole())
 
 
-async def a_running_task(door, **more):
-    bot = Soldier(door)
+async def a_running_task(context, **more):
+    bot = Soldier(context)
     await bot.shake()
-    (task_id,) = await submit(door, a_task(**more))
+    (task_id,) = await submit(context, a_task(**more))
     task = (await bot.exchange(wait_s=10))["tasks"][0]
     await bot.exchange(n=0, reports=[start(task)])
     return bot, task, task_id
 
 
-async def read(door, task_id, **query):
-    answer = await logs.log_range(door, Call(who=ADMIN, params={"id": task_id}, query=LogQuery(**query)))
+async def read(context, task_id, **query):
+    answer = await logs.log_range(context, Call(who=ADMIN, params={"id": task_id}, query=LogQuery(**query)))
     return answer.body, answer.headers
 
 
@@ -67,9 +67,9 @@ def followed(text: bytes):
     return found
 
 
-async def follow(door, task_id, *, last="", **query):
+async def follow(context, task_id, *, last="", **query):
     call = Call(who=ADMIN, params={"id": task_id}, query=FollowQuery(**query), headers={"last-event-id": last})
-    return (await logs.follow(door, call)).body
+    return (await logs.follow(context, call)).body
 
 
 def test_only_the_file_of_the_logs_is_made_for_large_values(small_logs):
@@ -77,9 +77,9 @@ def test_only_the_file_of_the_logs_is_made_for_large_values(small_logs):
     assert pages == [(4096,), (16384,)]
 
 
-def test_the_log_is_byte_for_byte_what_the_command_wrote(door):
+def test_the_log_is_byte_for_byte_what_the_command_wrote(context):
     async def story():
-        bot, task, task_id = await a_running_task(door)
+        bot, task, task_id = await a_running_task(context)
         chance = random.Random(7)
         out, err = chance.randbytes(700_000), chance.randbytes(30_000)
         pieces = [(0, i, out[i : i + 65_536]) for i in range(0, len(out), 65_536)]
@@ -91,28 +91,28 @@ def test_the_log_is_byte_for_byte_what_the_command_wrote(door):
         for name, whole in ((Stream.STDOUT, out), (Stream.STDERR, err)):
             got, offset = b"", 0
             while True:
-                body, headers = await read(door, task_id, stream=name, offset=offset, limit=100_000)
+                body, headers = await read(context, task_id, stream=name, offset=offset, limit=100_000)
                 if not body:
                     break
                 assert headers["x-log-length"] == str(len(whole))
                 got, offset = got + body, int(headers["x-log-next"])
             assert hashlib.sha256(got).digest() == hashlib.sha256(whole).digest()
-        both, headers = await read(door, task_id, limit=8 << 20)
+        both, headers = await read(context, task_id, limit=8 << 20)
         assert hashlib.sha256(both).digest() == hashlib.sha256(out + err).digest()
-        across, _ = await read(door, task_id, offset=len(out) - 5, limit=10)
+        across, _ = await read(context, task_id, offset=len(out) - 5, limit=10)
         assert across == out[-5:] + err[:5]
 
-    run(story, door)
+    run(story, context)
 
 
 def test_a_cut_middle_is_shown(small_logs):
-    door = small_logs
+    context = small_logs
 
     async def story():
-        bot, task, task_id = await a_running_task(door)
+        bot, task, task_id = await a_running_task(context)
         for i in range(30):
             await bot.log(task, 0, i << 16, bytes([65 + i]) * 65_536)
-        body, headers = await read(door, task_id, stream=Stream.STDOUT, limit=8 << 20)
+        body, headers = await read(context, task_id, stream=Stream.STDOUT, limit=8 << 20)
         low, high = (int(part) for part in headers["x-log-cut"].split("-"))
         assert headers["x-log-length"] == headers["x-log-next"] == str(30 << 16)
         marker = logs.missing_line(high - low)
@@ -120,18 +120,18 @@ def test_a_cut_middle_is_shown(small_logs):
         assert (len(head), len(tail)) == (low, (30 << 16) - high)
         assert (head[:1], tail[-1:]) == (b"A", bytes([65 + 29]))
         await bot.exchange(n=0, reports=[finish(task)])
-        told = followed(b"".join([part async for part in await follow(door, task_id)]))
+        told = followed(b"".join([part async for part in await follow(context, task_id)]))
         (cut,) = [data for _, event, data in told if event == "cut"]
         assert (cut["offset"], cut["missing"]) == (low, high - low)
 
-    run(story, door)
+    run(story, context)
 
 
 @pytest.mark.parametrize("hole", [95, logs.PIECE * 3])
-def test_a_hole_that_nobody_can_fill_any_more_is_told_and_passed(door, hole):
+def test_a_hole_that_nobody_can_fill_any_more_is_told_and_passed(context, hole):
     async def story():
-        bot, task, task_id = await a_running_task(door)
-        stream = await follow(door, task_id)
+        bot, task, task_id = await a_running_task(context)
+        stream = await follow(context, task_id)
         await anext(stream)
         await bot.log(task, 0, 0, b"head\n")
         await bot.log(task, 0, 5 + hole, b"tail after a gap\n")
@@ -141,17 +141,17 @@ def test_a_hole_that_nobody_can_fill_any_more_is_told_and_passed(door, hole):
         cut, tail, end = followed(await rest)
         assert (cut[1], cut[2]["offset"], cut[2]["missing"]) == ("cut", 5, hole)
         assert (tail[1], base64.b64decode(tail[2]["data"])) == ("log", b"tail after a gap\n")
-        assert [event for _, event, _ in followed(await _all(await follow(door, task_id, last=head[0])))] == [
+        assert [event for _, event, _ in followed(await _all(await follow(context, task_id, last=head[0])))] == [
             "cut", "log", "end",
         ]  # fmt: skip
         assert end[1] == "end"
 
-    run(story, door)
+    run(story, context)
 
 
-def test_a_range_that_begins_in_a_hole_says_so_and_goes_on_behind_it(door):
+def test_a_range_that_begins_in_a_hole_says_so_and_goes_on_behind_it(context):
     async def story():
-        bot, task, task_id = await a_running_task(door)
+        bot, task, task_id = await a_running_task(context)
         await bot.log(task, 0, 0, b"head\n")
         await bot.log(task, 0, 100, b"tail after a gap\n")
         await bot.log(task, 1, 0, b"stderr")
@@ -160,20 +160,20 @@ def test_a_range_that_begins_in_a_hole_says_so_and_goes_on_behind_it(door):
             (0, b"head\n" + logs.missing_line(95) + b"tail ", 105),
             (110, b" a gap\nstd", 120),
         ):
-            got, headers = await read(door, task_id, offset=offset, limit=10)
+            got, headers = await read(context, task_id, offset=offset, limit=10)
             assert (got, headers["x-log-next"], headers["x-log-length"]) == (body, str(after), "123")
-        shown = await door.read_log(
+        shown = await context.logs.read(
             lambda tx: logs.read_output(tx, *parse_id(task["run"]), offset=50, length=10, both=False)
         )
         assert shown == logs.missing_line(50) + b"tail after"
 
-    run(story, door)
+    run(story, context)
 
 
-def test_a_followed_log_grows_until_the_task_ends_and_goes_on_where_it_was_cut(door):
+def test_a_followed_log_grows_until_the_task_ends_and_goes_on_where_it_was_cut(context):
     async def story():
-        bot, task, task_id = await a_running_task(door)
-        stream = await follow(door, task_id)
+        bot, task, task_id = await a_running_task(context)
+        stream = await follow(context, task_id)
         assert await anext(stream) == b": follows\n\n"
         await bot.log(task, 0, 0, b"one ")
         (first,) = followed(await anext(stream))
@@ -186,20 +186,20 @@ def test_a_followed_log_grows_until_the_task_ends_and_goes_on_where_it_was_cut(d
         await stream.aclose()
         await bot.log(task, 0, 4, b"two")
         await bot.exchange(n=0, reports=[finish(task, 3)])
-        rest = followed(b"".join([part async for part in await follow(door, task_id, last=second[0])]))
+        rest = followed(b"".join([part async for part in await follow(context, task_id, last=second[0])]))
         assert [event for _, event, _ in rest] == ["log", "end"]
         assert base64.b64decode(rest[0][2]["data"]) == b"two"
         assert (rest[1][2]["state"], rest[1][2]["exit_code"], rest[1][2]["run"]) == ("FAILED", 3, task["run"])
-        again = followed(b"".join([part async for part in await follow(door, task_id, last=rest[-1][0])]))
+        again = followed(b"".join([part async for part in await follow(context, task_id, last=rest[-1][0])]))
         assert [event for _, event, _ in again] == ["end"]
 
-    run(story, door)
+    run(story, context)
 
 
-def test_following_goes_on_with_the_next_run_of_the_task(door):
+def test_following_goes_on_with_the_next_run_of_the_task(context):
     async def story():
-        bot, task, task_id = await a_running_task(door, reruns=1)
-        reading = asyncio.ensure_future(_all(await follow(door, task_id)))
+        bot, task, task_id = await a_running_task(context, reruns=1)
+        reading = asyncio.ensure_future(_all(await follow(context, task_id)))
         await bot.log(task, 0, 0, b"first")
         answer = await bot.exchange(reports=[finish(task, 1)], wait_s=10)
         second = answer["tasks"][0]
@@ -210,39 +210,39 @@ def test_following_goes_on_with_the_next_run_of_the_task(door):
             (task["run"], b"first"),
             (second["run"], b"second"),
         ]
-        only = followed(await _all(await follow(door, task_id, run=1)))
+        only = followed(await _all(await follow(context, task_id, run=1)))
         assert [event for _, event, _ in only] == ["log", "end"]
         assert only[1][2]["state"] == "FAILED"
 
-    run(story, door)
+    run(story, context)
 
 
 async def _all(stream) -> bytes:
     return b"".join([part async for part in stream])
 
 
-def test_following_starts_before_the_task_has_a_run(door):
+def test_following_starts_before_the_task_has_a_run(context):
     async def story():
-        (task_id,) = await submit(door, a_task())
-        reading = asyncio.ensure_future(_all(await follow(door, task_id)))
-        bot = Soldier(door)
+        (task_id,) = await submit(context, a_task())
+        reading = asyncio.ensure_future(_all(await follow(context, task_id)))
+        bot = Soldier(context)
         await bot.shake()
         task = (await bot.exchange(wait_s=10))["tasks"][0]
         await bot.log(task, 0, 0, b"hello")
         await bot.exchange(n=0, reports=[finish(task)])
         assert [event for _, event, _ in followed(await reading)] == ["log", "end"]
 
-    run(story, door)
+    run(story, context)
 
 
-def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(door):
+def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(context):
     async def wait(ids, **more):
-        return await api_wait.wait(door, Call(who=ADMIN, body=WaitRequest(task_ids=ids, **more)))
+        return await api_wait.wait(context, Call(who=ADMIN, body=WaitRequest(task_ids=ids, **more)))
 
     async def story():
-        bot = Soldier(door)
+        bot = Soldier(context)
         await bot.shake()
-        ids = await submit(door, *[a_task() for _ in range(3)])
+        ids = await submit(context, *[a_task() for _ in range(3)])
         nothing = await wait(ids, wait_s=0)
         assert (nothing.done, [one.state for one in nothing.tasks]) == (False, ["READY"] * 3)
         one = asyncio.ensure_future(wait(ids, mode=Mode.ANY, wait_s=20))
@@ -263,13 +263,15 @@ def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(door):
             (ids[2], "FAILED", 2),
         ]
 
-    run(story, door)
+    run(story, context)
 
 
-def test_logs_and_states_of_another_group_do_not_exist(door):
+def test_logs_and_states_of_another_group_do_not_exist(context):
     async def story():
-        _, _, task_id = await a_running_task(door)
-        await door.write(lambda tx: resource_groups.create_group(tx, "others", now=door.now(), ids=door.ids))
+        _, _, task_id = await a_running_task(context)
+        await context.db.write(
+            lambda tx: resource_groups.create_group(tx, "others", now=context.now(), ids=context.ids)
+        )
         stranger = Identity("stranger", Role.USER, "others")
         for handler, call in [
             (logs.log_range, Call(who=stranger, params={"id": task_id}, query=LogQuery())),
@@ -277,11 +279,11 @@ def test_logs_and_states_of_another_group_do_not_exist(door):
             (api_wait.wait, Call(who=stranger, body=WaitRequest(task_ids=[task_id]))),
         ]:
             with pytest.raises(NotFound):
-                await handler(door, call)
+                await handler(context, call)
         with pytest.raises(NotFound):
-            await read(door, task_id, run=5)
+            await read(context, task_id, run=5)
         assert parse_id(task_id)[1] == 0
-        body, headers = await read(door, task_id)
+        body, headers = await read(context, task_id)
         assert (body, headers["x-log-length"]) == (b"", "0")
 
-    run(story, door)
+    run(story, context)

@@ -19,12 +19,12 @@ import pytest
 import urllib3
 
 from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.context import Role, Style
+from myrmidon.server.calls import Role, Style
 from tests.chaos import Chaos, chaos
 from tests.live import LiveServer, live_server
 from tests.server.asgi.test_routes import a_request, name_of, plain
 from tests.server.botapi.test_bots_on_the_wire import state_of
-from tests.server.doors import a_task
+from tests.server.contexts import a_task
 from tests.server.inside import BOT
 from tests.server.swarming_v1 import swarm
 from tests.server.wire import WireBot, wait_for
@@ -50,7 +50,7 @@ class Outside:
         self.meet_bot()
         wanted = server.get("/api/v1/server")[1]["bot_version"]
         store = SimpleNamespace(write=lambda _: self.add_release())
-        self.door = SimpleNamespace(hub=SimpleNamespace(wanted=wanted), db=store)
+        self.context = SimpleNamespace(hub=SimpleNamespace(wanted=wanted), db=store)
 
     def add_release(self) -> None:
         """One that can be taken back; the server itself would have to be started from other sources."""

@@ -22,7 +22,7 @@ from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import Properties, Slice, TaskRequest
 from myrmidon.server.api.submit import EXAMPLE
 from tests.live import live_server
-from tests.server.doors import a_task
+from tests.server.contexts import a_task
 
 STREAMS = {"/api/v1/events", "/api/v1/tasks/{id}/log/follow"}  # they never end: how they begin is looked at
 HELD = {"/api/v1/tasks/wait", "/bot/v1/exchange"}

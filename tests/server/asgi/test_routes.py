@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.context import Role, Style
+from myrmidon.server.calls import Role, Style
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
-from tests.server.doors import a_task
+from tests.server.contexts import a_task
 from tests.server.inside import BOT, Inside, Reply, inside
 
 TABLE = tuple(line for line in every_route() if line.style is Style.OURS)  # tests/v1 has the others
@@ -35,7 +35,7 @@ def a_release(app: Inside) -> str:
     """A release besides the one that bots run, so that there is something to go back to."""
     digest = "0" * 64
     spare = partial(release.offer, digest=digest, content=b"", server=1, who="", now=1)
-    app.door.db.write(spare)
+    app.context.db.engine.write(spare)
     return digest
 
 
@@ -43,7 +43,7 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
     """A path and a body that are fine for this route, on things of a group."""
     token = app.token("user", group)
     task = app.submit(a_task(), token=token)[0] if "{id}" in route.path or "{run}" in route.path else ""
-    values = {"id": task, "run": f"{task[:-2]}01", "stream": "0", "digest": app.door.hub.wanted, "name": "default"}
+    values = {"id": task, "run": f"{task[:-2]}01", "stream": "0", "digest": app.context.hub.wanted, "name": "default"}
     if route.path.endswith("/revert"):
         values["digest"] = a_release(app)
     if route.path.startswith("/api/v1/bots/"):
@@ -166,7 +166,7 @@ def plain(answer: object) -> object:
 def rows(app: Inside) -> list[object]:
     """What a repeated call must not add to."""
     names = ("task_requests", "task_runs", "tokens", "resource_groups", "pools", "bots", "task_to_run")
-    return [app.door.db.read(partial(count, name=name)) for name in names]
+    return [app.context.db.engine.read(partial(count, name=name)) for name in names]
 
 
 def count(tx: Tx, name: str) -> object:

@@ -11,7 +11,7 @@ import pytest
 from myrmidon.server.auth.authenticator import bot_credential, bot_of_credential, digest, make_admin_token
 from myrmidon.server.settings import Allowed
 from myrmidon.store.tables import api_token as tokens
-from tests.server.doors import a_task
+from tests.server.contexts import a_task
 from tests.server.inside import inside
 from tests.server.swarming_v1 import swarm
 
@@ -63,17 +63,17 @@ def test_a_forged_token_is_worth_nothing(app, which):
 
 
 def test_an_expired_token_is_worth_nothing(app):
-    good = app.new_token("user", "default", expires_at=app.door.now() + 60 * SECOND)
-    late = app.new_token("user", "default", expires_at=app.door.now())
+    good = app.new_token("user", "default", expires_at=app.context.now() + 60 * SECOND)
+    late = app.new_token("user", "default", expires_at=app.context.now())
     assert (app.get(WHO, token=good).status, app.get(WHO, token=late).status) == (200, 401)
 
 
 def test_a_token_that_expires_is_not_remembered_beyond_its_time(tmp_path):
     with inside(tmp_path) as app:
-        clock = app.door.now
+        clock = app.context.now
         good = app.new_token("user", "default", expires_at=clock() + 20 * SECOND)
         assert app.get(WHO, token=good).status == 200
-        app.door.now = lambda: clock() + 20 * SECOND
+        app.context.now = lambda: clock() + 20 * SECOND
         assert app.get(WHO, token=good).status == 401
 
 
@@ -110,13 +110,13 @@ def test_a_revoked_token_is_worth_nothing_from_the_next_call_on(app):
 def test_another_server_learns_of_a_revocation_within_half_a_minute(app):
     made = app.post("/api/v1/tokens", {"name": "gone", "role": "user"}).json
     assert app.get(WHO, token=made["token"]).status == 200
-    app.door.db.write(lambda tx: tokens.revoke(tx, int(made["id"], 16), app.door.now()))
-    clock = app.door.now
-    app.door.now = lambda: clock() + 31 * SECOND
+    app.context.db.engine.write(lambda tx: tokens.revoke(tx, int(made["id"], 16), app.context.now()))
+    clock = app.context.now
+    app.context.now = lambda: clock() + 31 * SECOND
     try:
         assert app.get(WHO, token=made["token"]).status == 401
     finally:
-        app.door.now = clock
+        app.context.now = clock
 
 
 def test_a_token_dies_with_its_group(app):
@@ -129,7 +129,7 @@ def test_a_token_dies_with_its_group(app):
 
 def test_only_a_digest_of_a_token_is_stored(app):
     secret = app.token("user").split("_", 2)[2]
-    stored = app.door.db.read(lambda tx: tokens.page(tx, before=1 << 62, n=1000))
+    stored = app.context.db.engine.read(lambda tx: tokens.page(tx, before=1 << 62, n=1000))
     assert digest(secret) in {one.secret_hash for one in stored}
     assert secret not in repr(stored)
 
@@ -180,12 +180,12 @@ def test_guessing_is_slowed_down(tmp_path):
 
 def test_the_first_administrators_token_is_for_its_owner_only(tmp_path):
     with inside(tmp_path) as app:
-        path = make_admin_token(app.door.db, tmp_path, now=app.door.now(), ids=app.door.ids)
+        path = make_admin_token(app.context.db.engine, tmp_path, now=app.context.now(), ids=app.context.ids)
         assert path is not None
         assert path == tmp_path / "admin.token"
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         assert app.get(WHO, token=path.read_text().strip()).json["role"] == "admin"
-        assert make_admin_token(app.door.db, tmp_path, now=app.door.now(), ids=app.door.ids) is None
+        assert make_admin_token(app.context.db.engine, tmp_path, now=app.context.now(), ids=app.context.ids) is None
 
 
 # ---------------------------------------------------------------- bots
@@ -204,7 +204,7 @@ def test_a_credential_names_its_bot_and_cannot_be_made_by_others():
 def test_a_bot_acts_as_itself_only(app):
     app.meet_bot("b1")
     app.meet_bot("b2")
-    mine = bot_credential(app.door.keys.bot, "b1", 1)
+    mine = bot_credential(app.context.keys.bot, "b1", 1)
     hello = {"bot_id": "b2", "session": 2, "dimensions": {"id": ["b2"], "pool": ["default"]}}
     assert app.post("/bot/v1/handshake", hello, token=mine).code == "forbidden"
     assert app.get("/api/v1/tasks", token=mine).code == "forbidden"

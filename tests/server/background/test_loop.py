@@ -17,20 +17,20 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import chunked_work as drains
 from myrmidon.store.tables import release, schedulers
 from myrmidon.store.tables.schedulers import Scheduler
-from tests.server.doors import Soldier, a_door, a_task, serving, start, state_of, submit, until
+from tests.server.contexts import Soldier, a_server_context, a_task, serving, start, state_of, submit, until
 
 SECOND = 1_000_000
 
 
 @pytest.fixture
-def door(db_url, tmp_path):
-    with a_door(db_url, tmp_path) as opened:
+def context(db_url, tmp_path):
+    with a_server_context(db_url, tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
 def small_door(sqlite_url, tmp_path):
-    with a_door(sqlite_url, tmp_path, sweep_s=0.05) as opened:
+    with a_server_context(sqlite_url, tmp_path, sweep_s=0.05) as opened:
         yield opened
 
 
@@ -38,66 +38,66 @@ def run(story):
     return asyncio.run(asyncio.wait_for(story(), 30))
 
 
-def test_waiting_bots_are_written_down_together_and_only_when_it_is_time(door):
+def test_waiting_bots_are_written_down_together_and_only_when_it_is_time(context):
     async def story():
-        army = [Soldier(door, f"b{i}") for i in range(3)]
+        army = [Soldier(context, f"b{i}") for i in range(3)]
         for bot in army:
             await bot.shake()
         polls = [asyncio.ensure_future(bot.exchange(wait_s=20)) for bot in army[:2]]
-        await until(lambda: door.hub.num_waiting == 2)
-        heart = Service(door)
+        await until(lambda: context.hub.num_waiting == 2)
+        heart = Service(context)
         assert await heart.flush_beats() == 0, "they were heard of a moment ago"
-        later, before = door.now() + 61 * SECOND, door.now()
-        door.now = lambda: later
+        later, before = context.now() + 61 * SECOND, context.now()
+        context.now = lambda: later
         assert await heart.flush_beats() == 2
-        beats = {i: (await door.read(partial(bots.read, bot_id=f"b{i}"))).heartbeat for i in range(3)}
+        beats = {i: (await context.db.read(partial(bots.read, bot_id=f"b{i}"))).heartbeat for i in range(3)}
         assert (beats[0], beats[1]) == (later, later)
         assert beats[2] <= before, "one that is not here now may have been heard elsewhere since"
         assert await heart.flush_beats() == 0
-        door.hub.stop()
+        context.hub.stop()
         await asyncio.gather(*polls)
 
     run(story)
 
 
-def test_bots_that_are_silent_for_long_are_forgotten(door):
+def test_bots_that_are_silent_for_long_are_forgotten(context):
     async def story():
-        bot = Soldier(door)
+        bot = Soldier(context)
         await bot.shake()
-        later = door.now() + 2 * door.rules.dead_after + SECOND
-        door.now = lambda: later
-        await Service(door).flush_beats()
-        assert door.hub.seats == {}
+        later = context.now() + 2 * context.rules.dead_after + SECOND
+        context.now = lambda: later
+        await Service(context).flush_beats()
+        assert context.hub.seats == {}
 
     run(story)
 
 
-def test_a_lost_slot_ends_the_service(door, monkeypatch):
+def test_a_lost_slot_ends_the_service(context, monkeypatch):
     async def story():
         monkeypatch.setattr(loop, "SLOT_S", 0.01)
-        async with serving(door) as background:
-            assert door.enrolled
-            await door.write(lambda tx: servers.leave(tx, door.server))
+        async with serving(context) as background:
+            assert context.state.enrolled
+            await context.db.write(lambda tx: servers.leave(tx, context.server))
             await asyncio.wait_for(asyncio.shield(background), 10)
-            assert not door.enrolled
+            assert not context.state.enrolled
 
     run(story)
 
 
 def test_a_wake_that_was_lost_is_made_good_by_the_next_sweep(small_door):
-    door = small_door
+    context = small_door
 
     async def story():
-        async with serving(door):
-            bot = Soldier(door)
+        async with serving(context):
+            bot = Soldier(context)
             await bot.shake()
-            await submit(door, a_task())
+            await submit(context, a_task())
             (task,) = (await bot.exchange(wait_s=10))["tasks"]
             poll = asyncio.ensure_future(bot.exchange(wait_s=20))
-            await until(lambda: door.hub.num_waiting == 1)
-            door.hub.tell = lambda notes: None
-            door.hub.reserve = lambda queue, n: []
-            await submit(door, a_task())
+            await until(lambda: context.hub.num_waiting == 1)
+            context.hub.tell = lambda notes: None
+            context.hub.reserve = lambda queue, n: []
+            await submit(context, a_task())
             assert len((await poll)["tasks"]) == 1
             assert task
 
@@ -105,13 +105,13 @@ def test_a_wake_that_was_lost_is_made_good_by_the_next_sweep(small_door):
 
 
 def test_a_run_that_never_began_goes_to_another_bot_that_waits(sqlite_url, tmp_path):
-    with a_door(sqlite_url, tmp_path, sweep_s=0.05, start_within_s=1) as door:
+    with a_server_context(sqlite_url, tmp_path, sweep_s=0.05, start_within_s=1) as context:
 
         async def story():
-            async with serving(door):
-                lazy, eager = Soldier(door, "lazy"), Soldier(door, "eager")
+            async with serving(context):
+                lazy, eager = Soldier(context, "lazy"), Soldier(context, "eager")
                 await lazy.shake()
-                (task_id,) = await submit(door, a_task())
+                (task_id,) = await submit(context, a_task())
                 (task,) = (await lazy.exchange(wait_s=10))["tasks"]
                 await eager.shake()
                 (again,) = (await eager.exchange(wait_s=20))["tasks"]
@@ -121,22 +121,24 @@ def test_a_run_that_never_began_goes_to_another_bot_that_waits(sqlite_url, tmp_p
         run(story)
 
 
-def test_consequences_that_are_too_wide_for_one_transaction_are_carried_on_soon(door):
+def test_consequences_that_are_too_wide_for_one_transaction_are_carried_on_soon(context):
     async def story():
-        async with serving(door):
-            ids = await submit(door, *[a_task(tags=["k:v"]) for _ in range(5)])
-            group = await door.group_id("default")
-            now = door.now()
-            await door.write(lambda tx: cancel.cancel_tagged(tx, ["k:v"], group_id=group, now=now, ids=door.ids))
-            while await door.read(partial(drains.pending, n=1)):  # noqa: ASYNC110 - nothing tells of it
+        async with serving(context):
+            ids = await submit(context, *[a_task(tags=["k:v"]) for _ in range(5)])
+            group = await context.groups.id_of("default")
+            now = context.now()
+            await context.db.write(
+                lambda tx: cancel.cancel_tagged(tx, ["k:v"], group_id=group, now=now, ids=context.ids)
+            )
+            while await context.db.read(partial(drains.pending, n=1)):  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.01)
-            assert {await state_of(door, shown) for shown in ids} == {"CANCELED"}
+            assert {await state_of(context, shown) for shown in ids} == {"CANCELED"}
 
     run(story)
 
 
 def test_a_part_that_fails_goes_on(small_door, monkeypatch):
-    door = small_door
+    context = small_door
     failures = []
 
     def broken(*args, **kwargs):
@@ -145,22 +147,22 @@ def test_a_part_that_fails_goes_on(small_door, monkeypatch):
 
     async def story():
         monkeypatch.setattr("myrmidon.scheduler.sweep.sweep", broken)
-        async with serving(door):
+        async with serving(context):
             await until(lambda: len(failures) >= 3)
 
     run(story)
 
 
-def test_a_stop_answers_held_polls_and_takes_little_time(door):
+def test_a_stop_answers_held_polls_and_takes_little_time(context):
     async def story():
-        bot = Soldier(door)
-        async with serving(door):
+        bot = Soldier(context)
+        async with serving(context):
             await bot.shake()
-            await submit(door, a_task())
+            await submit(context, a_task())
             (task,) = (await bot.exchange(wait_s=10))["tasks"]
             await bot.exchange(n=0, reports=[start(task)])
             poll = asyncio.ensure_future(bot.exchange(wait_s=60))
-            await until(lambda: door.hub.num_waiting == 1)
+            await until(lambda: context.hub.num_waiting == 1)
             began = asyncio.get_running_loop().time()
         assert (await poll)["tasks"] == []
         assert asyncio.get_running_loop().time() - began < 5
@@ -181,14 +183,14 @@ def test_all_servers_on_a_database_want_the_same_zip(db_url, tmp_path, monkeypat
                 assert old != new, "another address is another zip"
                 await rollout.refresh(one)
                 assert one.hub.wanted == new
-                kept = await one.read(partial(release.read, digest=old))
+                kept = await one.db.read(partial(release.read, digest=old))
                 assert kept is not None
                 assert not kept.active
                 assert await rollout.offer_zip(one) == new, "it was here before, so it is no news"
 
     with (
-        a_door(db_url, tmp_path / "one", public_url="https://one") as one,
-        a_door(db_url, tmp_path / "two", public_url="https://two") as two,
+        a_server_context(db_url, tmp_path / "one", public_url="https://one") as one,
+        a_server_context(db_url, tmp_path / "two", public_url="https://two") as two,
     ):
         run(lambda: story(one, two))
 
@@ -196,30 +198,30 @@ def test_all_servers_on_a_database_want_the_same_zip(db_url, tmp_path, monkeypat
 def test_tallies_are_checked_at_the_start_and_as_long_as_an_older_server_is_at_work(sqlite_url, tmp_path, monkeypatch):
     monkeypatch.setattr(tag_counts, "SPAN", 4)
     older = Scheduler(77, "elsewhere", 1, 0, 99)
-    with a_door(sqlite_url, tmp_path) as door:
+    with a_server_context(sqlite_url, tmp_path) as context:
 
         async def sealed_after_a_change_that_nobody_told_of() -> int:
-            tag_counts.tally(door.db, now=door.now())
-            await door.write(lambda tx: tx.run("UPDATE task_results SET seq = seq + 1 WHERE id = :id", id=ids[0]))
+            tag_counts.tally(context.db.engine, now=context.now())
+            await context.db.write(lambda tx: tx.run("UPDATE task_results SET seq = seq + 1 WHERE id = :id", id=ids[0]))
             await heart.check_tallies()
-            return (await door.read(lambda tx: tx.all("SELECT COUNT(*) FROM task_spans WHERE sealed = 1")))[0][0]
+            return (await context.db.read(lambda tx: tx.all("SELECT COUNT(*) FROM task_spans WHERE sealed = 1")))[0][0]
 
         async def begin() -> None:
             await heart.begin()
-            ids.extend(parse_id(shown)[0] for shown in await submit(door, *[a_task() for _ in range(9)]))
-            now, later = door.now(), door.now() + 600 * SECOND
-            await door.write(lambda tx: cancel.cancel(tx, ids, now=now, ids=door.ids))
-            door.now = lambda: later
+            ids.extend(parse_id(shown)[0] for shown in await submit(context, *[a_task() for _ in range(9)]))
+            now, later = context.now(), context.now() + 600 * SECOND
+            await context.db.write(lambda tx: cancel.cancel(tx, ids, now=now, ids=context.ids))
+            context.now = lambda: later
 
         async def story():
             await begin()
             assert await sealed_after_a_change_that_nobody_told_of() == 1, "who starts was not there before"
             assert await sealed_after_a_change_that_nobody_told_of() == 2, "who is alone need not look"
-            await door.write(lambda tx: schedulers.insert(tx, structs.replace(older, heartbeat=door.now())))
+            await context.db.write(lambda tx: schedulers.insert(tx, structs.replace(older, heartbeat=context.now())))
             assert await sealed_after_a_change_that_nobody_told_of() == 1
-            await door.write(lambda tx: servers.leave(tx, older))
+            await context.db.write(lambda tx: servers.leave(tx, older))
             assert await sealed_after_a_change_that_nobody_told_of() == 1, "it may have had a last word"
             assert await sealed_after_a_change_that_nobody_told_of() == 2
 
-        heart, ids = Service(door), list[int]()
+        heart, ids = Service(context), list[int]()
         run(story)

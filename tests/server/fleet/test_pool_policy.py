@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from myrmidon.model.errors import Forbidden, InvalidRequest
+from myrmidon.server.calls import Identity, Role
 from myrmidon.server.config.pools import CHANCES, PoolRules, Template
-from myrmidon.server.context import Identity, Role
 from myrmidon.server.fleet.pool_policy import choose_template, ruled
 from myrmidon.server.settings import PoolOrder
 from tests.server.inside import inside
@@ -82,7 +82,7 @@ def test_a_task_gets_the_template_of_its_pool_its_expiry_and_tags_that_say_so(ap
     assert piece["properties"]["env"] == {"LANG": "C", "CC": "gcc"}, "a soft variable gives way"
     assert piece["properties"]["caches"] == [{"name": "git", "path": "cache/git"}]
     assert piece["expiration_s"] == 120
-    version = app.door.fleet.pools.version
+    version = app.context.state.config.pools.version
     assert {"mine:1", "swarming.pool.template:prod", f"swarming.pool.version:{version}"} <= set(request["tags"])
 
 
@@ -98,7 +98,7 @@ def test_a_pool_with_an_entry_but_no_template_only_tells_of_itself(app):
 
 def test_a_pool_without_rules_changes_nothing(app):
     raw = a_task("other", priority=50)
-    assert ruled(app.door, Identity("u", Role.USER, "default"), raw)[0] is raw
+    assert ruled(app.context, Identity("u", Role.USER, "default"), raw)[0] is raw
     assert not any(tag.startswith("swarming.") for tag in stored(app, raw)["tags"])
 
 
@@ -119,16 +119,16 @@ def test_what_contradicts_the_template_is_refused_all_at_once(app):
 def test_the_request_that_was_given_is_not_changed_and_a_repeat_is_told_by_it(app):
     raw = a_task()
     before = repr(raw)
-    ruled(app.door, Identity("u", Role.USER, "default"), raw)
+    ruled(app.context, Identity("u", Role.USER, "default"), raw)
     assert repr(raw) == before
     key = {"Idempotency-Key": "one and the same"}
     first = answer(app, raw, headers=key)
-    fleet = app.door.fleet
-    app.door.fleet = type(fleet)()  # the rules have changed meanwhile
+    fleet = app.context.state.config
+    app.context.state.config = type(fleet)()  # the rules have changed meanwhile
     try:
         again = answer(app, raw, headers=key)
     finally:
-        app.door.fleet = fleet
+        app.context.state.config = fleet
     assert (again["task_id"], again["repeated"]) == (first["task_id"], True)
 
 
@@ -142,7 +142,7 @@ def test_the_request_that_was_given_is_not_changed_and_a_repeat_is_told_by_it(ap
 )  # fmt: skip
 def test_what_makes_no_sense_is_left_to_the_checks_that_follow(app, raw):
     with contextlib.suppress(InvalidRequest):
-        ruled(app.door, Identity("u", Role.USER, "default"), raw)
+        ruled(app.context, Identity("u", Role.USER, "default"), raw)
     assert app.post("/api/v1/tasks", {"tasks": [raw]}).json["tasks"][0]["error"]["code"] == "request.invalid"
 
 
@@ -159,7 +159,7 @@ def test_a_canary_template_is_for_the_share_that_was_asked_for():
 
 @pytest.mark.parametrize(("drawn", "word"), [(299, "canary"), (300, "prod")])
 def test_the_servers_dice_choose_the_template(app, monkeypatch, drawn, word):
-    monkeypatch.setattr(app.door, "draw", lambda below: drawn)
+    monkeypatch.setattr(app.context, "random_int", lambda below: drawn)
     request = stored(app, a_task("trying"))
     assert f"swarming.pool.template:{word}" in request["tags"]
     assert request["slices"][0]["properties"]["env"]["LANG"] == ("D" if word == "canary" else "C")
@@ -196,14 +196,16 @@ def test_a_closed_list_of_pools_takes_no_others(tmp_path):
 def test_priorities_below_twenty_need_a_right_and_are_refused_or_raised(app):
     stranger = Identity("somebody", Role.USER, "default")
     with pytest.raises(Forbidden, match="below 20"):
-        ruled(app.door, stranger, a_task(priority=19))
-    raised, notes = ruled(app.door, stranger, a_task("other", priority=0), clamp=True)
+        ruled(app.context, stranger, a_task(priority=19))
+    raised, notes = ruled(app.context, stranger, a_task("other", priority=0), clamp=True)
     assert raised["priority"] == 20
     assert "raised to 20" in notes[0]
     for who in (Identity("root", Role.ADMIN), Identity("a user", Role.USER, "x"), Identity("z", Role.USER, "oncall")):
-        same, notes = ruled(app.door, who, a_task(priority=0), clamp=True)
+        same, notes = ruled(app.context, who, a_task(priority=0), clamp=True)
         assert (same["priority"], notes) == (0, [])
-    assert ruled(app.door, Identity("z", Role.USER), a_task("night", priority=3))[1] == [], "its group is the usual one"
+    assert ruled(app.context, Identity("z", Role.USER), a_task("night", priority=3))[1] == [], (
+        "its group is the usual one"
+    )
     assert answer(app, a_task("other", priority=3), token=app.token("user"))["error"]["code"] == "forbidden"
     assert "task_id" in answer(app, a_task("ci", priority=3), token=app.token("user")), "this pool calls it urgent"
 
@@ -227,7 +229,7 @@ def test_the_order_of_a_pool_changes_with_an_edit(tmp_path):
     folder = Path(tmp_path / "config")
     write(folder, pools_toml=POOLS)
     with inside(tmp_path) as app:
-        watch = Folder(app.door)
+        watch = Folder(app.context)
         app.run(watch.look())
         write(folder, pools_toml='[pool.ci]\ntask_order = "fifo"\nageing_s = 60\n')
         app.run(watch.look())
@@ -290,12 +292,16 @@ def test_the_settings_in_force_and_their_versions_are_shown_to_administrators_on
 
     with inside(tmp_path) as app:
         assert app.get("/api/v1/config").json["version"] == ""
-        watch = Folder(app.door)
+        watch = Folder(app.context)
         for text in ("[pool.a]\n", "[pool.b]\n"):
             write(tmp_path / "config", pools_toml=text)
             app.run(watch.look())
         told = app.get("/api/v1/config").json
-        assert (told["in_force"], set(told["files"]), told["version"]) == (True, {"pools.toml"}, app.door.fleet.version)
+        assert (told["in_force"], set(told["files"]), told["version"]) == (
+            True,
+            {"pools.toml"},
+            app.context.state.config.version,
+        )
         first = app.get("/api/v1/config/history?file=pools.toml&limit=1").json
         second = app.get(f"/api/v1/config/history?file=pools.toml&limit=1&cursor={first['cursor']}").json
         assert [one["versions"][0]["content"] for one in (first, second)] == ["[pool.b]\n", "[pool.a]\n"]

@@ -1,4 +1,4 @@
-"""Files are not served yet: every door says so in the same words, and what the core knows of them is shown."""
+"""Files are not served yet: every context says so in the same words, and what the core knows of them is shown."""
 
 from __future__ import annotations
 
@@ -74,11 +74,13 @@ def test_what_the_core_knows_of_files_is_shown(app: Inside) -> None:
 
 
 def stored(app: Inside, raw: dict[str, Any]) -> str:
-    """A task past the door: what another version, or a later one, may have let in."""
-    door = app.door
-    draft = submitting.draft_task(raw, now=door.now(), ids=door.ids)
-    group = app.run(door.group_id("default"))
-    door.db.write(lambda tx: submitting.submit(tx, group, [draft], now=door.now(), ids=door.ids, rules=door.rules))
+    """A task past the context: what another version, or a later one, may have let in."""
+    context = app.context
+    draft = submitting.draft_task(raw, now=context.now(), ids=context.ids)
+    group = app.run(context.groups.id_of("default"))
+    context.db.engine.write(
+        lambda tx: submitting.submit(tx, group, [draft], now=context.now(), ids=context.ids, rules=context.rules)
+    )
     return f"{draft.task_id:x}00"
 
 

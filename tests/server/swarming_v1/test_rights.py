@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.context import Role, Route, Style
-from tests.server.doors import a_task as native_task
+from myrmidon.server.calls import Role, Route, Style
+from tests.server.contexts import a_task as native_task
 from tests.server.inside import BOT, Inside, inside
 from tests.server.swarming_v1.swarm import NEW, OLD, Checker, a_task, pairs
 

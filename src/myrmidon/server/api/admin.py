@@ -18,14 +18,23 @@ from myrmidon.scheduler import servers as enroll
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.submit import was_asked
 from myrmidon.server.auth.authenticator import digest, new_token, token_text
-from myrmidon.server.context import ADMINS, ANYONE, READERS, Answer, Call, ServerContext, Role, Route
+from myrmidon.server.calls import (
+    ADMINS,
+    ANYONE,
+    READERS,
+    Answer,
+    Call,
+    Role,
+    Route,
+)
+from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import api_token as tokens
-from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import task_queues, task_request
+from myrmidon.store.tables import pool_order, request_key, resource_group
 from myrmidon.store.tables.api_token import Token
 from myrmidon.store.views import listings
+from myrmidon.store.views import metrics as store_metrics
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+(?!\n)$")]
@@ -46,7 +55,7 @@ class Done(Struct, frozen=True):
     ok: bool = True
 
 
-def is_new(tx: Tx, call: Call, verb: str, about: str, *, now: Micros, subject: int = task_request.NO_SUBJECT) -> bool:
+def is_new(tx: Tx, call: Call, verb: str, about: str, *, now: Micros, subject: int = request_key.NO_SUBJECT) -> bool:
     """Whether a call is to be carried out: with a request key only once, or a late copy would undo what came after."""
     if call.request_key is None:
         return True
@@ -62,46 +71,46 @@ class Health(Struct, frozen=True):
     problems: list[str] = []
 
 
-async def healthz(door: ServerContext, call: Call) -> Health:
+async def healthz(context: ServerContext, call: Call) -> Health:
     """The process lives. Says nothing of the database: restarting this server would not mend that."""
     return Health(ok=True)
 
 
-async def readyz(door: ServerContext, call: Call) -> Answer:
+async def readyz(context: ServerContext, call: Call) -> Answer:
     """Whether work should be sent here."""
-    problems = await _problems(door)
+    problems = await _problems(context)
     status = 503 if problems else 200
     return Answer(status=status, headers={"retry-after": "5"} if problems else {}, body=Health(not problems, problems))
 
 
-async def _problems(door: ServerContext) -> list[str]:
+async def _problems(context: ServerContext) -> list[str]:
     problems = []
-    if door.stopping:
+    if context.state.stopping:
         problems.append("the server is going down")
-    if not door.begun:
+    if not context.state.ready:
         problems.append("the server is starting")
-    if not door.enrolled:
+    if not context.state.enrolled:
         problems.append("the slot of this server was given to another one")
-    problems += [f"the disk failed: {db.broken}" for db in (door.db, door.log_db) if db.broken]
+    problems += [f"the disk failed: {db.broken}" for db in (context.db.engine, context.logs.engine) if db.broken]
     try:
         async with asyncio.timeout(READY_WITHIN_S):
-            await door.read(enroll.list_servers)
-            skew = await door.measure_skew()
+            await context.db.read(enroll.list_servers)
+            skew = await context.measure_skew()
     except TimeoutError:
         return [*problems, "the database does not answer"]
     except StoreError as error:
         return [*problems, f"the database: {error.code}"]
-    if abs(skew) > door.rules.max_skew:
+    if abs(skew) > context.rules.max_skew:
         problems.append(f"this machine's clock differs from the database's by {skew / SECOND:.1f} s")
     return problems
 
 
-async def metrics(door: ServerContext, call: Call) -> bytes:
+async def metrics(context: ServerContext, call: Call) -> bytes:
     """Prometheus' text format."""
-    now = door.now()
-    numbers = await door.read(lambda tx: listings.numbers(tx, now))
-    door.metrics.at_work(door.calls_at_work, door.hub.num_waiting)
-    return door.metrics.show(numbers, now=now, skew=door.skew)
+    now = context.now()
+    numbers = await context.db.read(lambda tx: store_metrics.gauges(tx, now))
+    context.metrics.at_work(context.state.num_calls, context.hub.num_waiting)
+    return context.metrics.show(numbers, now=now, skew=context.state.clock_skew)
 
 
 class ServerInfo(Struct, frozen=True):
@@ -114,13 +123,13 @@ class ServerInfo(Struct, frozen=True):
     group: str | None
 
 
-async def server_info(door: ServerContext, call: Call) -> ServerInfo:
+async def server_info(context: ServerContext, call: Call) -> ServerInfo:
     """Who answers, and whom it takes the caller for."""
     return ServerInfo(
         version=VERSION,
-        time=door.now(),
-        bot_version=door.hub.wanted,
-        public_url=door.settings.public_url,
+        time=context.now(),
+        bot_version=context.hub.wanted,
+        public_url=context.settings.public_url,
         who=call.who.name,
         role=call.who.role,
         group=call.who.group,
@@ -144,10 +153,10 @@ class ServerList(Struct, frozen=True):
     servers: list[ServerLine]
 
 
-async def list_servers(door: ServerContext, call: Call) -> ServerList:
+async def list_servers(context: ServerContext, call: Call) -> ServerList:
     """Every server that is or lately was at work; those that are silent are shown as dead."""
-    now = door.now()
-    found = await door.read(enroll.list_servers)
+    now = context.now()
+    found = await context.db.read(enroll.list_servers)
     lines = [
         ServerLine(
             id=f"{one.id:x}",
@@ -155,8 +164,8 @@ async def list_servers(door: ServerContext, call: Call) -> ServerList:
             port=one.port,
             heartbeat=one.heartbeat,
             started_at=created_ms(one.id) * 1000,
-            alive=one.heartbeat >= now - door.rules.slot_lease,
-            this=one.id == door.server.id,
+            alive=one.heartbeat >= now - context.rules.slot_lease,
+            this=one.id == context.server.id,
         )
         for one in found
     ]
@@ -179,17 +188,17 @@ class QueueList(Struct, frozen=True):
     cursor: str | None
 
 
-async def list_queues(door: ServerContext, call: Call) -> QueueList:
+async def list_queues(context: ServerContext, call: Call) -> QueueList:
     """What waits for which dimensions, and how many bots could take it."""
     page: Page = call.query
-    after = int(read_cursor(door.keys.cursor, "queues", page.cursor)) if page.cursor else 0
-    scope = await door.scope(call)
+    after = int(read_cursor(context.keys.cursor, "queues", page.cursor)) if page.cursor else 0
+    scope = await context.groups.scope_of(call)
 
     def look(tx: Tx) -> tuple[list[listings.QueueLine], dict[int, str]]:
         found = listings.queues(tx, group_id=scope, after=after, n=page.limit)
-        return found, jobs.group_names(tx, sorted({line.resource_group_id for line in found}))
+        return found, resource_group.names(tx, sorted({line.resource_group_id for line in found}))
 
-    found, names = await door.read(look)
+    found, names = await context.db.read(look)
     lines = [
         QueueInfo(
             id=f"{one.id:x}",
@@ -203,7 +212,7 @@ async def list_queues(door: ServerContext, call: Call) -> QueueList:
         )
         for one in found
     ]
-    more = show_cursor(door.keys.cursor, "queues", str(found[-1].id)) if len(found) == page.limit else None
+    more = show_cursor(context.keys.cursor, "queues", str(found[-1].id)) if len(found) == page.limit else None
     return QueueList(lines, more)
 
 
@@ -226,22 +235,22 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ageing: Annotated[int, Meta(ge=0, le=30 * 86_400_000_000)] | None = None
 
 
-async def list_pools(door: ServerContext, call: Call) -> PoolList:
+async def list_pools(context: ServerContext, call: Call) -> PoolList:
     page: Page = call.query
-    after = read_cursor(door.keys.cursor, "pools", page.cursor) if page.cursor else ""
-    found = await door.read(lambda tx: listings.pools(tx, after=after, n=page.limit))
+    after = read_cursor(context.keys.cursor, "pools", page.cursor) if page.cursor else ""
+    found = await context.db.read(lambda tx: listings.pools(tx, after=after, n=page.limit))
     lines = [PoolInfo(*line) for line in found]
-    more = show_cursor(door.keys.cursor, "pools", found[-1][0]) if len(found) == page.limit else None
+    more = show_cursor(context.keys.cursor, "pools", found[-1][0]) if len(found) == page.limit else None
     return PoolList(lines, more)
 
 
-async def set_pool(door: ServerContext, call: Call) -> PoolInfo:
+async def set_pool(context: ServerContext, call: Call) -> PoolInfo:
     """How a pool orders the tasks that become ready from now on. Saying it twice is the same as once."""
     name, wanted = call.params["name"], call.body
     if not 0 < len(name) <= 256 or not name.isprintable():
         raise InvalidRequest([Problem("name", show_value(name), "1 to 256 printable characters", "length")])
-    said, now = Order(wanted.task_order, wanted.ageing or 0), door.now()
-    decided = door.fleet.pools.pools.get(name)
+    said, now = Order(wanted.task_order, wanted.ageing or 0), context.now()
+    decided = context.state.config.pools.pools.get(name)
     if decided is not None and decided.order is not None:
         raise WrongState(f"How the pool {name} orders its tasks is decided in pools.toml; change it there.")
 
@@ -250,10 +259,10 @@ async def set_pool(door: ServerContext, call: Call) -> PoolInfo:
         if is_new(tx, call, "order of a pool", name, now=now):
             enroll.set_pool(tx, name, order)
         else:
-            order = task_queues.order_of(tx, name)
+            order = pool_order.of_pool(tx, name)
         return PoolInfo(name, order.task_order, order.ageing, listings.bots_in_pool(tx, name))
 
-    return await door.write(settle)
+    return await context.db.write(settle)
 
 
 # ---------------------------------------------------------------- tokens
@@ -286,23 +295,23 @@ class TokenList(Struct, frozen=True):
     cursor: str | None
 
 
-async def create_token(door: ServerContext, call: Call) -> TokenInfo:
+async def create_token(context: ServerContext, call: Call) -> TokenInfo:
     """A new token. Its text is in this answer and nowhere else; a repeated call gets the same one again."""
     wanted: NewToken = call.body
-    group = _group_of(door, call)
+    group = _group_of(context, call)
     if group is not None:
-        door.groups.pop(group, None)  # a token outlives what a server remembers
-    group_id = await door.group_id(group) if group else None
-    now = door.now()
+        context.groups.forget(group)  # a token outlives what a server remembers
+    group_id = await context.groups.id_of(group) if group else None
+    now = context.now()
     expires_at = now + wanted.expires_in_s * SECOND if wanted.expires_in_s else None
-    row, text = new_token(wanted.name, Role(wanted.role), group_id, now=now, ids=door.ids, expires_at=expires_at)
+    row, text = new_token(wanted.name, Role(wanted.role), group_id, now=now, ids=context.ids, expires_at=expires_at)
     if call.request_key is not None:
-        row, text = derived(door, call, row)
-    stored = await door.write(lambda tx: keep(tx, row))
+        row, text = derived(context, call, row)
+    stored = await context.db.write(lambda tx: keep(tx, row))
     return _shown(stored, group, text)
 
 
-def _group_of(door: ServerContext, call: Call) -> str | None:
+def _group_of(context: ServerContext, call: Call) -> str | None:
     """The resource group that a new token is bound to."""
     wanted: NewToken = call.body
     if Role(wanted.role) is Role.ADMIN and wanted.group is not None:
@@ -310,12 +319,12 @@ def _group_of(door: ServerContext, call: Call) -> str | None:
         raise InvalidRequest([Problem("group", show_value(wanted.group), told, "contradiction")])
     if wanted.group is None and wanted.role not in (Role.USER, Role.VIEWER):
         return None
-    return door.group_name(call, wanted.group)
+    return context.groups.name_for(call, wanted.group)
 
 
-def derived(door: ServerContext, call: Call, row: Token, kind: str = "token") -> tuple[Token, str]:
+def derived(context: ServerContext, call: Call, row: Token, kind: str = "token") -> tuple[Token, str]:
     """The same token for the same request key of the same caller: a reply that was lost can be asked for again."""
-    seed = hmac.digest(door.keys.secret, f"{kind}\n{call.who.name}\n{call.request_key}".encode(), "sha512")
+    seed = hmac.digest(context.keys.secret, f"{kind}\n{call.who.name}\n{call.request_key}".encode(), "sha512")
     token_id = int.from_bytes(seed[:8], "big") >> 1 or 1
     secret = _url_safe(seed[8:40])
     return Token(token_id, row.name, digest(secret), *_rest(row)), token_text(token_id, secret)
@@ -347,36 +356,36 @@ def _asked_for(token: Token) -> tuple[str, str, int | None, Micros | None]:
     return token.name, token.role, token.resource_group_id, lasts
 
 
-async def list_tokens(door: ServerContext, call: Call) -> TokenList:
+async def list_tokens(context: ServerContext, call: Call) -> TokenList:
     page: Page = call.query
-    before = int(read_cursor(door.keys.cursor, "tokens", page.cursor)) if page.cursor else _LAST_ID
+    before = int(read_cursor(context.keys.cursor, "tokens", page.cursor)) if page.cursor else _LAST_ID
 
     def look(tx: Tx) -> tuple[list[Token], dict[int, str]]:
         found = tokens.page(tx, before=before, n=page.limit)
-        return found, jobs.group_names(tx, sorted({t.resource_group_id for t in found if t.resource_group_id}))
+        return found, resource_group.names(tx, sorted({t.resource_group_id for t in found if t.resource_group_id}))
 
-    found, names = await door.read(look)
+    found, names = await context.db.read(look)
     shown = [_shown(token, names.get(token.resource_group_id or 0)) for token in found]
-    more = show_cursor(door.keys.cursor, "tokens", str(found[-1].id)) if len(found) == page.limit else None
+    more = show_cursor(context.keys.cursor, "tokens", str(found[-1].id)) if len(found) == page.limit else None
     return TokenList(shown, more)
 
 
-async def revoke_token(door: ServerContext, call: Call) -> Done:
+async def revoke_token(context: ServerContext, call: Call) -> Done:
     """Put a token out of use: at once here, within half a minute on other servers."""
     text = call.params["id"]
     try:
         token_id = int(text, 16)
     except ValueError:
         raise NotFound("token", text[:40]) from None
-    now = door.now()
+    now = context.now()
 
     def revoke(tx: Tx) -> None:
         if not 0 < token_id <= _LAST_ID or tokens.read(tx, token_id) is None:
             raise NotFound("token", text[:40])
         tokens.revoke(tx, token_id, now)
 
-    await door.write(revoke)
-    door.forget_token(token_id)
+    await context.db.write(revoke)
+    context.on_token_revoked(token_id)
     return Done()
 
 

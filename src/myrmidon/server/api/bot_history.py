@@ -10,7 +10,8 @@ from msgspec import Meta, Struct
 from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.admin import Page
-from myrmidon.server.context import READERS, Call, ServerContext, Route
+from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.tables import task_queues
 from myrmidon.store.views import bot_history, listings
@@ -37,19 +38,19 @@ class BotEventList(Struct, frozen=True):
     cursor: str | None
 
 
-async def list_events(door: ServerContext, call: Call) -> BotEventList:
+async def list_events(context: ServerContext, call: Call) -> BotEventList:
     """What happened to a bot, newest first; also after it was deleted, until the retention ends.
 
     What was run only those may know whose tasks they are.
     """
     bot_id, page = call.params["id"], call.query
     kind = f"events {bot_id}"
-    place = Place(door.now() + SECOND)
+    place = Place(context.now() + SECOND)
     if page.cursor:
-        place = Place(*map(int, read_cursor(door.keys.cursor, kind, page.cursor).split(":")))
-    scope = await door.scope(call)
-    found, more = await door.read(lambda tx: bot_history.page(tx, bot_id, place, n=page.limit))
-    cursor = show_cursor(door.keys.cursor, kind, f"{more.until}:{more.seen}") if more else None
+        place = Place(*map(int, read_cursor(context.keys.cursor, kind, page.cursor).split(":")))
+    scope = await context.groups.scope_of(call)
+    found, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, place, n=page.limit))
+    cursor = show_cursor(context.keys.cursor, kind, f"{more.until}:{more.seen}") if more else None
     mine = [_event(one) for one in found if one.task_id is None or scope in (None, one.resource_group_id)]
     return BotEventList(mine, cursor)
 
@@ -77,16 +78,16 @@ class BotRunList(Struct, frozen=True):
     cursor: str | None
 
 
-async def list_runs(door: ServerContext, call: Call) -> BotRunList:
+async def list_runs(context: ServerContext, call: Call) -> BotRunList:
     """What a bot has run, newest task first."""
     bot_id, page = call.params["id"], call.query
     kind = f"runs {bot_id}"
-    before = int(read_cursor(door.keys.cursor, kind, page.cursor)) if page.cursor else _LAST_ID
-    scope = await door.scope(call)
-    found, last = await door.read(
+    before = int(read_cursor(context.keys.cursor, kind, page.cursor)) if page.cursor else _LAST_ID
+    scope = await context.groups.scope_of(call)
+    found, last = await context.db.read(
         lambda tx: listings.runs_of_bot(tx, bot_id, group_id=scope, before=before, n=page.limit)
     )
-    more = show_cursor(door.keys.cursor, kind, str(last)) if last else None
+    more = show_cursor(context.keys.cursor, kind, str(last)) if last else None
     return BotRunList([_bot_run(line) for line in found], more)
 
 
@@ -126,21 +127,21 @@ class DimensionList(Struct, frozen=True):
     counted_at: Micros
 
 
-async def list_dimensions(door: ServerContext, call: Call) -> DimensionList:
+async def list_dimensions(context: ServerContext, call: Call) -> DimensionList:
     """Which dimensions there are to ask for."""
-    values, at = await counted_dimensions(door, call.query.pool)
+    values, at = await counted_dimensions(context, call.query.pool)
     return DimensionList([DimensionInfo(key, found) for key, found in values.items()], at)
 
 
-async def counted_dimensions(door: ServerContext, pool: str | None) -> tuple[dict[str, dict[str, int]], Micros]:
+async def counted_dimensions(context: ServerContext, pool: str | None) -> tuple[dict[str, dict[str, int]], Micros]:
     """How many bots have each value of each dimension; counted anew when that was more than a few seconds ago."""
-    now = door.now()
-    kept = door.memory.counted.get(pool)
+    now = context.now()
+    kept = context.caches.dimension_counts.get(pool)
     if kept is None or now - kept[0] > COUNT_AGAIN:
-        found = await door.read(partial(task_queues.counted, pool=pool))
-        if len(door.memory.counted) > _MOST_COUNTED:
-            door.memory.counted.clear()
-        kept = door.memory.counted[pool] = (now, found)
+        found = await context.db.read(partial(task_queues.counted, pool=pool))
+        if len(context.caches.dimension_counts) > _MOST_COUNTED:
+            context.caches.dimension_counts.clear()
+        kept = context.caches.dimension_counts[pool] = (now, found)
     values: dict[str, dict[str, int]] = {}
     for key, value, count in kept[1]:
         values.setdefault(key, {})[value] = count

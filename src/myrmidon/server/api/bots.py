@@ -12,7 +12,13 @@ from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler import bots as fleet
 from myrmidon.server.api.admin import Done, Limit, is_new
-from myrmidon.server.context import ADMINS, READERS, Call, ServerContext, Route
+from myrmidon.server.calls import (
+    ADMINS,
+    READERS,
+    Call,
+    Route,
+)
+from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases import bots as terminate
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
@@ -67,24 +73,24 @@ class BotList(Struct, frozen=True):
     cursor: str | None
 
 
-async def list_bots(door: ServerContext, call: Call) -> BotList:
+async def list_bots(context: ServerContext, call: Call) -> BotList:
     query: BotQuery = call.query
-    after = read_cursor(door.keys.cursor, "bots", query.cursor) if query.cursor else ""
+    after = read_cursor(context.keys.cursor, "bots", query.cursor) if query.cursor else ""
     wanted = BotFilter(dimensions=query.dimension, state=query.state)
-    scope = await door.scope(call)
+    scope = await context.groups.scope_of(call)
 
     def look(tx: Tx) -> tuple[list[str], list[Bot], Busy]:
         ids = listings.bots(tx, wanted, after=after, n=query.limit)
         return ids, bots.read_many(tx, ids), listings.busy_with(tx, ids)
 
-    ids, found, busy = await door.read(look)  # one that was deleted meanwhile does not end the list
-    more = show_cursor(door.keys.cursor, "bots", ids[-1]) if len(ids) == query.limit else None
-    return BotList([_summary(door, bot, busy, scope) for bot in found], more)
+    ids, found, busy = await context.db.read(look)  # one that was deleted meanwhile does not end the list
+    more = show_cursor(context.keys.cursor, "bots", ids[-1]) if len(ids) == query.limit else None
+    return BotList([_summary(context, bot, busy, scope) for bot in found], more)
 
 
-async def get_bot(door: ServerContext, call: Call) -> BotInfo:
+async def get_bot(context: ServerContext, call: Call) -> BotInfo:
     bot_id = call.params["id"]
-    scope = await door.scope(call)
+    scope = await context.groups.scope_of(call)
 
     def look(tx: Tx) -> tuple[Bot, Busy]:
         bot = bots.read(tx, bot_id)
@@ -92,12 +98,12 @@ async def get_bot(door: ServerContext, call: Call) -> BotInfo:
             raise NotFound("bot", bot_id)
         return bot, listings.busy_with(tx, [bot_id])
 
-    bot, busy = await door.read(look)
-    return _info(door, bot, _summary(door, bot, busy, scope))
+    bot, busy = await context.db.read(look)
+    return _info(context, bot, _summary(context, bot, busy, scope))
 
 
-def _info(door: ServerContext, bot: Bot, short: BotSummary) -> BotInfo:
-    given = door.fleet.given(bot.id)
+def _info(context: ServerContext, bot: Bot, short: BotSummary) -> BotInfo:
+    given = context.state.config.given(bot.id)
     return BotInfo(
         **{field: getattr(short, field) for field in BotSummary.__struct_fields__},
         state=Raw(bot.state.encode()),
@@ -110,9 +116,9 @@ def _info(door: ServerContext, bot: Bot, short: BotSummary) -> BotInfo:
     )
 
 
-def _summary(door: ServerContext, bot: Bot, busy: Busy, scope: int | None) -> BotSummary:
+def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None) -> BotSummary:
     """That it is busy everybody may know; with what, only those whose tasks they are."""
-    seat = door.hub.seats.get(bot.id)
+    seat = context.hub.seats.get(bot.id)
     runs = [show_run(task_id, run) for task_id, run, group in busy.get(bot.id, ()) if scope in (None, group)]
     return BotSummary(
         bot_id=bot.id,
@@ -179,45 +185,45 @@ def _known(tx: Tx, bot_id: str) -> Bot:
     return bot
 
 
-async def quarantine_bot(door: ServerContext, call: Call) -> BotChanged:
+async def quarantine_bot(context: ServerContext, call: Call) -> BotChanged:
     """Give a bot no more work, for a reason, or let it work again; what it runs goes on."""
-    bot_id, reason, now = call.params["id"], call.body.reason, door.now()
+    bot_id, reason, now = call.params["id"], call.body.reason, context.now()
 
     def put(tx: Tx) -> Bot:
         if not is_new(tx, call, "quarantine", bot_id, now=now):
             return _known(tx, bot_id)
-        return fleet.quarantine(tx, bot_id, reason, now=now, ids=door.ids, rules=door.rules)
+        return fleet.quarantine(tx, bot_id, reason, now=now, ids=context.ids, rules=context.rules)
 
-    bot = await door.write(put)
-    door.hub.look(bot_id)
+    bot = await context.db.write(put)
+    context.hub.look(bot_id)
     return _changed(bot)
 
 
-async def drain_bot(door: ServerContext, call: Call) -> BotChanged:
+async def drain_bot(context: ServerContext, call: Call) -> BotChanged:
     """Let a bot finish what it has and give it nothing more, or end that."""
-    bot_id, draining, now = call.params["id"], call.body.draining, door.now()
+    bot_id, draining, now = call.params["id"], call.body.draining, context.now()
 
     def drain(tx: Tx) -> Bot:
         if not is_new(tx, call, "drain", bot_id, now=now):
             return _known(tx, bot_id)
-        return fleet.drain_bot(tx, bot_id, draining, now=now, ids=door.ids, rules=door.rules)
+        return fleet.drain_bot(tx, bot_id, draining, now=now, ids=context.ids, rules=context.rules)
 
-    bot = await door.write(drain)
-    door.hub.look(bot_id)
+    bot = await context.db.write(drain)
+    context.hub.look(bot_id)
     return _changed(bot)
 
 
-async def terminate_bot(door: ServerContext, call: Call) -> BotChanged:
+async def terminate_bot(context: ServerContext, call: Call) -> BotChanged:
     """Let a bot finish what it has and then end its process. Saying it again is the same as saying it once."""
     bot_id = call.params["id"]
-    task_id = await terminate.terminate_bot(door, bot_id, call.body.reason, who=call.who.name)
-    bot = await door.read(lambda tx: _known(tx, bot_id))
+    task_id = await terminate.terminate_bot(context, bot_id, call.body.reason, who=call.who.name)
+    bot = await context.db.read(lambda tx: _known(tx, bot_id))
     return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
 
 
-async def delete_bot(door: ServerContext, call: Call) -> Done:
+async def delete_bot(context: ServerContext, call: Call) -> Done:
     """Forget a bot. Saying it again is the same as saying it once."""
-    await terminate.forget_bot(door, call.params["id"])
+    await terminate.forget_bot(context, call.params["id"])
     return Done()
 
 

@@ -9,7 +9,8 @@ from msgspec import Meta, Struct
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros
 from myrmidon.server.api.admin import Limit
-from myrmidon.server.context import ADMINS, Call, ServerContext, Route
+from myrmidon.server.calls import ADMINS, Call, Route
+from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.tables import settings_version as configs
 from myrmidon.store.tables.settings_version import FOLDER, Version
@@ -49,9 +50,9 @@ class History(Struct, frozen=True):
     cursor: str | None
 
 
-async def get_config(door: ServerContext, call: Call) -> FleetSettings:
+async def get_config(context: ServerContext, call: Call) -> FleetSettings:
     """What is in force for all servers, without the texts."""
-    found = await door.read(configs.current)
+    found = await context.db.read(configs.current)
     if found is None:
         return FleetSettings(version="", created_at=None, who="", in_force=True, files={})
     files = {name: _shown(one, text=False) for name, one in found.files.items()}
@@ -59,20 +60,20 @@ async def get_config(door: ServerContext, call: Call) -> FleetSettings:
         version=found.version,
         created_at=found.created_at,
         who=found.who,
-        in_force=found.position == door.fleet.position,
+        in_force=found.position == context.state.config.position,
         files=files,
     )
 
 
-async def list_history(door: ServerContext, call: Call) -> History:
+async def list_history(context: ServerContext, call: Call) -> History:
     """Every version that was ever in force, newest first; with its text, if it is a file's."""
     query: HistoryQuery = call.query
     kind, name = query.file or FOLDER, f"config {query.file}"
-    before = int(read_cursor(door.keys.cursor, name, query.cursor)) if query.cursor else _LAST
-    found = await door.read(lambda tx: configs.history(tx, kind, before=before, n=query.limit))
+    before = int(read_cursor(context.keys.cursor, name, query.cursor)) if query.cursor else _LAST
+    found = await context.db.read(lambda tx: configs.history(tx, kind, before=before, n=query.limit))
     if query.file is not None and not found and not query.cursor:
         raise NotFound("file of the settings folder", query.file)
-    more = show_cursor(door.keys.cursor, name, str(found[-1].position)) if len(found) == query.limit else None
+    more = show_cursor(context.keys.cursor, name, str(found[-1].position)) if len(found) == query.limit else None
     return History([_shown(one, text=kind != FOLDER) for one in found], more)
 
 

@@ -14,7 +14,13 @@ from msgspec import Meta, Raw, Struct, json
 
 from myrmidon.model.ids import Micros, show_task
 from myrmidon.model.validation import LARGEST
-from myrmidon.server.context import READERS, Answer, Call, ServerContext, Route
+from myrmidon.server.calls import (
+    READERS,
+    Answer,
+    Call,
+    Route,
+)
+from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import outbox, task_result
@@ -44,10 +50,10 @@ class Told(Struct, frozen=True):
     about: Raw
 
 
-async def events(door: ServerContext, call: Call) -> Answer:
+async def events(context: ServerContext, call: Call) -> Answer:
     """Everything that happens to tasks and jobs, as it happens."""
     query: EventsQuery = call.query
-    group = await door.scope(call)
+    group = await context.groups.scope_of(call)
     last = call.headers.get("last-event-id", "")
     if last.isdecimal() and len(last) < 20 and int(last) <= LARGEST:
         position = int(last)
@@ -56,18 +62,18 @@ async def events(door: ServerContext, call: Call) -> Answer:
     else:
         position = LARGEST
     # A number that no event has yet is from before an older copy of the data was restored: what comes now is new.
-    position = min(position, await door.read(outbox.newest))
-    return Answer(headers={"content-type": "text/event-stream"}, body=_stream(door, position, group))
+    position = min(position, await context.db.read(outbox.newest))
+    return Answer(headers={"content-type": "text/event-stream"}, body=_stream(context, position, group))
 
 
-async def _stream(door: ServerContext, position: int, group: int | None) -> AsyncIterator[bytes]:
-    hub = door.hub
+async def _stream(context: ServerContext, position: int, group: int | None) -> AsyncIterator[bytes]:
+    hub = context.hub
     hub.num_streams += 1
     try:
         yield STILL_HERE
         while not hub.stopping:
             with hub.watch_growth(["events"]) as watch:
-                found, heard = await door.read(partial(_next, after=position, group=group))
+                found, heard = await context.db.read(partial(_next, after=position, group=group))
                 came = bool(found) or await watch.wait(STILL_HERE_S)
             if heard:
                 yield b"".join(show(event) for event in heard)

@@ -20,7 +20,13 @@ from myrmidon.model.ids import RUN_CAP, parse_id, show_run, show_task
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.validation import LARGEST
 from myrmidon.server.api.tasks import wanted_task
-from myrmidon.server.context import READERS, Answer, Call, ServerContext, Route
+from myrmidon.server.calls import (
+    READERS,
+    Answer,
+    Call,
+    Route,
+)
+from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.tables import log as logs
 from myrmidon.store.tables import task_result
@@ -59,11 +65,11 @@ class LogQuery(Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=MOST_BYTES)] = 1 << 20
 
 
-async def log_range(door: ServerContext, call: Call) -> Answer:
+async def log_range(context: ServerContext, call: Call) -> Answer:
     """A stretch of a run's log. ``X-Log-Next`` is the offset to go on from."""
     query: LogQuery = call.query
-    task, run = await _run_of(door, call, query.run)
-    found = await door.read_log(
+    task, run = await _run_of(context, call, query.run)
+    found = await context.logs.read(
         partial(_read_range, task_id=task.id, run=run, streams=_STREAMS[query.stream], query=query)
     )
     headers = {
@@ -149,19 +155,19 @@ def missing_line(n: int) -> bytes:
     return b"\n[myrmidon: %d bytes are missing here]\n" % n
 
 
-async def _task_of(door: ServerContext, call: Call) -> tuple[TaskResult, int]:
+async def _task_of(context: ServerContext, call: Call) -> tuple[TaskResult, int]:
     """The task that a path names, and the run if it names one; a task of another group does not exist."""
     shown, task_id = call.params["id"], wanted_task(call)
     run = parse_id(shown)[1]
-    group = await door.scope(call)
-    found = (await door.read(lambda tx: task_result.read(tx, [task_id]))).get(task_id)
+    group = await context.groups.scope_of(call)
+    found = (await context.db.read(lambda tx: task_result.read(tx, [task_id]))).get(task_id)
     if found is None or (group is not None and found.resource_group_id != group):
         raise NotFound("task", shown)
     return found, run
 
 
-async def _run_of(door: ServerContext, call: Call, asked: int | None) -> tuple[TaskResult, int]:
-    task, named = await _task_of(door, call)
+async def _run_of(context: ServerContext, call: Call, asked: int | None) -> tuple[TaskResult, int]:
+    task, named = await _task_of(context, call)
     run = asked or named or task.instance_id or task.run_number
     if not run or run > task.run_number:
         if asked or named:
@@ -190,14 +196,14 @@ class Ended(Struct, frozen=True):
     exit_code: int | None
 
 
-async def follow(door: ServerContext, call: Call) -> Answer:
+async def follow(context: ServerContext, call: Call) -> Answer:
     """A log as it grows. The id of each event says how far it went, for ``Last-Event-ID``."""
     query: FollowQuery = call.query
-    task, named = await _task_of(door, call)
+    task, named = await _task_of(context, call)
     wanted = query.run or named
     if wanted > task.run_number:
         raise NotFound("run", show_run(task.id, wanted))
-    follower = Follower(door, task, wanted, _STREAMS[query.stream])
+    follower = Follower(context, task, wanted, _STREAMS[query.stream])
     follower.resume(call.headers.get("last-event-id", ""))
     return Answer(headers={"content-type": "text/event-stream"}, body=follower.stream())
 
@@ -205,8 +211,8 @@ async def follow(door: ServerContext, call: Call) -> Answer:
 class Follower:
     """One reader of one task's log."""
 
-    def __init__(self, door: ServerContext, task: TaskResult, only_run: int, streams: Sequence[int]) -> None:
-        self._door = door
+    def __init__(self, context: ServerContext, task: TaskResult, only_run: int, streams: Sequence[int]) -> None:
+        self._context = context
         self._task_id = task.id
         self._only_run = only_run
         self._run = only_run or task.run_number
@@ -222,8 +228,8 @@ class Follower:
                 self._run, self._offsets = run, offsets
 
     async def stream(self) -> AsyncIterator[bytes]:
-        hub = self._door.hub
-        pause = LOOK_AGAIN_S if self._door.db.dialect is Dialect.SQLITE else OTHER_SERVERS_S
+        hub = self._context.hub
+        pause = LOOK_AGAIN_S if self._context.db.engine.dialect is Dialect.SQLITE else OTHER_SERVERS_S
         quiet_s = 0.0
         yield b": follows\n\n"
         while not hub.stopping:
@@ -244,7 +250,7 @@ class Follower:
     async def _step(self) -> tuple[bytes, bool]:
         """What there is to show now, and whether there will be more. Nothing and more: it is time to wait."""
         while True:
-            task, run = await self._door.read(self._look)
+            task, run = await self._context.db.read(self._look)
             if task is None:
                 return b"", False
             pieces = await self._more(ended=run is None or not run.live)
@@ -277,7 +283,7 @@ class Follower:
     async def _more(self, *, ended: bool) -> list[bytes]:
         if not self._run:
             return []
-        found = await self._door.read_log(self._read)
+        found = await self._context.logs.read(self._read)
         return [piece for stream, parts, info in found for piece in self._shown(stream, parts, info, ended=ended)]
 
     def _read(self, tx: Tx) -> list[tuple[int, list[LogPart], LogInfo]]:

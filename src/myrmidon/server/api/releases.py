@@ -10,8 +10,17 @@ from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import bots
 from myrmidon.server.auth.authenticator import bearer_of
+from myrmidon.server.calls import (
+    ADMINS,
+    BOTS,
+    INTRODUCERS,
+    READERS,
+    Answer,
+    Call,
+    Route,
+)
 from myrmidon.server.config.config_folder import BOOTSTRAP
-from myrmidon.server.context import ADMINS, BOTS, INTRODUCERS, READERS, Answer, Call, ServerContext, Route
+from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
 from myrmidon.server.fleet.bot_zip import bootstrap_script, public_url
 from myrmidon.server.settings import seconds
@@ -20,21 +29,21 @@ from myrmidon.store.tables import release
 from myrmidon.store.tables.release import Fate, Known
 
 
-async def current_zip(door: ServerContext, call: Call) -> Answer:
+async def current_zip(context: ServerContext, call: Call) -> Answer:
     """The zip that every bot shall run."""
-    return await _zip(door, await rollout.wanted_zip(door), call.headers.get("if-none-match", ""))
+    return await _zip(context, await rollout.wanted_zip(context), call.headers.get("if-none-match", ""))
 
 
-async def one_zip(door: ServerContext, call: Call) -> Answer:
+async def one_zip(context: ServerContext, call: Call) -> Answer:
     """A zip by its digest."""
-    return await _zip(door, call.params["digest"], call.headers.get("if-none-match", ""))
+    return await _zip(context, call.params["digest"], call.headers.get("if-none-match", ""))
 
 
-async def _zip(door: ServerContext, digest: str, known: str) -> Answer:
+async def _zip(context: ServerContext, digest: str, known: str) -> Answer:
     tag = f'"{digest}"'
     if digest and known == tag:
         return Answer(status=304, headers={"etag": tag}, body=b"")
-    found = await door.read(lambda tx: _read(tx, digest))
+    found = await context.db.read(lambda tx: _read(tx, digest))
     if found is None:
         raise NotFound("bot zip", digest[: rollout.DIGEST_CHARS])
     return Answer(headers={"etag": f'"{found.digest}"', "content-type": "application/zip"}, body=found.content)
@@ -52,19 +61,19 @@ class BootstrapQuery(Struct, frozen=True, kw_only=True):
     bot_id: str = ""
 
 
-async def bootstrap(door: ServerContext, call: Call) -> Answer:
+async def bootstrap(context: ServerContext, call: Call) -> Answer:
     """A script that turns a machine with Python into a bot: ``curl -s SERVER/bootstrap?tok=... | python3 -``."""
     query: BootstrapQuery = call.query
     if query.bot_id:
         bots.check_id(query.bot_id)
     text = bootstrap_script(
-        server=public_url(door),
+        server=public_url(context),
         token=bearer_of(call.headers) or query.tok,
-        digest=await rollout.wanted_zip(door),
+        digest=await rollout.wanted_zip(context),
         pool=query.pool,
         bot_id=query.bot_id,
-        now=door.now(),
-        text=door.fleet.files.get(BOOTSTRAP),
+        now=context.now(),
+        text=context.state.config.files.get(BOOTSTRAP),
     )
     return Answer(headers={"content-type": "text/x-python; charset=utf-8"}, body=text.encode())
 
@@ -94,37 +103,37 @@ class RevertBody(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=1024)] = ""
 
 
-async def list_releases(door: ServerContext, call: Call) -> ReleaseList:
+async def list_releases(context: ServerContext, call: Call) -> ReleaseList:
     """Every zip that bots were ever told to run and that is still kept, newest first."""
-    since = door.now() - seconds(door.settings.release_grace_s)
-    found = await door.read(lambda tx: release.every(tx, since=since))
-    return ReleaseList([_shown(door, one) for one in found])
+    since = context.now() - seconds(context.settings.release_grace_s)
+    found = await context.db.read(lambda tx: release.every(tx, since=since))
+    return ReleaseList([_shown(context, one) for one in found])
 
 
-def _shown(door: ServerContext, one: Known) -> ReleaseInfo:
+def _shown(context: ServerContext, one: Known) -> ReleaseInfo:
     return ReleaseInfo(
         digest=one.digest,
-        state=_word_for(door, one),
+        state=_word_for(context, one),
         created_at=one.created_at,
         changed_at=one.changed_at,
         who=one.who,
         why=one.why,
         num_servers=one.num_servers,
         num_failures=one.num_failures,
-        canary_share=door.hub.canary_share if one.digest == door.hub.canary else None,
+        canary_share=context.hub.canary_share if one.digest == context.hub.canary else None,
     )
 
 
-def _word_for(door: ServerContext, one: Known) -> str:
-    if one.state in (Fate.BAD, Fate.NEW) or one.digest == door.hub.canary:
+def _word_for(context: ServerContext, one: Known) -> str:
+    if one.state in (Fate.BAD, Fate.NEW) or one.digest == context.hub.canary:
         return one.state
     return "active" if one.active else "old"  # a trial that the next release has cut short is over, too
 
 
-async def revert_release(door: ServerContext, call: Call) -> ReleaseInfo:
+async def revert_release(context: ServerContext, call: Call) -> ReleaseInfo:
     """Take a release back: bots go to the one before it. Saying it again is the same as saying it once."""
     body: RevertBody = call.body
-    return _shown(door, await rollout.revert(door, call.params["digest"], who=call.who.name, why=body.reason))
+    return _shown(context, await rollout.revert(context, call.params["digest"], who=call.who.name, why=body.reason))
 
 
 ROUTES = (

@@ -10,11 +10,17 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import resource_groups
 from myrmidon.server.api.admin import Done, Name, Page
-from myrmidon.server.context import ADMINS, READERS, Call, ServerContext, Route, named_groups
+from myrmidon.server.calls import (
+    ADMINS,
+    READERS,
+    Call,
+    Route,
+)
+from myrmidon.server.context import ServerContext, named_groups
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables.job import ResourceGroup
+from myrmidon.store.tables import resource_group
+from myrmidon.store.tables.resource_group import ResourceGroup
 
 
 class NewGroup(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,37 +42,39 @@ def _info(group: ResourceGroup) -> GroupInfo:
     return GroupInfo(group.external_id, group.created_at, bool(group.deleting))
 
 
-async def list_groups(door: ServerContext, call: Call) -> GroupList:
+async def list_groups(context: ServerContext, call: Call) -> GroupList:
     """The groups that this caller may work in."""
     page: Page = call.query
-    scope = await door.scope(call)
+    scope = await context.groups.scope_of(call)
     if scope is not None:
-        mine = await door.read(lambda tx: jobs.group_by_id(tx, scope))
+        mine = await context.db.read(lambda tx: resource_group.read(tx, scope))
         return GroupList([_info(mine)] if mine else [], None)
-    after = read_cursor(door.keys.cursor, "groups", page.cursor) if page.cursor else ""
-    found = await door.read(lambda tx: resource_groups.list_groups(tx, after=after, n=page.limit))
-    more = show_cursor(door.keys.cursor, "groups", found[-1].external_id) if len(found) == page.limit else None
+    after = read_cursor(context.keys.cursor, "groups", page.cursor) if page.cursor else ""
+    found = await context.db.read(lambda tx: resource_groups.list_groups(tx, after=after, n=page.limit))
+    more = show_cursor(context.keys.cursor, "groups", found[-1].external_id) if len(found) == page.limit else None
     return GroupList([_info(group) for group in found], more)
 
 
-async def create_group(door: ServerContext, call: Call) -> GroupInfo:
+async def create_group(context: ServerContext, call: Call) -> GroupInfo:
     """A new group; a call repeated with its request key gets the group that it has made."""
-    name, now = call.body.name, door.now()
+    name, now = call.body.name, context.now()
     group_id = None
     if call.request_key is not None:
-        seed = hmac.digest(door.keys.secret, f"group\n{call.who.name}\n{call.request_key}".encode(), "sha256")
+        seed = hmac.digest(context.keys.secret, f"group\n{call.who.name}\n{call.request_key}".encode(), "sha256")
         group_id = int.from_bytes(seed[:8], "big") >> 1 or 1
-    made = await door.write(lambda tx: resource_groups.create_group(tx, name, now=now, ids=door.ids, group_id=group_id))
+    made = await context.db.write(
+        lambda tx: resource_groups.create_group(tx, name, now=now, ids=context.ids, group_id=group_id)
+    )
     return _info(made)
 
 
-async def delete_group(door: ServerContext, call: Call) -> Done:
+async def delete_group(context: ServerContext, call: Call) -> Done:
     """Delete a group with everything in it; nothing in it may be under way.
 
     A call repeated with its request key finds the group gone and is content.
     """
-    name, now = call.params["name"], door.now()
-    if name in named_groups(door.settings):
+    name, now = call.params["name"], context.now()
+    if name in named_groups(context.settings):
         raise WrongState(
             f"The settings name the resource group {name}, as default_group or in allow; change them first."
         )
@@ -78,13 +86,13 @@ async def delete_group(door: ServerContext, call: Call) -> Done:
             if call.request_key is None:
                 raise
             return None
-        resource_groups.delete_group(tx, group.id, now=now, ids=door.ids, rules=door.rules)
+        resource_groups.delete_group(tx, group.id, now=now, ids=context.ids, rules=context.rules)
         return group.id
 
-    deleted = await door.write(delete)
-    door.groups.pop(name, None)
+    deleted = await context.db.write(delete)
+    context.groups.forget(name)
     if deleted is not None:
-        door.forget_group(deleted)
+        context.on_group_deleted(deleted)
     return Done()
 
 

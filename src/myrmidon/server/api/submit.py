@@ -16,12 +16,13 @@ from myrmidon.model.ids import Micros, show_task
 from myrmidon.scheduler import submit as submitting
 from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server.api.admin import Name
-from myrmidon.server.context import WRITERS, Call, ServerContext, Route
+from myrmidon.server.calls import WRITERS, Call, Route
+from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.direct_assign import place
 from myrmidon.server.fleet.pool_policy import ruled
 from myrmidon.server.usecases.unsupported import check_no_files
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import task_request
+from myrmidon.store.tables import request_key
 
 MANY = 32
 """From so many tasks on a submit is checked on a thread, so that it holds up no other call."""
@@ -64,21 +65,21 @@ class SubmitAnswer(Struct, frozen=True):
     tasks: list[TaskAnswer]
 
 
-async def submit_tasks(door: ServerContext, call: Call) -> SubmitAnswer:
+async def submit_tasks(context: ServerContext, call: Call) -> SubmitAnswer:
     """Store tasks; one answer or error for each, in order. What was answered is on disk.
 
     The request key counts for the whole call: each task gets a key made of it and of its place in the list.
     """
     body: Submit = call.body
-    group = door.group_name(call, body.group)
+    group = context.groups.name_for(call, body.group)
     n = len(body.tasks)
 
     async def store(group_id: int) -> SubmitAnswer:
         known = _known(group_id, lambda: [_key_of(call, number) for number in range(n)])
-        async with door.quotas.room(group, group_id, tasks=n, num_bytes=call.body_size, known=known):
-            return SubmitAnswer(await _submit_parts(door, call, group_id, _parts(call)))
+        async with context.quotas.room(group, group_id, tasks=n, num_bytes=call.body_size, known=known):
+            return SubmitAnswer(await _submit_parts(context, call, group_id, _parts(call)))
 
-    return await door.enter(call, group, store)
+    return await context.groups.run_in(call, group, store)
 
 
 def _parts(call: Call) -> list[range]:
@@ -96,20 +97,20 @@ def _parts(call: Call) -> list[range]:
     return parts
 
 
-async def _submit_parts(door: ServerContext, call: Call, group_id: int, parts: Sequence[range]) -> list[TaskAnswer]:
+async def _submit_parts(context: ServerContext, call: Call, group_id: int, parts: Sequence[range]) -> list[TaskAnswer]:
     """The next part is checked while this one is stored: a bot that comes back for more finds it in line before it."""
     answers: list[TaskAnswer] = []
-    checked = await _check(door, call, parts[0])
+    checked = await _check(context, call, parts[0])
     for part in parts[1:]:
-        door.hub.num_unfinished += 1
-        checking = asyncio.ensure_future(_check(door, call, part))
+        context.hub.num_unfinished += 1
+        checking = asyncio.ensure_future(_check(context, call, part))
         try:
-            answers += await _submit_part(door, group_id, checked)
+            answers += await _submit_part(context, group_id, checked)
             checked = await checking
         finally:
             checking.cancel()
-            door.hub.num_unfinished -= 1
-    return answers + await _submit_part(door, group_id, checked)
+            context.hub.num_unfinished -= 1
+    return answers + await _submit_part(context, group_id, checked)
 
 
 class Checked(NamedTuple):
@@ -119,30 +120,30 @@ class Checked(NamedTuple):
     tasks: list[Draft | MyrmidonError]
 
 
-async def _check(door: ServerContext, call: Call, part: range) -> Checked:
-    now = door.now()
-    draft = partial(_drafted, door, call, part, now)
-    return Checked(now, draft() if len(part) < MANY else await door.aside(draft))
+async def _check(context: ServerContext, call: Call, part: range) -> Checked:
+    now = context.now()
+    draft = partial(_drafted, context, call, part, now)
+    return Checked(now, draft() if len(part) < MANY else await context.db.run_in_thread(draft))
 
 
-async def _submit_part(door: ServerContext, group_id: int, checked: Checked) -> list[TaskAnswer]:
+async def _submit_part(context: ServerContext, group_id: int, checked: Checked) -> list[TaskAnswer]:
     good = [one for one in checked.tasks if isinstance(one, Draft)]
-    store = partial(_store, door, group_id, good, checked.now)
-    stored = iter(await place(door, store) if good else ())
+    store = partial(_store, context, group_id, good, checked.now)
+    stored = iter(await place(context, store) if good else ())
     return [_answer(next(stored) if isinstance(one, Draft) else one) for one in checked.tasks]
 
 
 async def store_drafts(
-    door: ServerContext, call: Call, group: str, drafts: Sequence[Draft], now: Micros
+    context: ServerContext, call: Call, group: str, drafts: Sequence[Draft], now: Micros
 ) -> list[Submitted | MyrmidonError]:
     """The way in for tasks that came by another API; one answer or error for each, in order."""
 
     async def store(group_id: int) -> list[Submitted | MyrmidonError]:
         known = _known(group_id, lambda: [draft.request_key for draft in drafts])
-        async with door.quotas.room(group, group_id, tasks=len(drafts), num_bytes=call.body_size, known=known):
-            return await place(door, partial(_store, door, group_id, drafts, now))
+        async with context.quotas.room(group, group_id, tasks=len(drafts), num_bytes=call.body_size, known=known):
+            return await place(context, partial(_store, context, group_id, drafts, now))
 
-    return await door.enter(call, group, store)
+    return await context.groups.run_in(call, group, store)
 
 
 def _known(group_id: int, keys: Callable[[], list[str | None]]) -> Callable[[Tx], int]:
@@ -150,26 +151,26 @@ def _known(group_id: int, keys: Callable[[], list[str | None]]) -> Callable[[Tx]
 
     def count(tx: Tx) -> int:
         given = [key for key in keys() if key is not None]
-        return len(task_request.keys(tx, group_id, given)) if given else 0
+        return len(request_key.read(tx, group_id, given)) if given else 0
 
     return count
 
 
-def _drafted(door: ServerContext, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:
+def _drafted(context: ServerContext, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:
     """Each request checked by itself: one that is wrong harms no other."""
     drafts: list[Draft | MyrmidonError] = []
     for number in part:
         try:
             said = _read(call.body.tasks[number])
-            raw, _ = ruled(door, call.who, said, group=call.body.group)
+            raw, _ = ruled(context, call.who, said, group=call.body.group)
             draft = submitting.draft_task(
                 raw,
                 now=now,
-                ids=door.ids,
+                ids=context.ids,
                 request_key=_key_of(call, number),
                 authenticated=call.who.name,
-                limits=door.limits,
-                rules=door.rules,
+                limits=context.limits,
+                rules=context.rules,
                 said=said,
             )
             check_no_files(draft.request)
@@ -207,9 +208,9 @@ def _short(key: str) -> str:
 
 
 def _store(
-    door: ServerContext, group_id: int, drafts: Sequence[Draft], now: Micros, tx: Tx
+    context: ServerContext, group_id: int, drafts: Sequence[Draft], now: Micros, tx: Tx
 ) -> list[Submitted | MyrmidonError]:
-    return submitting.submit(tx, group_id, drafts, now=now, ids=door.ids, rules=door.rules)
+    return submitting.submit(tx, group_id, drafts, now=now, ids=context.ids, rules=context.rules)
 
 
 def _answer(one: Submitted | MyrmidonError) -> TaskAnswer:

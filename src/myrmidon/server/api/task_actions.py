@@ -14,7 +14,14 @@ from myrmidon.scheduler import explain as explaining
 from myrmidon.scheduler import rerun as rerunning
 from myrmidon.server.api.admin import Name, is_new
 from myrmidon.server.api.tasks import Moment, visible, wanted_task
-from myrmidon.server.context import READERS, WRITERS, Call, ServerContext, Role, Route
+from myrmidon.server.calls import (
+    READERS,
+    WRITERS,
+    Call,
+    Role,
+    Route,
+)
+from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.bots import check_cancel
 from myrmidon.store.engine.db import Tx
 
@@ -34,23 +41,23 @@ class Cancelled(Struct, frozen=True):
     was_running: bool
 
 
-async def cancel_task(door: ServerContext, call: Call) -> Cancelled:
+async def cancel_task(context: ServerContext, call: Call) -> Cancelled:
     """Cancel a task. Said again with the same request key it does not mean what has been run again meanwhile."""
     task_id = wanted_task(call)
-    scope = await door.scope(call)
-    kill, now = call.body.kill_running, door.now()
+    scope = await context.groups.scope_of(call)
+    kill, now = call.body.kill_running, context.now()
 
     def stop(tx: Tx) -> Cancelled:
         visible(tx, task_id, scope)
         check_cancel(tx, call, task_id)
         if is_new(tx, call, "cancel", show_task(task_id), now=now, subject=task_id):
-            canceling.cancel(tx, [task_id], now=now, ids=door.ids, kill_running=kill, rules=door.rules)
+            canceling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=kill, rules=context.rules)
         task = visible(tx, task_id, scope)
         stopped = task.state in (TaskState.CANCELED, TaskState.KILLED) or bool(task.killing)
         running = task.state in (TaskState.RUNNING, TaskState.KILLED)
         return Cancelled(show_task(task_id), stopped, task.state, running)
 
-    return await door.write(stop)
+    return await context.db.write(stop)
 
 
 class CancelMany(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,23 +76,23 @@ class Began(Struct, frozen=True):
     ok: bool = True
 
 
-async def cancel_tagged(door: ServerContext, call: Call) -> Began:
+async def cancel_tagged(context: ServerContext, call: Call) -> Began:
     body: CancelMany = call.body
-    group_id = await door.group_of(call, body.group)
+    group_id = await context.groups.id_for(call, body.group)
     stop = partial(
         canceling.cancel_tagged,
         tags=body.tags,
         group_id=group_id,
-        now=door.now(),
-        ids=door.ids,
+        now=context.now(),
+        ids=context.ids,
         start=body.start,
         end=body.end,
         kill_running=body.kill_running,
         orders=call.who.role is Role.ADMIN,
         request_key=call.request_key,
-        rules=door.rules,
+        rules=context.rules,
     )
-    await door.write(stop)
+    await context.db.write(stop)
     return Began()
 
 
@@ -102,24 +109,24 @@ class RerunAnswer(Struct, frozen=True):
     generation: int
 
 
-async def rerun_task(door: ServerContext, call: Call) -> RerunAnswer:
+async def rerun_task(context: ServerContext, call: Call) -> RerunAnswer:
     """Run an ended task again; with a request key only once, however often it is asked for."""
     task_id = wanted_task(call)
-    scope = await door.scope(call)
+    scope = await context.groups.scope_of(call)
     body: RerunBody = call.body
-    now = door.now()
+    now = context.now()
 
     def again(tx: Tx) -> RerunAnswer:
         visible(tx, task_id, scope)
         how = {"force": body.force, "cascade": body.cascade}
         if call.request_key is None:
-            rerunning.rerun(tx, task_id, now=now, ids=door.ids, rules=door.rules, **how)
+            rerunning.rerun(tx, task_id, now=now, ids=context.ids, rules=context.rules, **how)
         else:
-            rerunning.rerun_once(tx, task_id, call.request_key, now=now, ids=door.ids, rules=door.rules, **how)
+            rerunning.rerun_once(tx, task_id, call.request_key, now=now, ids=context.ids, rules=context.rules, **how)
         task = visible(tx, task_id, scope)
         return RerunAnswer(show_task(task_id), task.state, task.generation)
 
-    return await door.write(again)
+    return await context.db.write(again)
 
 
 class Lacking(Struct, frozen=True):
@@ -143,16 +150,16 @@ class Why(Struct, frozen=True, kw_only=True):
     position: int | None
 
 
-async def explain_task(door: ServerContext, call: Call) -> Why:
+async def explain_task(context: ServerContext, call: Call) -> Why:
     task_id = wanted_task(call)
-    scope = await door.scope(call)
+    scope = await context.groups.scope_of(call)
 
     def look(tx: Tx) -> explaining.Explanation:
         visible(tx, task_id, scope)
         return explaining.explain(tx, task_id)
 
-    found = await door.read(look)
-    resting = found.state == TaskState.READY and door.fleet.asleep
+    found = await context.db.read(look)
+    resting = found.state == TaskState.READY and context.state.config.asleep
     return Why(
         task_id=show_task(found.task_id),
         state=found.state,

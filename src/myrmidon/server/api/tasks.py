@@ -16,11 +16,11 @@ from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.admin import Limit
 from myrmidon.server.api.submit import shown_id
-from myrmidon.server.context import READERS, Call, ServerContext, Route
+from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import task_request, task_result
+from myrmidon.store.tables import resource_group, task_request, task_result
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import listings, run_details
 from myrmidon.store.views.listings import TaskFilter, TaskLine
@@ -119,17 +119,17 @@ class TaskInfo(Struct, frozen=True, kw_only=True):
     runs: list[RunInfo]
 
 
-async def get_task(door: ServerContext, call: Call) -> TaskInfo:
+async def get_task(context: ServerContext, call: Call) -> TaskInfo:
     """A task: what was asked for, what became of it, and every run."""
     task_id = wanted_task(call)
-    scope = await door.scope(call)
+    scope = await context.groups.scope_of(call)
 
     def look(tx: Tx) -> TaskInfo:
         task = visible(tx, task_id, scope)
         row = task_request.read(tx, [task_id])[task_id]
         slices = task_request.slices(tx, [task_id])[task_id]
         runs = task_result.runs_of(tx, [task_id])
-        group = jobs.group_names(tx, [row.resource_group_id]).get(row.resource_group_id, "")
+        group = resource_group.names(tx, [row.resource_group_id]).get(row.resource_group_id, "")
         hidden = bool(task_request.with_secret(tx, [task_id]))
         return TaskInfo(
             task_id=show_task(task_id),
@@ -140,7 +140,7 @@ async def get_task(door: ServerContext, call: Call) -> TaskInfo:
             runs=[_run_info(run) for run in runs],
         )
 
-    return await door.read(look)
+    return await context.db.read(look)
 
 
 def wanted_task(call: Call) -> int:
@@ -284,14 +284,14 @@ class TaskList(Struct, frozen=True):
     cursor: str | None
 
 
-async def list_tasks(door: ServerContext, call: Call) -> TaskList:
+async def list_tasks(context: ServerContext, call: Call) -> TaskList:
     """Tasks by what they are like, by time of creation."""
     query: TaskQuery = call.query
     kind = f"tasks {query.sort}"
-    cursor = int(read_cursor(door.keys.cursor, kind, query.cursor)) if query.cursor else None
-    scope = await door.scope(call)
+    cursor = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else None
+    scope = await context.groups.scope_of(call)
     if query.group is not None:
-        scope = await door.group_of(call, query.group)
+        scope = await context.groups.id_for(call, query.group)
     wanted = TaskFilter(
         group_id=scope,
         states=list(query.state),
@@ -304,12 +304,12 @@ async def list_tasks(door: ServerContext, call: Call) -> TaskList:
 
     def look(tx: Tx) -> tuple[list[TaskLine], int, dict[int, str]]:
         found, more = listings.tasks(tx, wanted, n=query.limit, cursor=cursor, oldest_first=query.sort == "oldest")
-        return found, more, jobs.group_names(tx, sorted({line.resource_group_id for line in found}))
+        return found, more, resource_group.names(tx, sorted({line.resource_group_id for line in found}))
 
-    found, more, names = await door.read(look)
+    found, more, names = await context.db.read(look)
     return TaskList(
         [_summary(line, names) for line in found],
-        show_cursor(door.keys.cursor, kind, str(more)) if more else None,
+        show_cursor(context.keys.cursor, kind, str(more)) if more else None,
     )
 
 
@@ -345,15 +345,15 @@ class TagList(Struct, frozen=True):
     tags: list[TagInfo]
 
 
-async def list_tags(door: ServerContext, call: Call) -> TagList:
+async def list_tags(context: ServerContext, call: Call) -> TagList:
     """The tags of the newest tasks, to search by."""
-    return TagList([TagInfo(key, values) for key, values in (await known_tags(door, call)).items()])
+    return TagList([TagInfo(key, values) for key, values in (await known_tags(context, call)).items()])
 
 
-async def known_tags(door: ServerContext, call: Call) -> dict[str, list[str]]:
+async def known_tags(context: ServerContext, call: Call) -> dict[str, list[str]]:
     """Keys and values of the tags of the newest tasks that the caller sees; of a key with very many only the key."""
-    scope = await door.scope(call)
-    texts = await door.read(lambda tx: run_details.newest_tags(tx, group_id=scope, n=TAGS_LOOKED_AT))
+    scope = await context.groups.scope_of(call)
+    texts = await context.db.read(lambda tx: run_details.newest_tags(tx, group_id=scope, n=TAGS_LOOKED_AT))
     values: dict[str, set[str]] = {}
     for text in set(texts):
         for tag in json.decode(text, type=list[str]):

@@ -14,7 +14,8 @@ from msgspec import Meta, Struct
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import parse_id, show_run, show_task
 from myrmidon.model.states import FINAL
-from myrmidon.server.context import READERS, Call, ServerContext, Route
+from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_result
 from myrmidon.store.views import run_details
@@ -56,24 +57,24 @@ class Waited(Struct, frozen=True):
     tasks: list[TaskEnd]
 
 
-async def wait(door: ServerContext, call: Call) -> Waited:
+async def wait(context: ServerContext, call: Call) -> Waited:
     """Hold the answer until tasks have ended."""
     body: WaitRequest = call.body
     ids = [parse_id(shown, f"task_ids[{number}]")[0] for number, shown in enumerate(body.task_ids)]
-    group = await door.scope(call)
+    group = await context.groups.scope_of(call)
     clock = asyncio.get_running_loop().time
     until = clock() + min(body.wait_s, LONGEST_WAIT_S)
     waiting = set(ids)
     while True:
         watched = waiting if body.mode is Mode.ANY else {max(waiting, default=0)}
-        with door.hub.watch_ends(watched) as watch:
-            ended, answer = await door.read(partial(_look, ids=ids, waiting=waiting, mode=body.mode, group=group))
+        with context.hub.watch_ends(watched) as watch:
+            ended, answer = await context.db.read(partial(_look, ids=ids, waiting=waiting, mode=body.mode, group=group))
             waiting = waiting - ended
             left = until - clock()
             if answer is not None:
                 return answer
-            if left <= 0 or door.hub.stopping:
-                return await door.read(lambda tx: Waited(done=False, tasks=_ends(tx, ids)))
+            if left <= 0 or context.hub.stopping:
+                return await context.db.read(lambda tx: Waited(done=False, tasks=_ends(tx, ids)))
             if not watched & ended:
                 await watch.wait(min(left, LOOK_AGAIN_S))
 

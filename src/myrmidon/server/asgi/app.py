@@ -44,7 +44,16 @@ from myrmidon.model.errors import (
 from myrmidon.scheduler.submit import check_key
 from myrmidon.server.asgi.errors import error_body, style_of
 from myrmidon.server.auth.authenticator import Guard, bearer_of
-from myrmidon.server.context import NOBODY, Answer, Call, ServerContext, Identity, Role, Route, Style
+from myrmidon.server.calls import (
+    NOBODY,
+    Answer,
+    Call,
+    Identity,
+    Role,
+    Route,
+    Style,
+)
+from myrmidon.server.context import ServerContext
 
 log = structlog.get_logger("server")
 
@@ -67,10 +76,10 @@ class HungUp(Exception):
 class App:
     """The ASGI application of one server."""
 
-    def __init__(self, door: ServerContext, guard: Guard, routes: Sequence[Route]) -> None:
-        self.door = door
+    def __init__(self, context: ServerContext, guard: Guard, routes: Sequence[Route]) -> None:
+        self.context = context
         self.guard = guard
-        self.metrics = door.metrics
+        self.metrics = context.metrics
         start = os.urandom(5).hex()
         self._ids = (f"{start}-{n:x}" for n in itertools.count(1))
         self._hot: dict[tuple[str, str], Endpoint] = {}
@@ -116,7 +125,7 @@ class App:
                 (b"access-control-allow-headers", b"authorization, content-type"),
                 (b"access-control-max-age", b"3600"),
             ]
-        await _send(scope, send, 204 if fields else 403, fields, b"", self.door.settings.body_timeout_s)
+        await _send(scope, send, 204 if fields else 403, fields, b"", self.context.settings.body_timeout_s)
 
     def request_id(self, given: str) -> str:
         """The caller's own id where it is harmless, so that its logs and ours can be laid side by side."""
@@ -173,9 +182,9 @@ class Endpoint:
         self._route = route
         self._decode = _decoder(route)
         self._query = _query_reader(route.query, tolerant=route.style is not Style.OURS)
-        self._limit = min(route.body_limit, app.door.settings.large_body_limit)
+        self._limit = min(route.body_limit, app.context.settings.large_body_limit)
         if route.body_limit <= (1 << 20):
-            self._limit = min(route.body_limit, app.door.settings.body_limit)
+            self._limit = min(route.body_limit, app.context.settings.body_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app, route = self._app, self._route
@@ -187,7 +196,7 @@ class Endpoint:
             fields.append((b"x-request-id", request_id.encode()))
             if route.style is not Style.OURS:
                 fields += app.for_pages(headers.get("origin", ""))
-            await _send(scope, send, status, fields, body, app.door.settings.body_timeout_s)
+            await _send(scope, send, status, fields, body, app.context.settings.body_timeout_s)
         except HungUp:
             return
         except asyncio.CancelledError:
@@ -203,17 +212,17 @@ class Endpoint:
 
         Only until then it counts as work: who does not take an answer keeps nobody else from getting one.
         """
-        door, counted = self._app.door, not self._route.waits
-        door.calls_at_work += counted
+        context, counted = self._app.context, not self._route.waits
+        context.state.num_calls += counted
         try:
             call = await self._admit(scope, receive, headers, request_id)
-            return self._dressed(await self._route.call(door, call))
+            return self._dressed(await self._route.call(context, call))
         except HungUp:
             raise
         except Exception as error:  # noqa: BLE001 - it is told in the log, under the id that the caller gets
             return self._failed(error, request_id, scope.get("who", NOBODY))
         finally:
-            door.calls_at_work -= counted
+            context.state.num_calls -= counted
 
     async def _admit(self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str) -> Call:
         """Everything that has to be right before a handler sees a call."""
@@ -254,11 +263,11 @@ class Endpoint:
         )
 
     def _check_load(self) -> None:
-        door = self._app.door
-        if door.stopping:
+        context = self._app.context
+        if context.state.stopping:
             raise Stopping("This server is going down.")
-        if door.calls_at_work > door.settings.most_calls:
-            raise Overloaded(f"{door.calls_at_work} calls are being answered already.")
+        if context.state.num_calls > context.settings.most_calls:
+            raise Overloaded(f"{context.state.num_calls} calls are being answered already.")
 
     async def _sent(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
         """The body as it was before a client packed it; only clients of v1 do."""
@@ -280,7 +289,7 @@ class Endpoint:
         if announced.isdigit() and int(announced) > self._limit:
             raise TooLarge(f"The body has {announced} bytes; this call takes {self._limit}.")
         loop = asyncio.get_running_loop()
-        start = loop.time() + self._app.door.settings.body_timeout_s
+        start = loop.time() + self._app.context.settings.body_timeout_s
         chunks: list[bytes] = []
         size = 0
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from myrmidon.server.context import Style
+from myrmidon.server.calls import Style
 
 PREFIXES: Mapping[Style, str] = {Style.V1: "/_ah/", Style.V1_OLD: "/api/swarming/"}
 _REASONS = {

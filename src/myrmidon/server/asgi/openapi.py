@@ -15,7 +15,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from myrmidon.server.context import ANYONE, Answer, Call, ServerContext, Handler, Role, Route
+from myrmidon.server.calls import (
+    ANYONE,
+    Answer,
+    Call,
+    Handler,
+    Role,
+    Route,
+)
+from myrmidon.server.context import ServerContext
 
 _REF = "#/components/schemas/{name}"
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # noqa: E501
@@ -72,7 +80,7 @@ def _encoded(table: Sequence[Route]) -> bytes:
 def _fixed(make: Callable[[], bytes], media: str) -> Handler:
     kept: list[bytes] = []
 
-    async def show(door: ServerContext, call: Call) -> Answer:
+    async def show(context: ServerContext, call: Call) -> Answer:
         if not kept:
             kept.append(make())
         headers = {"content-type": media, "content-security-policy": _POLICY, "cache-control": "no-cache"}

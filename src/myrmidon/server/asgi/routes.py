@@ -20,7 +20,7 @@ from myrmidon.server.api import (
 )
 from myrmidon.server.asgi import openapi
 from myrmidon.server.botapi import exchange
-from myrmidon.server.context import ANYONE, Route
+from myrmidon.server.calls import ANYONE, Route
 from myrmidon.server.swarming_v1 import discovery, methods
 
 

@@ -28,11 +28,12 @@ from myrmidon.model.errors import Forbidden, InvalidRequest, MyrmidonError, Over
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.validation import LARGEST, show_value
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.context import NOBODY, ServerContext, Identity, Role
+from myrmidon.server.calls import NOBODY, Identity, Role
+from myrmidon.server.context import ServerContext
 from myrmidon.server.settings import EVERYWHERE, Settings
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.tables import api_token as tokens
-from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import resource_group
 from myrmidon.store.tables.api_token import Token
 
 TOKEN = re.compile(r"myr_([0-9a-f]{1,16})_([A-Za-z0-9_-]{43})")
@@ -155,20 +156,20 @@ class Known(Struct, frozen=True):
 class Guard:
     """Tells who calls, and turns away what is not meant for this server."""
 
-    def __init__(self, door: ServerContext) -> None:
-        self._door = door
-        self._settings = door.settings
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._settings = context.settings
         self._known: OrderedDict[bytes, Known] = OrderedDict()
         self._failed: dict[str, tuple[int, int]] = {}
-        self._proxies = [ipaddress.ip_network(text) for text in door.settings.proxies]
+        self._proxies = [ipaddress.ip_network(text) for text in context.settings.proxies]
         self._allowed = [
             (ipaddress.ip_network(one.network), Identity(one.name, Role(one.role), one.group))
-            for one in door.settings.allow
+            for one in context.settings.allow
         ]
-        self._origins = frozenset(origin.rstrip("/").lower() for origin in door.settings.allowed_origins)
-        self.hosts: frozenset[str] = _hosts(door.settings)
-        door.forget_token = self.forget
-        door.forget_group = self.forget_group
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in context.settings.allowed_origins)
+        self.hosts: frozenset[str] = _hosts(context.settings)
+        context.on_token_revoked = self.forget
+        context.on_group_deleted = self.forget_group
 
     def check_host(self, host: str, origin: str, *, mutates: bool) -> None:
         """Refuse calls that a browser was tricked into: names that are not ours, pages that are not ours."""
@@ -214,7 +215,7 @@ class Guard:
         if not bearer:
             return self._by_address(address)
         if bearer.startswith("myb_"):
-            bot_id = bot_of_credential(self._door.keys.bot, bearer)
+            bot_id = bot_of_credential(self._context.keys.bot, bearer)
             if bot_id is not None:
                 return Identity(bot_id, Role.BOT, None, bot_id)
         elif (identity := self._remembered(bearer) or await self._looked_up(bearer, address)) is not None:
@@ -250,7 +251,7 @@ class Guard:
         known = self._known.get(key)
         if known is None:
             return None
-        if known.until <= self._door.now():
+        if known.until <= self._context.now():
             del self._known[key]
             return None
         return known.identity
@@ -261,8 +262,8 @@ class Guard:
             return None
         self._check_failures(address)
         secret = found[2]
-        now = self._door.now()
-        row, group = await self._door.read(lambda tx: _with_group(tx, token_id))
+        now = self._context.now()
+        row, group = await self._context.db.read(lambda tx: _with_group(tx, token_id))
         if row is None or not hmac.compare_digest(row.secret_hash, digest(secret)):
             return None
         if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now):
@@ -279,11 +280,11 @@ class Guard:
     def _check_failures(self, address: str) -> None:
         """Guessing is slowed down: past the limit even a right token that is not remembered has to wait."""
         minute, count = self._failed.get(address, (0, 0))
-        if minute == self._door.now() // (60 * SECOND) and count >= self._settings.failed_attempts:
+        if minute == self._context.now() // (60 * SECOND) and count >= self._settings.failed_attempts:
             raise Overloaded("Too many wrong tokens came from this address.")
 
     def _count_failure(self, address: str) -> None:
-        now = self._door.now() // (60 * SECOND)
+        now = self._context.now() // (60 * SECOND)
         minute, count = self._failed.get(address, (now, 0))
         if len(self._failed) >= MOST_REMEMBERED:
             self._failed.clear()
@@ -294,7 +295,7 @@ def _with_group(tx: Tx, token_id: int) -> tuple[Token | None, str | None]:
     row = tokens.read(tx, token_id)
     if row is None or row.resource_group_id is None:
         return row, None
-    group = jobs.group_by_id(tx, row.resource_group_id)
+    group = resource_group.read(tx, row.resource_group_id)
     return row, group.external_id if group and not group.deleting else None
 
 

@@ -26,7 +26,7 @@ from myrmidon.server.fleet.config_sync import Folder
 from myrmidon.server.waiting.connected_bot import Notes
 from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import outbox, task_queues, task_to_run
+from myrmidon.store.tables import bot_event, outbox, task_queues, task_to_run
 from myrmidon.store.tables.outbox import Event
 
 log = structlog.get_logger("service")
@@ -48,9 +48,9 @@ _OVERLAP: Micros = 5 * SECOND
 _LAST_WORDS_S = 2.0
 
 
-async def run(door: ServerContext) -> None:
+async def run(context: ServerContext) -> None:
     """Everything, until the slot is lost or the task is cancelled."""
-    service = Service(door)
+    service = Service(context)
     await service.begin()
     try:
         await service.work()
@@ -63,11 +63,11 @@ async def run(door: ServerContext) -> None:
 class Service:
     """The parts, and what they remember from one time to the next."""
 
-    def __init__(self, door: ServerContext) -> None:
-        self._door = door
-        self._folder = Folder(door)
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._folder = Folder(context)
         self._position = 0
-        self._changes_since: Micros = door.now()
+        self._changes_since: Micros = context.now()
         self._known_changes: set[tuple[str, Micros]] = set()
         self._learning: dict[int, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -75,32 +75,32 @@ class Service:
 
     async def begin(self) -> None:
         """What must be known before the first bot comes. A database that is away is waited for."""
-        self._door.hub.on_new_queue = self.new_queue
+        self._context.hub.on_new_queue = self.new_queue
         while True:
             try:
-                self._position = await self._door.read(outbox.newest)
+                self._position = await self._context.db.read(outbox.newest)
                 await self._folder.begin()
-                await rollout.offer_zip(self._door)
-                await cache_hints.load(self._door)
+                await rollout.offer_zip(self._context)
+                await cache_hints.load(self._context)
             except StoreError as error:
                 log.warning("the database is away", code=error.code)
                 await asyncio.sleep(1.0)
             else:
-                self._door.begun = True
+                self._context.state.ready = True
                 return
 
     async def work(self) -> None:
-        door = self._door
+        context = self._context
         parts: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = {
-            "sweep": (door.settings.sweep_s, self.sweep),
+            "sweep": (context.settings.sweep_s, self.sweep),
             "carry": (CARRY_S, self.carry),
-            "beats": (beat_every(door) / SECOND / 4, self.flush_beats),
+            "beats": (beat_every(context) / SECOND / 4, self.flush_beats),
             "tail": (TAIL_S, self.tail),
             "changes": (CHANGES_S, self.changes),
             "skew": (SKEW_S, self.skew),
-            "release": (RELEASE_S, partial(rollout.refresh, door)),
+            "release": (RELEASE_S, partial(rollout.refresh, context)),
             "folder": (FOLDER_S, self._folder.look),
-            "hints": (HINTS_S, partial(cache_hints.measure, door)),
+            "hints": (HINTS_S, partial(cache_hints.measure, context)),
             "aggregate": (AGGREGATE_S, self.aggregate),
             "tallies": (TALLIES_S, self.check_tallies),
         }
@@ -114,23 +114,28 @@ class Service:
 
     async def sweep(self) -> Swept | None:
         """What time has brought about; then a look at the queues for which bots wait, in case a wake was lost."""
-        door, now = self._door, self._door.now()
-        done = await door.aside(
-            lambda: sweep.sweep(door.db, now=now, ids=door.ids, rules=door.rules, log_db=door.log_db)
+        context, now = self._context, self._context.now()
+        done = await context.db.run_in_thread(
+            lambda: sweep.sweep(
+                context.db.engine, now=now, ids=context.ids, rules=context.rules, log_db=context.logs.engine
+            )
         )
         if done is not None:
             self._count(done)
         if done is None:
-            log.error("this machine's clock differs from the database's: nothing is swept", skew_s=door.skew / SECOND)
+            log.error(
+                "this machine's clock differs from the database's: nothing is swept",
+                skew_s=context.state.clock_skew / SECOND,
+            )
         elif done.slices or done.runs or done.bots or done.tasks or done.jobs or done.drains:
             for queue in done.woken:
-                door.hub.work_came(queue, BATCH)
-            door.hub.look_all()
+                context.hub.work_came(queue, BATCH)
+            context.hub.look_all()
         await self.wake_waiting()
         return done
 
     def _count(self, done: Swept) -> None:
-        metrics = self._door.metrics
+        metrics = self._context.metrics
         for end, late in done.late:
             metrics.gave_up(end, late / SECOND)
         for why, silent in done.lost:
@@ -140,46 +145,46 @@ class Service:
 
     async def wake_waiting(self) -> None:
         """Wake the bots that wait though there is work for them."""
-        hub = self._door.hub
+        hub = self._context.hub
         queues = hub.queues_waited_for()
         if queues:
-            for queue in await self._door.read(lambda tx: task_to_run.not_empty(tx, queues)):
+            for queue in await self._context.db.read(lambda tx: task_to_run.not_empty(tx, queues)):
                 hub.wake(queue, hub.waiting(queue))
 
     async def carry(self) -> None:
         """The consequences of decisions that were too wide for one transaction."""
-        door = self._door
-        if not await door.read(partial(chunked_work.pending, n=1)):
+        context = self._context
+        if not await context.db.read(partial(chunked_work.pending, n=1)):
             return
         gone: list[int] = []
         noted = sweep.Noted()
         woken = noted.queues
-        now = door.now()
-        await door.aside(
+        now = context.now()
+        await context.db.run_in_thread(
             lambda: sweep.carry_all(
-                door.db, now=now, ids=door.ids, rules=door.rules, gone=gone, woken=woken, noted=noted
+                context.db.engine, now=now, ids=context.ids, rules=context.rules, gone=gone, woken=woken, noted=noted
             )
         )
         if noted.no_resource:
-            door.metrics.no_resource(noted.no_resource)
+            context.metrics.no_resource(noted.no_resource)
         if gone:
-            await door.aside(lambda: sweep.drop_logs(door.db, door.log_db, gone))
+            await context.db.run_in_thread(lambda: sweep.drop_logs(context.db.engine, context.logs.engine, gone))
         for queue in woken:
-            door.hub.work_came(queue, BATCH)
-        door.hub.look_all()
+            context.hub.work_came(queue, BATCH)
+        context.hub.look_all()
 
     async def aggregate(self) -> None:
         """Count which dimensions the fleet has, for those who look for bots."""
-        door = self._door
-        if await door.read(task_queues.counted) != await door.read(task_queues.aggregated):
-            await door.write(task_queues.aggregate)
+        context = self._context
+        if await context.db.read(task_queues.counted) != await context.db.read(task_queues.aggregated):
+            await context.db.write(task_queues.aggregate)
 
     async def check_tallies(self) -> None:
         """A server of before does not say when it changes what was tallied: it may be at work, or was just now."""
-        door, now = self._door, self._door.now()
-        alone = await door.read(partial(servers.is_nobody_older, now=now, rules=door.rules))
+        context, now = self._context, self._context.now()
+        alone = await context.db.read(partial(servers.is_nobody_older, now=now, rules=context.rules))
         if not (alone and self._tallies_are_true):
-            opened = await door.aside(partial(tag_counts.check_tallies, door.db, now=now))
+            opened = await context.db.run_in_thread(partial(tag_counts.check_tallies, context.db.engine, now=now))
             if opened:
                 log.info("an older server has changed tasks that were counted; they are counted anew", spans=opened)
         self._tallies_are_true = alone
@@ -188,22 +193,22 @@ class Service:
 
     async def _keep_slot(self) -> None:
         """Returns when the slot is lost."""
-        door = self._door
+        context = self._context
         while True:
             try:
-                kept = await door.write(lambda tx: servers.stay_enrolled(tx, door.server, now=door.now()))
+                kept = await context.db.write(lambda tx: servers.stay_enrolled(tx, context.server, now=context.now()))
             except StoreError as error:
                 log.warning("cannot keep the slot", code=error.code)
             else:
                 if not kept:
-                    door.enrolled = False
-                    log.error("the slot of this server was given to another one; it ends", slot=door.server.slot)
+                    context.state.enrolled = False
+                    log.error("the slot of this server was given to another one; it ends", slot=context.server.slot)
                     return
             await asyncio.sleep(SLOT_S)
 
     async def skew(self) -> None:
-        skew = await self._door.measure_skew()
-        if abs(skew) > self._door.rules.max_skew:
+        skew = await self._context.measure_skew()
+        if abs(skew) > self._context.rules.max_skew:
             log.error("this machine's clock differs from the database's", skew_s=skew / SECOND)
 
     async def tail(self) -> int:
@@ -211,36 +216,36 @@ class Service:
 
         On SQLite there is no other server, and events have numbers already: only an open stream wants to hear of them.
         """
-        door = self._door
-        alone = door.db.dialect is Dialect.SQLITE
-        if alone and not door.hub.num_streams:
+        context = self._context
+        alone = context.db.engine.dialect is Dialect.SQLITE
+        if alone and not context.hub.num_streams:
             return 0
-        if not await door.read(outbox.is_numbered):
-            await door.write(lambda tx: outbox.number(tx, BATCH))
-        found = await door.read(partial(outbox.after, position=self._position, n=BATCH))
+        if not await context.db.read(outbox.is_numbered):
+            await context.db.write(lambda tx: outbox.number(tx, BATCH))
+        found = await context.db.read(partial(outbox.after, position=self._position, n=BATCH))
         if not found:
             return 0
         self._position = found[-1].position
         if not alone:
             await self._tell_of_others(found)
-        door.hub.grown("events")
+        context.hub.grown("events")
         return len(found)
 
     async def _tell_of_others(self, found: list[Event]) -> None:
         """Our own events are among them; tasks that a bot has taken meanwhile wake nobody."""
-        door = self._door
+        context = self._context
         ready = [event.subject for event in found if event.kind == outbox.TASK and event.state == "READY"]
-        queued = await door.read(lambda tx: task_to_run.queues_of(tx, ready)) if ready else {}
+        queued = await context.db.read(lambda tx: task_to_run.queues_of(tx, ready)) if ready else {}
         told = [(e.subject, e.seq, e.at, e.kind, e.state, e.body) for e in found]
-        door.hub.tell(Notes(queued, list(told)))
+        context.hub.tell(Notes(queued, list(told)))
 
     async def changes(self) -> None:
         """Bots that were put aside, let go on or told to end, here or through another server."""
-        door, since = self._door, self._changes_since - _OVERLAP
-        now = door.now()
-        found = set(await door.read(partial(bots.changed, since=since, n=BATCH)))
+        context, since = self._context, self._changes_since - _OVERLAP
+        now = context.now()
+        found = set(await context.db.read(partial(bot_event.changed, since=since, n=BATCH)))
         for bot_id, _ in found - self._known_changes:
-            door.hub.look(bot_id)
+            context.hub.look(bot_id)
         self._known_changes = found
         self._changes_since = now
 
@@ -252,24 +257,24 @@ class Service:
         Only a bot whose poll is held is known to be alive now. A time that has passed is never written: the bot
         may have been heard by another server since.
         """
-        door, now = self._door, self._door.now()
-        old = now - (0 if everyone else beat_every(door))
+        context, now = self._context, self._context.now()
+        old = now - (0 if everyone else beat_every(context))
         due = [
             seat
-            for seat in door.hub.seats.values()
+            for seat in context.hub.seats.values()
             if seat.future is not None and not seat.future.done() and seat.flushed_at <= old
         ]
         for start in range(0, len(due), BEATS_AT_ONCE):
             some = due[start : start + BEATS_AT_ONCE]
             beats = [(seat.bot_id, seat.session, now) for seat in some]
-            await door.write(partial(_beat, beats=beats))
+            await context.db.write(partial(_beat, beats=beats))
             for seat in some:
                 seat.flushed_at = now
         self._forget_silent(now)
         return len(due)
 
     def _forget_silent(self, now: Micros) -> None:
-        hub, silent = self._door.hub, now - 2 * self._door.rules.dead_after
+        hub, silent = self._context.hub, now - 2 * self._context.rules.dead_after
         gone = [seat.bot_id for seat in hub.seats.values() if seat.future is None and seat.seen_at < silent]
         for bot_id in gone:
             hub.forget(bot_id)
@@ -284,15 +289,15 @@ class Service:
             task.add_done_callback(self._tasks.discard)
 
     async def _learn(self, queue: int) -> None:
-        door = self._door
+        context = self._context
         try:
-            serving = await door.read(lambda tx: task_queues.bots_of_queue(tx, queue))
+            serving = await context.db.read(lambda tx: task_queues.bots_of_queue(tx, queue))
         except StoreError as error:
             log.warning("cannot see who serves a queue", code=error.code)
             self._learning.pop(queue)
             return
-        door.hub.learn(queue, serving)
-        door.hub.wake(queue, self._learning.pop(queue))
+        context.hub.learn(queue, serving)
+        context.hub.wake(queue, self._learning.pop(queue))
 
 
 def _beat(tx: Tx, beats: list[tuple[str, int, Micros]]) -> None:

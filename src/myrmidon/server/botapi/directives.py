@@ -15,6 +15,7 @@ from myrmidon.server.fleet import rollout
 from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import bot_event
 
 TELL_SOON: Micros = 10 * SECOND
 TELL_AGAIN: Micros = 600 * SECOND
@@ -23,7 +24,7 @@ _LONGER = 6
 TOLD = {"update": "request_update", "restart": "request_restart"}
 
 
-def order_for(door: ServerContext, seat: Seat) -> str | None:
+def order_for(context: ServerContext, seat: Seat) -> str | None:
     """What the bot is told to do besides its work. Of the same update or restart it is told less and less often.
 
     A bot that cannot update goes on with the version it has: better an old soldier than none. It carries orders out
@@ -31,14 +32,14 @@ def order_for(door: ServerContext, seat: Seat) -> str | None:
     """
     if seat.order is not None:
         return seat.order
-    wanted, config = rollout.wanted_by(door, seat.bot_id), door.fleet.config_of(seat.bot_id)
+    wanted, config = rollout.wanted_by(context, seat.bot_id), context.state.config.config_of(seat.bot_id)
     if wanted and seat.version and seat.version != wanted:
         order, what = "update", wanted
     elif seat.config is not None and seat.config != config:
         order, what = "restart", config
     else:
         return None
-    now = door.now()
+    now = context.now()
     times = seat.times_told if what == seat.told else 0
     if times and now - seat.told_at < min(TELL_SOON * _LONGER ** (times - 1), TELL_AGAIN):
         return None
@@ -47,13 +48,13 @@ def order_for(door: ServerContext, seat: Seat) -> str | None:
 
 
 async def note_order(
-    door: ServerContext, seat: Seat, tasks: Sequence[Claimed], order: str | None, *, knows_end: bool
+    context: ServerContext, seat: Seat, tasks: Sequence[Claimed], order: str | None, *, knows_end: bool
 ) -> tuple[list[Claimed], str | None]:
     """Write down what a bot is told to do; the tasks and the order that it gets.
 
     A bot of before, which knows no tasks that end it, gets an order instead of such a task, and the task is done.
     """
-    bot_id, now = seat.bot_id, door.now()
+    bot_id, now = seat.bot_id, context.now()
     ends = [one for one in tasks if is_terminate(one)]
     kind = "bot_terminate" if ends else TOLD.get(order or "")
     old = [] if knows_end else ends
@@ -61,13 +62,15 @@ async def note_order(
     def note(tx: Tx) -> None:
         if old:
             done = [Finish(task_id=one.task_id, run=one.run, token=one.token, exit_code=0) for one in old]
-            reporting.report(tx, bot_id, done, session=seat.session, now=now, ids=door.ids, rules=door.rules)
+            reporting.report(tx, bot_id, done, session=seat.session, now=now, ids=context.ids, rules=context.rules)
             bots.set_ending(tx, bot_id, seat.session)
         bot = bots.read(tx, bot_id)
         if bot is not None and kind is not None:
-            bots.insert_event(tx, bot, door.ids.next(now), at=now, kind=kind, message=ends[0].work.name if ends else "")
+            bot_event.insert(
+                tx, bot, context.ids.next(now), at=now, kind=kind, message=ends[0].work.name if ends else ""
+            )
 
-    await door.write(note)
+    await context.db.write(note)
     if not old:
         return list(tasks), order
     seat.order = "terminate"

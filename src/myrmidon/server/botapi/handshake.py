@@ -28,7 +28,7 @@ from myrmidon.server.fleet import config_sync, rollout
 from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import task_queues, task_to_run
+from myrmidon.store.tables import bot_event, task_queues, task_to_run
 
 VERSION = installed("myrmidon")
 LOOK_AGAIN: Micros = 600 * SECOND
@@ -71,7 +71,7 @@ async def handshake(context: ServerContext, call: Call) -> Welcomed:
 
 def _check_gone(tx: Tx, known: Bot, context: ServerContext, now: Micros) -> None:
     """Who brings new bots in, and nothing else, does not get the credential of one that lives."""
-    if not known.alive or known.heartbeat + context.rules.dead_after <= now or bots.is_leaving(tx, known.id):
+    if not known.alive or known.heartbeat + context.rules.dead_after <= now or bot_event.is_leaving(tx, known.id):
         return
     raise Forbidden(
         f"The bot {known.id} is alive, and a bootstrap token brings in new bots only: wait until it has ended or been"

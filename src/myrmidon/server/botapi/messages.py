@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from myrmidon.model.ids import Micros, show_run, show_task, try_parse_id
-from myrmidon.model.task_request import Cache, FilesRef, Properties, is_order, properties_from_json
+from myrmidon.model.task_request import Cache, FilesRef, Properties, is_terminate_task, properties_from_json
 from myrmidon.model.task_result import Fault, Finish, GiveBack, PerformanceStats, Report, Start
 from myrmidon.model.validation import LARGEST
 from myrmidon.model.value import OutputValue
@@ -338,7 +338,7 @@ def taken(replies: Sequence[Reply]) -> list[Taken]:
 
 def is_terminate(claimed: Claimed) -> bool:
     """Neither a command nor a function: the order to end, which goes through the queues like a task."""
-    return is_order(claimed.work.func_name, claimed.work.properties)
+    return is_terminate_task(claimed.work.func_name, claimed.work.properties)
 
 
 def assigned(

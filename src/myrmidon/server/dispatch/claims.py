@@ -29,7 +29,7 @@ _MOST_DEPTH = 1024
 
 
 def claim_under(
-    tx: Tx, door: ServerContext, bot_id: str, session: int, nonce: int, n: int, now: Micros
+    tx: Tx, context: ServerContext, bot_id: str, session: int, nonce: int, n: int, now: Micros
 ) -> list[Claimed]:
     """Claim under a poll's nonce, which the poll may do several times: it is held until there is something.
 
@@ -38,8 +38,8 @@ def claim_under(
     """
     bot = bots.read(tx, bot_id)
     last = bot.nonce if bot is not None else 0
-    poll = Poll(bot_id=bot_id, session=session, nonce=nonce << TRY_BITS, n=n, token_key=door.keys.run_token)
-    claim = partial(claiming.claim, tx, now=now, ids=door.ids, rules=door.rules)
+    poll = Poll(bot_id=bot_id, session=session, nonce=nonce << TRY_BITS, n=n, token_key=context.keys.run_token)
+    claim = partial(claiming.claim, tx, now=now, ids=context.ids, rules=context.rules)
     if last >> TRY_BITS != nonce or bot is None or bot.session != session:
         return claim(poll)
     found = claim(structs.replace(poll, nonce=last))
@@ -48,16 +48,16 @@ def claim_under(
     return claim(structs.replace(poll, nonce=last + 1))
 
 
-def measure(door: ServerContext, ask: Exchange, replies: Sequence[Reply], tasks: Sequence[Claimed]) -> None:
+def measure(context: ServerContext, ask: Exchange, replies: Sequence[Reply], tasks: Sequence[Claimed]) -> None:
     """Tell the metrics of runs that have ended and runs that begin."""
-    now = door.now()
-    door.hub.floods.worked(len(ask.reports) + len(tasks), now)
+    now = context.now()
+    context.hub.floods.worked(len(ask.reports) + len(tasks), now)
     for said, reply in zip(ask.reports, replies, strict=False):
         if isinstance(said, SaysFinish) and reply.outcome is Outcome.ACCEPTED:
-            door.metrics.ended(_end_of(said), said.duration)
+            context.metrics.ended(_end_of(said), said.duration)
     for one in tasks:
         if one.run == 1:
-            door.metrics.claimed(max(0, now - created_ms(one.task_id) * 1000) / SECOND)
+            context.metrics.claimed(max(0, now - created_ms(one.task_id) * 1000) / SECOND)
 
 
 def _end_of(said: SaysFinish) -> str:

@@ -12,7 +12,8 @@ from typing import TypeVar
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.server.botapi.messages import Exchange
-from myrmidon.server.context import ServerContext, in_time
+from myrmidon.server.context import ServerContext
+from myrmidon.server.database import with_db_timeout
 from myrmidon.server.dispatch.claims import claim_size, claim_under, measure
 from myrmidon.server.waiting.connected_bot import Notes, Seat
 from myrmidon.store.engine.db import Tx
@@ -23,22 +24,22 @@ MOST_PLACED = 8
 """For how many waiting bots one submit claims; the others are woken and claim for themselves."""
 
 
-async def place(door: ServerContext, fn: Callable[[Tx], T]) -> T:
-    """As ``door.write``, for a submit: its tasks go to bots that wait for them, inside the same transaction.
+async def place(context: ServerContext, fn: Callable[[Tx], T]) -> T:
+    """As ``context.db.write``, for a submit: its tasks go to bots that wait for them, inside the same transaction.
 
     The bots' held polls are answered as soon as the commit is on disk: one commit lies between the submit and
     the start. What goes wrong for a bot harms the submit in no way: the bot looks for itself then.
     """
-    placing = Placing(door)
+    placing = Placing(context)
 
     def run(tx: Tx) -> T:
         result = fn(tx)
         placing.place(tx)
         return result
 
-    writing = door.begin_write(run)
+    writing = context.db.begin_write(run)
     writing.add_done_callback(placing.done)
-    return (await in_time(asyncio.shield(writing)))[0]
+    return (await with_db_timeout(asyncio.shield(writing)))[0]
 
 
 _NOTHING_SAID = Exchange(session=0)
@@ -47,8 +48,8 @@ _NOTHING_SAID = Exchange(session=0)
 class Placing:
     """The bots that one submit has reserved, and what it claimed for them."""
 
-    def __init__(self, door: ServerContext) -> None:
-        self._door = door
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
         self._reserved: dict[Seat, None] = {}
         self._claimed: dict[Seat, list[Claimed]] = {}
 
@@ -59,7 +60,7 @@ class Placing:
             seats = [seat for seat in self._reserved if queue in seat.line.queues and seat not in self._claimed]
             more = min(count - len(seats), MOST_PLACED - len(self._reserved))
             if more > 0:
-                seats += self._door.hub.reserve(queue, more)
+                seats += self._context.hub.reserve(queue, more)
                 self._reserved.update(dict.fromkeys(seats))
             seats.sort(key=lambda seat: seat.bot_id)
             left = count
@@ -70,12 +71,12 @@ class Placing:
                 self._claim(tx, seat, 1)  # the commit in doubt may have claimed for it: the same nonce finds out
 
     def _claim(self, tx: Tx, seat: Seat, share: int) -> int:
-        door, (nonce, n) = self._door, seat.claim
+        context, (nonce, n) = self._context, seat.claim
         if share < 1:
             return 0
         n = min(n, share, claim_size(seat))
         try:
-            tasks = claim_under(tx, door, seat.bot_id, seat.session, nonce, n, door.now())
+            tasks = claim_under(tx, context, seat.bot_id, seat.session, nonce, n, context.now())
         except (NotFound, WrongState):
             return 0  # its session has ended meanwhile: the bot will hear of it when it looks for itself
         self._claimed[seat] = tasks
@@ -86,18 +87,18 @@ class Placing:
 
     def done(self, writing: asyncio.Future[tuple[T, Notes]]) -> None:
         """On the event loop, after the commit or after it has failed."""
-        hub = self._door.hub
+        hub = self._context.hub
         good = not writing.cancelled() and writing.exception() is None
         notes = writing.result()[1] if good else Notes()
         notes.queued = {queue: n for queue, n in notes.queued.items() if n > 0}
         for seat in self._reserved:
             tasks = self._claimed.get(seat) if good else None
             if tasks:
-                seat.flushed_at = self._door.now()
+                seat.flushed_at = self._context.now()
                 seat.nonce = max(seat.nonce, seat.claim[0])
-                measure(self._door, _NOTHING_SAID, [], tasks)
+                measure(self._context, _NOTHING_SAID, [], tasks)
                 more = hub.may_have_work(seat) or not seat.line.queues.isdisjoint(notes.queued)
                 hub.hand_over(seat, (tasks, more or hub.num_unfinished > 0))
             else:
                 hub.settle(seat)
-        self._door.tell(notes)
+        self._context.db.publish(notes)

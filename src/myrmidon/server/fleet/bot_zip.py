@@ -85,15 +85,15 @@ def build_zip(contents: Mapping[str, bytes]) -> BotZip:
     return BotZip(digest_of(contents), buffer.getvalue())
 
 
-def public_url(door: ServerContext) -> str:
+def public_url(context: ServerContext) -> str:
     """Where bots find this installation: the setting, or the address of this very server."""
-    settings = door.settings
+    settings = context.settings
     if settings.public_url:
         return settings.public_url.rstrip("/")
     scheme = "https" if settings.tls_certificate else "http"
-    host = "127.0.0.1" if door.server.address in ("0.0.0.0", "::") else door.server.address  # noqa: S104 - compared
+    host = "127.0.0.1" if context.server.address in ("0.0.0.0", "::") else context.server.address  # noqa: S104 - compared
     shown = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{shown}:{door.server.port}"
+    return f"{scheme}://{shown}:{context.server.port}"
 
 
 def bootstrap_script(

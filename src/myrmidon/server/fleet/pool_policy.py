@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from myrmidon.model.errors import Forbidden, InvalidRequest, Problem
+from myrmidon.server.calls import Identity, Role
 from myrmidon.server.config.pools import CHANCES, PoolRules, Template, hides
-from myrmidon.server.context import ServerContext, Identity, Role
+from myrmidon.server.context import ServerContext
 
 RESERVED_PRIORITY = 20
 """Priorities below this overtake everybody's work: for administrators, and those whom a pool trusts with it."""
@@ -21,7 +22,7 @@ _NO_POOL = PoolRules(name="")
 
 
 def ruled(
-    door: ServerContext,
+    context: ServerContext,
     who: Identity,
     raw: Any,
     *,
@@ -33,9 +34,9 @@ def ruled(
 
     ``clamp`` raises a priority that the caller has no right to, and says so; without it that is Forbidden.
     """
-    pools = door.fleet.pools
+    pools = context.state.config.pools
     pool = pool_of(raw)
-    group = group or who.group or door.settings.default_group
+    group = group or who.group or context.settings.default_group
     rules = pools.pools.get(pool) if pool is not None else _NO_POOL
     if rules is None:
         if pools.closed and who.role is not Role.ADMIN:
@@ -46,7 +47,7 @@ def ruled(
     raw, notes = _with_priority(rules, who, raw, group=group, clamp=clamp)
     if not rules.name:
         return raw, notes
-    word, chosen = choose_template(rules, template, chance=door.draw(CHANCES))
+    word, chosen = choose_template(rules, template, chance=context.random_int(CHANCES))
     told = [f"swarming.pool.template:{word}", f"swarming.pool.version:{pools.version}"]
     return _with_rules(rules, raw, chosen, told), notes
 

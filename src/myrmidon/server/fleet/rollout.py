@@ -41,23 +41,23 @@ def bucket(bot_id: str) -> int:
     return int.from_bytes(sha256(bot_id.encode()).digest()[:4], "big") % 100
 
 
-def wanted_by(door: ServerContext, bot_id: str) -> str:
+def wanted_by(context: ServerContext, bot_id: str) -> str:
     """The digest of the zip that this bot shall run."""
-    hub = door.hub
+    hub = context.hub
     return hub.canary if hub.canary and bucket(bot_id) < hub.canary_share else hub.wanted
 
 
-async def offer_zip(door: ServerContext) -> str:
+async def offer_zip(context: ServerContext) -> str:
     """Bring this server's zip to the database; the digest that all bots shall have is wanted from now on."""
-    files = door.fleet.files
-    zipped = await door.aside(lambda: build_zip(bot_files(public_url(door), files)))
-    now, who = door.now(), door.fleet.who or _ourselves()
+    files = context.state.config.files
+    zipped = await context.db.run_in_thread(lambda: build_zip(bot_files(public_url(context), files)))
+    now, who = context.now(), context.state.config.who or _ourselves()
     offer = partial(
-        release.offer, digest=zipped.digest, content=zipped.content, server=door.server.id, who=who[:256], now=now
+        release.offer, digest=zipped.digest, content=zipped.content, server=context.server.id, who=who[:256], now=now
     )
-    await door.write(offer)
-    door.memory.offers, door.memory.offered_at = zipped.digest, now
-    return await settle(door)
+    await context.db.write(offer)
+    context.state.offered_release, context.state.offered_at = zipped.digest, now
+    return await settle(context)
 
 
 def _ourselves() -> str:
@@ -67,93 +67,93 @@ def _ourselves() -> str:
         return socket.gethostname()
 
 
-async def wanted_zip(door: ServerContext) -> str:
+async def wanted_zip(context: ServerContext) -> str:
     """The digest that all bots shall have, also in the first moments of a server."""
-    return door.hub.wanted or await offer_zip(door)
+    return context.hub.wanted or await offer_zip(context)
 
 
-async def settle(door: ServerContext) -> str:
+async def settle(context: ServerContext) -> str:
     """See which zip is for whom, and have that decided where it is not; the digest of the one for all bots."""
-    now = door.now()
-    since = now - seconds(door.settings.release_grace_s)
-    careful = 0 < door.settings.canary_percent < 100
+    now = context.now()
+    since = now - seconds(context.settings.release_grace_s)
+    careful = 0 < context.settings.canary_percent < 100
     # A server of an older version tells bots of the active release only: beside it a few bots would go to and fro.
-    wait = careful and not await door.read(partial(servers.is_nobody_older, now=now, rules=door.rules))
-    choice = await door.read(partial(release.look, since=since, careful=careful, wait=wait))
+    wait = careful and not await context.db.read(partial(servers.is_nobody_older, now=now, rules=context.rules))
+    choice = await context.db.read(partial(release.look, since=since, careful=careful, wait=wait))
     if choice is None:
-        choice = await door.write(partial(release.choose, now=now, since=since, careful=careful, wait=wait))
-    share = await _share(door, choice) if choice.canary else 0
-    hub = door.hub
+        choice = await context.db.write(partial(release.choose, now=now, since=since, careful=careful, wait=wait))
+    share = await _share(context, choice) if choice.canary else 0
+    hub = context.hub
     if (hub.wanted, hub.canary) != (choice.active, choice.canary):
         log.info("releases", active=choice.active[:12], canary=choice.canary[:12], share=share)
     hub.wanted, hub.canary, hub.canary_share = choice.active, choice.canary, share
     return hub.wanted
 
 
-async def _share(door: ServerContext, choice: Choice) -> int:
+async def _share(context: ServerContext, choice: Choice) -> int:
     """How many of a hundred bots try the new release; enough that at least one living bot does."""
-    living = await door.read(release.living_bots)
+    living = await context.db.read(release.living_bots)
     if not living:
-        door.hub.proven = choice.canary  # nobody is there to try it
-    return share_of(living, door.settings.canary_percent)
+        context.hub.proven = choice.canary  # nobody is there to try it
+    return share_of(living, context.settings.canary_percent)
 
 
 def share_of(living: Collection[str], percent: int) -> int:
     return max(percent, min((bucket(bot_id) + 1 for bot_id in living), default=percent))
 
 
-async def refresh(door: ServerContext) -> bool:
+async def refresh(context: ServerContext) -> bool:
     """What a server does about releases every few seconds; True when another zip is wanted now."""
-    before, now, hub = (door.hub.wanted, door.hub.canary), door.now(), door.hub
-    if door.memory.offers and now - door.memory.offered_at >= RENEW:
-        await door.write(partial(_renew, door=door, now=now))
-        door.memory.offered_at = now
+    before, now, hub = (context.hub.wanted, context.hub.canary), context.now(), context.hub
+    if context.state.offered_release and now - context.state.offered_at >= RENEW:
+        await context.db.write(partial(_renew, context=context, now=now))
+        context.state.offered_at = now
     if hub.proven and hub.proven == hub.canary:
-        if await door.write(partial(release.promote, digest=hub.proven, now=now)):
+        if await context.db.write(partial(release.promote, digest=hub.proven, now=now)):
             log.info("a release has shown that it is good; it goes to all bots", release=hub.proven)
         hub.proven = ""
-    await settle(door)
+    await settle(context)
     return before != (hub.wanted, hub.canary)
 
 
-def _renew(tx: Tx, door: ServerContext, now: Micros) -> None:
-    release.back(tx, door.memory.offers, server=door.server.id, now=now)
-    release.forget_backers(tx, now - 10 * seconds(door.settings.release_grace_s))
+def _renew(tx: Tx, context: ServerContext, now: Micros) -> None:
+    release.back(tx, context.state.offered_release, server=context.server.id, now=now)
+    release.forget_backers(tx, now - 10 * seconds(context.settings.release_grace_s))
 
 
-def has_done(door: ServerContext, seat: Seat, *, finished: bool) -> None:
+def has_done(context: ServerContext, seat: Seat, *, finished: bool) -> None:
     """A bot speaks; if it runs a release that is on trial, that may show that the release is good.
 
     A result counts only from a process that was given work: one that has just started may tell of its predecessor's.
     """
-    hub = door.hub
+    hub = context.hub
     if seat.version != hub.canary or hub.proven == hub.canary:
         return
-    if (finished and seat.nonce) or door.now() - seat.met_at >= seconds(door.settings.canary_s):
+    if (finished and seat.nonce) or context.now() - seat.met_at >= seconds(context.settings.canary_s):
         hub.proven = hub.canary
 
 
 # ---------------------------------------------------------------- taking back
 
 
-async def note_failure(door: ServerContext, bot_id: str, digest: str) -> None:
+async def note_failure(context: ServerContext, bot_id: str, digest: str) -> None:
     """A bot says that a zip was not fine; from a certain number of bots on, the release is taken back."""
-    hub = door.hub
+    hub = context.hub
     if len(digest) != DIGEST_CHARS or (digest == hub.canary and bucket(bot_id) >= hub.canary_share):
         return  # no zip at all, or one that this bot was never told to run
-    now = door.now()
-    failed = await door.write(partial(_note_failure, digest=digest, bot_id=bot_id, now=now))
+    now = context.now()
+    failed = await context.db.write(partial(_note_failure, digest=digest, bot_id=bot_id, now=now))
     if failed is None:
         return
-    door.metrics.release_failed()
+    context.metrics.release_failed()
     log.warning("a bot could not live with a release", bot=bot_id, release=digest, failures=failed)
     try:
-        known = await door.write(partial(_judge, digest=digest, now=now))
+        known = await context.db.write(partial(_judge, digest=digest, now=now))
     except WrongState as error:
         log.warning("the only release there is fails", release=digest, error=error.message)
         return
     if known is not None:
-        await _taken_back(door, known)
+        await _taken_back(context, known)
 
 
 def _note_failure(tx: Tx, digest: str, bot_id: str, now: Micros) -> int | None:
@@ -179,16 +179,16 @@ def too_many(failures: int, living: int) -> bool:
     return failures >= living or (failures >= 2 and failures * _SHARE_OF_ALL >= living)
 
 
-async def revert(door: ServerContext, digest: str, *, who: str, why: str) -> Known:
+async def revert(context: ServerContext, digest: str, *, who: str, why: str) -> Known:
     """Take a release back by hand. Saying it again is the same as saying it once."""
-    known = await door.write(partial(release.revert, digest=digest, who=who, why=why, now=door.now()))
+    known = await context.db.write(partial(release.revert, digest=digest, who=who, why=why, now=context.now()))
     if known is None:
         raise NotFound("release", digest[:DIGEST_CHARS])
-    await _taken_back(door, known)
+    await _taken_back(context, known)
     return known
 
 
-async def _taken_back(door: ServerContext, known: Known) -> None:
-    door.metrics.release_reverted()
-    await settle(door)
-    log.error("a release was taken back", release=known.digest, who=known.who, why=known.why, active=door.hub.wanted)
+async def _taken_back(context: ServerContext, known: Known) -> None:
+    context.metrics.release_reverted()
+    await settle(context)
+    log.error("a release was taken back", release=known.digest, who=known.who, why=known.why, active=context.hub.wanted)

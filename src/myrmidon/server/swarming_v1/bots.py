@@ -12,7 +12,8 @@ from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.model.task_result import TaskRun
 from myrmidon.server.api.bot_history import counted_dimensions
-from myrmidon.server.context import Call, ServerContext
+from myrmidon.server.calls import Call
+from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1 import render as show
 from myrmidon.server.swarming_v1.encoding import (
@@ -33,11 +34,11 @@ from myrmidon.server.usecases.bots import terminate_bot as order_end
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import task_request, task_result
-from myrmidon.store.tables.bot import EventLine
-from myrmidon.store.views import bot_history, bot_search, listings, run_details
+from myrmidon.store.tables import bot_event, server_version, task_request, task_result
+from myrmidon.store.tables.bot_event import BotEventRow
+from myrmidon.store.views import bot_history, listings, run_details
 from myrmidon.store.views.bot_history import Place, Told
-from myrmidon.store.views.bot_search import BotSearch
+from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.run_details import BotRun
 from myrmidon.store.views.task_search import DEDUPED, EVER
 
@@ -80,20 +81,20 @@ def _search(query: BotsQuery) -> BotSearch:
     )
 
 
-async def list_bots(door: ServerContext, call: Call) -> v1.BotList:
+async def list_bots(context: ServerContext, call: Call) -> v1.BotList:
     query: BotsQuery = call.query
-    n, wanted, scope = checked_limit(query.limit), _search(query), await door.scope(call)
-    after = read_cursor(door.keys.cursor, "v1 bots", query.cursor) if query.cursor else ""
+    n, wanted, scope = checked_limit(query.limit), _search(query), await context.groups.scope_of(call)
+    after = read_cursor(context.keys.cursor, "v1 bots", query.cursor) if query.cursor else ""
 
     def look(tx: Tx) -> tuple[list[str], list[v1.BotInfo]]:
-        ids = bot_search.bots(tx, wanted, after=after, n=n)
+        ids = listings.search_bots(tx, wanted, after=after, n=n)
         work = _work(tx, ids, scope)
-        return ids, [show_bot(door, bot, work.get(bot.id)) for bot in bots.read_many(tx, ids)]
+        return ids, [show_bot(context, bot, work.get(bot.id)) for bot in bots.read_many(tx, ids)]
 
-    ids, found = await door.read(look)  # one that was deleted meanwhile does not end the list
-    more = show_cursor(door.keys.cursor, "v1 bots", ids[-1]) if len(ids) == n else None
-    death = number(door.settings.dead_after_s)
-    return v1.BotList(items=found, now=moment(door.now()), death_timeout=death, cursor=more)
+    ids, found = await context.db.read(look)  # one that was deleted meanwhile does not end the list
+    more = show_cursor(context.keys.cursor, "v1 bots", ids[-1]) if len(ids) == n else None
+    death = number(context.settings.dead_after_s)
+    return v1.BotList(items=found, now=moment(context.now()), death_timeout=death, cursor=more)
 
 
 def _work(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, tuple[str, str]]:
@@ -106,8 +107,8 @@ def _work(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, tuple[str,
     }
 
 
-def show_bot(door: ServerContext, bot: Bot, work: tuple[str, str] | None) -> v1.BotInfo:
-    seat = door.hub.seats.get(bot.id)
+def show_bot(context: ServerContext, bot: Bot, work: tuple[str, str] | None) -> v1.BotInfo:
+    seat = context.hub.seats.get(bot.id)
     return v1.BotInfo(
         authenticated_as=user_identity(bot.authenticated) if bot.authenticated else f"bot:{bot.id}",
         bot_id=bot.id,
@@ -134,22 +135,22 @@ def _state(text: str | None, quarantined: str | None) -> str:
     return json.encode(said, order="sorted").decode()
 
 
-async def count_bots(door: ServerContext, call: Call) -> v1.BotsCount:
+async def count_bots(context: ServerContext, call: Call) -> v1.BotsCount:
     wanted = _search(call.query)
-    found = await door.read(lambda tx: bot_search.count_bots(tx, wanted))
+    found = await context.db.read(lambda tx: listings.count_bots(tx, wanted))
     return v1.BotsCount(
         busy=number(found.busy),
         count=number(found.count),
         dead=number(found.dead),
         maintenance=number(found.maintenance),
-        now=moment(door.now()),
+        now=moment(context.now()),
         quarantined=number(found.quarantined),
     )
 
 
-async def bots_dimensions(door: ServerContext, call: Call) -> v1.BotsDimensions:
+async def bots_dimensions(context: ServerContext, call: Call) -> v1.BotsDimensions:
     """Every value of every dimension that some bot has."""
-    found, at = await counted_dimensions(door, call.query.pool)
+    found, at = await counted_dimensions(context, call.query.pool)
     lists = {key: list(values) for key, values in found.items()}
     return v1.BotsDimensions(bots_dimensions=show.string_lists(lists), ts=moment(at))
 
@@ -157,23 +158,23 @@ async def bots_dimensions(door: ServerContext, call: Call) -> v1.BotsDimensions:
 # ---------------------------------------------------------------- one bot
 
 
-async def get_bot(door: ServerContext, call: Call) -> v1.BotInfo:
+async def get_bot(context: ServerContext, call: Call) -> v1.BotInfo:
     """A bot; one that was deleted as it last was."""
-    bot_id, scope = call.params["bot_id"], await door.scope(call)
+    bot_id, scope = call.params["bot_id"], await context.groups.scope_of(call)
 
     def look(tx: Tx) -> v1.BotInfo:
         bot = bots.read(tx, bot_id)
         if bot is not None:
-            return show_bot(door, bot, _work(tx, [bot_id], scope).get(bot_id))
-        last = bots.events_in_full(tx, bot_id, low=0, high=EVER, n=1)
+            return show_bot(context, bot, _work(tx, [bot_id], scope).get(bot_id))
+        last = bot_event.read_full(tx, bot_id, low=0, high=EVER, n=1)
         if not last:
             raise NotFound("bot", bot_id[:100])
         return _as_it_was(bot_id, last[0])
 
-    return await door.read(look)
+    return await context.db.read(look)
 
 
-def _as_it_was(bot_id: str, event: EventLine) -> v1.BotInfo:
+def _as_it_was(bot_id: str, event: BotEventRow) -> v1.BotInfo:
     return v1.BotInfo(
         authenticated_as=user_identity(event.authenticated) if event.authenticated else f"bot:{bot_id}",
         bot_id=bot_id,
@@ -200,18 +201,18 @@ class EventsQuery(Struct, frozen=True, kw_only=True):
     start: float | None = None
 
 
-async def bot_events(door: ServerContext, call: Call) -> v1.BotEvents:
+async def bot_events(context: ServerContext, call: Call) -> v1.BotEvents:
     """What happened to a bot, newest first; also after it was deleted, until the retention ends."""
     query, bot_id = call.query, call.params["bot_id"]
-    n, scope, kind = checked_limit(query.limit), await door.scope(call), f"v1 events {bot_id}"
+    n, scope, kind = checked_limit(query.limit), await context.groups.scope_of(call), f"v1 events {bot_id}"
     since, end = at_seconds(query.start, "start") or 0, at_seconds(query.end, "end")
-    place = Place(end - 1 if end is not None else door.now())
+    place = Place(end - 1 if end is not None else context.now())
     if query.cursor:
-        place = Place(*map(int, read_cursor(door.keys.cursor, kind, query.cursor).split()))
-    found, more = await door.read(lambda tx: bot_history.page(tx, bot_id, place, n=n, since=since))
+        place = Place(*map(int, read_cursor(context.keys.cursor, kind, query.cursor).split()))
+    found, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, place, n=n, since=since))
     mine = [_event(bot_id, one) for one in found if one.task_id is None or scope in (None, one.resource_group_id)]
-    cursor = show_cursor(door.keys.cursor, kind, f"{more.until} {more.seen}") if more else None
-    return v1.BotEvents(items=mine, now=moment(door.now()), cursor=cursor)
+    cursor = show_cursor(context.keys.cursor, kind, f"{more.until} {more.seen}") if more else None
+    return v1.BotEvents(items=mine, now=moment(context.now()), cursor=cursor)
 
 
 def _event(bot_id: str, event: Told) -> v1.BotEvent:
@@ -243,15 +244,15 @@ class BotTasksQuery(Struct, frozen=True, kw_only=True):
 _NEVER_ON_A_BOT = ("PENDING", "PENDING_RUNNING", "DEDUPED")
 
 
-async def bot_tasks(door: ServerContext, call: Call) -> v1.BotTasks:
+async def bot_tasks(context: ServerContext, call: Call) -> v1.BotTasks:
     """What a bot has run; by the time of creation of the tasks, or by another one where those are few enough."""
     query: BotTasksQuery = call.query
     n, (low, high) = checked_limit(query.limit), id_range(query.start, query.end)
-    bot_id, scope = call.params["bot_id"], await door.scope(call)
+    bot_id, scope = call.params["bot_id"], await context.groups.scope_of(call)
     sort = chosen(query.sort, SORTS, "sort", "CREATED_TS")
     states = _run_states(query)
     kind = f"v1 runs {bot_id} {sort}"
-    place = read_cursor(door.keys.cursor, kind, query.cursor) if query.cursor else ""
+    place = read_cursor(context.keys.cursor, kind, query.cursor) if query.cursor else ""
 
     def look(tx: Tx) -> tuple[list[v1.TaskResult], str]:
         if sort == "CREATED_TS":
@@ -266,9 +267,9 @@ async def bot_tasks(door: ServerContext, call: Call) -> v1.BotTasks:
         mine = [one for one in mine if not states or one.run.state in states]
         return _shown(tx, mine, stats=query.include_performance_stats), more
 
-    found, more = await door.read(look)
-    cursor = show_cursor(door.keys.cursor, kind, more) if more else None
-    return v1.BotTasks(items=found, now=moment(door.now()), cursor=cursor)
+    found, more = await context.db.read(look)
+    cursor = show_cursor(context.keys.cursor, kind, more) if more else None
+    return v1.BotTasks(items=found, now=moment(context.now()), cursor=cursor)
 
 
 def _run_states(query: BotTasksQuery) -> list[str]:
@@ -322,7 +323,7 @@ def _shown(tx: Tx, found: Sequence[BotRun], *, stats: bool) -> list[v1.TaskResul
         bots=run_details.bots_of_runs(tx, ids),
         stats=run_details.stats(tx, ids) if stats else {},
         children={},
-        versions=run_details.versions(tx),
+        versions=server_version.read(tx),
     )
     return [show.show_run_result(facts, one.run, one.name, one.created_at) for one in found]
 
@@ -330,9 +331,9 @@ def _shown(tx: Tx, found: Sequence[BotRun], *, stats: bool) -> list[v1.TaskResul
 # ---------------------------------------------------------------- verbs
 
 
-async def delete_bot(door: ServerContext, call: Call) -> v1.DeletedResponse:
+async def delete_bot(context: ServerContext, call: Call) -> v1.DeletedResponse:
     """Forget a bot; its history stays. Saying it again is the same as saying it once."""
-    await forget_bot(door, call.params["bot_id"])
+    await forget_bot(context, call.params["bot_id"])
     return v1.DeletedResponse(deleted=True)
 
 
@@ -340,8 +341,8 @@ class TerminateBody(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-async def terminate_bot(door: ServerContext, call: Call) -> v1.TerminateResponse:
+async def terminate_bot(context: ServerContext, call: Call) -> v1.TerminateResponse:
     """Let a bot finish what it has and then end; the id of the task that tells it so."""
     body: Any = call.body
-    task_id = await order_end(door, call.params["bot_id"], body.reason or "", who=call.who.name)
+    task_id = await order_end(context, call.params["bot_id"], body.reason or "", who=call.who.name)
     return v1.TerminateResponse(task_id=task_id)

@@ -13,7 +13,13 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 import msgspec
 from msgspec import Struct
 
-from myrmidon.server.context import ANYONE, Call, ServerContext, Route, Style
+from myrmidon.server.calls import (
+    ANYONE,
+    Call,
+    Route,
+    Style,
+)
+from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import SORTS, STATE_FILTERS, THREE_STATES
 from myrmidon.server.swarming_v1.methods import METHODS, ROOTS, SERVICE, Method
@@ -171,22 +177,22 @@ def _schema(hint: Any, seen: list[Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- routes
 
 
-def _root(door: ServerContext, call: Call) -> str:
+def _root(context: ServerContext, call: Call) -> str:
     """Where the caller finds this server: the public address, or the one that it has called."""
-    known = door.settings.public_url.rstrip("/")
+    known = context.settings.public_url.rstrip("/")
     if not known:
-        scheme = "https" if door.settings.tls_certificate else "http"
+        scheme = "https" if context.settings.tls_certificate else "http"
         known = f"{scheme}://{call.headers.get('host', '')}"
     return f"{known}{ROOTS[Style.V1]}"
 
 
-async def show_document(door: ServerContext, call: Call) -> bytes:
-    return msgspec.json.encode(document(_root(door, call)))
+async def show_document(context: ServerContext, call: Call) -> bytes:
+    return msgspec.json.encode(document(_root(context, call)))
 
 
-async def show_directory(door: ServerContext, call: Call) -> bytes:
+async def show_directory(context: ServerContext, call: Call) -> bytes:
     """The APIs that are described here: one."""
-    root = _root(door, call)
+    root = _root(context, call)
     item = {
         "kind": "discovery#directoryItem",
         "id": "swarming:v1",

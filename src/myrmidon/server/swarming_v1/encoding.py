@@ -19,7 +19,7 @@ from myrmidon.model.ids import Micros, first_id_at
 from myrmidon.model.states import TaskState
 from myrmidon.model.validation import show_value
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.context import Identity, Role
+from myrmidon.server.calls import Identity, Role
 from myrmidon.store.views.task_search import DEDUPED, EVER
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - v1 writes UTC without a zone

@@ -6,7 +6,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from myrmidon.server.context import ADMINS, ANYONE, MIB, READERS, WRITERS, Handler, Role, Route, Style
+from myrmidon.server.calls import (
+    ADMINS,
+    ANYONE,
+    MIB,
+    READERS,
+    WRITERS,
+    Handler,
+    Role,
+    Route,
+    Style,
+)
 from myrmidon.server.swarming_v1 import bots, server, submit, tasks
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.request_parser import GivenTask

@@ -28,7 +28,7 @@ from myrmidon.server.swarming_v1.encoding import (
     user_identity,
 )
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import task_request, task_result
+from myrmidon.store.tables import server_version, task_request, task_result
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import run_details
 from myrmidon.store.views.run_details import BotThen
@@ -159,7 +159,7 @@ def gather(tx: Tx, ids: Sequence[int], *, stats: bool) -> Facts:
         bots=run_details.bots_of_runs(tx, ran),
         stats=run_details.stats(tx, ran) if stats else {},
         children=run_details.children(tx, few) | {i: task_request.children(tx, i, n=MOST_CHILDREN) for i in many},
-        versions=run_details.versions(tx),
+        versions=server_version.read(tx),
     )
 
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.validation import Limits, show_value
+from myrmidon.model.limits import Limits
+from myrmidon.model.validation import show_value
 from myrmidon.server.swarming_v1.encoding import decoded_bytes, shown_bytes
 from myrmidon.server.usecases.unsupported import no_inputs, no_outputs
 

@@ -10,7 +10,14 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.admin import VERSION, derived, keep
 from myrmidon.server.auth.authenticator import new_token
-from myrmidon.server.context import ADMINS, READERS, WRITERS, Call, ServerContext, Role
+from myrmidon.server.calls import (
+    ADMINS,
+    READERS,
+    WRITERS,
+    Call,
+    Role,
+)
+from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.bot_zip import bootstrap_script, public_url
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import identity, moment
@@ -25,8 +32,8 @@ TOKEN_LASTS: Micros = 3600 * SECOND
 MOST_POOLS = 10_000
 
 
-async def details(door: ServerContext, call: Call) -> v1.ServerDetails:
-    return v1.ServerDetails(bot_version=door.hub.wanted, display_server_url_template="", server_version=VERSION)
+async def details(context: ServerContext, call: Call) -> v1.ServerDetails:
+    return v1.ServerDetails(bot_version=context.hub.wanted, display_server_url_template="", server_version=VERSION)
 
 
 class PermissionsQuery(Struct, frozen=True, kw_only=True):
@@ -37,11 +44,11 @@ class PermissionsQuery(Struct, frozen=True, kw_only=True):
     task_id: str | None = None
 
 
-async def permissions(door: ServerContext, call: Call) -> v1.ClientPermissions:
+async def permissions(context: ServerContext, call: Call) -> v1.ClientPermissions:
     """What the caller may do: the answers of the route table."""
     role = call.who.role
     writes, admin = role in WRITERS, role in ADMINS
-    pools = await door.read(lambda tx: listings.pools(tx, after="", n=MOST_POOLS)) if role in READERS else []
+    pools = await context.db.read(lambda tx: listings.pools(tx, after="", n=MOST_POOLS)) if role in READERS else []
     names = [name for name, *_ in pools]
     return v1.ClientPermissions(
         cancel_task=writes,
@@ -57,31 +64,31 @@ async def permissions(door: ServerContext, call: Call) -> v1.ClientPermissions:
     )
 
 
-async def bootstrap_token(door: ServerContext, call: Call) -> v1.BootstrapToken:
+async def bootstrap_token(context: ServerContext, call: Call) -> v1.BootstrapToken:
     """A token for new bots, good for an hour. Each call makes another; with a request key, only the first one."""
-    now = door.now()
-    row, text = new_token("bootstrap", Role.BOOTSTRAP, None, now=now, ids=door.ids, expires_at=now + TOKEN_LASTS)
+    now = context.now()
+    row, text = new_token("bootstrap", Role.BOOTSTRAP, None, now=now, ids=context.ids, expires_at=now + TOKEN_LASTS)
     if call.request_key is not None:
-        row, text = derived(door, call, row, "bootstrap")
-    await door.write(lambda tx: keep(tx, row))
+        row, text = derived(context, call, row, "bootstrap")
+    await context.db.write(lambda tx: keep(tx, row))
     return v1.BootstrapToken(bootstrap_token=text)
 
 
-async def get_bootstrap(door: ServerContext, call: Call) -> v1.FileContent:
+async def get_bootstrap(context: ServerContext, call: Call) -> v1.FileContent:
     """The script that brings a bot to a new machine: that of the settings folder, or the usual one."""
     usual = bootstrap_script(
-        server=public_url(door), token="", digest=door.hub.wanted, pool="", bot_id="", now=door.now()
+        server=public_url(context), token="", digest=context.hub.wanted, pool="", bot_id="", now=context.now()
     )
-    return await _file(door, BOOTSTRAP, usual)
+    return await _file(context, BOOTSTRAP, usual)
 
 
-async def get_bot_config(door: ServerContext, call: Call) -> v1.FileContent:
+async def get_bot_config(context: ServerContext, call: Call) -> v1.FileContent:
     """The hooks of every bot: those of the settings folder, or the usual ones."""
-    return await _file(door, BOT_CONFIG, (files("myrmidon.bot.hooks") / "default_bot_config.py").read_text())
+    return await _file(context, BOT_CONFIG, (files("myrmidon.bot.hooks") / "default_bot_config.py").read_text())
 
 
-async def _file(door: ServerContext, name: str, usual: str) -> v1.FileContent:
-    folder = await door.read(configs.current)
+async def _file(context: ServerContext, name: str, usual: str) -> v1.FileContent:
+    folder = await context.db.read(configs.current)
     found = folder.files.get(name) if folder is not None else None
     if found is None:
         return v1.FileContent(content=usual)
@@ -98,32 +105,32 @@ class QueuesQuery(Struct, frozen=True, kw_only=True):
     limit: int = LIMIT
 
 
-async def list_queues(door: ServerContext, call: Call) -> v1.TaskQueueList:
+async def list_queues(context: ServerContext, call: Call) -> v1.TaskQueueList:
     """What tasks have asked for lately, and until when each is kept; those that only name a bot are left out."""
     query: QueuesQuery = call.query
-    n, scope = checked_limit(query.limit), await door.scope(call)
-    after = int(read_cursor(door.keys.cursor, "v1 queues", query.cursor)) if query.cursor else 0
-    found = await door.read(lambda tx: listings.wanted_sets(tx, group_id=scope, after=after, n=n))
+    n, scope = checked_limit(query.limit), await context.groups.scope_of(call)
+    after = int(read_cursor(context.keys.cursor, "v1 queues", query.cursor)) if query.cursor else 0
+    found = await context.db.read(lambda tx: listings.wanted_sets(tx, group_id=scope, after=after, n=n))
     items: dict[tuple[str, ...], v1.TaskQueue] = {}
     for _, dimensions, used_at in found:
         wanted = json.decode(dimensions, type=dict[str, list[str]])
         flat = tuple(sorted(f"{key}:{value}" for key, values in wanted.items() for value in values))
-        until = moment(used_at + door.rules.queue_idle)
+        until = moment(used_at + context.rules.queue_idle)
         known = items.get(flat)
         if set(wanted) != {"id"} and (known is None or known.valid_until_ts < until):
             items[flat] = v1.TaskQueue(dimensions=list(flat), valid_until_ts=until)
-    more = show_cursor(door.keys.cursor, "v1 queues", str(found[-1][0])) if len(found) == n else None
-    return v1.TaskQueueList(items=list(items.values()), now=moment(door.now()), cursor=more)
+    more = show_cursor(context.keys.cursor, "v1 queues", str(found[-1][0])) if len(found) == n else None
+    return v1.TaskQueueList(items=list(items.values()), now=moment(context.now()), cursor=more)
 
 
 # ---------------------------------------------------------------- accounts
 
 
-async def account(door: ServerContext, call: Call) -> v1.Account:
+async def account(context: ServerContext, call: Call) -> v1.Account:
     """Whom the server takes the caller for."""
     return v1.Account(identity=identity(call.who))
 
 
-async def oauth_config(door: ServerContext, call: Call) -> v1.OAuthConfig:
+async def oauth_config(context: ServerContext, call: Call) -> v1.OAuthConfig:
     """There is no OAuth here: clients are given a token and show it as their own."""
     return v1.OAuthConfig(client_id="", client_not_so_secret="")

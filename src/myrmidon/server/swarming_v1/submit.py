@@ -14,7 +14,8 @@ from myrmidon.model.task_request import automatic_tags
 from myrmidon.scheduler import submit as submitting
 from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server.api.submit import lone_key, store_drafts
-from myrmidon.server.context import Call, ServerContext
+from myrmidon.server.calls import Call
+from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import ruled
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1 import render as show
@@ -27,43 +28,43 @@ _ANY_BODY = "v1"
 """In place of a digest: a uuid stands for its task whatever else a repeated call says."""
 
 
-async def new_task(door: ServerContext, call: Call) -> v1.TaskRequestMetadata:
+async def new_task(context: ServerContext, call: Call) -> v1.TaskRequestMetadata:
     """Store a task. The same request_uuid gets the same task, whatever else the call says."""
     given: GivenTask = call.body
-    group, now = door.group_name(call), door.now()
+    group, now = context.groups.name_for(call), context.now()
     template = chosen(given.pool_task_template, TEMPLATES, "pool_task_template", "AUTO")
     said = native_request(given)
-    raw, _ = ruled(door, call.who, said, group=group, clamp=True, template=template)
-    raw = {**raw, "deadline_s": deadline_of(raw["slices"], door.limits)}
+    raw, _ = ruled(context, call.who, said, group=group, clamp=True, template=template)
+    raw = {**raw, "deadline_s": deadline_of(raw["slices"], context.limits)}
     uuid = request_key(given, call.who.name)
     draft = submitting.draft_task(
         raw,
         now=now,
-        ids=door.ids,
+        ids=context.ids,
         request_key=uuid or lone_key(call.request_key),
         authenticated=call.who.name,
-        limits=door.limits,
-        rules=door.rules,
+        limits=context.limits,
+        rules=context.rules,
         said=said,
     )
     if uuid is not None:
         draft = structs.replace(draft, body_hash=_ANY_BODY)
-    [answer] = await store_drafts(door, call, group, [draft], now)
+    [answer] = await store_drafts(context, call, group, [draft], now)
     if isinstance(answer, MyrmidonError):
         raise _refused(answer)
     if not answer.task_id:
-        return v1.TaskRequestMetadata(request=await _evaluated(door, draft, now))
+        return v1.TaskRequestMetadata(request=await _evaluated(context, draft, now))
     if _is_plain(draft, answer):
         request = _as_drafted(draft, now, shown=True)
         return v1.TaskRequestMetadata(request=request, task_id=request.task_id, task_result=_waiting(request))
-    return await door.read(lambda tx: _stored(tx, answer.task_id))
+    return await context.db.read(lambda tx: _stored(tx, answer.task_id))
 
 
-async def _evaluated(door: ServerContext, draft: Draft, now: Micros) -> v1.TaskRequest:
+async def _evaluated(context: ServerContext, draft: Draft, now: Micros) -> v1.TaskRequest:
     """What would be stored. A task that another one triggers has that one's user."""
     root, parent = None, draft.request.parent
     if parent is not None:
-        row = (await door.read(lambda tx: task_request.read(tx, [parent[0]])))[parent[0]]
+        row = (await context.db.read(lambda tx: task_request.read(tx, [parent[0]])))[parent[0]]
         root = show_task(row.root_task_id or row.id)
         user = row.user_name or draft.request.user
         draft = structs.replace(draft, request=structs.replace(draft.request, user=user))

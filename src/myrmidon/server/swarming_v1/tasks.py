@@ -20,7 +20,8 @@ from myrmidon.model.validation import show_value
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.server.api.logs import read_output
 from myrmidon.server.api.tasks import known_tags, visible
-from myrmidon.server.context import Call, ServerContext
+from myrmidon.server.calls import Call
+from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1 import render as show
 from myrmidon.server.swarming_v1.encoding import (
@@ -68,9 +69,9 @@ def wanted_id(call: Call) -> tuple[int, int]:
         raise NotFound("task", call.params["task_id"][:40]) from None
 
 
-async def task_result_of(door: ServerContext, call: Call) -> v1.TaskResult:
+async def task_result_of(context: ServerContext, call: Call) -> v1.TaskResult:
     """What became of a task; of one run, where the id is that of a run."""
-    (task_id, run), scope = wanted_id(call), await door.scope(call)
+    (task_id, run), scope = wanted_id(call), await context.groups.scope_of(call)
     stats = call.query.include_performance_stats
 
     def look(tx: Tx) -> v1.TaskResult:
@@ -81,7 +82,7 @@ async def task_result_of(door: ServerContext, call: Call) -> v1.TaskResult:
         one, request = _wanted_run(facts, task_id, run), facts.requests[task_id]
         return show.show_run_result(facts, one, request.name, request.created_at)
 
-    return await door.read(look)
+    return await context.db.read(look)
 
 
 def _wanted_run(facts: show.Facts, task_id: int, number: int) -> TaskRun:
@@ -91,23 +92,23 @@ def _wanted_run(facts: show.Facts, task_id: int, number: int) -> TaskRun:
     raise NotFound("run", show_run(task_id, number))
 
 
-async def task_request_of(door: ServerContext, call: Call) -> v1.TaskRequest:
+async def task_request_of(context: ServerContext, call: Call) -> v1.TaskRequest:
     """What was asked for; of a secret only that there is one."""
-    (task_id, _), scope = wanted_id(call), await door.scope(call)
+    (task_id, _), scope = wanted_id(call), await context.groups.scope_of(call)
 
     def look(tx: Tx) -> v1.TaskRequest:
         visible(tx, task_id, scope)
         return show.requests(tx, [task_id])[0]
 
-    return await door.read(look)
+    return await context.db.read(look)
 
 
-async def task_output(door: ServerContext, call: Call) -> v1.TaskOutput:
+async def task_output(context: ServerContext, call: Call) -> v1.TaskOutput:
     """What a command wrote, from a byte on. Standard error stands behind standard output once the run has ended.
 
     While it runs only standard output is shown: a place in the text that was read once must not move.
     """
-    (task_id, run), scope = wanted_id(call), await door.scope(call)
+    (task_id, run), scope = wanted_id(call), await context.groups.scope_of(call)
     query: OutputQuery = call.query
     if query.offset < 0 or not 0 <= query.length <= MOST_OUTPUT:
         shown = f"offset {query.offset}, length {query.length}"
@@ -120,11 +121,11 @@ async def task_output(door: ServerContext, call: Call) -> v1.TaskOutput:
         found = _wanted_run(facts, task_id, run) if run else show.counting_run(facts, task)
         return (task, found.task_id, found.run, not found.live) if found else (task, 0, 0, True)
 
-    task, whose, of_run, ended = await door.read(look)
+    task, whose, of_run, ended = await context.db.read(look)
     content = b""
     if of_run:
         length = query.length or MOST_OUTPUT
-        content = await door.read_log(
+        content = await context.logs.read(
             lambda tx: read_output(tx, whose, of_run, offset=query.offset, length=length, both=ended)
         )
     return v1.TaskOutput(output=content.decode("utf-8", "replace"), state=SHOWN[task.state])
@@ -134,18 +135,18 @@ class CancelBody(Struct, frozen=True, kw_only=True):
     kill_running: bool | None = None
 
 
-async def cancel_task(door: ServerContext, call: Call) -> v1.CancelResponse:
+async def cancel_task(context: ServerContext, call: Call) -> v1.CancelResponse:
     """End a task that waits; kill one that runs only if that was asked for."""
-    (task_id, _), scope = wanted_id(call), await door.scope(call)
-    kill, now = bool(call.body.kill_running), door.now()
+    (task_id, _), scope = wanted_id(call), await context.groups.scope_of(call)
+    kill, now = bool(call.body.kill_running), context.now()
 
     def stop(tx: Tx) -> v1.CancelResponse:
         visible(tx, task_id, scope)
         check_cancel(tx, call, task_id)
-        [done] = canceling.cancel(tx, [task_id], now=now, ids=door.ids, kill_running=kill, rules=door.rules)
+        [done] = canceling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=kill, rules=context.rules)
         return v1.CancelResponse(ok=done.ok, was_running=done.was_running)
 
-    return await door.write(stop)
+    return await context.db.write(stop)
 
 
 # ---------------------------------------------------------------- lists
@@ -177,12 +178,12 @@ def checked_limit(limit: int) -> int:
     return limit
 
 
-async def search_of(door: ServerContext, call: Call, query: Any) -> Search:
+async def search_of(context: ServerContext, call: Call, query: Any) -> Search:
     """What the filters of a list or a count ask for."""
     low, high = id_range(query.start, query.end)
     state = chosen(query.state, STATE_FILTERS, "state", "ALL")
     return Search(
-        group_id=await door.scope(call),
+        group_id=await context.groups.scope_of(call),
         states=[str(one) for one in STATE_FILTERS[state]],
         terms=tag_terms(query.tags),
         low=low,
@@ -190,13 +191,13 @@ async def search_of(door: ServerContext, call: Call, query: Any) -> Search:
     )
 
 
-async def _page(door: ServerContext, call: Call, fill: Callable[[Tx, Sequence[int]], Any]) -> tuple[Any, str | None]:
+async def _page(context: ServerContext, call: Call, fill: Callable[[Tx, Sequence[int]], Any]) -> tuple[Any, str | None]:
     """One page of a search, whatever its order, and the cursor to the next."""
     query: TasksQuery = call.query
-    n, search = checked_limit(query.limit), await search_of(door, call, query)
+    n, search = checked_limit(query.limit), await search_of(context, call, query)
     sort = SORTS[chosen(query.sort, SORTS, "sort", "CREATED_TS")]
     kind = f"v1 tasks {sort}"
-    place = read_cursor(door.keys.cursor, kind, query.cursor) if query.cursor else None
+    place = read_cursor(context.keys.cursor, kind, query.cursor) if query.cursor else None
 
     def look(tx: Tx) -> tuple[Any, str | None]:
         if sort == "created_at":
@@ -206,53 +207,53 @@ async def _page(door: ServerContext, call: Call, fill: Callable[[Tx, Sequence[in
         ids, behind = task_search.sorted_page(tx, search, sort, n=n, after=after)
         return fill(tx, ids), f"{behind.at} {behind.id}" if behind else None
 
-    found, position = await door.read(look)
-    return found, show_cursor(door.keys.cursor, kind, position) if position else None
+    found, position = await context.db.read(look)
+    return found, show_cursor(context.keys.cursor, kind, position) if position else None
 
 
-async def list_tasks(door: ServerContext, call: Call) -> v1.TaskList:
+async def list_tasks(context: ServerContext, call: Call) -> v1.TaskList:
     """Tasks by state, tags and time of creation, in any order that v1 knows."""
     stats = call.query.include_performance_stats
-    found, cursor = await _page(door, call, lambda tx, ids: show.results(tx, ids, stats=stats))
-    return v1.TaskList(items=found, now=moment(door.now()), cursor=cursor)
+    found, cursor = await _page(context, call, lambda tx, ids: show.results(tx, ids, stats=stats))
+    return v1.TaskList(items=found, now=moment(context.now()), cursor=cursor)
 
 
-async def list_requests(door: ServerContext, call: Call) -> v1.TaskRequests:
+async def list_requests(context: ServerContext, call: Call) -> v1.TaskRequests:
     """What was asked for, of the tasks that the same filters find."""
-    found, cursor = await _page(door, call, show.requests)
-    return v1.TaskRequests(items=found, now=moment(door.now()), cursor=cursor)
+    found, cursor = await _page(context, call, show.requests)
+    return v1.TaskRequests(items=found, now=moment(context.now()), cursor=cursor)
 
 
-async def count_tasks(door: ServerContext, call: Call) -> v1.TasksCount:
+async def count_tasks(context: ServerContext, call: Call) -> v1.TasksCount:
     """How many tasks the filters find: exactly, and as of now."""
     query: CountQuery = call.query
     if query.start is None:
         raise InvalidRequest([Problem("start", "nothing", "from when on, in seconds since 1970", "missing")])
-    search = await search_of(door, call, query)
-    total = await door.read(lambda tx: task_search.count(tx, search))
-    return v1.TasksCount(count=number(total), now=moment(door.now()))
+    search = await search_of(context, call, query)
+    total = await context.db.read(lambda tx: task_search.count(tx, search))
+    return v1.TasksCount(count=number(total), now=moment(context.now()))
 
 
 class StatesQuery(Struct, frozen=True, kw_only=True):
     task_id: list[str] = []
 
 
-async def get_states(door: ServerContext, call: Call) -> v1.TaskStates:
+async def get_states(context: ServerContext, call: Call) -> v1.TaskStates:
     """The states of tasks, in the order asked for. One that is not there counts as PENDING, as ever in v1."""
     asked: list[str] = call.query.task_id
     if not 1 <= len(asked) <= MOST_IDS:
         raise InvalidRequest([Problem("task_id", f"{len(asked)} ids", f"1 to {MOST_IDS}", "length")])
     ids = [parse_id(text, "task_id")[0] for text in asked]
-    scope = await door.scope(call)
-    found = await door.read(lambda tx: task_result.standing(tx, sorted(set(ids))))
+    scope = await context.groups.scope_of(call)
+    found = await context.db.read(lambda tx: task_result.standing(tx, sorted(set(ids))))
     states = [
         SHOWN[found[i][1]] if i in found and scope in (None, found[i][0]) else SHOWN[TaskState.READY] for i in ids
     ]
     return v1.TaskStates(states=states)
 
 
-async def list_tags(door: ServerContext, call: Call) -> v1.TasksTags:
-    return v1.TasksTags(tasks_tags=show.string_lists(await known_tags(door, call)), ts=moment(door.now()))
+async def list_tags(context: ServerContext, call: Call) -> v1.TasksTags:
+    return v1.TasksTags(tasks_tags=show.string_lists(await known_tags(context, call)), ts=moment(context.now()))
 
 
 # ---------------------------------------------------------------- cancelling many
@@ -272,7 +273,7 @@ class CancelManyBody(Struct, frozen=True, kw_only=True):
 CANCEL_LIMIT = 100
 
 
-async def cancel_tasks(door: ServerContext, call: Call) -> v1.TasksCancelResponse:
+async def cancel_tasks(context: ServerContext, call: Call) -> v1.TasksCancelResponse:
     """End the tasks that carry all these tags and wait; those that run too, if that was asked for.
 
     It has happened when the answer comes. They are looked for on a reader, so that nobody's writes wait for that; a
@@ -284,18 +285,20 @@ async def cancel_tasks(door: ServerContext, call: Call) -> v1.TasksCancelRespons
         raise InvalidRequest([Problem("tags", "nothing", told, "missing")])
     n = checked_limit(CANCEL_LIMIT if body.limit is None else body.limit)
     low, high = id_range(body.start, body.end)
-    kill, now, scope = bool(body.kill_running), door.now(), await door.scope(call)
+    kill, now, scope = bool(body.kill_running), context.now(), await context.groups.scope_of(call)
     states = STATE_FILTERS["PENDING_RUNNING" if kill else "PENDING"]
     wanted = Search(group_id=scope, states=[str(s) for s in states], terms=tag_terms(body.tags), low=low, high=high)
-    before = int(read_cursor(door.keys.cursor, "v1 cancel", body.cursor)) if body.cursor else None
+    before = int(read_cursor(context.keys.cursor, "v1 cancel", body.cursor)) if body.cursor else None
 
     def look(tx: Tx) -> tuple[list[int], int | None]:
         ids, more = task_search.page(tx, wanted, n=n, before=before)
         return cancellable(tx, call, ids), more
 
-    found, more = await door.read(look)
+    found, more = await context.db.read(look)
     if found:
-        stop = partial(canceling.cancel, task_ids=found, kill_running=kill, now=now, ids=door.ids, rules=door.rules)
-        await door.write(stop)
-    cursor = show_cursor(door.keys.cursor, "v1 cancel", str(more)) if more else None
+        stop = partial(
+            canceling.cancel, task_ids=found, kill_running=kill, now=now, ids=context.ids, rules=context.rules
+        )
+        await context.db.write(stop)
+    cursor = show_cursor(context.keys.cursor, "v1 cancel", str(more)) if more else None
     return v1.TasksCancelResponse(matched=number(len(found)), now=moment(now), cursor=cursor)

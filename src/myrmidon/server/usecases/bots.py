@@ -9,36 +9,36 @@ from myrmidon.model.errors import Forbidden, NotFound
 from myrmidon.model.ids import show_task
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler import terminate
-from myrmidon.server.context import Call, ServerContext, Role
+from myrmidon.server.calls import Call, Role
+from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.direct_assign import place
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import task_request
+from myrmidon.store.tables import bot_event, task_request
 
 MOST_REASON = 1000
 _LAST_ID = (1 << 63) - 1
 _DELETED = "bot_deleted"
 
 
-async def terminate_bot(door: ServerContext, bot_id: str, reason: str = "", *, who: str = "") -> str:
+async def terminate_bot(context: ServerContext, bot_id: str, reason: str = "", *, who: str = "") -> str:
     """Let a bot finish what it has and then end; the id of the task that tells it so.
 
     An order that the bot has not carried out yet is the answer to another one. NotFound when there is no such bot.
     """
-    group_id, now = await door.group_id(door.settings.default_group), door.now()
+    group_id, now = await context.groups.id_of(context.settings.default_group), context.now()
     order = partial(
         terminate.order_end,
         bot_id=bot_id,
         group_id=group_id,
-        task_id=door.ids.next(now),
+        task_id=context.ids.next(now),
         reason=reason[:MOST_REASON],
         authenticated=who,
         now=now,
-        ids=door.ids,
-        rules=door.rules,
+        ids=context.ids,
+        rules=context.rules,
     )
-    task_id = await place(door, order)
-    door.hub.look(bot_id)
+    task_id = await place(context, order)
+    context.hub.look(bot_id)
     return show_task(task_id)
 
 
@@ -53,20 +53,20 @@ def check_cancel(tx: Tx, call: Call, task_id: int) -> None:
         raise Forbidden("This task tells a bot to end; only an administrator may cancel it.")
 
 
-async def forget_bot(door: ServerContext, bot_id: str) -> None:
+async def forget_bot(context: ServerContext, bot_id: str) -> None:
     """Forget a bot; its history stays. Saying it again is the same as saying it once.
 
     NotFound when there never was one.
     """
-    now = door.now()
+    now = context.now()
 
     def forget(tx: Tx) -> None:
         try:
-            fleet.delete_bot(tx, bot_id, now=now, ids=door.ids, rules=door.rules)
+            fleet.delete_bot(tx, bot_id, now=now, ids=context.ids, rules=context.rules)
         except NotFound:
-            last = bots.events(tx, bot_id, before=_LAST_ID, n=1)
+            last = bot_event.read(tx, bot_id, before=_LAST_ID, n=1)
             if not last or last[0][2] != _DELETED:
                 raise
 
-    await door.write(forget)
-    door.hub.forget(bot_id)
+    await context.db.write(forget)
+    context.hub.forget(bot_id)

@@ -1,4 +1,4 @@
-"""What no task gets yet: files. Every door refuses them in the same words, so that nobody waits for them in vain.
+"""What no task gets yet: files. Every context refuses them in the same words, so that nobody waits for them in vain.
 
 The core stores and hashes references to files; only who asks for some over HTTP is told that nobody brings them.
 """

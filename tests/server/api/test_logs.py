@@ -73,7 +73,7 @@ async def follow(context, task_id, *, last="", **query):
 
 
 def test_only_the_file_of_the_logs_is_made_for_large_values(small_logs):
-    pages = [db.read(lambda tx: tx.one("PRAGMA page_size")) for db in (small_logs.db, small_logs.log_db)]
+    pages = [db.read(lambda tx: tx.one("PRAGMA page_size")) for db in (small_logs.db.engine, small_logs.logs.engine)]
     assert pages == [(4096,), (16384,)]
 
 

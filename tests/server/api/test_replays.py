@@ -49,8 +49,8 @@ class Outside:
         self._tokens: dict[tuple[str, str], str] = {}
         self.meet_bot()
         wanted = server.get("/api/v1/server")[1]["bot_version"]
-        store = SimpleNamespace(write=lambda _: self.add_release())
-        self.context = SimpleNamespace(hub=SimpleNamespace(wanted=wanted), db=store)
+        db = SimpleNamespace(engine=SimpleNamespace(write=lambda _: self.add_release()))
+        self.context = SimpleNamespace(hub=SimpleNamespace(wanted=wanted), db=db)
 
     def add_release(self) -> None:
         """One that can be taken back; the server itself would have to be started from other sources."""

@@ -29,7 +29,6 @@ MAY_WRITE_SQL = {
         "engine/table_copy",
         "views/listings",
         "views/task_search",
-        "views/bot_search",
     )
 }
 MAY_READ_A_CLOCK = {"store/engine/db.py", "store/engine/group_commit.py", "store/engine/migrate.py"}

@@ -23,11 +23,21 @@ from myrmidon.scheduler import (
 )
 from myrmidon.scheduler.claim import Poll
 from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import (
+    bot_event,
+    edge,
+    outbox,
+    request_key,
+    tag_counts,
+    task_queues,
+    task_request,
+    task_result,
+    task_to_run,
+)
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
-from myrmidon.store.tables import outbox, tag_counts, task_queues, task_request, task_result, task_to_run
-from myrmidon.store.views import bot_search, next_due, run_details, task_search
-from myrmidon.store.views.bot_search import BotSearch
+from myrmidon.store.views import listings, next_due, run_details, task_search
+from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.task_search import Search
 from tests.world import INT, KEY, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
@@ -135,8 +145,8 @@ def _of_bot(tx: Any, w: World, f: Facts) -> Any:
         run_details.bots_of_runs(tx, ids),
         run_details.stats(tx, ids),
         run_details.ends(tx, ids),
-        bots.events_in_full(tx, "b1", low=0, high=task_search.EVER, n=50),
-        bot_search.bots(tx, BotSearch(terms=[["os:Linux"]], busy=True, dead=False), after="", n=50),
+        bot_event.read_full(tx, "b1", low=0, high=task_search.EVER, n=50),
+        listings.search_bots(tx, BotSearch(terms=[["os:Linux"]], busy=True, dead=False), after="", n=50),
     )
 
 
@@ -237,8 +247,8 @@ HOT: dict[str, Call] = {
     "check log": lambda tx, w, f: report.check_log(tx, "b1", log_bytes(f["running"][0], 0, 500)),
     "append log": lambda tx, w, f: report.append_log(tx, log_bytes(f["running"][0], 0, 500)),
     "read log": _read_log,
-    "feed children": lambda tx, w, f: jobs.unsatisfied(tx, f["ids"]["y"], after=0, n=100),
-    "feed children of several": lambda tx, w, f: jobs.unsatisfied_of(tx, sorted(f["ids"].values())[:10], 100),
+    "feed children": lambda tx, w, f: edge.unsatisfied(tx, f["ids"]["y"], after=0, n=100),
+    "feed children of several": lambda tx, w, f: edge.unsatisfied_of(tx, sorted(f["ids"].values())[:10], 100),
     "feed and ready": _feed,
     "extend": _extend,
     "cancel": lambda tx, w, f: cancel.cancel(tx, sorted(f["ids"].values())[-5:], now=w.now, ids=w.ids),
@@ -265,7 +275,7 @@ HOT: dict[str, Call] = {
     ),
     "which bots are left": lambda tx, w, f: task_queues.left_serving(tx, [_queue(w), 7]),
     "a queue without bots": lambda tx, w, f: task_to_run.unserved(tx, _queue(w), after=0, n=1000),
-    "request keys": lambda tx, w, f: task_request.keys(tx, w.group, ["task key", "job key", "no key"]),
+    "request keys": lambda tx, w, f: request_key.read(tx, w.group, ["task key", "job key", "no key"]),
     "triggered tasks": lambda tx, w, f: task_request.children(tx, f["ids"]["x"]),
     "references": _references,
     "a page of tasks with tags and states": lambda tx, w, f: task_search.page(tx, _search(), n=100),
@@ -297,8 +307,8 @@ NAMED = {
         task_result.GOING_ON,
         task_result.DONORS,
         jobs.LOCK,
-        jobs.UNSATISFIED,
-        jobs.UNSATISFIED_OF,
+        edge.UNSATISFIED,
+        edge.UNSATISFIED_OF,
         jobs.ALARMS,
         bots.BEAT,
         bots.IDLE,
@@ -315,7 +325,7 @@ NAMED = {
         task_queues.SERVED,
         task_queues.LEFT,
         run_details.ENDS,
-        task_request.KEYS,
+        request_key.READ,
     )
 }
 """Statements that HOT must have reached: a verb that no longer runs one of them has to be looked at again."""

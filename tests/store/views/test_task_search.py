@@ -11,9 +11,10 @@ import pytest
 
 from myrmidon.scheduler import bots, cancel, rerun, sweep
 from myrmidon.scheduler import tag_counts as tally
+from myrmidon.store.tables import server_version
 from myrmidon.store.tables import tag_counts as tallies
-from myrmidon.store.views import bot_search, run_details, task_search
-from myrmidon.store.views.bot_search import BotSearch
+from myrmidon.store.views import listings, run_details, task_search
+from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.task_search import DEDUPED, EVER, TOP, Search
 from tests.world import SECOND, World, a_task, finish
 
@@ -293,8 +294,8 @@ def test_bots_are_found_and_counted_by_what_they_are_like(db):
     w.submit(*[a_task() for _ in range(2)])
     w.running("b1", 2)
     every = BotSearch()
-    assert db.read(lambda tx: bot_search.bots(tx, every, after="", n=2)) == ["b1", "b2"]
-    assert db.read(lambda tx: bot_search.bots(tx, every, after="b2", n=2)) == ["b3"]
+    assert db.read(lambda tx: listings.search_bots(tx, every, after="", n=2)) == ["b1", "b2"]
+    assert db.read(lambda tx: listings.search_bots(tx, every, after="b2", n=2)) == ["b3"]
     asked = {
         BotSearch(busy=True): ["b1"],
         BotSearch(busy=False, quarantined=False): ["b3"],
@@ -303,9 +304,9 @@ def test_bots_are_found_and_counted_by_what_they_are_like(db):
         BotSearch(dead=True): [],
     }
     for search, names in asked.items():
-        assert db.read(lambda tx, s=search: bot_search.bots(tx, s, after="", n=9)) == names
-        assert db.read(lambda tx, s=search: bot_search.count_bots(tx, s)).count == len(names)
-    numbers = db.read(lambda tx: bot_search.count_bots(tx, every))
+        assert db.read(lambda tx, s=search: listings.search_bots(tx, s, after="", n=9)) == names
+        assert db.read(lambda tx, s=search: listings.count_bots(tx, s)).count == len(names)
+    numbers = db.read(lambda tx: listings.count_bots(tx, every))
     assert (numbers.count, numbers.dead, numbers.quarantined, numbers.maintenance, numbers.busy) == (3, 0, 1, 0, 1)
 
 
@@ -328,5 +329,5 @@ def test_runs_of_a_bot_come_page_by_page(db):
 
 def test_versions_of_servers_are_noted_when_they_change(db):
     for version, now in (("1.0", 1), ("1.0", 2), ("1.1", 3), ("1.0", 4)):
-        db.write(lambda tx, v=version, n=now: run_details.note_version(tx, v, n))
-    assert db.read(run_details.versions) == [(1, "1.0"), (3, "1.1"), (4, "1.0")]
+        db.write(lambda tx, v=version, n=now: server_version.record(tx, v, n))
+    assert db.read(server_version.read) == [(1, "1.0"), (3, "1.1"), (4, "1.0")]

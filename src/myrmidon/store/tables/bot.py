@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from myrmidon.model.bot import Bot
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Insert, RowDelete, RowUpdate
+from myrmidon.store.engine.sql import Insert, RowUpdate
 
 _COLUMNS = ", ".join(Bot.__struct_fields__)
 _BOTS = Insert("bots", _COLUMNS)
@@ -165,95 +165,6 @@ def ending(tx: Tx, bot_id: str) -> int | None:
 def set_ending(tx: Tx, bot_id: str, session: int) -> None:
     tx.insert_new(_SETTINGS, [(bot_id, None)])
     tx.run(SET_ENDING, id=bot_id, session=session)
-
-
-EVENT_AT = "SELECT id FROM bot_events WHERE bot_id = :bot AND at = :at AND kind = :kind LIMIT 1"
-_EVENTS = Insert("bot_events", "bot_id, id, at, kind, message, task_id, run, dimensions, state, version")
-_EVENT_FACTS = Insert("bot_event_facts", "bot_id, id, address, authenticated, quarantined, maintenance")
-
-
-def insert_event(tx: Tx, bot: Bot, event_id: int, *, at: Micros, kind: str, message: str = "") -> None:
-    """Note what happened to a bot, with what it said of itself then; once, though an earlier commit is in doubt."""
-    if tx.attempt > 1 and tx.one(EVENT_AT, bot=bot.id, at=at, kind=kind) is not None:
-        return
-    row = (bot.id, event_id, at, kind, message, None, None, bot.dimensions, bot.state, bot.version)
-    tx.insert(_EVENTS, [row])
-    tx.insert(_EVENT_FACTS, [(bot.id, event_id, bot.address, bot.authenticated, bot.quarantined, bot.maintenance)])
-
-
-EVENTS = """
-    SELECT id, at, kind, message FROM bot_events WHERE bot_id = :id AND id < :before ORDER BY id DESC LIMIT :n
-"""
-OLD_EVENTS = "SELECT bot_id, id FROM bot_events WHERE at < :before ORDER BY at LIMIT :n"
-_DELETE_EVENTS = RowDelete("bot_events", key="bot_id, id", types="text, bigint")
-_DELETE_FACTS = RowDelete("bot_event_facts", key="bot_id, id", types="text, bigint")
-
-
-def events(tx: Tx, bot_id: str, *, before: int, n: int) -> list[tuple[int, Micros, str, str]]:
-    """What happened to a bot, newest first."""
-    return [(row[0], row[1], row[2], row[3]) for row in tx.all(EVENTS, id=bot_id, before=before, n=n)]
-
-
-LAST_WORD = """
-    SELECT kind FROM bot_events
-     WHERE bot_id = :id AND kind IN ('bot_connected', 'bot_shutdown', 'bot_rebooting') ORDER BY id DESC LIMIT 1
-"""
-
-
-def is_leaving(tx: Tx, bot_id: str) -> bool:
-    """Whether a bot has said goodbye since it last came in."""
-    row = tx.one(LAST_WORD, id=bot_id)
-    return row is not None and row[0] != "bot_connected"
-
-
-class EventLine(Struct, frozen=True):
-    """What happened to a bot, and what the bot was like then. Events of before have no address and the like."""
-
-    id: int
-    at: Micros
-    kind: str
-    message: str
-    task_id: int | None
-    run: int | None
-    dimensions: str | None
-    state: str | None
-    version: str | None
-    address: str | None
-    authenticated: str | None
-    quarantined: str | None
-    maintenance: str | None
-
-
-EVENTS_IN_FULL = """
-    SELECT e.id, e.at, e.kind, e.message, e.task_id, e.run, e.dimensions, e.state, e.version, f.address,
-           f.authenticated, f.quarantined, f.maintenance
-      FROM bot_events e LEFT JOIN bot_event_facts f ON f.bot_id = e.bot_id AND f.id = e.id
-     WHERE e.bot_id = :id AND e.id >= :low AND e.id < :high ORDER BY e.id DESC LIMIT :n
-"""
-
-
-def events_in_full(tx: Tx, bot_id: str, *, low: int, high: int, n: int) -> list[EventLine]:
-    """What happened to a bot, newest first, with all that is known of it."""
-    return [EventLine(*row) for row in tx.all(EVENTS_IN_FULL, id=bot_id, low=low, high=high, n=n)]
-
-
-CHANGED = """
-    SELECT bot_id, at FROM bot_events
-     WHERE at > :since AND kind {in_text:kinds} ORDER BY at LIMIT :n
-"""
-CHANGES = ("bot_quarantined", "bot_released", "bot_draining", "bot_terminating", "bot_deleted")
-
-
-def changed(tx: Tx, *, since: Micros, n: int) -> list[tuple[str, Micros]]:
-    """Bots that somebody has put aside, let go on or told to end since then."""
-    return [(row[0], row[1]) for row in tx.all(CHANGED, since=since, n=n, kinds=CHANGES)]
-
-
-def delete_old_events(tx: Tx, *, before: Micros, n: int) -> int:
-    old = tx.all(OLD_EVENTS, before=before, n=n)
-    tx.delete_rows(_DELETE_EVENTS, old)
-    tx.delete_rows(_DELETE_FACTS, old)
-    return len(old)
 
 
 WITH = """

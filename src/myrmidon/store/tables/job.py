@@ -160,78 +160,6 @@ def labels(tx: Tx, job_id: int) -> dict[str, tuple[int, str]]:
 
 # ---------------------------------------------------------------- edges
 
-_EDGES = Insert("task_edges", "parent, child")
-_COMPLETED = Insert("completed_task_edges", "parent, child, run")
-
-
-def insert_edges(tx: Tx, edges: Sequence[tuple[int, int]]) -> None:
-    tx.insert(_EDGES, edges)
-
-
-def complete_edges(tx: Tx, rows: Sequence[tuple[int, int, int | None]]) -> None:
-    """Satisfy edges (parent, child, run); under the job's lock, so each only once."""
-    tx.insert(_COMPLETED, rows)
-
-
-UNSATISFIED = """
-    SELECT e.parent, e.child FROM task_edges e
-      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
-     WHERE e.parent = :parent AND e.child > :after AND c.parent IS NULL
-     ORDER BY e.child LIMIT :n
-"""
-
-
-def unsatisfied(tx: Tx, parent: int, *, after: int, n: int) -> list[int]:
-    """The next n children that do not know yet that this parent is done."""
-    return [row[1] for row in tx.all(UNSATISFIED, parent=parent, after=after, n=n)]
-
-
-UNSATISFIED_OF = """
-    SELECT e.parent, e.child FROM task_edges e
-      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
-     WHERE e.parent {in:parents} AND c.parent IS NULL
-     ORDER BY e.parent, e.child LIMIT :n
-"""
-
-
-def unsatisfied_of(tx: Tx, parents: Sequence[int], n: int) -> list[tuple[int, int]]:
-    """Edges from several parents at once that are not satisfied yet."""
-    return [(row[0], row[1]) for row in tx.all(UNSATISFIED_OF, parents=parents, n=n)]
-
-
-CHILDREN = "SELECT parent, child FROM task_edges WHERE parent {in:ids} ORDER BY parent, child"
-PARENTS = "SELECT parent, child FROM task_edges WHERE child {in:ids} ORDER BY child, parent"
-WAITING_ON = """
-    SELECT e.parent FROM task_edges e
-      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
-     WHERE e.child = :child AND c.parent IS NULL ORDER BY e.parent LIMIT :n
-"""
-COMPLETED_BY = "SELECT parent, child FROM completed_task_edges WHERE parent {in:ids} ORDER BY child, parent"
-REOPEN = "DELETE FROM completed_task_edges WHERE parent {in:ids}"
-
-
-def children(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
-    return [(row[0], row[1]) for row in tx.all(CHILDREN, ids=ids)]
-
-
-def parents(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
-    return [(row[0], row[1]) for row in tx.all(PARENTS, ids=ids)]
-
-
-def waiting_on(tx: Tx, child: int, n: int) -> list[int]:
-    """Parents that still hold a task back."""
-    return [row[0] for row in tx.all(WAITING_ON, child=child, n=n)]
-
-
-def completed_by(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Edges that these parents have satisfied."""
-    return [(row[0], row[1]) for row in tx.all(COMPLETED_BY, ids=ids)]
-
-
-def reopen_edges(tx: Tx, parents: Sequence[int]) -> None:
-    """Unsatisfy every edge of these parents: they will run again. The caller lowers the counters."""
-    tx.run(REOPEN, ids=parents)
-
 
 _INPUT_TASKS = Insert("input_tasks", "job_id, task_id")
 _OUTPUT_TASKS = Insert("output_tasks", "job_id, task_id")
@@ -256,15 +184,6 @@ def some_tasks(tx: Tx, job_id: int, n: int) -> list[int]:
     return [row[0] for row in tx.all(TASK_PAGE, job=job_id, n=n)]
 
 
-DELETES_OF_TASKS = tuple(
-    f"DELETE FROM {table} WHERE {column} {{in:ids}}"
-    for table, column in (
-        ("completed_task_edges", "parent"),
-        ("completed_task_edges", "child"),
-        ("task_edges", "parent"),
-        ("task_edges", "child"),
-    )
-)
 DELETES = tuple(
     f"DELETE FROM {table} WHERE {column} = :job"
     for table, column in (
@@ -278,11 +197,6 @@ DELETES = tuple(
 )
 
 
-def delete_edges(tx: Tx, task_ids: Sequence[int]) -> None:
-    for text in DELETES_OF_TASKS:
-        tx.run(text, ids=task_ids)
-
-
 def delete(tx: Tx, job_id: int) -> None:
     """Forget a job whose tasks are gone."""
     for text in DELETES:
@@ -290,73 +204,6 @@ def delete(tx: Tx, job_id: int) -> None:
 
 
 # ---------------------------------------------------------------- resource groups
-
-_GROUPS = Insert("resource_groups", "id, external_id, created_at, deleting")
-GROUP = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE external_id = :external_id"
-GROUP_BY_ID = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE id = :id"
-SHARE_GROUP = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE id = :id {for_share}"
-LOCK_GROUP = "SELECT id, external_id, created_at, deleting FROM resource_groups WHERE id = :id {for_update}"
-GROUPS = """
-    SELECT id, external_id, created_at, deleting FROM resource_groups
-     WHERE external_id > :after ORDER BY external_id LIMIT :n
-"""
-MARK_GROUP = "UPDATE resource_groups SET deleting = 1 WHERE id = :id"
-DELETE_GROUP = "DELETE FROM resource_groups WHERE id = :id"
-
-
-class ResourceGroup(Struct, frozen=True):
-    """Who owns jobs and shared values."""
-
-    id: int
-    external_id: str
-    created_at: Micros
-    deleting: int
-
-
-def insert_group(tx: Tx, group: ResourceGroup) -> bool:
-    """A new resource group; False when the name is taken."""
-    return tx.insert_new(_GROUPS, [(group.id, group.external_id, group.created_at, 0)]) == 1
-
-
-def group(tx: Tx, external_id: str) -> ResourceGroup | None:
-    row = tx.one(GROUP, external_id=external_id)
-    return ResourceGroup(*row) if row else None
-
-
-def group_by_id(tx: Tx, group_id: int) -> ResourceGroup | None:
-    row = tx.one(GROUP_BY_ID, id=group_id)
-    return ResourceGroup(*row) if row else None
-
-
-def share_group(tx: Tx, group_id: int) -> ResourceGroup | None:
-    """A group that something is about to enter: whoever deletes it waits until that is in, and sees it."""
-    row = tx.one(SHARE_GROUP, id=group_id)
-    return ResourceGroup(*row) if row else None
-
-
-def lock_group(tx: Tx, group_id: int) -> ResourceGroup | None:
-    row = tx.one(LOCK_GROUP, id=group_id)
-    return ResourceGroup(*row) if row else None
-
-
-def groups(tx: Tx, *, after: str = "", n: int = 200) -> list[ResourceGroup]:
-    return [ResourceGroup(*row) for row in tx.all(GROUPS, after=after, n=n)]
-
-
-GROUP_NAMES = "SELECT id, external_id FROM resource_groups WHERE id {in:ids}"
-
-
-def group_names(tx: Tx, ids: Sequence[int]) -> dict[int, str]:
-    return dict(tx.all(GROUP_NAMES, ids=ids)) if ids else {}
-
-
-def mark_group(tx: Tx, group_id: int) -> None:
-    """From here on nothing new may enter the group."""
-    tx.run(MARK_GROUP, id=group_id)
-
-
-def delete_group(tx: Tx, group_id: int) -> None:
-    tx.run(DELETE_GROUP, id=group_id)
 
 
 GROUPS_OF = "SELECT id, resource_group_id FROM jobs WHERE id {in:ids}"

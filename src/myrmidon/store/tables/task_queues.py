@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from myrmidon.model import dimensions
 from myrmidon.model.ids import Micros
-from myrmidon.model.task_to_run import Order
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert
 from myrmidon.store.tables import shared_numbers
@@ -109,39 +108,6 @@ def forget_group(tx: Tx, resource_group_id: int) -> None:
 
 # ---------------------------------------------------------------- pools
 
-_POOLS = Insert("pools", "name, task_order, ageing")
-POOL = "SELECT task_order, ageing FROM pools WHERE name = :name"
-ORDER_IN = """
-    SELECT p.task_order, p.ageing FROM task_dimensions d JOIN pools p ON p.name = d.pool WHERE d.id = :queue
-"""
-LOCK_POOL = "SELECT name FROM pools WHERE name = :name {for_update}"
-SET_POOL = "UPDATE pools SET task_order = :task_order, ageing = :ageing WHERE name = :name"
-
-
-def order_of(tx: Tx, pool: str) -> Order:
-    row = tx.one(POOL, name=pool)
-    return Order(*row) if row else Order()
-
-
-def order_in(tx: Tx, queue_id: int) -> Order:
-    """How the pool of a queue orders its tasks."""
-    row = tx.one(ORDER_IN, queue=queue_id)
-    return Order(*row) if row else Order()
-
-
-def set_order(tx: Tx, pool: str, order: Order) -> None:
-    """Settle how a pool orders the tasks that become ready from now on."""
-    lock_pools(tx, [pool])
-    tx.run(SET_POOL, name=pool, task_order=order.task_order, ageing=order.ageing)
-
-
-def lock_pools(tx: Tx, pools: Iterable[str]) -> None:
-    """Keep others from matching in these pools until the commit; in order of name, so nobody deadlocks."""
-    for pool in sorted(set(pools)):
-        if tx.one(LOCK_POOL, name=pool) is None:
-            tx.insert_new(_POOLS, [(pool, "fifo", 0)])
-            tx.one(LOCK_POOL, name=pool)
-
 
 # ---------------------------------------------------------------- matching
 
@@ -158,7 +124,7 @@ OF_POOLS = f"SELECT {_COLUMNS} FROM task_dimensions WHERE pool {{in_text:pools}}
 
 def match_queue(tx: Tx, queue: Queue) -> int:
     """Find the living bots that serve a new queue; how many there are."""
-    wanted = dimensions.anchor(queue.dimensions)
+    wanted = dimensions.narrowest_values(queue.dimensions)
     found = {
         bot_id
         for dimension in wanted

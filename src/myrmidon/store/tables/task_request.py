@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
-from myrmidon.model.task_request import NO_COMMAND, is_order
+from myrmidon.model.task_request import NO_COMMAND_JSON, is_terminate_task
 from myrmidon.store.engine.db import LostRace, Tx
 from myrmidon.store.engine.sql import Insert, RowDelete
 
@@ -171,8 +171,8 @@ ORDERS = """
 
 def orders(tx: Tx, ids: Sequence[int]) -> set[int]:
     """Those of the tasks that are orders to a bot to end."""
-    found = tx.all(ORDERS, ids=ids, no_command=f"%{NO_COMMAND}%") if ids else []
-    return {row[0] for row in found if is_order(row[1], row[2])}
+    found = tx.all(ORDERS, ids=ids, no_command=f"%{NO_COMMAND_JSON}%") if ids else []
+    return {row[0] for row in found if is_terminate_task(row[1], row[2])}
 
 
 SECRETS = "SELECT task_id, secret_bytes FROM secret_bytes WHERE task_id {in:ids}"
@@ -251,35 +251,6 @@ def tagged(tx: Tx, tags: Sequence[str], *, after: int, until: int, n: int) -> tu
 
 
 # ---------------------------------------------------------------- request keys
-
-_KEYS = Insert("request_keys", "resource_group_id, request_key, body_hash, subject, created_at")
-KEYS = """
-    SELECT request_key, body_hash, subject FROM request_keys
-     WHERE resource_group_id = :resource_group AND request_key {in_text:request_keys}
-"""
-
-
-def keys(tx: Tx, resource_group_id: int, request_keys: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """What these request keys stand for: the digest of the body and the task or job that answered it."""
-    found = tx.all(KEYS, resource_group=resource_group_id, request_keys=request_keys)
-    return {row[0]: (row[1], row[2]) for row in found}
-
-
-def insert_keys(tx: Tx, rows: Sequence[tuple[int, str, str, int, Micros]]) -> int:
-    """Remember request keys; fewer than given when another server was faster with one of them."""
-    return tx.insert_new(_KEYS, rows)
-
-
-NO_GROUP = 0
-"""In place of a resource group: the request key of a call that is about none."""
-NO_SUBJECT = 0
-"""What the request key of a call stands for that is about no single task or job."""
-FORGET_KEYS = "DELETE FROM request_keys WHERE subject = :none AND created_at < :before"
-
-
-def forget_keys(tx: Tx, *, before: Micros) -> int:
-    """Delete old request keys that go with no task or job."""
-    return tx.run(FORGET_KEYS, none=NO_SUBJECT, before=before)
 
 
 TAGS_OF = "SELECT id, tags FROM task_requests WHERE id {in:ids}"

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from myrmidon.model.ids import Micros, first_id_at
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables.bot import EventLine
+from myrmidon.store.tables import bot_event
+from myrmidon.store.tables.bot_event import BotEventRow
 
 
 class Told(Struct, frozen=True):
@@ -53,7 +53,7 @@ _ENDS = {"BOT_DIED": "task_error", "CLIENT_ERROR": "task_error", "KILLED": "task
 def story(tx: Tx, bot_id: str, *, until: Micros, n: int, since: Micros = 0) -> list[Told]:
     """The last n things that happened to a bot from ``since`` until then, both included, newest first."""
     before = first_id_at(until + 1000)
-    own = bots.events_in_full(tx, bot_id, low=first_id_at(since), high=before, n=n + SAME_MOMENT)
+    own = bot_event.read_full(tx, bot_id, low=first_id_at(since), high=before, n=n + SAME_MOMENT)
     found = [_of(event) for event in own if since <= event.at <= until]
     for text in (LIVE, ENDED):
         for row in tx.all(text, bot=bot_id, before=before, n=n + LOOKED_AT):
@@ -79,7 +79,7 @@ def page(tx: Tx, bot_id: str, place: Place, *, n: int, since: Micros = 0) -> tup
     return shown, Place(last, sum(one.at == last for one in found))
 
 
-def _of(event: EventLine) -> Told:
+def _of(event: BotEventRow) -> Told:
     return Told(
         event.at,
         event.kind,

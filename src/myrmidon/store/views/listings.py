@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from myrmidon.model.ids import EPOCH_MS, RUN_CAP, Micros
+from myrmidon.model.ids import RUN_CAP, Micros
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.views import next_due
 
 LOOKED_AT = 20_000
 """Tasks that one page looks at, at most."""
@@ -285,84 +284,63 @@ def bots_in_pool(tx: Tx, pool: str) -> int:
     return row[0] if row else 0
 
 
-# ---------------------------------------------------------------- numbers
+# ---------------------------------------------------------------- bots by several conditions
 
 
-class Pending(Struct, frozen=True):
-    """What a resource group has waiting for bots."""
+class BotSearch(Struct, frozen=True, kw_only=True):
+    """Which bots to find: those with at least one dimension of every term; a flag that is not None must be so."""
 
-    tasks: int
-    num_bytes: int
-
-
-PENDING = """
-    SELECT COUNT(*) FROM task_to_run r
-     WHERE r.queue IN (SELECT d.id FROM task_dimensions d WHERE d.resource_group_id = :resource_group)
-"""
-# Of some of them: their mean stands for all, so that a deep queue costs no more than a short one.
-PENDING_SIZE = """
-    SELECT COUNT(*), SUM(LENGTH(s.properties)) FROM (
-        SELECT r.task_id, r.slice FROM task_to_run r
-         WHERE r.queue IN (SELECT d.id FROM task_dimensions d WHERE d.resource_group_id = :resource_group)
-         LIMIT :most
-    ) AS sample JOIN task_slices s ON s.task_id = sample.task_id AND s.slice = sample.slice
-"""
+    terms: Sequence[Sequence[str]] = ()
+    dead: bool | None = None
+    quarantined: bool | None = None
+    maintenance: bool | None = None
+    busy: bool | None = None
 
 
-def pending(tx: Tx, group_id: int) -> Pending:
-    row = tx.one(PENDING, resource_group=group_id)
-    tasks = row[0] if row else 0
-    sample = tx.one(PENDING_SIZE, resource_group=group_id, most=LOOKED_AT) if tasks else None
-    if not sample or not sample[0]:
-        return Pending(tasks, 0)
-    return Pending(tasks, int(sample[1]) * tasks // sample[0])
+_BUSY = "EXISTS (SELECT 1 FROM task_runs u WHERE u.bot_id = b.id AND u.alarm_at IS NOT NULL)"
+_BOT_CONDITIONS = {
+    "dead": ("b.alive = 0", "b.alive = 1"),
+    "quarantined": ("b.quarantined IS NOT NULL", "b.quarantined IS NULL"),
+    "maintenance": ("b.maintenance IS NOT NULL", "b.maintenance IS NULL"),
+    "busy": (_BUSY, f"NOT {_BUSY}"),
+}
 
 
-class Numbers(Struct, frozen=True):
-    """What the gauges show. ``pools``: name, depth, when the oldest was made."""
-
-    pools: list[tuple[str, int, Micros | None]]
-    tasks: list[tuple[str, int]]
-    bots: list[tuple[str, int]]
-    oldest_due: Micros | None
-    oldest_event: Micros | None
-
-
-DEPTHS = """
-    SELECT d.pool, COUNT(*), MIN(r.task_id) FROM task_to_run r JOIN task_dimensions d ON d.id = r.queue
-     GROUP BY d.pool ORDER BY d.pool
-"""
-RUNNING = "SELECT COUNT(*), COUNT(DISTINCT bot_id) FROM task_runs WHERE alarm_at IS NOT NULL"
-FLEET = """
-    SELECT SUM(alive), SUM(1 - alive), SUM(serving), SUM(draining),
-           SUM(CASE WHEN quarantined IS NULL THEN 0 ELSE 1 END), SUM(CASE WHEN maintenance IS NULL THEN 0 ELSE 1 END)
-      FROM bots
-"""
-FLEET_STATES = ("alive", "dead", "serving", "draining", "quarantined", "maintenance")
-OLDEST_EVENT = "SELECT MIN(at) FROM outbox WHERE position IS NULL"
+def _bot_conditions(search: BotSearch) -> tuple[list[str], dict[str, object]]:
+    where, given = ["1 = 1"], dict[str, object]()
+    for name, (true, false) in _BOT_CONDITIONS.items():
+        asked = getattr(search, name)
+        if asked is not None:
+            where.append(true if asked else false)
+    for number, term in enumerate(search.terms):
+        where.append(
+            f"EXISTS (SELECT 1 FROM bot_dimensions d{number} WHERE d{number}.bot_id = b.id"
+            f" AND d{number}.dimension {{in_text:term{number}}})"
+        )
+        given[f"term{number}"] = list(term)
+    return where, given
 
 
-def numbers(tx: Tx, now: Micros) -> Numbers:
-    """All gauges, as they are now."""
-    depths = [(pool, count, _made_at(oldest)) for pool, count, oldest in tx.all(DEPTHS)]
-    running, busy = tx.all(RUNNING)[0]
-    fleet = [(state, int(count or 0)) for state, count in zip(FLEET_STATES, tx.all(FLEET)[0], strict=True)]
-    ready = sum(count for _, count, _ in depths)
-    event = tx.one(OLDEST_EVENT)
-    return Numbers(
-        pools=depths,
-        tasks=[("READY", ready), ("RUNNING", running)],
-        bots=[*fleet, ("busy", busy)],
-        oldest_due=_oldest_due(tx, now),
-        oldest_event=event[0] if event else None,
-    )
+def search_bots(tx: Tx, search: BotSearch, *, after: str, n: int) -> list[str]:
+    """The ids of a page of bots, sorted."""
+    where, given = _bot_conditions(search)
+    sql = f"SELECT b.id FROM bots b WHERE b.id > :after AND {' AND '.join(where)} ORDER BY b.id LIMIT :n"
+    return [row[0] for row in tx.all(sql, after=after, n=n, **given)]
 
 
-def _oldest_due(tx: Tx, now: Micros) -> Micros | None:
-    first = next_due.first(tx)
-    due = [at for at in (first.runs, first.bots, first.slices, first.tasks, first.jobs) if at is not None and at <= now]
-    return min(due, default=None)
+class BotCounts(Struct, frozen=True):
+    """How many bots a search finds, in all and by condition."""
+
+    count: int
+    dead: int
+    quarantined: int
+    maintenance: int
+    busy: int
 
 
-def _made_at(task_id: int | None) -> Micros | None:
-    return ((task_id >> 20) + EPOCH_MS) * 1000 if task_id is not None else None
+def count_bots(tx: Tx, search: BotSearch) -> BotCounts:
+    """Count the bots that a search finds, and those of them that are dead, quarantined, in maintenance or busy."""
+    where, given = _bot_conditions(search)
+    sums = ", ".join(f"SUM(CASE WHEN {true} THEN 1 ELSE 0 END)" for true, _ in _BOT_CONDITIONS.values())
+    found = tx.all(f"SELECT COUNT(*), {sums} FROM bots b WHERE {' AND '.join(where)}", **given)
+    return BotCounts(*(int(value or 0) for value in found[0]))

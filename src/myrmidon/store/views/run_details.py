@@ -7,7 +7,6 @@ from msgspec import Struct
 from myrmidon.model.ids import RUN_CAP, Micros
 from myrmidon.model.task_result import PerformanceStats, TaskRun
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Insert
 
 
 class BotThen(Struct, frozen=True, gc=False):
@@ -134,20 +133,3 @@ def newest_tags(tx: Tx, *, group_id: int | None, n: int) -> list[str]:
     edge = tx.one(EDGE_OF_NEWEST, n=n)
     found = tx.all(NEWEST_TAGS, low=edge[0] if edge else 0)
     return [tags for group, tags in found if group_id in (None, group)]
-
-
-_VERSIONS = Insert("server_versions", "at, version")
-VERSIONS = "SELECT at, version FROM server_versions ORDER BY at"
-LAST_VERSION = "SELECT version FROM server_versions ORDER BY at DESC LIMIT 1"
-
-
-def note_version(tx: Tx, version: str, now: Micros) -> None:
-    """A server of this version has come to work; written down when the last one was of another."""
-    last = tx.one(LAST_VERSION)
-    if last is None or last[0] != version:
-        tx.insert_new(_VERSIONS, [(now, version)])
-
-
-def versions(tx: Tx) -> list[tuple[Micros, str]]:
-    """From when on servers of which version were at work; a handful."""
-    return [(row[0], row[1]) for row in tx.all(VERSIONS)]

@@ -8,6 +8,7 @@ import pytest
 
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.ids import EPOCH_MS, IdSource, show_run, show_task
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import (
     Cache,
@@ -25,7 +26,6 @@ from myrmidon.model.task_request import (
     properties_hash,
     properties_json,
 )
-from myrmidon.model.validation import DEFAULT_LIMITS, Limits
 from tests.model.requests import (
     DIGEST,
     a_function,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.type_strings import (
     ALIASES,
-    MOST_CHARS,
+    MAX_CHARS,
     PRIMITIVES,
     ClassName,
     ListOf,
@@ -130,10 +130,10 @@ def test_length_is_limited_also_once_aliases_are_written_out():
     def wide(n):
         return "Tuple<" + ",".join(["x" * (n - 12), "bool"]) + ">"
 
-    assert len(wide(MOST_CHARS)) == MOST_CHARS
-    parse(wide(MOST_CHARS))
+    assert len(wide(MAX_CHARS)) == MAX_CHARS
+    parse(wide(MAX_CHARS))
     with pytest.raises(InvalidRequest, match="characters"):
-        parse(wide(MOST_CHARS + 1))
+        parse(wide(MAX_CHARS + 1))
     with pytest.raises(InvalidRequest, match="written out"):
         parse("Tuple<" + ",".join(["int"] * 250) + ">")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.validation import (
-    MOST_PROBLEMS,
+    MAX_PROBLEMS,
     NOTHING,
     Checker,
     is_clean,
@@ -210,10 +210,10 @@ def test_a_wrong_object_reads_as_nothing():
 
 def test_a_flood_of_problems_is_listed_up_to_a_thousand_and_counted_beyond():
     check = Checker()
-    for i in range(MOST_PROBLEMS + 500):
+    for i in range(MAX_PROBLEMS + 500):
         check.note(("x", i), i, "nothing")
-    assert check.count == MOST_PROBLEMS + 500
+    assert check.count == MAX_PROBLEMS + 500
     with pytest.raises(InvalidRequest) as refused:
         check.finish()
-    assert len(refused.value.problems) == MOST_PROBLEMS + 1
+    assert len(refused.value.problems) == MAX_PROBLEMS + 1
     assert refused.value.problems[-1].value == "500 more problems"

@@ -20,7 +20,7 @@ import msgspec
 
 from myrmidon.model.validation import DEFAULT_LIMITS, NOTHING, Checker, Path
 
-Wants: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
+Required: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
 """A canonical text taken apart: for each key its values, each a set of alternatives."""
 
 _CACHED_CHARS: Final = 1_024
@@ -39,13 +39,15 @@ def canonical(dims: Mapping[str, Sequence[str]]) -> str:
 
 
 def _canonical(given: bytes) -> str:
-    return _encode({key: sorted({one_value(v) for v in values}) for key, values in _decode(given).items()}).decode()
+    return _encode(
+        {key: sorted({canonical_value(v) for v in values}) for key, values in _decode(given).items()}
+    ).decode()
 
 
 _canonical_cached = lru_cache(maxsize=4096)(_canonical)
 
 
-def one_value(value: str) -> str:
+def canonical_value(value: str) -> str:
     """A value with its alternatives sorted and unique."""
     return "|".join(sorted(set(value.split("|")))) if "|" in value else value
 
@@ -57,7 +59,7 @@ def digest(canonical: str) -> str:
 
 def matches(canonical: str, bot: Mapping[str, Collection[str]]) -> bool:
     """True if a bot with these dimensions may run tasks that want that set."""
-    for key, values in _wants(canonical):
+    for key, values in _required(canonical):
         has = bot.get(key)
         if has is None:
             return False
@@ -67,21 +69,23 @@ def matches(canonical: str, bot: Mapping[str, Collection[str]]) -> bool:
     return True
 
 
-def _wants(canonical: str) -> Wants:
-    return _wants_cached(canonical) if len(canonical) <= _CACHED_CHARS else _taken_apart(canonical)
+def _required(canonical: str) -> Required:
+    return _required_cached(canonical) if len(canonical) <= _CACHED_CHARS else _parse_canonical(canonical)
 
 
-def _taken_apart(canonical: str) -> Wants:
+def _parse_canonical(canonical: str) -> Required:
     return tuple((key, tuple(frozenset(v.split("|")) for v in values)) for key, values in _decode(canonical).items())
 
 
-_wants_cached = lru_cache(maxsize=4096)(_taken_apart)
+_required_cached = lru_cache(maxsize=4096)(_parse_canonical)
 
 
 def expand(canonical: str) -> list[list[str]]:
     """The set without OR: a sorted list of ``key:value`` for each combination of alternatives, at most 8."""
     choices = [
-        [f"{key}:{one}" for one in sorted(alternatives)] for key, values in _wants(canonical) for alternatives in values
+        [f"{key}:{one}" for one in sorted(alternatives)]
+        for key, values in _required(canonical)
+        for alternatives in values
     ]
     return [sorted(set(combination)) for combination in product(*choices)]
 
@@ -206,7 +210,7 @@ def _wanted_value(check: Checker, value: str, path: Path) -> str | None:
         if alternative.strip() != alternative:
             check.note(path, value, _VALUE_RULE, "space")
             return None
-    return one_value(value)
+    return canonical_value(value)
 
 
 def _one_of(check: Checker, dims: dict[str, list[str]], key: str, path: Path, *, required: bool) -> None:
@@ -242,26 +246,26 @@ def serves(canonical: str, has: str) -> bool:
     return matches(canonical, bot_sets(has))
 
 
-def anchor(canonical: str) -> list[str]:
+def narrowest_values(canonical: str) -> list[str]:
     """``key:value`` of which every bot that matches has at least one; as few bots as possible have one."""
-    wants = dict(_wants(canonical))
+    wants = dict(_required(canonical))
     key = "id" if "id" in wants else "pool" if "pool" in wants else next(iter(wants))
     return sorted(f"{key}:{one}" for one in wants[key][0])
 
 
 def pool_of(canonical: str) -> str:
     """The pool that a stored set of dimensions is for."""
-    values = dict(_wants(canonical)).get("pool")
+    values = dict(_required(canonical)).get("pool")
     return min(values[0]) if values else ""
 
 
-def parts(canonical: str) -> list[str]:
+def split_values(canonical: str) -> list[str]:
     """The set taken apart into one canonical text per wanted value, the pool first."""
     singles = [(key, value) for key, values in _decode(canonical).items() for value in values]
     return [_encode({key: [value]}).decode() for key, value in sorted(singles, key=lambda s: (s[0] != "pool", s))]
 
 
-def shown(single: str) -> str:
+def show_single(single: str) -> str:
     """``key:value`` of a text with one wanted value."""
     key, values = next(iter(_decode(single).items()))
     return f"{key}:{values[0]}"

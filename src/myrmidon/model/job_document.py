@@ -1,8 +1,8 @@
-"""Reads the document of a job, and complains about all that is wrong with it at once.
+"""Parse the JSON document of a job into a Graph, collecting every problem in one pass.
 
     {"name": ..., "tasks": {"build": {"task": {...}}, "test": {"task": {...}, "requires": ["build"]}}}
 
-``{"$subs": "taskId:build"}`` anywhere in a task's properties becomes the id of that task.
+``{"$subs": "taskId:build"}`` anywhere in a task's properties is replaced by the id of that task.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Final
 
 from msgspec import structs
 
-from myrmidon.model.dag import KnownTask, Wires
+from myrmidon.model.dag import DagBuilder, ExistingTask
 from myrmidon.model.job import FailurePolicy, Graph, Node, RequiresPolicy, composed_routing
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.task_parsing import read_task
 from myrmidon.model.task_request import OutputOf, TaskRequest
 from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags
-from myrmidon.model.validation import DEFAULT_LIMITS, MOST_DEPTH, NOTHING, Checker, Limits, Path, show_value
+from myrmidon.model.validation import MAX_DEPTH, NOTHING, Checker, Path, show_value
 
 _GRAPH_KEYS: Final = (frozenset(Graph.__struct_fields__) - {"nodes"}) | {"tasks"}
 _NODE_KEYS: Final = frozenset({"requires", "requires_policy", "hold", "reruns", "task"})
@@ -31,7 +32,7 @@ _ID_CHARS: Final = 18
 def labels_of(raw: object) -> list[str]:
     """The labels of a document in order, so that ids can be made for them before it is parsed.
 
-    Never raises: what is not a label is left for parse_graph to complain about.
+    Never raises: labels that are not text are reported by parse_graph.
     """
     tasks = raw.get("tasks") if isinstance(raw, dict) else None
     if isinstance(tasks, dict):
@@ -46,13 +47,13 @@ def parse_graph(
     raw: object,
     limits: Limits = DEFAULT_LIMITS,
     subs: Mapping[str, str] | None = None,
-    known: Mapping[str, KnownTask] | None = None,
+    existing: Mapping[str, ExistingTask] | None = None,
 ) -> Graph:
     """The document as a struct, or InvalidRequest with every problem it has.
 
-    ``subs`` gives the shown task id of each label; without it nothing is substituted. A document that is fine
-    is not wired here. One that is not has its edges checked too, so that all problems come back at once; then
-    ``known`` are the tasks the job has already (None: not given, so no label is called unknown).
+    ``subs`` maps labels to formatted task ids; without it nothing is substituted. The edges of a valid document
+    are left to build_dag. In an invalid one they are checked here too, so that all problems are reported at once;
+    ``existing`` are the tasks that the job already has (None: not given, so no label is called unknown).
     """
     check = Checker(limits)
     given = check.record(raw, ())
@@ -61,8 +62,8 @@ def parse_graph(
     check.unknown_keys(given, _GRAPH_KEYS, ())
     external_id = read_external_id(check, given, ())
     routing = read_routing(check, given, ())
-    room = _routing_room(limits, external_id, routing)
-    nodes, broken = _nodes(check, given.get("tasks"), subs, room)
+    routing_bytes = _task_routing_bytes(limits, external_id, routing)
+    nodes, broken = _nodes(check, given.get("tasks"), subs, routing_bytes)
     graph = Graph(
         name=check.text(given, "name", (), limits.name_chars, default=external_id or ""),
         nodes=nodes,
@@ -75,34 +76,36 @@ def parse_graph(
         tags=read_tags(check, given, ()),
     )
     if check.problems:
-        Wires(check, nodes, known, broken).resolve()
+        DagBuilder(check, nodes, existing, broken).build()
     check.finish()
     return graph
 
 
-def _routing_room(limits: Limits, external_id: str | None, routing: str) -> int:
-    """How many bytes are left for a task's routing in a key of 255."""
+def _task_routing_bytes(limits: Limits, external_id: str | None, routing: str) -> int:
+    """How many bytes of the routing key are left for a task's own routing."""
     graph_id = external_id or "0" * _ID_CHARS
     fixed = composed_routing(deployment=limits.deployment, graph_id=graph_id, graph_routing=routing, task_routing="")
     return limits.routing_key_bytes - limits.routing_words_bytes - len(fixed.encode())
 
 
-def _nodes(check: Checker, tasks: object, subs: Mapping[str, str] | None, room: int) -> tuple[list[Node], set[str]]:
-    """All nodes, and the labels of those with problems, about whose outputs nothing can be said."""
-    raws = _labelled(check, tasks)
+def _nodes(
+    check: Checker, tasks: object, subs: Mapping[str, str] | None, routing_bytes: int
+) -> tuple[list[Node], set[str]]:
+    """All nodes, and the labels of those with problems: the types of their outputs cannot be relied on."""
+    raws = _labelled_nodes(check, tasks)
     nodes: list[Node] = []
     broken: set[str] = set()
     for label, path, raw in raws:
         before = check.count
         nodes.append(_node(check, raw, path, label=label, subs=subs))
-        _check_room(check, nodes[-1], path, room)
+        _check_routing(check, nodes[-1], path, routing_bytes)
         if check.count > before:
             broken.add(label)
     _check_external_ids(check, nodes, [path for _, path, _ in raws])
     return nodes, broken
 
 
-def _labelled(check: Checker, tasks: object) -> list[tuple[str, Path, object]]:
+def _labelled_nodes(check: Checker, tasks: object) -> list[tuple[str, Path, object]]:
     """(label, path, raw node) of each task, whether they came as an object or as a list."""
     if not isinstance(tasks, (dict, list, tuple)):
         check.note(("tasks",), tasks, "an object of tasks by label, or a list", "type")
@@ -116,15 +119,14 @@ def _labelled(check: Checker, tasks: object) -> list[tuple[str, Path, object]]:
 
 
 def _from_object(check: Checker, tasks: dict[str, object]) -> list[tuple[str, Path, object]]:
-    most = check.limits.label_chars
     given = check.record(tasks, ("tasks",))
     for label in given:
-        check.item(label, ("tasks", label), most, least=1)
+        check.item(label, ("tasks", label), check.limits.label_chars, least=1)
     return [(label, ("tasks", label), raw) for label, raw in given.items()]
 
 
 def _from_list(check: Checker, tasks: Sequence[object]) -> list[tuple[str, Path, object]]:
-    found: list[tuple[str, Path, object]] = []
+    nodes: list[tuple[str, Path, object]] = []
     seen: dict[str, int] = {}
     for i, raw in enumerate(tasks):
         node = check.record(raw, ("tasks", i))
@@ -140,8 +142,8 @@ def _from_list(check: Checker, tasks: Sequence[object]) -> list[tuple[str, Path,
                 "duplicate",
             )
             continue
-        found.append((label, ("tasks", i), node))
-    return found
+        nodes.append((label, ("tasks", i), node))
+    return nodes
 
 
 def _node(check: Checker, value: object, path: Path, *, label: str, subs: Mapping[str, str] | None) -> Node:
@@ -150,7 +152,7 @@ def _node(check: Checker, value: object, path: Path, *, label: str, subs: Mappin
     check.unknown_keys(raw, _LISTED_NODE_KEYS if listed else _NODE_KEYS, path)
     request = _node_request(check, raw, path, label=label, subs=subs)
     policy = check.choice(raw, "requires_policy", path, _REQUIRES, RequiresPolicy.ALL_SUCCEEDED)
-    if policy == RequiresPolicy.ALL_RESOLVED and any(isinstance(given, OutputOf) for given in request.inputs):
+    if policy == RequiresPolicy.ALL_RESOLVED and any(isinstance(source, OutputOf) for source in request.inputs):
         rule = "all-succeeded for a task that reads outputs: a parent that failed has none"
         check.note_shown((*path, "requires_policy"), policy.value, rule, "contradiction")
     return Node(
@@ -187,34 +189,34 @@ def _node_request(
     return structs.replace(request, reruns=reruns)
 
 
-def _check_room(check: Checker, node: Node, path: Path, room: int) -> None:
+def _check_routing(check: Checker, node: Node, path: Path, limit: int) -> None:
     routing = node.request.routing
-    if len(routing) <= room and (routing.isascii() or len(routing.encode()) <= room):
+    if len(routing) <= limit and (routing.isascii() or len(routing.encode()) <= limit):
         return
     shown = f"{show_value(routing)}, {len(routing.encode())} bytes"
-    rule = f"at most {max(room, 0)} bytes: the whole routing key may have {check.limits.routing_key_bytes}"
+    rule = f"at most {max(limit, 0)} bytes: the whole routing key may have {check.limits.routing_key_bytes}"
     check.note_shown((*path, "task", "routing"), shown, rule, "length")
 
 
 def _check_external_ids(check: Checker, nodes: list[Node], paths: list[Path]) -> None:
     seen: set[str] = set()
     for node, path in zip(nodes, paths, strict=True):
-        chosen = node.request.external_id
-        if not chosen:
+        external_id = node.request.external_id
+        if not external_id:
             continue
-        if chosen in seen:
-            check.note((*path, "task", "external_id"), chosen, "an id no other task has", "duplicate")
-        seen.add(chosen)
+        if external_id in seen:
+            check.note((*path, "task", "external_id"), external_id, "an id no other task has", "duplicate")
+        seen.add(external_id)
 
 
 # -- $subs ---------------------------------------------------------------------------------------------------
 
 
 def substitute(raw: object, ids: Mapping[str, str]) -> object:
-    """The tree with every ``{"$subs": "taskId:<label>"}`` replaced by that task's shown id, at any depth.
+    """The tree with every ``{"$subs": "taskId:<label>"}`` replaced by that task's formatted id, at any depth.
 
-    Keys are never replaced; an object with more keys, or with another text, is left alone. A label without an
-    id is a problem, all of them raised together. A substitution makes no dependency.
+    Keys are never replaced; an object with more keys or another text is left unchanged. Labels without an id are
+    problems, all raised together. A substitution does not create a dependency.
     """
     check = Checker()
     replaced = _substituted(check, raw, (), ids)
@@ -223,21 +225,21 @@ def substitute(raw: object, ids: Mapping[str, str]) -> object:
 
 
 def _substituted_task(check: Checker, task: object, path: Path, ids: Mapping[str, str]) -> object:
-    """Only what is inside ``properties`` may name other tasks. Most tasks name none and are not copied."""
+    """Substitutes within the ``properties`` of each slice; most have no ``$subs`` and are not copied."""
     slices = task.get("slices") if isinstance(task, dict) else None
     if not isinstance(task, dict) or not isinstance(slices, (list, tuple)):
         return task
     replaced = list(slices)
-    for i, one in enumerate(replaced[: check.limits.slices]):
-        properties = one.get("properties") if isinstance(one, dict) else None
+    for i, raw in enumerate(replaced[: check.limits.slices]):
+        properties = raw.get("properties") if isinstance(raw, dict) else None
         if _mentions_subs(properties):
             here = (*path, "slices", i, "properties")
-            replaced[i] = {**one, "properties": _substituted(check, properties, here, ids)}
+            replaced[i] = {**raw, "properties": _substituted(check, properties, here, ids)}
     return {**task, "slices": replaced}
 
 
 def _mentions_subs(tree: object) -> bool:
-    """A quick look, without recursion, whether there is anything to replace."""
+    """Whether there is anything to replace. Does not recurse: the tree has not been checked for depth."""
     rest = [tree]
     while rest:
         value = rest.pop()
@@ -251,16 +253,16 @@ def _mentions_subs(tree: object) -> bool:
 
 
 def _substituted(check: Checker, value: object, path: Path, ids: Mapping[str, str], depth: int = 0) -> object:
-    """The value itself when nothing in it changes. Recursion ends at a depth no valid request has."""
+    """A copy with substitutions, or the value itself if it has none. Recursion stops at MAX_DEPTH."""
     if not isinstance(value, (dict, list, tuple)):
         return value
-    if depth >= MOST_DEPTH:
-        check.note(path, value, f"at most {MOST_DEPTH} levels", "depth")
+    if depth >= MAX_DEPTH:
+        check.note(path, value, f"at most {MAX_DEPTH} levels", "depth")
         return None
     if not isinstance(value, dict):
         items = [_substituted(check, item, (*path, i), ids, depth + 1) for i, item in enumerate(value)]
         return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
-    label = _named(value)
+    label = _subs_label(value)
     if label is not None:
         return _id_of(check, label, path, ids)
     changed: dict[object, object] = {}
@@ -272,8 +274,8 @@ def _substituted(check: Checker, value: object, path: Path, ids: Mapping[str, st
     return {**value, **changed} if changed else value
 
 
-def _named(value: dict[str, object]) -> str | None:
-    """The label that an object of the form ``{"$subs": "taskId:<label>"}`` names."""
+def _subs_label(value: dict[str, object]) -> str | None:
+    """The label in an object of the form ``{"$subs": "taskId:<label>"}``; None for any other object."""
     if len(value) != 1:
         return None
     text = value.get("$subs")
@@ -281,8 +283,8 @@ def _named(value: dict[str, object]) -> str | None:
 
 
 def _id_of(check: Checker, label: str, path: Path, ids: Mapping[str, str]) -> str:
-    found = ids.get(label)
-    if found is None:
+    task_id = ids.get(label)
+    if task_id is None:
         check.note((*path, "$subs"), label, "taskId: and the label of a task of this job", "unknown_label")
         return "?"
-    return found
+    return task_id

@@ -199,13 +199,13 @@ def properties_from_json(text: str | bytes) -> Properties:
     return _read_properties(text)
 
 
-NO_COMMAND = '"command":[],'
+NO_COMMAND_JSON = '"command":[],'
 """How a list without an item is stored; a quick look before a close one."""
 
 
-def is_order(func_name: str | None, properties: str) -> bool:
+def is_terminate_task(func_name: str | None, properties: str) -> bool:
     """Neither a command nor a function: the order to a bot to end. No request that somebody sends can be one."""
-    return func_name is None and NO_COMMAND in properties and not properties_from_json(properties).command
+    return func_name is None and NO_COMMAND_JSON in properties and not properties_from_json(properties).command
 
 
 def properties_hash(

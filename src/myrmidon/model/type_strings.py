@@ -20,8 +20,8 @@ from msgspec import Struct
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.validation import is_clean, show_value
 
-MOST_CHARS: Final = 1024
-MOST_DEPTH: Final = 32
+MAX_CHARS: Final = 1024
+MAX_DEPTH: Final = 32
 
 INTEGERS: Final = frozenset({"int8", "int16", "int32", "int64"})
 PRIMITIVES: Final = INTEGERS | {"double", "bool", "bytes", "string"}
@@ -74,14 +74,14 @@ _KEYS: Final = frozenset({*(Primitive(n) for n in INTEGERS | {"string", "bytes"}
 
 def parse(text: object, path: str = "type") -> Type:
     """The type a text names. Raises InvalidRequest when it names none, is too long or too deep."""
-    if not isinstance(text, str) or not 0 < len(text) <= MOST_CHARS or not is_clean(text):
-        _refuse(path, text, f"a type string of 1..{MOST_CHARS} characters")
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_CHARS or not is_clean(text):
+        _refuse(path, text, f"a type string of 1..{MAX_CHARS} characters")
     reader = _Reader(text, path)
     found = reader.type(1)
     if reader.token:
         _refuse(path, text, f"nothing after {show(found)}")
-    if len(show(found)) > MOST_CHARS:
-        _refuse(path, text, f"at most {MOST_CHARS} characters once int, float and str are written out")
+    if len(show(found)) > MAX_CHARS:
+        _refuse(path, text, f"at most {MAX_CHARS} characters once int, float and str are written out")
     return found
 
 
@@ -138,8 +138,8 @@ class _Reader:
 
     def type(self, depth: int) -> Type:
         """One type; depth counts the brackets around it."""
-        if depth > MOST_DEPTH:
-            _refuse(self.path, self.text, f"at most {MOST_DEPTH} levels")
+        if depth > MAX_DEPTH:
+            _refuse(self.path, self.text, f"at most {MAX_DEPTH} levels")
         if self.token in ("", "<", ">", ","):
             _refuse(self.path, self.text, f"the name of a type before character {self.at + 1}")
         name = self.advance()

@@ -15,8 +15,7 @@ from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import task_queues, task_request, task_result, task_to_run
+from myrmidon.store.tables import edge, task_queues, task_request, task_result, task_to_run
 
 _SHOWN_PARENTS = 20
 
@@ -61,7 +60,7 @@ def explain(tx: Tx, task_id: int) -> Explanation:
 
 
 def _explain_waiting(tx: Tx, task: TaskResult) -> Explanation:
-    waiting_on = jobs.waiting_on(tx, task.id, _SHOWN_PARENTS)
+    waiting_on = edge.waiting_on(tx, task.id, _SHOWN_PARENTS)
     if task.held and not waiting_on:
         return Explanation(
             task_id=task.id,
@@ -90,7 +89,7 @@ def _unreachable(tx: Tx, task: TaskResult) -> int | None:
     look = [(task.id, bool(task.resolves_all))]
     while look:
         child, resolves_all = look.pop()
-        for parent in task_result.read(tx, jobs.waiting_on(tx, child, _SHOWN_PARENTS)).values():
+        for parent in task_result.read(tx, edge.waiting_on(tx, child, _SHOWN_PARENTS)).values():
             if parent.final and not resolves_all:
                 return parent.id
             if parent.state == TaskState.WAITING and parent.id not in seen and not resolves_all:
@@ -132,11 +131,11 @@ def _funnel(tx: Tx, wanted: str, pool: str) -> tuple[list[Removed], int]:
 
     An order to a single bot is for no pool.
     """
-    found = [f"pool:{pool}"] if pool else dimensions.anchor(wanted)
+    found = [f"pool:{pool}"] if pool else dimensions.narrowest_values(wanted)
     left = [dimensions.bot_sets(text) for each in found for text in bots.dimensions_of_those_with(tx, each)]
     steps = []
-    for single in dimensions.parts(wanted):
+    for single in dimensions.split_values(wanted):
         before = len(left)
         left = [has for has in left if dimensions.matches(single, has)]
-        steps.append(Removed(dimensions.shown(single), before - len(left), len(left)))
+        steps.append(Removed(dimensions.show_single(single), before - len(left), len(left)))
     return steps, len(left)

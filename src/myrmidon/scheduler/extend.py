@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from myrmidon.model.dag import KnownTask, Wiring, wire
+from myrmidon.model.dag import ExistingTask, Dag, build_dag
 from myrmidon.model.errors import Conflict, MyrmidonError, NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph, Node, RequiresPolicy
 from myrmidon.model.job_document import labels_of, parse_graph
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.model.validation import DEFAULT_LIMITS, Limits
 from myrmidon.scheduler.new_tasks import Plan, check_parents, check_shared, open_group, store_plans
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import settle
@@ -116,7 +116,7 @@ class _Extension:
     def __init__(
         self,
         graph: Graph,
-        wiring: Wiring,
+        wiring: Dag,
         ids: dict[str, int],
         definitions: dict[str, str],
         authenticated: str,
@@ -130,15 +130,15 @@ class _Extension:
 
 def _read(
     turn: Turn, raw: object, known: Mapping[str, tuple[int, str]], every: Mapping[str, int], limits: Limits
-) -> tuple[Graph, Wiring]:
+) -> tuple[Graph, Dag]:
     """The new nodes, checked together with what the job has."""
     shown = {label: show_task(task_id) for label, task_id in every.items()}
     outputs = values.outputs(turn.tx, sorted(task_id for task_id, _ in known.values()))
     tasks = {
-        label: KnownTask([kind for _, _, _, kind in outputs.get(task_id, [])]) for label, (task_id, _) in known.items()
+        label: ExistingTask([kind for _, _, _, kind in outputs.get(task_id, [])]) for label, (task_id, _) in known.items()
     }
     graph = parse_graph(only_new(raw, known), limits, shown, tasks)
-    return graph, wire(graph, tasks)
+    return graph, build_dag(graph, tasks)
 
 
 def only_new(raw: object, known: Mapping[str, object]) -> object:
@@ -161,14 +161,14 @@ def _label_of(node: object) -> str | None:
 
 def _plans(turn: Turn, job: Job, extension: _Extension) -> list[Plan]:
     e = extension
-    old = sorted({e.ids[label] for labels in e.wiring.known_parents for label in labels})
+    old = sorted({e.ids[label] for labels in e.wiring.existing_parents for label in labels})
     parents = task_result.lock(turn.tx, old) if old else {}
     return [_plan(turn, job, e, index=index, node=e.graph.nodes[index], parents=parents) for index in e.wiring.order]
 
 
 def _plan(turn: Turn, job: Job, e: _Extension, *, index: int, node: Node, parents: Mapping[int, TaskResult]) -> Plan:
     new = [e.ids[e.graph.nodes[i].label] for i in e.wiring.parents[index]]
-    old = [e.ids[label] for label in e.wiring.known_parents[index]]
+    old = [e.ids[label] for label in e.wiring.existing_parents[index]]
     done = [(i, parents[i].instance_id) for i in sorted(old) if _satisfies(parents[i], node.policy)]
     allowed = node.request.deadline_s
     return Plan(

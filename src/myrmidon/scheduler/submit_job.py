@@ -9,14 +9,14 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from myrmidon.model.dag import Wiring, wire
+from myrmidon.model.dag import Dag, build_dag
 from myrmidon.model.errors import Conflict, MyrmidonError, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph
 from myrmidon.model.job_document import labels_of, parse_graph
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.model.validation import DEFAULT_LIMITS, Limits
 from myrmidon.scheduler.new_tasks import Plan, Produced, check_parents, check_shared, digest_of, open_group, store_plans
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import settle
@@ -26,6 +26,7 @@ from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work as drains
 from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import task_request, task_result
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.chunked_work import CHUNK, Drain
@@ -41,7 +42,7 @@ class JobDraft(Struct, frozen=True, kw_only=True):
     job_id: int
     task_ids: dict[str, int]
     graph: Graph
-    wiring: Wiring
+    wiring: Dag
     definitions: dict[str, str]
     request_key: str | None = None
     body_hash: str = ""
@@ -79,7 +80,7 @@ def draft_job(
         job_id=job_id,
         task_ids=by_label,
         graph=graph,
-        wiring=wire(graph),
+        wiring=build_dag(graph),
         definitions=definitions_of(raw, rules),
         request_key=request_key,
         body_hash=digest_of(raw, rules.secret_key),
@@ -137,7 +138,7 @@ def _parts(draft: JobDraft) -> list[list[int]]:
 def _known_job(turn: Turn, group_id: int, draft: JobDraft) -> JobSubmitted | None:
     """The job that this draft has already become, by its key, its name or an earlier attempt."""
     if draft.request_key is not None:
-        found = task_request.keys(turn.tx, group_id, [draft.request_key]).get(draft.request_key)
+        found = request_keys.read(turn.tx, group_id, [draft.request_key]).get(draft.request_key)
         if found is not None:
             if found[0] != draft.body_hash:
                 raise other_body(draft.request_key)
@@ -189,7 +190,7 @@ def _flip_in(turn: Turn, group_id: int, draft: JobDraft, parts: Sequence[Sequenc
         return known
     if draft.request_key is not None:
         row = (group_id, draft.request_key, draft.body_hash, draft.job_id, turn.now)
-        if not task_request.insert_keys(turn.tx, [row]):
+        if not request_keys.insert(turn.tx, [row]):
             again = _known_job(turn, group_id, draft)
             if again is not None:
                 return again

@@ -69,7 +69,9 @@ def test_a_hole_is_noticed_and_the_call_said_again(up: Up, monkeypatch: pytest.M
     token = (up.data / "admin.token").read_text().strip()
     with chaos(up.url, rate=0.0) as proxy:
         proxy.plan = ["hole", "hole"]
-        caller = client.Client(transport.Transport(proxy.url, token, patience=transport.Patience(first_s=0.1)))
+        caller = client.Client(
+            transport.Transport(proxy.url, token, retry_policy=transport.RetryPolicy(before_first_answer_s=0.1))
+        )
         properties = {"command": ["echo", "hello"], "dimensions": {"pool": ["default"]}}
         [made] = caller.submit([{"name": "in-a-hole", "slices": [{"properties": properties}]}])
         proxy.plan = ["hole"]

@@ -201,7 +201,7 @@ def test_a_broken_token_is_told_without_being_shown(up: Up):
     assert up.terminal.run("tasks", MYRMIDON_TOKEN=f"{token}\r").returncode == 0
     done = up.terminal.run("tasks", MYRMIDON_TOKEN=f"{token}\nmore")
     assert done.returncode == 77
-    assert "The token holds characters that no token has" in done.stderr
+    assert "The token contains an invalid character" in done.stderr
     assert token not in done.stdout + done.stderr
 
 

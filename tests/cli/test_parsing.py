@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from myrmidon.cli import exit_codes
 from myrmidon.cli.main import Commands, myrmidon
-from myrmidon.cli.request_options import build, request_options
+from myrmidon.cli.request_options import build_request, request_options
 from myrmidon.model.task_parsing import parse_task
 from tests.architecture import source
 
@@ -22,7 +22,7 @@ from tests.architecture import source
 @request_options
 def ask(command: tuple[str, ...], **given: Any) -> None:
     """Prints what would be sent."""
-    request, group = build(command, **given)
+    request, group = build_request(command, **given)
     click.echo(json.dumps([request, group]))
 
 

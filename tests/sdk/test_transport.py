@@ -13,13 +13,13 @@ from myrmidon.sdk.errors import (
     CallFailed,
     Conflict,
     Invalid,
-    Missing,
     NotAllowed,
+    NotFound,
     Overloaded,
-    ServerBroken,
+    ServerError,
     Unreachable,
 )
-from myrmidon.sdk.transport import KEY_HEADER, Patience, Transport, parse_events
+from myrmidon.sdk.transport import KEY_HEADER, RetryPolicy, Transport, parse_events
 from tests.sdk.scripted import CUT, Answer, answer, events, scripted
 
 
@@ -89,7 +89,7 @@ def test_waits_grow_and_are_jittered():
         scripted(answer(503, {"error": {"code": "store.unavailable", "message": "Away."}})) as server,
         pytest.raises(Overloaded, match="Away") as failed,
     ):
-        client(server.url, clock, patience=Patience(later_s=30)).queues()
+        client(server.url, clock, retry_policy=RetryPolicy(after_first_answer_s=30)).queues()
     assert failed.value.code == "store.unavailable"
     assert clock.now <= 30
     assert len(set(clock.slept)) == len(clock.slept)
@@ -112,7 +112,7 @@ def test_a_server_that_dies_while_it_holds_its_first_answer_is_waited_for():
     clock = FakeTime()
     died = Answer(0, b"", meanwhile=lambda: clock.sleep(25))
     with scripted(died, *[CUT] * 3, answer(200, {"tasks": [], "done": True})) as server:
-        caller = client(server.url, clock, patience=Patience(first_s=0, later_s=5))
+        caller = client(server.url, clock, retry_policy=RetryPolicy(before_first_answer_s=0, after_first_answer_s=5))
         assert caller.wait(["5cee4880088100"])["done"]
     assert len(server.seen) == 5
 
@@ -146,14 +146,14 @@ def greet(listening: socket.socket) -> None:
 def test_an_outage_is_told_once():
     told: list[str] = []
     with scripted(*[CUT] * 4, answer(200, {"queues": []})) as server:
-        client(server.url, notice=told.append).queues()
+        client(server.url, on_retry=told.append).queues()
     assert len(told) == 1
     assert "trying again" in told[0]
 
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(400, Invalid), (401, NotAllowed), (403, NotAllowed), (404, Missing), (409, Conflict), (413, Invalid)],
+    [(400, Invalid), (401, NotAllowed), (403, NotAllowed), (404, NotFound), (409, Conflict), (413, Invalid)],
 )
 def test_a_refusal_is_an_error_with_code_message_and_problems(status: int, error: type[Exception]):
     problem = {"path": "tasks[0].name", "value": "''", "allowed": "a name", "code": "length"}
@@ -171,7 +171,7 @@ def test_what_is_no_myrmidon_server_is_told(answered: Answer):
 
 
 def test_a_broken_server_is_not_asked_again():
-    with scripted(Answer(500, b"<html>")) as server, pytest.raises(ServerBroken, match="status 500"):
+    with scripted(Answer(500, b"<html>")) as server, pytest.raises(ServerError, match="status 500"):
         client(server.url).queues()
     assert len(server.seen) == 1
 
@@ -222,9 +222,9 @@ def test_a_stream_that_is_cut_between_its_pieces_is_told_in_words():
     chunked = {"Transfer-Encoding": "chunked", "Content-Type": "text/event-stream"}
     piece = b"9\r\ndata: x\n\n\r\n"
     with scripted(Answer(200, piece, chunked, whole=False), events("data: y", "")) as server:
-        stream = client(server.url, notice=told.append).events()
+        stream = client(server.url, on_retry=told.append).events()
         assert [next(stream).data, next(stream).data] == ["x", "y"]
-    assert told == ["The stream broke (the answer was cut); taking it up again."]
+    assert told == ["The event stream broke (the response was cut off); reconnecting."]
 
 
 def test_what_is_no_address_is_not_tried_again():

@@ -1,4 +1,4 @@
-"""`query` and `post`: any path of the server's APIs, for scripts. Always prints JSON; logs as they are."""
+"""`query` and `post`: call any path of the server's APIs. JSON is printed as JSON, any other response as is."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from urllib.parse import parse_qsl
 import click
 
 from myrmidon.cli import output
-from myrmidon.cli.context import Hand, connected
+from myrmidon.cli.context import CliContext, connected
 
 if TYPE_CHECKING:
     from myrmidon.sdk.transport import Reply
 
-_LISTS = ("items", "tasks", "bots", "queues", "pools", "tokens", "groups", "events", "runs", "versions")
-_A_PAGE = 200
+_LIST_KEYS = ("items", "tasks", "bots", "queues", "pools", "tokens", "groups", "events", "runs", "versions")
+_DEFAULT_LIMIT = 200
 _DISCOVERY = "/_ah/api/discovery/v1/apis/swarming/v1/rest"
 
 
@@ -26,105 +26,106 @@ _DISCOVERY = "/_ah/api/discovery/v1/apis/swarming/v1/rest"
     "--limit",
     "-L",
     type=click.IntRange(0),
-    default=_A_PAGE,
+    default=_DEFAULT_LIMIT,
     show_default=True,
     metavar="N",
-    help="Of a list; 0 for all of it.",
+    help="Maximum number of rows of a list; 0 for all.",
 )
-@click.option("--list", "list_methods", is_flag=True, help="The paths of Swarming's API v1.")
+@click.option("--list", "list_methods", is_flag=True, help="List the paths of Swarming's API v1.")
 @connected
-def query(hand: Hand, path: str | None, *, limit: int, list_methods: bool) -> None:
-    """GET a path, and print what it answers.
+def query(cli: CliContext, path: str | None, *, limit: int, list_methods: bool) -> None:
+    """GET a path and print the response.
 
-    PATH may have a query. `tasks/list?state=PENDING` is a path of Swarming's API v1; one that begins with a slash, such
-    as `/api/v1/tasks?state=READY`, is taken as it stands. The pages of a list are joined, up to --limit.
+    PATH may contain a query string. A path without a leading slash, such as `tasks/list?state=PENDING`, belongs to
+    Swarming's API v1; `/api/v1/tasks?state=READY` is a full path. Pages of a list are joined, up to --limit rows.
     """
     if list_methods:
-        _print(hand, _methods(hand))
+        _print(cli, _methods(cli))
         return
     if not path:
-        raise click.UsageError("PATH is missing; `myrmidon query --list` shows those of Swarming's API v1.")
-    bare, _, asked = path.partition("?")
+        raise click.UsageError("PATH is missing; `myrmidon query --list` lists the paths of Swarming's API v1.")
+    path, _, query_string = path.partition("?")
     params: dict[str, Any] = {}
-    for name, value in parse_qsl(asked, keep_blank_values=True):
+    for name, value in parse_qsl(query_string, keep_blank_values=True):
         params.setdefault(name, []).append(value)
-    reply = hand.client.query(bare, **params)
-    found = _decoded(reply)
-    noun = _list_in(found)
-    if found is None:
+    reply = cli.client.query(path, **params)
+    body = _decoded(reply)
+    list_key = _list_key(body)
+    if body is None:
         sys.stdout.buffer.write(reply.data)
-    elif noun is None:
-        _print(hand, found)
+    elif list_key is None:
+        _print(cli, body)
     else:
-        _print(hand, _joined(hand, bare, params, found, noun, limit))
+        _print(cli, _join_pages(cli, path, params, body, list_key, limit))
 
 
-def _joined(
-    hand: Hand, path: str, params: dict[str, Any], found: dict[str, Any], noun: str, limit: int
+def _join_pages(
+    cli: CliContext, path: str, params: dict[str, Any], page: dict[str, Any], list_key: str, limit: int
 ) -> dict[str, Any]:
-    """A list over as many pages as the limit takes; its cursor leads on where there is more.
+    """The list over as many pages as the limit requires; its cursor continues after the last row.
 
-    Nothing may lie between the last row and the cursor, so the last page is asked for with as many rows as are wanted.
+    So that no row is skipped, the last page is requested with exactly as many rows as are still missing.
     """
-    rows, page = list(found[noun]), len(found[noun])
-    if limit and page > limit and found.get("cursor"):
-        found = _decoded(hand.client.query(path, **{**params, "limit": limit})) or {}
-        rows = found.get(noun, [])
-    while found.get("cursor") and (not limit or len(rows) < limit):
-        fewer = {"limit": limit - len(rows)} if limit and limit - len(rows) < page else {}
-        found = _decoded(hand.client.query(path, **{**params, **fewer, "cursor": found["cursor"]})) or {}
-        rows += found.get(noun, [])
-    return {**found, noun: rows[:limit] if limit else rows}
+    rows, page_size = list(page[list_key]), len(page[list_key])
+    if limit and page_size > limit and page.get("cursor"):
+        page = _decoded(cli.client.query(path, **{**params, "limit": limit})) or {}
+        rows = page.get(list_key, [])
+    while page.get("cursor") and (not limit or len(rows) < limit):
+        missing = limit - len(rows)
+        smaller_page = {"limit": missing} if limit and missing < page_size else {}
+        page = _decoded(cli.client.query(path, **{**params, **smaller_page, "cursor": page["cursor"]})) or {}
+        rows += page.get(list_key, [])
+    return {**page, list_key: rows[:limit] if limit else rows}
 
 
-def _list_in(found: Any) -> str | None:
-    if not isinstance(found, dict):
+def _list_key(body: Any) -> str | None:
+    if not isinstance(body, dict):
         return None
-    return next((noun for noun in _LISTS if isinstance(found.get(noun), list)), None)
+    return next((key for key in _LIST_KEYS if isinstance(body.get(key), list)), None)
 
 
-def _methods(hand: Hand) -> list[dict[str, str]]:
-    document = _decoded(hand.client.query(_DISCOVERY))
+def _methods(cli: CliContext) -> list[dict[str, str]]:
+    document = _decoded(cli.client.query(_DISCOVERY))
     return [
         {"method": method["httpMethod"], "path": method["path"], "description": method["description"]}
-        for held in document["resources"].values()
-        for method in held["methods"].values()
+        for resource in document["resources"].values()
+        for method in resource["methods"].values()
     ]
 
 
 @click.command()
 @click.argument("path")
-@click.option("--data", "-d", metavar="JSON", help="The body; without it, what stands on standard input.")
-@click.option("--key", metavar="KEY", help="A request key: the same one again does nothing twice.")
+@click.option("--data", "-d", metavar="JSON", help="Request body. Default: read from stdin.")
+@click.option("--key", metavar="KEY", help="Idempotency key: a repeated call with the same key has no further effect.")
 @connected
-def post(hand: Hand, path: str, *, data: str | None, key: str | None) -> None:
-    """POST JSON to a path, and print what it answers.
+def post(cli: CliContext, path: str, *, data: str | None, key: str | None) -> None:
+    """POST JSON to a path and print the response.
 
-    `myrmidon post tasks/new < task.json` speaks Swarming's API v1; a path that begins with a slash is taken as it
-    stands. An empty body is sent as none.
+    A path without a leading slash belongs to Swarming's API v1: `myrmidon post tasks/new < task.json`. If the input is
+    empty, the request has no body.
     """
     text = data if data is not None else "" if sys.stdin.isatty() else sys.stdin.read()
     try:
         body = json.loads(text) if text.strip() else None
-    except ValueError as wrong:
-        raise click.UsageError(f"The body is no JSON: {wrong}.") from None
-    reply = hand.client.post(path, body, key=key)
-    found = _decoded(reply)
-    if found is None:
+    except ValueError as error:
+        raise click.UsageError(f"The body is not valid JSON: {error}.") from None
+    reply = cli.client.post(path, body, key=key)
+    response = _decoded(reply)
+    if response is None:
         sys.stdout.buffer.write(reply.data)
     else:
-        _print(hand, found)
+        _print(cli, response)
 
 
 def _decoded(reply: Reply) -> Any:
-    """What was said in JSON; None for anything else."""
-    kind = reply.headers.get("content-type", "")
-    return json.loads(reply.data) if kind.startswith("application/json") else None
+    """The decoded JSON; None for any other content type."""
+    content_type = reply.headers.get("content-type", "")
+    return json.loads(reply.data) if content_type.startswith("application/json") else None
 
 
-def _print(hand: Hand, value: object) -> None:
-    """For people with line breaks, for programs (--json) in one line."""
-    if hand.as_json:
-        output.as_json(value)
+def _print(cli: CliContext, value: object) -> None:
+    """Indented, or with --json in one line unless stdout is a terminal."""
+    if cli.as_json:
+        output.print_json(value)
     else:
         click.echo(json.dumps(value, indent=2))

@@ -16,7 +16,7 @@ import click
 
 from myrmidon.cli import exit_codes, output, server_discovery
 from myrmidon.cli.context import json_option
-from myrmidon.cli.server import read_given
+from myrmidon.cli.server import settings_from_options
 
 if TYPE_CHECKING:
     from myrmidon.server.settings import Settings
@@ -52,7 +52,7 @@ def backup(folder: Path, *, as_json: bool, **given: Any) -> None:
         about = backups.backup(settings, folder)
     _copy_token(settings.folder / server_discovery.TOKEN_FILE, folder / server_discovery.TOKEN_FILE)
     if as_json:
-        output.as_json({"folder": str(folder), "made_at": about.made_at, "version": about.version})
+        output.print_json({"folder": str(folder), "made_at": about.made_at, "version": about.version})
         return
     size = sum(file.stat().st_size for file in folder.iterdir())
     click.echo(f"{output.size(size)} in {folder}.")
@@ -72,9 +72,9 @@ def restore(folder: Path, *, replace: bool, as_json: bool, **given: Any) -> None
         about = backups.restore(settings, folder, replace=replace)
     _copy_token(folder / server_discovery.TOKEN_FILE, settings.folder / server_discovery.TOKEN_FILE)
     if as_json:
-        output.as_json({"data_dir": str(settings.folder), "made_at": about.made_at, "version": about.version})
+        output.print_json({"data_dir": str(settings.folder), "made_at": about.made_at, "version": about.version})
         return
-    click.echo(f"The backup of {output.moment(about.made_at)} is in place in {settings.folder}.")
+    click.echo(f"The backup of {output.local_time(about.made_at)} is in place in {settings.folder}.")
     output.next_step(f"myrmidon up --data-dir {settings.folder}")
 
 
@@ -97,7 +97,7 @@ def copy_db(from_url: str, to_url: str, *, from_logs: str | None, to_logs: str |
 
         done = backups.copy_db(from_url, to_url, from_logs=from_logs, to_logs=to_logs)
     if as_json:
-        output.as_json({name: {"rows": one.rows, "num_bytes": one.num_bytes} for name, one in sorted(done.items())})
+        output.print_json({name: {"rows": one.rows, "num_bytes": one.num_bytes} for name, one in sorted(done.items())})
         return
     rows = [(name, one.rows, output.size(one.num_bytes)) for name, one in sorted(done.items()) if one.rows]
     output.table(("table", "rows", "size"), rows, empty="There was nothing to copy.")
@@ -108,8 +108,8 @@ def copy_db(from_url: str, to_url: str, *, from_logs: str | None, to_logs: str |
 def _settings(given: dict[str, Any]) -> Settings:
     """Those of the server on this machine, unless another one is named."""
     if not any(given.values()):
-        given["data_dir"] = server_discovery.read_local().get("data_dir")
-    return read_given({**given, "others": ()})
+        given["data_dir"] = server_discovery.newest_local_server().get("data_dir")
+    return settings_from_options({**given, "others": ()})
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import click
 
 from myrmidon.cli import output
-from myrmidon.cli.context import Hand, connected, pages
+from myrmidon.cli.context import CliContext, connected, fetch_pages
 from myrmidon.cli.request_options import Duration, Id, Pair
-from myrmidon.cli.tokens import invitation
-from myrmidon.sdk.errors import Contradiction, NotAllowed
+from myrmidon.cli.tokens import bootstrap_command
+from myrmidon.sdk.errors import Conflict, NotAllowed
 
 _WHICH = click.argument("bot_id", metavar="BOT", type=Id())
 _STATES = ("alive", "dead", "idle", "busy", "draining", "quarantined", "maintenance")
@@ -30,12 +30,12 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 @click.option("--state", "-s", type=click.Choice(_STATES), help="Only bots that are so.")
 @click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=200, show_default=True, help="At most so many.")
 @connected
-def bots(hand: Hand, dimensions: tuple[tuple[str, str], ...], state: str | None, limit: int) -> None:
+def bots(cli: CliContext, dimensions: tuple[tuple[str, str], ...], state: str | None, limit: int) -> None:
     """List bots."""
     wanted = [f"{key}:{value}" for key, value in dimensions]
-    found = pages(hand.client.bots, "bots", limit, dimension=wanted, state=state)
-    if hand.as_json:
-        output.as_json(found)
+    found = fetch_pages(cli.client.bots, "bots", limit, dimension=wanted, state=state)
+    if cli.as_json:
+        output.print_json(found)
         return
     output.table(
         ("bot", "state", "seen", "runs", "dimensions"),
@@ -71,12 +71,12 @@ def bot() -> None:
 @_WHICH
 @click.option("--events", "-n", type=click.IntRange(0, 1000), default=10, show_default=True, help="So many events.")
 @connected
-def show_bot(hand: Hand, bot_id: str, events: int) -> None:
+def show_bot(cli: CliContext, bot_id: str, events: int) -> None:
     """What a bot is, what it does, and what happened to it."""
-    found = hand.client.bot(bot_id)
-    found["events"] = hand.client.bot_events(bot_id, limit=events)["events"] if events else []
-    if hand.as_json:
-        output.as_json(found)
+    found = cli.client.bot(bot_id)
+    found["events"] = cli.client.bot_events(bot_id, limit=events)["events"] if events else []
+    if cli.as_json:
+        output.print_json(found)
         return
     output.fields(
         [
@@ -86,7 +86,7 @@ def show_bot(hand: Hand, bot_id: str, events: int) -> None:
             ("maintenance", found["maintenance"]),
             ("runs", " ".join(found["runs"])),
             ("seen", output.ago(found["last_seen_at"])),
-            ("first seen", output.moment(found["first_seen_at"])),
+            ("first seen", output.local_time(found["first_seen_at"])),
             ("address", found["address"]),
             ("version", found["version"][:12]),
             ("dimensions", output.dimensions(found["dimensions"]).replace(" ", "\n")),
@@ -94,7 +94,7 @@ def show_bot(hand: Hand, bot_id: str, events: int) -> None:
     )
     if found["events"]:
         click.echo()
-        rows = [(output.moment(one["at"]), one["kind"], one["message"]) for one in found["events"]]
+        rows = [(output.local_time(one["at"]), one["kind"], one["message"]) for one in found["events"]]
         output.table(("when", "what", "message"), rows, empty="")
 
 
@@ -102,10 +102,10 @@ def show_bot(hand: Hand, bot_id: str, events: int) -> None:
 @_WHICH
 @click.option("--undo", is_flag=True, help="Let it work again.")
 @connected
-def drain(hand: Hand, bot_id: str, *, undo: bool) -> None:
+def drain(cli: CliContext, bot_id: str, *, undo: bool) -> None:
     """Give a bot no new work; what it runs now goes on."""
-    answer = hand.client.drain(bot_id, draining=not undo)
-    _told(hand, answer, f"Bot {bot_id} {'works again' if undo else 'gets no new work'}.")
+    answer = cli.client.drain(bot_id, draining=not undo)
+    _told(cli, answer, f"Bot {bot_id} {'works again' if undo else 'gets no new work'}.")
 
 
 @bot.command()
@@ -113,10 +113,10 @@ def drain(hand: Hand, bot_id: str, *, undo: bool) -> None:
 @click.option("--reason", "-r", default="by hand", show_default=True, help="Why; shown beside the bot.")
 @click.option("--undo", is_flag=True, help="Let it work again.")
 @connected
-def quarantine(hand: Hand, bot_id: str, reason: str, *, undo: bool) -> None:
+def quarantine(cli: CliContext, bot_id: str, reason: str, *, undo: bool) -> None:
     """Put a bot aside because something is wrong with it."""
-    answer = hand.client.quarantine(bot_id, None if undo else reason)
-    _told(hand, answer, f"Bot {bot_id} {'is no longer' if undo else 'is'} quarantined.")
+    answer = cli.client.quarantine(bot_id, None if undo else reason)
+    _told(cli, answer, f"Bot {bot_id} {'is no longer' if undo else 'is'} quarantined.")
 
 
 @bot.command()
@@ -124,29 +124,29 @@ def quarantine(hand: Hand, bot_id: str, reason: str, *, undo: bool) -> None:
 @click.option("--reason", default="", help="Why; it becomes part of the task's name.")
 @click.option("--wait", is_flag=True, help="Return when the bot has obeyed, or has not for a day.")
 @connected
-def terminate(hand: Hand, bot_id: str, reason: str, *, wait: bool) -> None:
+def terminate(cli: CliContext, bot_id: str, reason: str, *, wait: bool) -> None:
     """Tell a bot to finish what it runs and exit; a task of its own tells it so."""
-    answer = hand.client.terminate(bot_id, reason=reason)
+    answer = cli.client.terminate(bot_id, reason=reason)
     task_id = answer.get("task_id")
-    while wait and task_id is not None and not hand.client.wait([task_id])["done"]:
+    while wait and task_id is not None and not cli.client.wait([task_id])["done"]:
         pass
-    _told(hand, answer, f"Bot {bot_id} {'has ended' if wait else 'exits when its work is done'} (task {task_id}).")
+    _told(cli, answer, f"Bot {bot_id} {'has ended' if wait else 'exits when its work is done'} (task {task_id}).")
 
 
 @bot.command()
 @_WHICH
 @connected
-def delete(hand: Hand, bot_id: str) -> None:
+def delete(cli: CliContext, bot_id: str) -> None:
     """Forget a bot that is gone.
 
     One that comes again must be introduced again, as a new one.
     """
-    _told(hand, hand.client.delete_bot(bot_id), f"Bot {bot_id} is forgotten.")
+    _told(cli, cli.client.delete_bot(bot_id), f"Bot {bot_id} is forgotten.")
 
 
-def _told(hand: Hand, answer: dict[str, Any], sentence: str) -> None:
-    if hand.as_json:
-        output.as_json(answer)
+def _told(cli: CliContext, answer: dict[str, Any], sentence: str) -> None:
+    if cli.as_json:
+        output.print_json(answer)
     else:
         click.echo(sentence)
 
@@ -157,19 +157,19 @@ def _told(hand: Hand, answer: dict[str, Any], sentence: str) -> None:
 @bot.command()
 @click.option("--expires", type=Duration(), help="How long new bots may come with it. Default: until it is revoked.")
 @connected
-def invite(hand: Hand, expires: int | None) -> None:
+def invite(cli: CliContext, expires: int | None) -> None:
     """Print a command that starts a bot elsewhere.
 
     It works on any machine with curl and Python 3.8 or newer. It holds a token of its own that can do nothing but
     bring in bots; `myrmidon token revoke` ends that.
     """
-    info = hand.client.server()
-    server = info.get("public_url") or hand.place.server
-    made = hand.client.create_token("invited bots", role="bot-bootstrap", expires_in_s=expires)
-    if hand.as_json:
-        output.as_json({**made, "command": invitation(server, made["token"])})
+    info = cli.client.server()
+    server = info.get("public_url") or cli.endpoint.server
+    made = cli.client.create_token("invited bots", role="bot-bootstrap", expires_in_s=expires)
+    if cli.as_json:
+        output.print_json({**made, "command": bootstrap_command(server, made["token"])})
         return
-    click.echo(invitation(server, made["token"]))
+    click.echo(bootstrap_command(server, made["token"]))
     if urlsplit(server).hostname in _LOCAL:
         output.note(
             "This address is good on this machine only: start the server with --host and --public-url for others."
@@ -191,7 +191,7 @@ def invite(hand: Hand, expires: int | None) -> None:
 )
 @connected
 def start(
-    hand: Hand, folder: str | None, pool: str | None, bot_id: str | None, dimensions: tuple[tuple[str, str], ...]
+    cli: CliContext, folder: str | None, pool: str | None, bot_id: str | None, dimensions: tuple[tuple[str, str], ...]
 ) -> None:
     """Turn this machine into a bot of the server, until Ctrl-C.
 
@@ -199,33 +199,33 @@ def start(
     one is made for it that can bring in bots and nothing else.
     """
     place = Path(folder or "~/myrmidon-bot").expanduser().absolute()
-    hand = _introducer(hand, place)
-    words = bot_command(hand, place, pool=pool, bot_id=bot_id, dimensions=dimensions)
-    if hand.as_json:
-        output.as_json({"server": hand.place.server, "dir": str(place)})
+    cli = _introducer(cli, place)
+    words = bot_command(cli, place, pool=pool, bot_id=bot_id, dimensions=dimensions)
+    if cli.as_json:
+        output.print_json({"server": cli.endpoint.server, "dir": str(place)})
     else:
-        click.echo(f"Starting a bot of {hand.place.server} in {place}; Ctrl-C stops it.", err=True)
+        click.echo(f"Starting a bot of {cli.endpoint.server} in {place}; Ctrl-C stops it.", err=True)
     sys.stdout.flush()
-    os.execve(words[0], words, bot_environment(hand))  # noqa: S606 - becomes the bot
+    os.execve(words[0], words, bot_environment(cli))  # noqa: S606 - becomes the bot
 
 
-def _introducer(hand: Hand, folder: Path) -> Hand:
+def _introducer(cli: CliContext, folder: Path) -> CliContext:
     """Tasks can read whatever their bot has, so it gets a token of the least rights; the same one at each start."""
     host = socket.gethostname()
     same = sha256(os.fsencode(f"{host} {folder}")).hexdigest()
     for key in (same, None):
         try:
-            made = hand.client.create_token(f"bot on {host}", role="bot-bootstrap", key=key)
-        except Contradiction:
+            made = cli.client.create_token(f"bot on {host}", role="bot-bootstrap", key=key)
+        except Conflict:
             continue  # that one was revoked
         except NotAllowed:
             break  # it is such a token already, or the bot will be told what is wrong with it
-        return Hand(hand.place.server, made["token"], as_json=hand.as_json)
-    return hand
+        return CliContext(cli.endpoint.server, made["token"], as_json=cli.as_json)
+    return cli
 
 
 def bot_command(
-    hand: Hand,
+    cli: CliContext,
     folder: Path,
     *,
     pool: str | None = None,
@@ -235,14 +235,14 @@ def bot_command(
     """The command that starts a bot in a folder: from the zip of its server, as on any other machine."""
     first = folder.with_name(f"{folder.name}.first.zip")
     first.parent.mkdir(parents=True, exist_ok=True)
-    first.write_bytes(hand.client.bot_zip())
-    words = [sys.executable, str(first), "start", "--dir", str(folder), "--server", hand.place.server]
+    first.write_bytes(cli.client.bot_zip())
+    words = [sys.executable, str(first), "start", "--dir", str(folder), "--server", cli.endpoint.server]
     for flag, value in (("--pool", pool), ("--bot-id", bot_id)):
         words += [flag, value] if value else []
     return words + [word for key, value in dimensions for word in ("--dimension", f"{key}={value}")]
 
 
-def bot_environment(hand: Hand) -> dict[str, str]:
+def bot_environment(cli: CliContext) -> dict[str, str]:
     """What a bot's process sees: nothing of our own settings but the token that introduces it."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("MYRMIDON_")}
-    return {**env, "MYRMIDON_BOT_TOKEN": hand.place.token or ""}
+    return {**env, "MYRMIDON_BOT_TOKEN": cli.endpoint.token or ""}

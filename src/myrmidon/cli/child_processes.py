@@ -71,7 +71,7 @@ def _ask(children: Sequence[subprocess.Popen[bytes]], wait_s: float) -> list[sub
     return [child for child in children if child.poll() is None]
 
 
-def last_words(log: Path, start: int = 0, count: int = 15) -> str:
+def log_tail(log: Path, start: int = 0, count: int = 15) -> str:
     """How a log ends, for a person who wants to know why a child did: its own sentences before its records."""
     try:
         lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
@@ -81,6 +81,6 @@ def last_words(log: Path, start: int = 0, count: int = 15) -> str:
     return "\n".join((plain or lines)[-count:])
 
 
-def size_of(log: Path) -> int:
+def log_size(log: Path) -> int:
     """Where the next words of a log will begin."""
     return log.stat().st_size if log.exists() else 0

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from myrmidon.cli import exit_codes, output, server_discovery
-from myrmidon.cli.context import Hand, connected, pages
+from myrmidon.cli.context import CliContext, connected, fetch_pages
 from myrmidon.sdk.errors import CallFailed, NotAllowed, Unreachable, Untrusted
 
 _MOST_SKEW_S: Final = 5.0
@@ -32,18 +32,18 @@ class Finding:
 
 @click.command()
 @connected
-def doctor(hand: Hand) -> int:
+def doctor(cli: CliContext) -> int:
     """Check the server, the token, the clock, the bots and the disk, and say what to do.
 
     Exits with 1 when something is wrong; warnings do not count.
     """
     findings = []
-    for finding in _look(hand):
+    for finding in _look(cli):
         findings.append(finding)
-        if not hand.as_json:
+        if not cli.as_json:
             _tell(finding)
-    if hand.as_json:
-        output.as_json({"findings": [asdict(finding) for finding in findings]})
+    if cli.as_json:
+        output.print_json({"findings": [asdict(finding) for finding in findings]})
     return exit_codes.FAILED if any(finding.how == "wrong" for finding in findings) else exit_codes.OK
 
 
@@ -54,33 +54,33 @@ def _tell(finding: Finding) -> None:
         click.echo(f"      {' ' * 8}  next: {finding.advice}")
 
 
-def _look(hand: Hand) -> Iterator[Finding]:
+def _look(cli: CliContext) -> Iterator[Finding]:
     """One finding after the other; without a server or a token the rest cannot be asked."""
-    reached = _reach(hand)
+    reached = _reach(cli)
     yield reached
     yield _disk()
     if reached.how == "wrong":
         return
     before = time.time()
     try:
-        info = hand.client.server()
+        info = cli.client.server()
     except CallFailed as failed:
-        yield _no_token(hand, failed)
+        yield _no_token(cli, failed)
         return
-    yield Finding("token", "ok", f"{info['who']} with role {info['role']}, from {hand.place.token_from}.")
+    yield Finding("token", "ok", f"{info['who']} with role {info['role']}, from {cli.endpoint.token_source}.")
     yield _clock(info["time"] / 1e6, before, time.time())
     for look in (_servers, _bots, _queues):
         try:
-            yield look(hand)
+            yield look(cli)
         except CallFailed as failed:
             yield Finding(look.__name__.strip("_"), "warning", failed.message)
 
 
-def _reach(hand: Hand) -> Finding:
-    place = hand.place
-    told = f"{place.server} (from {place.server_from})"
+def _reach(cli: CliContext) -> Finding:
+    place = cli.endpoint
+    told = f"{place.server} (from {place.server_source})"
     try:
-        hand.client.ready()
+        cli.client.ready()
     except NotAllowed:
         pass  # somebody is there; the token is the next thing to look at
     except CallFailed as failed:
@@ -93,11 +93,11 @@ def _reach(hand: Hand) -> Finding:
     return Finding("server", "ok", f"{told} answers and is ready.")
 
 
-def _no_token(hand: Hand, failed: CallFailed) -> Finding:
-    if hand.place.token is None:
-        told = f"There is none for {hand.place.server}."
+def _no_token(cli: CliContext, failed: CallFailed) -> Finding:
+    if cli.endpoint.token is None:
+        told = f"There is none for {cli.endpoint.server}."
         return Finding("token", "wrong", told, "`myrmidon login URL`, or set MYRMIDON_TOKEN.")
-    told = f"The one from {hand.place.token_from} is refused: {failed.message}"
+    told = f"The one from {cli.endpoint.token_source} is refused: {failed.message}"
     return Finding("token", "wrong", told, "ask an administrator for a new one: `myrmidon token create NAME`.")
 
 
@@ -110,14 +110,14 @@ def _clock(there: float, before: float, after: float) -> Finding:
     return Finding("clock", "ok", "The server and this machine agree on the time.")
 
 
-def _servers(hand: Hand) -> Finding:
-    found = hand.client.servers()["servers"]
+def _servers(cli: CliContext) -> Finding:
+    found = cli.client.servers()["servers"]
     alive = sum(one["alive"] for one in found)
     return Finding("servers", "ok", f"{output.plural(alive, 'server')} at work.")
 
 
-def _bots(hand: Hand) -> Finding:
-    found = pages(hand.client.bots, "bots", 10_000)["bots"]
+def _bots(cli: CliContext) -> Finding:
+    found = fetch_pages(cli.client.bots, "bots", 10_000)["bots"]
     alive = [one for one in found if one["alive"]]
     if not alive:
         told = "There is no live bot." if found else "There is no bot yet."
@@ -131,8 +131,8 @@ def _bots(hand: Hand) -> Finding:
     )
 
 
-def _queues(hand: Hand) -> Finding:
-    found = pages(hand.client.queues, "queues", 10_000)["queues"]
+def _queues(cli: CliContext) -> Finding:
+    found = fetch_pages(cli.client.queues, "queues", 10_000)["queues"]
     waiting = sum(one["num_ready"] for one in found)
     stuck = sum(one["num_ready"] for one in found if not one["num_bots"])
     if stuck:
@@ -143,7 +143,7 @@ def _queues(hand: Hand) -> Finding:
 
 def _disk() -> Finding:
     """Where a server of this user would keep its data."""
-    folder = Path(server_discovery.read_local().get("data_dir") or server_discovery.default_data_dir())
+    folder = Path(server_discovery.newest_local_server().get("data_dir") or server_discovery.default_data_dir())
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(there).free
     if free < _LEAST_FREE:

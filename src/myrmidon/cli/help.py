@@ -1,4 +1,4 @@
-"""`help` and `completion`: pages of the manual that need no server, and scripts for shells."""
+"""`help` and `completion`: help pages, and completion scripts for shells. No server needed."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ import click
 from myrmidon.cli import exit_codes
 
 FIRST_STEPS: Final = """\
-Start a server and two bots on this machine; it stays up until Ctrl-C:
+Start a server and two bots on this machine; Ctrl-C stops them:
 
     myrmidon up
 
-In another terminal, run a command on a bot and see its output:
+In another terminal, run a command on a bot and show its output:
 
     myrmidon run -- sh -c 'echo hello from $(hostname)'
 
-Submit one and come back later:
+Submit a command without waiting for it:
 
     id=$(myrmidon trigger --name nightly -- sleep 5)
-    myrmidon task why $id          why does it not run yet?
-    myrmidon task log -f $id       its output as it comes
-    myrmidon collect $id           wait for its end
+    myrmidon task why $id          explain why it is not running
+    myrmidon task log -f $id       follow its output
+    myrmidon collect $id           wait until it has ended
 
-See what there is:
+Show the state of the system:
 
     myrmidon tasks
     myrmidon bots
-    myrmidon doctor                checks everything and says what to do
+    myrmidon doctor                check for common problems
 
-Add a bot on another machine: `myrmidon bot invite` prints the command for it.
+To add a bot on another machine, run the command that `myrmidon bot invite` prints there.
 """
 
 SERVER: Final = """\
-Which server a command talks to, the first that is given:
+A command connects to the first server of this list that is set:
 
     --server URL
     MYRMIDON_SERVER
-    a `myrmidon up` that runs now as the same user; of several, the newest
-    what `myrmidon login URL` remembered
+    the running `myrmidon up` of the same user; of several, the newest
+    the server saved by `myrmidon login URL`
     http://127.0.0.1:8910
 
-With which token:
+and sends the first token of this list that is set:
 
-    --token TOKEN, MYRMIDON_TOKEN
-    the administrator's token in the data folder of a server on this machine
-    what `myrmidon login` remembered
+    --token TOKEN
+    MYRMIDON_TOKEN
+    the administrator token in the data folder of that `myrmidon up`
+    the token saved by `myrmidon login`, for the server it was saved with
+    for a server on this machine, the administrator token in the default data folder
 
-A token from a file goes only to the server it belongs to.
+A token from a file is sent only to the server it belongs to.
 """
 
 
@@ -69,8 +71,8 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
 @click.command(name="help")
 @click.argument("words", nargs=-1, metavar="[PAGE | COMMAND...]")
 @click.pass_context
-def manual(ctx: click.Context, words: tuple[str, ...]) -> None:
-    """A page of the manual, or the help of a command.
+def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show a help page, or the help of a command.
 
     Pages: first-steps, server, exit-codes.
     """
@@ -80,10 +82,10 @@ def manual(ctx: click.Context, words: tuple[str, ...]) -> None:
         return
     command: click.Command = top.command
     for word in words:
-        found = command.get_command(top, word) if isinstance(command, click.Group) else None
-        if found is None:
-            raise click.UsageError(f"There is no page or command {' '.join(words)!r}; pages: {', '.join(PAGES)}.")
-        top, command = click.Context(found, info_name=word, parent=top), found
+        subcommand = command.get_command(top, word) if isinstance(command, click.Group) else None
+        if subcommand is None:
+            raise click.UsageError(f"No help page or command {' '.join(words)!r}; pages: {', '.join(PAGES)}.")
+        top, command = click.Context(subcommand, info_name=word, parent=top), subcommand
     click.echo(command.get_help(top))
 
 
@@ -91,7 +93,7 @@ def manual(ctx: click.Context, words: tuple[str, ...]) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
       eval "$(myrmidon completion bash)"      in ~/.bashrc
@@ -102,5 +104,5 @@ def completion(ctx: click.Context, shell: str) -> None:
 
     script = get_completion_class(shell)
     if script is None:
-        raise click.UsageError(f"click knows no completion for {shell}.")
+        raise click.UsageError(f"Completion for {shell} is not supported.")
     click.echo(script((ctx.parent or ctx).command, {}, "myrmidon", "_MYRMIDON_COMPLETE").source())

@@ -7,7 +7,7 @@ import sys
 import click
 
 from myrmidon.cli import output, server_discovery
-from myrmidon.cli.context import Hand, json_option
+from myrmidon.cli.context import CliContext, json_option
 
 
 @click.command()
@@ -21,10 +21,10 @@ def login(server: str, *, as_json: bool) -> None:
     token = (click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not token:
         raise click.UsageError("A token is needed; an administrator makes one with `myrmidon token create`.")
-    hand = Hand(server, token, as_json=as_json)
-    info = hand.client.server()
-    file = server_discovery.write_config(hand.place.server, token)
+    cli = CliContext(server, token, as_json=as_json)
+    info = cli.client.server()
+    file = server_discovery.write_config(cli.endpoint.server, token)
     if as_json:
-        output.as_json({"server": hand.place.server, "who": info["who"], "role": info["role"], "file": str(file)})
+        output.print_json({"server": cli.endpoint.server, "who": info["who"], "role": info["role"], "file": str(file)})
         return
-    click.echo(f"Logged in to {hand.place.server} as {info['who']} ({info['role']}); kept in {file}.")
+    click.echo(f"Logged in to {cli.endpoint.server} as {info['who']} ({info['role']}); kept in {file}.")

@@ -52,7 +52,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "copy-db": ("backup:copy_db", "Move an installation to another database."),
     },
     "Help": {
-        "help": ("help:manual", "Pages of the manual: exit-codes, server, first-steps."),
+        "help": ("help:show_help", "Pages of the manual: exit-codes, server, first-steps."),
         "completion": ("help:completion", "Shell completion for bash, zsh and fish."),
     },
 }
@@ -185,7 +185,7 @@ def _refuse_bytes(words: Sequence[str]) -> None:
 
 
 def _seems_to_ask_for_json(words: Sequence[str]) -> bool:
-    """A guess, for a command line that cannot be read; of one that can, the command itself says it (hand.py)."""
+    """A guess, for a command line that cannot be read; of one that can, the command itself says it (cli.py)."""
     before = words[: words.index("--")] if "--" in words else words
     return "--json" in before
 
@@ -256,6 +256,6 @@ def _advice(failed: errors.CallFailed) -> str:
         return "give a token with MYRMIDON_TOKEN or `myrmidon login`; `myrmidon doctor` shows which one is used now."
     if isinstance(failed, errors.Overloaded):
         return "try again in a moment; `myrmidon doctor` looks closer."
-    if isinstance(failed, errors.ServerBroken):
+    if isinstance(failed, errors.ServerError):
         return "look into the server's log; if it is a bug, please report it."
     return ""

@@ -5,18 +5,18 @@ from __future__ import annotations
 import click
 
 from myrmidon.cli import output
-from myrmidon.cli.context import Hand, connected, pages
+from myrmidon.cli.context import CliContext, connected, fetch_pages
 
 _EVERYTHING = 10_000
 
 
 @click.command()
 @connected
-def queues(hand: Hand) -> None:
+def queues(cli: CliContext) -> None:
     """What waits, by what it wants, and how many bots could run it."""
-    found = pages(hand.client.queues, "queues", _EVERYTHING)
-    if hand.as_json:
-        output.as_json(found)
+    found = fetch_pages(cli.client.queues, "queues", _EVERYTHING)
+    if cli.as_json:
+        output.print_json(found)
         return
     output.table(
         ("ready", "oldest", "bots", "group", "wants"),
@@ -40,11 +40,11 @@ def queues(hand: Hand) -> None:
 
 @click.command()
 @connected
-def pools(hand: Hand) -> None:
+def pools(cli: CliContext) -> None:
     """Pools, and how they order their tasks."""
-    found = pages(hand.client.pools, "pools", _EVERYTHING)
-    if hand.as_json:
-        output.as_json(found)
+    found = fetch_pages(cli.client.pools, "pools", _EVERYTHING)
+    if cli.as_json:
+        output.print_json(found)
         return
     output.table(
         ("pool", "bots", "order", "ageing"),
@@ -53,7 +53,7 @@ def pools(hand: Hand) -> None:
                 one["name"],
                 one["num_bots"],
                 one["task_order"],
-                output.span(one["ageing"] / 1e6) if one["ageing"] else None,
+                output.duration(one["ageing"] / 1e6) if one["ageing"] else None,
             )
             for one in found["pools"]
         ],

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from myrmidon.cli import output
-from myrmidon.cli.context import Hand, connected
+from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.request_options import Id
 
 _SHOWN = 12
@@ -16,13 +16,13 @@ _SHOWN = 12
 @click.group(invoke_without_command=True)
 @connected
 @click.pass_context
-def releases(ctx: click.Context, hand: Hand) -> None:
+def releases(ctx: click.Context, cli: CliContext) -> None:
     """What bots run: every release, newest first. `releases revert DIGEST` takes one back."""
     if ctx.invoked_subcommand is not None:
         return
-    found = hand.client.releases()
-    if hand.as_json:
-        output.as_json(found)
+    found = cli.client.releases()
+    if cli.as_json:
+        output.print_json(found)
         return
     output.table(
         ("release", "state", "since", "servers", "failures", "by", "why"),
@@ -42,13 +42,13 @@ def _line(one: dict[str, Any]) -> tuple[Any, ...]:
 @click.argument("digest", type=Id())
 @click.option("--reason", default="", help="Why; everybody sees it in the list.")
 @connected
-def revert(hand: Hand, digest: str, reason: str) -> None:
+def revert(cli: CliContext, digest: str, reason: str) -> None:
     """Take a release back: bots return to the one before it, and are never told to run this one again."""
-    known = [one["digest"] for one in hand.client.releases()["releases"] if one["digest"].startswith(digest)]
+    known = [one["digest"] for one in cli.client.releases()["releases"] if one["digest"].startswith(digest)]
     if len(known) > 1:
         raise click.UsageError(f"{len(known)} releases begin with {digest!r}; say more of it.")
-    done = hand.client.revert_release(known[0] if known else digest, reason=reason)
-    if hand.as_json:
-        output.as_json(done)
+    done = cli.client.revert_release(known[0] if known else digest, reason=reason)
+    if cli.as_json:
+        output.print_json(done)
         return
     click.echo(f"{done['digest'][:_SHOWN]} is {done['state']}: no bot is told to run it any more.")

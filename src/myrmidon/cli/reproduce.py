@@ -14,7 +14,7 @@ import click
 from myrmidon.cli import exit_codes, output
 
 
-def run_here(task: dict[str, Any], extra: list[str], folder: str | None, *, to_stderr: bool) -> int:
+def run_locally(task: dict[str, Any], extra: list[str], folder: str | None, *, to_stderr: bool) -> int:
     """Its exit code. A fresh folder is removed afterwards; one that was named stays."""
     properties = task["request"]["slices"][task["result"]["slice"]]["properties"]
     command = [*properties.get("command", []), *extra]

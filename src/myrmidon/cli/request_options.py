@@ -155,7 +155,7 @@ def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)(command)
 
 
-def build(command: Sequence[str], **given: Any) -> tuple[dict[str, Any], str | None]:
+def build_request(command: Sequence[str], **given: Any) -> tuple[dict[str, Any], str | None]:
     """(the raw request, the group). Only what was given is in it: the server knows the defaults."""
     dimensions = _dimensions(given["pool"], given["dimensions"])
     properties = _given(

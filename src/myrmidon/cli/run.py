@@ -15,28 +15,28 @@ from typing import Any, Final, TypeAlias
 import click
 
 from myrmidon.cli import exit_codes, output
-from myrmidon.cli.context import Hand, connected
-from myrmidon.cli.request_options import Duration, TaskId, build, request_options
-from myrmidon.sdk.errors import CallFailed, refusal_of_one
+from myrmidon.cli.context import CliContext, connected
+from myrmidon.cli.request_options import Duration, TaskId, build_request, request_options
+from myrmidon.sdk.errors import CallFailed, error_for_item
 
 _PATIENT_S: Final = 3.0
 _PLAIN_ARGUMENTS: Final = {"allow_interspersed_args": False}
 
 
 @contextlib.contextmanager
-def to_its_end() -> Iterator[None]:
+def exit_on_broken_pipe() -> Iterator[None]:
     """Whoever stops reading before a task has ended does not learn how it ends; the task goes on."""
     try:
         yield
     except BrokenPipeError:
-        raise click.exceptions.Exit(exit_codes.UNREAD) from None
+        raise click.exceptions.Exit(exit_codes.BROKEN_PIPE) from None
 
 
 @click.command(context_settings=_PLAIN_ARGUMENTS)
 @request_options
 @connected
-@to_its_end()
-def run(hand: Hand, **given: Any) -> int:
+@exit_on_broken_pipe()
+def run(cli: CliContext, **given: Any) -> int:
     """Run a command on a bot, show its output as it comes, and exit with its code.
 
     Stdout and stderr stay apart. The first Ctrl-C asks, the second cancels the task. With --json the output of the
@@ -46,14 +46,14 @@ def run(hand: Hand, **given: Any) -> int:
       myrmidon run -- make test
       myrmidon run -d os=Linux --timeout 10m -e CI=1 -- sh -c 'echo hello; exit 3'
     """
-    task = _submit(hand, **given)
+    task = _submit(cli, **given)
     if sys.stderr.isatty():
         output.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
-    with _ctrl_c_asks_first(hand, task["task_id"]), _says_why_it_waits(hand, task["task_id"]):
-        watch_log(hand, task.get("deduped_from") or task["task_id"])
-        ended = hand.client.task(task["task_id"])
-    if hand.as_json:
-        output.as_json(ended)
+    with _ctrl_c_asks_first(cli, task["task_id"]), _says_why_it_waits(cli, task["task_id"]):
+        follow_log(cli, task.get("deduped_from") or task["task_id"])
+        ended = cli.client.task(task["task_id"])
+    if cli.as_json:
+        output.print_json(ended)
     else:
         _tell_end(ended)
     return exit_codes.of_results([ended["result"]])
@@ -63,18 +63,18 @@ def run(hand: Hand, **given: Any) -> int:
 @click.option("--wait", "-w", is_flag=True, help="Wait for the end as `collect` does.")
 @request_options
 @connected
-def trigger(hand: Hand, *, wait: bool, **given: Any) -> int:
+def trigger(cli: CliContext, *, wait: bool, **given: Any) -> int:
     """Submit a command and return at once with the task's id.
 
     \b
       id=$(myrmidon trigger -- make test)
       myrmidon collect $id
     """
-    task = _submit(hand, **given)
+    task = _submit(cli, **given)
     if wait:
-        return _collected(hand, [task["task_id"]], timeout=None, logs=False)
-    if hand.as_json:
-        output.as_json({"tasks": [task]})
+        return _collected(cli, [task["task_id"]], timeout=None, logs=False)
+    if cli.as_json:
+        output.print_json({"tasks": [task]})
     else:
         click.echo(task["task_id"])
         output.next_step(f"myrmidon task log -f {task['task_id']}")
@@ -86,7 +86,7 @@ def trigger(hand: Hand, *, wait: bool, **given: Any) -> int:
 @click.option("--timeout", type=Duration(), help="How long to wait; then exit with 75, the tasks go on.")
 @click.option("--log", "logs", is_flag=True, help="Show each task's output when it has ended.")
 @connected
-def collect(hand: Hand, task_ids: Sequence[str], timeout: int | None, *, logs: bool) -> int:
+def collect(cli: CliContext, task_ids: Sequence[str], timeout: int | None, *, logs: bool) -> int:
     """Wait for tasks to end; exit with the code of the first that did not succeed.
 
     Without ids, or with -, they are read from stdin: one per line, or what `trigger --json` printed.
@@ -94,51 +94,51 @@ def collect(hand: Hand, task_ids: Sequence[str], timeout: int | None, *, logs: b
     given = [one for word in task_ids or ("-",) for one in (_ids_from_stdin() if word == "-" else [word])]
     if not given:
         raise click.UsageError("Give the ids of tasks, as arguments or on stdin.")
-    wanted = [task_of(TaskId().convert(one, None, None)) for one in given]
-    return _collected(hand, list(dict.fromkeys(wanted)), timeout, logs=logs)
+    wanted = [task_id_of(TaskId().convert(one, None, None)) for one in given]
+    return _collected(cli, list(dict.fromkeys(wanted)), timeout, logs=logs)
 
 
-def task_of(shown: str) -> str:
+def task_id_of(shown: str) -> str:
     """The id of the task, where that of one of its runs was given: the last byte is the run's number."""
     return f"{shown[:-2]}00"
 
 
-def _submit(hand: Hand, command: Sequence[str], **given: Any) -> dict[str, Any]:
-    request, group = build(command, **given)
-    [answer] = hand.client.submit([request], group=group)
+def _submit(cli: CliContext, command: Sequence[str], **given: Any) -> dict[str, Any]:
+    request, group = build_request(command, **given)
+    [answer] = cli.client.submit([request], group=group)
     if answer.get("error"):
-        raise refusal_of_one(answer["error"])
+        raise error_for_item(answer["error"])
     return answer
 
 
 # -- watching one --------------------------------------------------------------------------------------------
 
 
-@to_its_end()
-def watch_log(hand: Hand, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
+@exit_on_broken_pipe()
+def follow_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
     """Write the log where it belongs until the task has ended."""
-    for piece in hand.client.follow(task_id, run=run, stream=stream):
+    for piece in cli.client.follow(task_id, run=run, stream=stream):
         if isinstance(piece, dict):
             return
-        write_log(hand, piece.data, to_stderr=bool(piece.stream))
+        write_log(cli, piece.data, to_stderr=bool(piece.stream))
 
 
-def write_log(hand: Hand, data: bytes, *, to_stderr: bool) -> None:
+def write_log(cli: CliContext, data: bytes, *, to_stderr: bool) -> None:
     """Bytes as they are: what a command prints need not be text. A program that wants JSON gets stdout to itself."""
-    out = sys.stderr if to_stderr or hand.as_json else sys.stdout
+    out = sys.stderr if to_stderr or cli.as_json else sys.stdout
     out.buffer.write(data)
     out.flush()
 
 
-def show_log(hand: Hand, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
+def print_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
     """All there is of it now."""
     for one in ("stdout", "stderr") if stream == "both" else (stream,):
-        for data in hand.client.log(task_id, run=run, stream=one):
-            write_log(hand, data, to_stderr=one == "stderr")
+        for data in cli.client.log(task_id, run=run, stream=one):
+            write_log(cli, data, to_stderr=one == "stderr")
 
 
 @contextlib.contextmanager
-def _ctrl_c_asks_first(hand: Hand, task_id: str) -> Iterator[None]:
+def _ctrl_c_asks_first(cli: CliContext, task_id: str) -> Iterator[None]:
     """The first Ctrl-C tells what a second one does: cancel. The third leaves at once."""
     pressed = 0
 
@@ -149,7 +149,7 @@ def _ctrl_c_asks_first(hand: Hand, task_id: str) -> Iterator[None]:
             _tell_at_once(f"\nCtrl-C again cancels task {task_id}; until then it goes on.\n")
         elif pressed == 2:
             _tell_at_once(f"\nCancelling {task_id}; Ctrl-C once more leaves without waiting for its end.\n")
-            threading.Thread(target=_cancel, args=(hand, task_id), daemon=True).start()
+            threading.Thread(target=_cancel, args=(cli, task_id), daemon=True).start()
         else:
             raise KeyboardInterrupt
 
@@ -166,12 +166,12 @@ def _tell_at_once(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _says_why_it_waits(hand: Hand, task_id: str) -> Iterator[None]:
+def _says_why_it_waits(cli: CliContext, task_id: str) -> Iterator[None]:
     """A person who sees nothing for a while is told what the task waits for."""
 
     def tell() -> None:
         with contextlib.suppress(CallFailed):
-            found = hand.client.why(task_id)
+            found = cli.client.why(task_id)
             if found["state"] in ("WAITING", "READY"):
                 output.note(f"waiting: {found['summary']}")
 
@@ -185,10 +185,10 @@ def _says_why_it_waits(hand: Hand, task_id: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _cancel(hand: Hand, task_id: str) -> None:
+def _cancel(cli: CliContext, task_id: str) -> None:
     """In a thread of its own: the main one is reading the log, and will see the end there."""
     try:
-        hand.client.cancel(task_id, kill_running=True)
+        cli.client.cancel(task_id, kill_running=True)
     except CallFailed as failed:
         click.echo(f"The task could not be cancelled: {failed.message}", err=True)
 
@@ -220,42 +220,42 @@ def _ids_from_stdin() -> list[str]:
         raise click.UsageError(told) from None
 
 
-@to_its_end()
-def _collected(hand: Hand, task_ids: list[str], timeout: int | None, *, logs: bool) -> int:
+@exit_on_broken_pipe()
+def _collected(cli: CliContext, task_ids: list[str], timeout: int | None, *, logs: bool) -> int:
     ended: dict[str, dict[str, Any]] = {}
-    people = sys.stderr.isatty() and not hand.as_json
-    tell = _bars(len(task_ids)) if people else _lines(to_stderr=hand.as_json or logs)
+    people = sys.stderr.isatty() and not cli.as_json
+    tell = _bars(len(task_ids)) if people else _lines(to_stderr=cli.as_json or logs)
     with tell as say:
-        for task in _as_they_end(hand, task_ids, timeout):
+        for task in _as_they_end(cli, task_ids, timeout):
             ended[task["task_id"]] = task
             say(task)
             if people and not logs and not sys.stdout.isatty():  # the bars are on stderr; this is for a file or a pipe
                 click.echo(_ended_line(task))
             if logs:
-                show_log(hand, task["result"]["deduped_from"] or task["task_id"])
+                print_log(cli, task["result"]["deduped_from"] or task["task_id"])
     found = [ended[task_id] for task_id in task_ids if task_id in ended]
     missing = [task_id for task_id in task_ids if task_id not in ended]
-    if hand.as_json:
-        output.as_json({"tasks": found, "waiting": missing})
+    if cli.as_json:
+        output.print_json({"tasks": found, "waiting": missing})
     if missing:
         output.note(f"{output.plural(len(missing), 'task')} had not ended in time.")
         return exit_codes.BUSY
     return exit_codes.of_results([task["result"] for task in found])
 
 
-def _as_they_end(hand: Hand, task_ids: list[str], timeout: int | None) -> Iterator[dict[str, Any]]:
+def _as_they_end(cli: CliContext, task_ids: list[str], timeout: int | None) -> Iterator[dict[str, Any]]:
     """Each task once, in the order they end; stops early when the time is over."""
-    from myrmidon.sdk.client import LONGEST_WAIT_S, MOST_AT_ONCE
+    from myrmidon.sdk.client import MAX_TASKS_PER_WAIT, MAX_WAIT_S
 
     left = list(task_ids)
     until = None if timeout is None else time.monotonic() + timeout
     while left:
         rest = None if until is None else max(0.0, until - time.monotonic())
-        wait_s = LONGEST_WAIT_S if rest is None else min(LONGEST_WAIT_S, round(rest))
-        states = hand.client.wait(left[:MOST_AT_ONCE], wait_s=wait_s, within_s=rest)["tasks"]
+        wait_s = MAX_WAIT_S if rest is None else min(MAX_WAIT_S, round(rest))
+        states = cli.client.wait(left[:MAX_TASKS_PER_WAIT], wait_s=wait_s, within_s=rest)["tasks"]
         ended = [one["task_id"] for one in states if one["final"]]
         for task_id in ended:
-            yield hand.client.task(task_id)
+            yield cli.client.task(task_id)
         left = [task_id for task_id in left if task_id not in ended]
         if not ended and until is not None and time.monotonic() >= until:
             return
@@ -295,5 +295,5 @@ def _bars(total: int) -> Iterator[Say]:
 def _ended_line(task: dict[str, Any]) -> str:
     result = task["result"]
     code = f" exit {result['exit_code']}" if result["exit_code"] else ""
-    took = f"  {output.span(result['duration'])}" if result["duration"] is not None else ""
+    took = f"  {output.duration(result['duration'])}" if result["duration"] is not None else ""
     return f"{task['task_id']}  {output.state(result['state'])}{code}  {task['request']['name']}{took}"

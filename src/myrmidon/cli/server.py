@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from myrmidon.cli import exit_codes, output
-from myrmidon.cli.context import Hand, connected, json_option
+from myrmidon.cli.context import CliContext, connected, json_option
 
 if TYPE_CHECKING:
     from myrmidon.server.settings import Settings
@@ -54,7 +54,7 @@ def server(**given: Any) -> int:
     from myrmidon.model.errors import MyrmidonError
     from myrmidon.server.process import run_server
 
-    settings = read_given(given)
+    settings = settings_from_options(given)
     try:
         return run_server(settings)
     except MyrmidonError as error:
@@ -78,15 +78,15 @@ def check(*, as_json: bool, **given: Any) -> None:
 
     from myrmidon.server.config.config_folder import check_folder
 
-    settings = read_given(given)
+    settings = settings_from_options(given)
     if problems := check_folder(settings.config_folder):
         lines = [f"  {problem}" for problem in problems]
-        raise WrongSettings("\n".join([f"The settings folder {settings.config_folder} is wrong:", *lines]))
+        raise InvalidSettings("\n".join([f"The settings folder {settings.config_folder} is wrong:", *lines]))
     shown = {**to_builtins(settings), "data_dir": str(settings.folder), "database": _no_password(settings.database_url)}
     shown["log_database"] = _no_password(settings.log_database_url)
     shown["config_dir"] = str(settings.config_folder)
     if as_json:
-        output.as_json(shown)
+        output.print_json(shown)
         return
     output.fields(
         [(name, value if isinstance(value, str) else json.encode(value).decode()) for name, value in shown.items()]
@@ -94,13 +94,13 @@ def check(*, as_json: bool, **given: Any) -> None:
     output.note("These settings are fine.")
 
 
-class WrongSettings(click.ClickException):
+class InvalidSettings(click.ClickException):
     """All that is wrong with them, one line each."""
 
     exit_code = exit_codes.INVALID
 
 
-def read_given(given: dict[str, Any]) -> Settings:
+def settings_from_options(given: dict[str, Any]) -> Settings:
     """Settings from all places, these options the strongest."""
     from myrmidon.model.errors import InvalidRequest
     from myrmidon.server.settings import read_settings
@@ -111,7 +111,7 @@ def read_given(given: dict[str, Any]) -> Settings:
         return read_settings(file, flags={**given, **others})
     except InvalidRequest as error:
         lines = [f"  {problem}" for problem in error.problems]
-        raise WrongSettings("\n".join(["These settings are wrong:", *lines])) from None
+        raise InvalidSettings("\n".join(["These settings are wrong:", *lines])) from None
 
 
 def _pairs(words: Sequence[str]) -> dict[str, Any]:
@@ -146,11 +146,11 @@ def _no_password(url: str) -> str:
 
 @click.command()
 @connected
-def servers(hand: Hand) -> None:
+def servers(cli: CliContext) -> None:
     """The servers at work on this database, and those that fell silent."""
-    found = hand.client.servers()
-    if hand.as_json:
-        output.as_json(found)
+    found = cli.client.servers()
+    if cli.as_json:
+        output.print_json(found)
         return
     output.table(
         ("server", "state", "address", "heartbeat", "started"),
@@ -160,7 +160,7 @@ def servers(hand: Hand) -> None:
                 output.state("alive" if one["alive"] else "dead") + (" (this)" if one["this"] else ""),
                 f"{one['address']}:{one['port']}",
                 output.ago(one["heartbeat"]),
-                output.moment(one["started_at"]),
+                output.local_time(one["started_at"]),
             )
             for one in found["servers"]
         ],

@@ -3,8 +3,8 @@
     server   --server, MYRMIDON_SERVER, a `myrmidon up` of this user, config.toml, http://127.0.0.1:8910
     token    --token, MYRMIDON_TOKEN, the data folder of that local server, config.toml
 
-A token that was found in a file goes only to the server it belongs to: naming another server must not hand it the
-administrator's token of this machine.
+A token from a file is sent only to the server it belongs to: otherwise `--server OTHER` would disclose this machine's
+administrator token to OTHER.
 """
 
 from __future__ import annotations
@@ -25,58 +25,58 @@ _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A server, and how it and the token were found."""
+class Endpoint:
+    """A server's address and token, and where each came from."""
 
     server: str
-    server_from: str
+    server_source: str
     token: str | None
-    token_from: str
+    token_source: str
 
 
-def find_place(server: str | None, token: str | None) -> Place:
-    """Fails only on what is no address: a missing token is something for the server to refuse."""
+def find_endpoint(server: str | None, token: str | None) -> Endpoint:
+    """Select the server and the token. Raises for an invalid address; a missing token is left to the server."""
     config = read_config()
-    running = read_locals()
-    url, url_from = _server(server, next(iter(running), {}), config)
-    local = next((one for one in running if _whole(one["server"]) == url), {})
-    found, found_from = _token(token, url, local, config)
-    return Place(url, url_from, found, found_from)
+    running = local_servers()
+    url, url_source = _server(server, next(iter(running), {}), config)
+    local = next((one for one in running if _normalize(one["server"]) == url), {})
+    selected_token, token_source = _token(token, url, local, config)
+    return Endpoint(url, url_source, selected_token, token_source)
 
 
-def _server(given: str | None, local: dict[str, Any], config: dict[str, Any]) -> tuple[str, str]:
+def _server(option: str | None, local: dict[str, Any], config: dict[str, Any]) -> tuple[str, str]:
     choices = (
-        (given, "--server"),
+        (option, "--server"),
         (os.environ.get("MYRMIDON_SERVER"), "MYRMIDON_SERVER"),
         (local.get("server"), "the running `myrmidon up`"),
         (config.get("server"), str(config_file())),
     )
-    for url, place in choices:
+    for url, source in choices:
         if url and str(url).strip():
-            return _address(str(url), place), place
+            return _checked_address(str(url), source), source
     return DEFAULT_SERVER, "the default"
 
 
-def _address(url: str, place: str) -> str:
-    whole = _whole(url)
+def _checked_address(url: str, source: str) -> str:
+    address = _normalize(url)
     try:
-        parts = urlsplit(whole)
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        parts = urlsplit(address)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        good = False
-    if not good:
-        raise click.UsageError(f"{url!r} from {place} is no address of a server; write http://HOST:PORT.")
-    return whole
+        valid = False
+    if not valid:
+        raise click.UsageError(f"{url!r} from {source} is not a server address; write http://HOST:PORT.")
+    return address
 
 
-def _token(given: str | None, server: str, local: dict[str, Any], config: dict[str, Any]) -> tuple[str | None, str]:
-    if given and given.strip():
-        return given.strip(), "--token"
-    if named := os.environ.get("MYRMIDON_TOKEN", "").strip():
-        return named, "MYRMIDON_TOKEN"
+def _token(option: str | None, server: str, local: dict[str, Any], config: dict[str, Any]) -> tuple[str | None, str]:
+    if option and option.strip():
+        return option.strip(), "--token"
+    if variable := os.environ.get("MYRMIDON_TOKEN", "").strip():
+        return variable, "MYRMIDON_TOKEN"
     if local:
         return _from_file(Path(local["data_dir"]) / TOKEN_FILE)
-    if config.get("server") and _whole(config["server"]) == server and config.get("token"):
+    if config.get("server") and _normalize(config["server"]) == server and config.get("token"):
         return str(config["token"]).strip(), str(config_file())
     if urlsplit(server).hostname in _LOOPBACK:
         return _from_file(default_data_dir() / TOKEN_FILE)
@@ -89,13 +89,13 @@ def _from_file(file: Path) -> tuple[str | None, str]:
     return None, "nowhere"
 
 
-def _whole(server: str) -> str:
-    """``build:8910`` is as good as ``http://build:8910``."""
+def _normalize(server: str) -> str:
+    """Add a missing ``http://``, remove trailing slashes."""
     server = server.strip()
     return (server if "://" in server else f"http://{server}").rstrip("/")
 
 
-# -- the files of the command line ---------------------------------------------------------------------------
+# -- files ---------------------------------------------------------------------------------------------------
 
 
 def config_dir() -> Path:
@@ -107,17 +107,17 @@ def config_file() -> Path:
 
 
 def default_data_dir() -> Path:
-    """Where a server of this user keeps its data unless it is told otherwise; the server decides the same."""
-    if named := os.environ.get("MYRMIDON_DATA_DIR"):
-        return Path(named).expanduser()
+    """The default data folder of this user's server; must agree with server/settings.py."""
+    if variable := os.environ.get("MYRMIDON_DATA_DIR"):
+        return Path(variable).expanduser()
     return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "myrmidon"
 
 
 def read_config() -> dict[str, Any]:
-    """What `myrmidon login` wrote; nothing when there is none or it cannot be read."""
+    """The file that `myrmidon login` wrote; empty when it is missing or unreadable."""
     if not config_file().is_file():
         return {}
-    import tomllib  # late: most calls have no such file
+    import tomllib  # late, for startup time: most users have no such file
 
     try:
         return tomllib.loads(config_file().read_text())
@@ -126,46 +126,48 @@ def read_config() -> dict[str, Any]:
 
 
 def write_config(server: str, token: str) -> Path:
-    """Remember a server and its token, for this user only."""
-    text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in (("server", _whole(server)), ("token", token)))
+    """Save a server and its token in a file that only this user can read."""
+    text = "".join(
+        f"{name} = {json.dumps(value)}\n" for name, value in (("server", _normalize(server)), ("token", token))
+    )
     write_private(config_file(), text)
     return config_file()
 
 
-def read_local() -> dict[str, Any]:
-    """The `myrmidon up` that runs now, if one does: {server, data_dir, pid}. Of several, the one that came last."""
-    return next(iter(read_locals()), {})
+def newest_local_server() -> dict[str, Any]:
+    """The most recently started `myrmidon up` that is running: {server, data_dir, pid}, or {}."""
+    return next(iter(local_servers()), {})
 
 
-def read_locals() -> list[dict[str, Any]]:
-    """All that run now, the newest first. Each has a file of its own, so that none is lost when another ends."""
+def local_servers() -> list[dict[str, Any]]:
+    """Every running `myrmidon up` of this user, newest first. Each has its own file, removed when it stops."""
     files = sorted(config_dir().glob("local-*.json"), key=_written_at, reverse=True)
-    return [found for file in files if (found := _live(file))]
+    return [entry for file in files if (entry := _read_if_running(file))]
 
 
 def _written_at(file: Path) -> int:
-    with contextlib.suppress(OSError):  # it has just ended
+    with contextlib.suppress(OSError):  # it has just stopped
         return file.stat().st_mtime_ns
     return 0
 
 
-def _live(file: Path) -> dict[str, Any]:
-    """What a file says of its `up`, if that still runs."""
+def _read_if_running(file: Path) -> dict[str, Any]:
+    """The entry of a `myrmidon up`, or {} when its process has ended."""
     try:
-        said = json.loads(file.read_text())
-        found: dict[str, Any] = {
-            "server": str(said["server"]),
-            "data_dir": str(said["data_dir"]),
-            "pid": int(said["pid"]),
+        content = json.loads(file.read_text())
+        entry: dict[str, Any] = {
+            "server": str(content["server"]),
+            "data_dir": str(content["data_dir"]),
+            "pid": int(content["pid"]),
         }
-        os.kill(found["pid"], 0)
+        os.kill(entry["pid"], 0)
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return found if _is_ours(found["pid"]) else {}
+    return entry if _is_myrmidon(entry["pid"]) else {}
 
 
-def _is_ours(pid: int) -> bool:
-    """After a crash another program may have got the number; where the system can tell, it is asked."""
+def _is_myrmidon(pid: int) -> bool:
+    """After a crash the pid may belong to another program; /proc tells, where there is one."""
     command = Path(f"/proc/{pid}/cmdline")
     try:
         return b"myrmidon" in command.read_bytes() if command.exists() else True
@@ -173,25 +175,25 @@ def _is_ours(pid: int) -> bool:
         return False
 
 
-def write_local(server: str, data_dir: Path) -> None:
-    """This process is an `up`; what those left behind that were killed is swept away."""
+def register_local_server(server: str, data_dir: Path) -> None:
+    """Record this process as a running `up`, and delete the files of processes that were killed."""
     for file in config_dir().glob("local-*.json"):
-        if not _live(file):
+        if not _read_if_running(file):
             file.unlink(missing_ok=True)
     write_private(_local_file(), json.dumps({"server": server, "data_dir": str(data_dir), "pid": os.getpid()}))
 
 
-def forget_local() -> None:
+def unregister_local_server() -> None:
     _local_file().unlink(missing_ok=True)
 
 
 def write_private(file: Path, text: str) -> None:
-    """Whole or not at all, and readable by its owner only from the first byte on."""
+    """Write a file atomically, with mode 0600 from its creation."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
         out.write(text)
-    fresh.replace(file)
+    temporary.replace(file)
 
 
 def _local_file() -> Path:

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from myrmidon.cli import exit_codes, output
-from myrmidon.cli.context import Hand, connected, pages
+from myrmidon.cli.context import CliContext, connected, fetch_pages
 from myrmidon.cli.request_options import Duration, Tag, TaskId
-from myrmidon.cli.run import show_log, task_of, watch_log
-from myrmidon.sdk.errors import CallFailed, Missing, Refused
+from myrmidon.cli.run import follow_log, print_log, task_id_of
+from myrmidon.sdk.errors import CallFailed, NotFound, Refused
 
 STATES = (
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED",
@@ -35,13 +35,13 @@ _TAGS = ("--tag", "-t", "tags")
 @click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=50, show_default=True, help="At most so many.")
 @connected
 def tasks(
-    hand: Hand, states: tuple[str, ...], tags: tuple[str, ...], since: int | None, limit: int, **more: Any
+    cli: CliContext, states: tuple[str, ...], tags: tuple[str, ...], since: int | None, limit: int, **more: Any
 ) -> None:
     """List tasks, the newest first."""
     start = None if since is None else max(0, int((time.time() - since) * 1e6))
-    found = pages(hand.client.tasks, "tasks", limit, state=list(states), tag=list(tags), start=start, **more)
-    if hand.as_json:
-        output.as_json(found)
+    found = fetch_pages(cli.client.tasks, "tasks", limit, state=list(states), tag=list(tags), start=start, **more)
+    if cli.as_json:
+        output.print_json(found)
         return
     output.table(
         ("task", "state", "age", "took", "bot", "name"), [_row(one) for one in found["tasks"]], empty="No tasks."
@@ -54,7 +54,7 @@ def _row(task: dict[str, Any]) -> tuple[object, ...]:
     begun, ended = task["started_at"], task["completed_at"]
     took = (ended - begun) / 1e6 if begun and ended else None
     state = output.state(task["state"]) + (" (deduped)" if task["deduped_from"] else "")
-    return (task["task_id"], state, output.ago(task["created_at"]), output.span(took), task["bot_id"], task["name"])
+    return (task["task_id"], state, output.ago(task["created_at"]), output.duration(took), task["bot_id"], task["name"])
 
 
 @click.group()
@@ -65,11 +65,11 @@ def task() -> None:
 @task.command(name="show")
 @_ON_WHICH
 @connected
-def show_task(hand: Hand, task_id: str) -> None:
+def show_task(cli: CliContext, task_id: str) -> None:
     """What was asked for, what became of it, and every run."""
-    found = _found(hand, task_id)
-    if hand.as_json:
-        output.as_json(found)
+    found = _found(cli, task_id)
+    if cli.as_json:
+        output.print_json(found)
         return
     output.fields(_told(found))
     if found["runs"]:
@@ -82,11 +82,11 @@ def show_task(hand: Hand, task_id: str) -> None:
     _suggest(found)
 
 
-def _found(hand: Hand, task_id: str) -> dict[str, Any]:
+def _found(cli: CliContext, task_id: str) -> dict[str, Any]:
     """The task; where the id was that of a run, there must be such a run."""
-    found = hand.client.task(task_id)
+    found = cli.client.task(task_id)
     if task_id not in (found["task_id"], *(run["run"] for run in found["runs"])):
-        raise Missing(f"Task {found['task_id']} has no run {task_id}.")
+        raise NotFound(f"Task {found['task_id']} has no run {task_id}.")
     return found
 
 
@@ -113,10 +113,10 @@ def _told(task: dict[str, Any]) -> list[tuple[str, object]]:
         ("priority", request["priority"]),
         ("tags", " ".join(_own_tags(request))),
         ("parent", request["parent"]),
-        ("created", output.moment(request["created_at"])),
-        ("started", output.moment(result["started_at"])),
-        ("ended", output.moment(result["completed_at"])),
-        ("took", output.span(result["duration"])),
+        ("created", output.local_time(request["created_at"])),
+        ("started", output.local_time(result["started_at"])),
+        ("ended", output.local_time(result["completed_at"])),
+        ("took", output.duration(result["duration"])),
     ]
 
 
@@ -133,8 +133,8 @@ def _run_row(run: dict[str, Any]) -> tuple[object, ...]:
         output.state(run["state"]),
         run["exit_code"],
         run["bot_id"],
-        output.moment(run["started_at"]),
-        output.span(run["duration"]),
+        output.local_time(run["started_at"]),
+        output.duration(run["duration"]),
         run["reason"],
     )
 
@@ -150,31 +150,31 @@ def _suggest(task: dict[str, Any]) -> None:
 @click.option("--run", "-r", "number", type=click.IntRange(1, 255), help="This run instead of the one that counts.")
 @click.option("--stream", type=click.Choice(["both", "stdout", "stderr"]), default="both", help="Only one of the two.")
 @connected
-def log(hand: Hand, task_id: str, number: int | None, stream: str, *, follow: bool) -> int:
+def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follow: bool) -> int:
     """What a task wrote: its stdout to stdout, its stderr to stderr.
 
     With --json the bytes go to stderr, and the task to stdout.
     """
-    found = _found(hand, task_id)
+    found = _found(cli, task_id)
     source = found["result"]["deduped_from"] or task_id
     if follow:
-        watch_log(hand, source, run=number, stream=stream)
-        found = hand.client.task(task_id)
+        follow_log(cli, source, run=number, stream=stream)
+        found = cli.client.task(task_id)
     else:
-        show_log(hand, source, run=number, stream=stream)
-    if hand.as_json:
-        output.as_json(found)
+        print_log(cli, source, run=number, stream=stream)
+    if cli.as_json:
+        output.print_json(found)
     return exit_codes.of_results([found["result"]]) if follow else exit_codes.OK
 
 
 @task.command()
 @_ON_WHICH
 @connected
-def why(hand: Hand, task_id: str) -> None:
+def why(cli: CliContext, task_id: str) -> None:
     """Why a task does not run, and what would let it."""
-    found = hand.client.why(task_id)
-    if hand.as_json:
-        output.as_json(found)
+    found = cli.client.why(task_id)
+    if cli.as_json:
+        output.print_json(found)
         return
     click.echo(found["summary"])
     if found.get("dimensions"):
@@ -191,7 +191,7 @@ def why(hand: Hand, task_id: str) -> None:
 @click.option("--group", help="With --tag: the resource group whose tasks are meant.")
 @click.option("--kill/--no-kill", default=True, show_default=True, help="Also stop what is running.")
 @connected
-def cancel(hand: Hand, task_ids: tuple[str, ...], tags: tuple[str, ...], group: str | None, *, kill: bool) -> int:
+def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], group: str | None, *, kill: bool) -> int:
     """Cancel tasks.
 
     A running one is sent SIGTERM, and SIGKILL after its grace period. One that cannot be cancelled does not keep the
@@ -202,19 +202,19 @@ def cancel(hand: Hand, task_ids: tuple[str, ...], tags: tuple[str, ...], group: 
     answers, refused = [], list[CallFailed]()
     for task_id in task_ids:
         try:
-            answer = hand.client.cancel(task_id, kill_running=kill)
+            answer = cli.client.cancel(task_id, kill_running=kill)
         except Refused as error:
             refused.append(error)
             answer = {"task_id": task_id, "error": error.as_dict()}
         answers.append(answer)
-        if not hand.as_json:
+        if not cli.as_json:
             click.echo(_cancelled(answer), err="error" in answer)
     if tags:
-        hand.client.cancel_tagged(tags, group=group, kill_running=kill)
-        if not hand.as_json:
+        cli.client.cancel_tagged(tags, group=group, kill_running=kill)
+        if not cli.as_json:
             click.echo(f"Everything with {' and '.join(tags)} is being cancelled.")
-    if hand.as_json:
-        output.as_json({"tasks": answers, "tags": list(tags)})
+    if cli.as_json:
+        output.print_json({"tasks": answers, "tags": list(tags)})
     return exit_codes.of_error(refused[0]) if refused else exit_codes.OK
 
 
@@ -231,13 +231,13 @@ def _cancelled(answer: dict[str, Any]) -> str:
 @click.option("--force", is_flag=True, help="Even though its parents did not succeed, or it did.")
 @click.option("--cascade", is_flag=True, help="Also everything that follows from it in its job.")
 @connected
-def rerun(hand: Hand, task_id: str, *, force: bool, cascade: bool) -> None:
+def rerun(cli: CliContext, task_id: str, *, force: bool, cascade: bool) -> None:
     """Run a task that has ended once more."""
-    if task_id != task_of(task_id):
-        task_id = _found(hand, task_id)["task_id"]
-    answer = hand.client.rerun(task_id, force=force, cascade=cascade)
-    if hand.as_json:
-        output.as_json(answer)
+    if task_id != task_id_of(task_id):
+        task_id = _found(cli, task_id)["task_id"]
+    answer = cli.client.rerun(task_id, force=force, cascade=cascade)
+    if cli.as_json:
+        output.print_json(answer)
         return
     click.echo(f"Task {task_id} runs again.")
     output.next_step(f"myrmidon task log -f {task_id}")
@@ -250,7 +250,7 @@ def rerun(hand: Hand, task_id: str, *, force: bool, cascade: bool) -> None:
     "--folder", type=click.Path(), metavar="DIR", help="Where to run. Default: a fresh one that is removed afterwards."
 )
 @connected
-def reproduce(hand: Hand, task_id: str, extra: tuple[str, ...], folder: str | None) -> int:
+def reproduce(cli: CliContext, task_id: str, extra: tuple[str, ...], folder: str | None) -> int:
     """Run a task's command on this machine.
 
     It runs as a bot would run it; further arguments are added to it. The caches are empty folders, and the secret is
@@ -258,8 +258,8 @@ def reproduce(hand: Hand, task_id: str, extra: tuple[str, ...], folder: str | No
     """
     from myrmidon.cli import reproduce as here  # late: nothing else starts commands
 
-    found = _found(hand, task_id)
-    code = here.run_here(found, list(extra), folder, to_stderr=hand.as_json)
-    if hand.as_json:
-        output.as_json({"task_id": found["task_id"], "exit_code": code})
+    found = _found(cli, task_id)
+    code = here.run_locally(found, list(extra), folder, to_stderr=cli.as_json)
+    if cli.as_json:
+        output.print_json({"task_id": found["task_id"], "exit_code": code})
     return code

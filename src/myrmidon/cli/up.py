@@ -25,7 +25,7 @@ import click
 
 from myrmidon.cli import child_processes, exit_codes, output, server_discovery
 from myrmidon.cli.bots import bot_command, bot_environment
-from myrmidon.cli.context import Hand, json_option
+from myrmidon.cli.context import CliContext, json_option
 from myrmidon.sdk.errors import CallFailed, NotAllowed
 
 _STARTS_S: Final = 30.0
@@ -65,28 +65,28 @@ def up(
     if once and not command:
         raise click.UsageError("--once needs a command to wait for.")
     folder = Path(data_dir).expanduser().resolve() if data_dir else server_discovery.default_data_dir()
-    legion = Legion(folder, count, settings, as_json=as_json)
+    cluster = LocalCluster(folder, count, settings, as_json=as_json)
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `up &` starts with SIGINT ignored
         signal.signal(number, _interrupt)
     try:
-        legion.start()
-        legion.tell()
-        code = legion.run_first(command) if command else exit_codes.OK
+        cluster.start()
+        cluster.tell()
+        code = cluster.run_first(command) if command else exit_codes.OK
         if once:
             return code
-        legion.suggest()
-        return legion.stay()
+        cluster.suggest()
+        return cluster.stay()
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED if once else exit_codes.OK  # without --once, that is how it ends
     finally:
-        legion.stop()
+        cluster.stop()
 
 
 def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-class Legion:
+class LocalCluster:
     """A server and its bots, as children of this process."""
 
     def __init__(self, folder: Path, count: int, settings: dict[str, Any], *, as_json: bool) -> None:
@@ -102,9 +102,9 @@ class Legion:
         self._not_before: dict[int, float] = {}
 
     @cached_property
-    def hand(self) -> Hand:
+    def cli(self) -> CliContext:
         """As the administrator; there once the server has started."""
-        return Hand(self.url, (self.folder / server_discovery.TOKEN_FILE).read_text().strip(), as_json=False)
+        return CliContext(self.url, (self.folder / server_discovery.TOKEN_FILE).read_text().strip(), as_json=False)
 
     def say(self, text: str = "") -> None:
         """What this process is doing. A program that reads stdout gets only the one object there."""
@@ -113,13 +113,13 @@ class Legion:
     # -- up -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        for running in server_discovery.read_locals():
+        for running in server_discovery.local_servers():
             if running.get("data_dir") == str(self.folder):
                 raise click.ClickException(f"Myrmidon is up on this folder already, at {running['server']}.")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.say(f"Starting a server on {show_path(self.folder)} ...")
         self._start_server()
-        server_discovery.write_local(self.url, self.folder)
+        server_discovery.register_local_server(self.url, self.folder)
         if self.count:
             self.say(f"Starting {output.plural(self.count, 'bot')} ...")
             self.bootstrap = self._bootstrap_token()
@@ -129,7 +129,7 @@ class Legion:
 
     def _start_server(self) -> None:
         log = self.folder / "server.log"
-        start = child_processes.size_of(log)
+        start = child_processes.log_size(log)
         given = [
             _flag(name, value) for name, value in self.settings.items() if value is not None and value is not False
         ]
@@ -138,31 +138,31 @@ class Legion:
         until = time.monotonic() + _STARTS_S
         while not (found := _LISTENS.search(log.read_bytes()[start:])):
             if self.server.poll() is not None or time.monotonic() > until:
-                told = child_processes.last_words(log, start)
+                told = child_processes.log_tail(log, start)
                 hint = "\nnext: `--port 0` takes any free port." if "already in use" in told else ""
                 raise click.ClickException(f"The server did not start.\n{told}{hint}")
             time.sleep(0.02)
         self.url = self.settings.get("public_url") or found[1].decode().replace("//0.0.0.0:", "//127.0.0.1:")
-        self.hand.client.ready()
+        self.cli.client.ready()
 
     def _bootstrap_token(self) -> str:
         """One for all bots of this folder, made at the first start."""
         file = self.folder / "bot-bootstrap.token"
         if not file.exists() or not self._is_good(file.read_text().strip()):
-            made = self.hand.client.create_token("bots of myrmidon up", role="bot-bootstrap")
+            made = self.cli.client.create_token("bots of myrmidon up", role="bot-bootstrap")
             server_discovery.write_private(file, made["token"])
         return file.read_text().strip()
 
     def _is_good(self, token: str) -> bool:
         """It may have been revoked, or the data may have been put back to before it was made."""
         try:
-            Hand(self.url, token, as_json=False).client.server()
+            CliContext(self.url, token, as_json=False).client.server()
         except NotAllowed:
             return False
         return True
 
     def _start_bot(self, number: int) -> None:
-        newcomer = Hand(self.url, self.bootstrap, as_json=False)
+        newcomer = CliContext(self.url, self.bootstrap, as_json=False)
         words = bot_command(newcomer, self.folder / "bots" / str(number), bot_id=f"{socket.gethostname()}-{number}")
         env = {**bot_environment(newcomer), "MYRMIDON_BOT_AT_HOME": "1"}
         self.bots[number] = child_processes.start(words, log=self._bot_log(number), env=env)
@@ -176,7 +176,7 @@ class Legion:
         while self._alive() < self.count:
             for number, child in self.bots.items():
                 if child.poll() is not None:
-                    told = child_processes.last_words(self._bot_log(number))
+                    told = child_processes.log_tail(self._bot_log(number))
                     raise click.ClickException(f"Bot {number} did not start.\n{told}")
             if time.monotonic() > until:
                 output.note("Not all bots have come yet; `myrmidon bots` shows them when they do.")
@@ -184,13 +184,13 @@ class Legion:
             time.sleep(0.05)
 
     def _alive(self) -> int:
-        return sum(1 for one in self.hand.client.bots(limit=1000)["bots"] if one["alive"])
+        return sum(1 for one in self.cli.client.bots(limit=1000)["bots"] if one["alive"])
 
     def tell(self) -> None:
         """What there is now, and what to do with it."""
         self.is_up = True
         if self.as_json:
-            output.as_json({"server": self.url, "data_dir": str(self.folder), "bots": self.count})
+            output.print_json({"server": self.url, "data_dir": str(self.folder), "bots": self.count})
         self.say()
         self.say(f"{click.style('Myrmidon is up', bold=True)} at {self.url} with {output.plural(self.count, 'bot')}.")
         self.say(f"  data  {show_path(self.folder)}")
@@ -209,7 +209,7 @@ class Legion:
         """The first task, through the same command that a user would type."""
         self.say(f"$ myrmidon run -- {output.command_line(command)}")
         sys.stdout.flush()
-        env = {**os.environ, "MYRMIDON_SERVER": self.url, "MYRMIDON_TOKEN": self.hand.place.token or ""}
+        env = {**os.environ, "MYRMIDON_SERVER": self.url, "MYRMIDON_TOKEN": self.cli.endpoint.token or ""}
         words = [sys.executable, "-m", "myrmidon", "run", "--", *command]
         out = sys.stderr if self.as_json else None
         code = subprocess.run(words, env=env, stdout=out, check=False).returncode  # noqa: S603
@@ -223,8 +223,8 @@ class Legion:
         waiting = threading.Event()
         while not waiting.wait(_LOOK_S):
             if self.server is not None and self.server.poll() is not None:
-                self.say(f"The server has ended.\n{child_processes.last_words(self.folder / 'server.log')}")
-                return exit_codes.BROKEN
+                self.say(f"The server has ended.\n{child_processes.log_tail(self.folder / 'server.log')}")
+                return exit_codes.SERVER_ERROR
             for number, child in list(self.bots.items()):
                 if child.poll() is not None:
                     self._replace_bot(number, child.returncode)
@@ -254,7 +254,7 @@ class Legion:
             if self.is_up:
                 self.say("Everything has stopped; the data stays where it is.")
         finally:
-            server_discovery.forget_local()
+            server_discovery.unregister_local_server()
             signal.signal(signal.SIGINT, before)
 
 

@@ -39,7 +39,8 @@ from myrmidon.store.engine.db import Db
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import outbox, shared_numbers, task_result
-from myrmidon.store.tables.job import Job, ResourceGroup
+from myrmidon.store.tables.job import Job
+from myrmidon.store.tables.resource_group import ResourceGroup
 from tests.conftest import Clock
 
 RULES = structs.replace(DEFAULT_RULES, secret_key=b"the servers' key")

@@ -94,7 +94,7 @@ BUGS = [
         "pool-lock",
         "a bot and a queue that come at the same moment would not find each other, and the task would wait for ever",
         "scheduler/new_tasks.py",
-        "    task_queues.lock_pools(turn.tx, pools.values())\n",
+        "    pool_order.lock_pools(turn.tx, pools.values())\n",
         "",
         _race("submit/handshake with a new queue and a new pool"),
         "postgresql",

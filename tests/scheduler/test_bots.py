@@ -14,11 +14,12 @@ from myrmidon.scheduler.rerun import rerun, rerun_once
 from myrmidon.scheduler.terminate import TAG, order_end
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import bot_event
 from tests.builders import in_doubt
 
 
 def events(w, bot_id="b1"):
-    return [kind for _, _, kind, _ in w.read(bots.events, bot_id, before=1 << 62, n=100)][::-1]
+    return [kind for _, _, kind, _ in w.read(bot_event.read, bot_id, before=1 << 62, n=100)][::-1]
 
 
 @pytest.fixture

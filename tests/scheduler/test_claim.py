@@ -11,7 +11,7 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.task_to_run import LIFO, Order
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import bots, claim, resource_groups
-from myrmidon.store.tables import task_queues, task_result, task_to_run
+from myrmidon.store.tables import pool_order, task_queues, task_result, task_to_run
 from tests.builders import a_function, blind_once, inline, shared
 
 
@@ -173,7 +173,7 @@ def test_equal_tasks_run_in_the_order_of_their_creation(world):
 
 def test_a_lifo_pool_runs_the_newest_first(world):
     world.bot("b1")
-    world.do(task_queues.set_order, "default", Order(LIFO, 0))
+    world.do(pool_order.set_order, "default", Order(LIFO, 0))
     tasks = []
     for _ in range(3):
         tasks.append(world.submit())
@@ -183,7 +183,7 @@ def test_a_lifo_pool_runs_the_newest_first(world):
 
 def test_ageing_lets_an_old_task_overtake_a_better_one(world):
     world.bot("b1")
-    world.do(task_queues.set_order, "default", Order("fifo", 10_000_000))
+    world.do(pool_order.set_order, "default", Order("fifo", 10_000_000))
     old = world.submit(priority=101)
     world.advance(11)
     new = world.submit(priority=100)

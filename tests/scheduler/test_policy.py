@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from myrmidon.model.limits import DEFAULT_LIMITS
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import Finish, TaskResult, TaskRun
 from myrmidon.model.task_to_run import LIFO, Head, Order, TaskToRun, rank
-from myrmidon.model.validation import DEFAULT_LIMITS
 from myrmidon.scheduler import policy
 from myrmidon.scheduler.policy import DAY, DEFAULT_RULES, SECOND, Verdict
 

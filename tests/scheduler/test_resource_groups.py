@@ -8,7 +8,7 @@ from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import resource_groups
-from myrmidon.store.tables import value as values
+from myrmidon.store.tables import shared_value
 from tests.builders import a_function, in_doubt, inline, returned, shared
 
 DIGEST = "ab" * 32
@@ -137,7 +137,7 @@ def test_a_value_lives_while_something_references_it(w):
 def test_a_value_may_belong_to_a_job_from_the_start(w):
     job = w.job({"a": []})
     value = a_value(w, JobOwner(w.group.id, job.id))
-    assert w.read(values.of_job, job.id) == [value.id]
+    assert w.read(shared_value.of_job, job.id) == [value.id]
 
 
 def test_dropping_a_reference_twice_is_the_same_as_once(w):
@@ -190,7 +190,7 @@ def test_localities_are_noted_and_forgotten(w):
     value = a_value(w)
     for address in ("10.0.0.2", "10.0.0.1", "10.0.0.1"):
         w.do(resource_groups.add_locality, w.group.id, value.id, address)
-    assert w.read(values.localities, [value.id]) == {value.id: ["10.0.0.1", "10.0.0.2"]}
+    assert w.read(shared_value.localities, [value.id]) == {value.id: ["10.0.0.1", "10.0.0.2"]}
     assert w.do(resource_groups.drop_locality, w.group.id, value.id, "10.0.0.1") is True
     assert w.do(resource_groups.drop_locality, w.group.id, value.id, "10.0.0.1") is False
 

@@ -10,7 +10,7 @@ from myrmidon.model.errors import InvalidRequest, StoreRefused
 from myrmidon.model.ids import SLOTS, IdSource
 from myrmidon.model.task_to_run import LIFO, Order
 from myrmidon.scheduler.servers import enroll, is_nobody_older, leave, list_servers, set_pool, stay_enrolled
-from myrmidon.store.tables import release, task_queues
+from myrmidon.store.tables import pool_order, release
 from myrmidon.store.tables.log import log_url
 
 
@@ -80,8 +80,8 @@ def test_more_servers_than_slots_are_refused(sqlite_db: Any, clock: Any) -> None
 
 def test_a_pool_remembers_its_order(db: Any) -> None:
     db.write(lambda tx: set_pool(tx, "lab", Order(LIFO)))
-    assert db.read(lambda tx: task_queues.order_of(tx, "lab")) == Order(LIFO)
-    assert db.read(lambda tx: task_queues.order_of(tx, "other")) == Order()
+    assert db.read(lambda tx: pool_order.of_pool(tx, "lab")) == Order(LIFO)
+    assert db.read(lambda tx: pool_order.of_pool(tx, "other")) == Order()
 
 
 @pytest.mark.parametrize(

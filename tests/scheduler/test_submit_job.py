@@ -9,8 +9,7 @@ from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound,
 from myrmidon.model.ids import show_task
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import cancel, rerun, resource_groups, submit_job
-from myrmidon.store.tables import task_request
-from myrmidon.store.tables import value as values
+from myrmidon.store.tables import shared_value, task_request
 from tests.builders import RULES, a_function, a_graph, a_task, blind_once, constant, inline, output_of, returned, shared
 from tests.invariants import check, check_settled
 from tests.model.requests import nested
@@ -103,7 +102,7 @@ def test_a_deadline_of_a_node_cannot_outlast_its_job(world):
 def test_a_shared_input_is_referenced_by_the_job(world):
     value = world.do(resource_groups.create_value, GroupOwner(world.group.id), "int64", inline())
     job = world.job({"a": []}, nodes={"a": {"task": a_function([shared(value.id)])}})
-    assert world.read(values.of_job, job.id) == [value.id]
+    assert world.read(shared_value.of_job, job.id) == [value.id]
 
 
 def test_a_shared_value_of_another_group_is_refused(world):

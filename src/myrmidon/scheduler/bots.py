@@ -13,9 +13,10 @@ from myrmidon.model import dimensions
 from myrmidon.model.bot import BOT_ID, BOT_ID_RULE, Bot, Handshake
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskRun
-from myrmidon.model.validation import DEFAULT_LIMITS, LARGEST, Checker, Limits
+from myrmidon.model.validation import LARGEST, Checker
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, judge_lost, judge_unstarted, may_have_begun
 from myrmidon.scheduler.propagate import settle
 from myrmidon.scheduler.ready import look_at_queues, make_ready
@@ -23,8 +24,8 @@ from myrmidon.scheduler.report import conclude
 from myrmidon.scheduler.unit_of_work import Turn, live
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import bot_event, pool_order, task_queues, task_result, task_to_run
 from myrmidon.store.tables import chunked_work as drains
-from myrmidon.store.tables import task_queues, task_result, task_to_run
 from myrmidon.store.tables.chunked_work import CHUNK, Drain
 
 FREE_LOSSES = 2
@@ -68,7 +69,7 @@ def handshake(
     keep = _end_unheld(turn, hello, known.boot_id if known is not None else "")
     has, problem = _dimensions(hello.bot_id, hello.dimensions, limits)
     pools = has.get("pool", [])
-    task_queues.lock_pools(tx, pools)
+    pool_order.lock_pools(tx, pools)
     bot = _meet(turn, hello, has, problem, busy=bool(keep))
     bots.set_dimensions(tx, bot.id, dimensions.flat(has))
     served = set(task_queues.queues_of_bot(tx, bot.id))
@@ -76,7 +77,7 @@ def handshake(
         task_queues.match_bot(tx, bot.id, bot.dimensions, pools)
     else:
         task_queues.unmatch_bot(tx, bot.id)
-    bots.insert_event(tx, bot, turn.new_id(), at=now, kind="bot_connected", message=bot.quarantined or "")
+    bot_event.insert(tx, bot, turn.new_id(), at=now, kind="bot_connected", message=bot.quarantined or "")
     serves = task_queues.queues_of_bot(tx, bot.id) if bot.serving else []
     look_at_queues(turn, sorted(served.difference(serves)))
     return HandshakeResult(bot.id, bot.session, keep, bot.quarantined)
@@ -263,7 +264,7 @@ def change_bot(
     pools = has.get("pool", [])
     if change.dimensions is not None:
         has, problem = _dimensions(change.bot_id, change.dimensions, limits)
-    task_queues.lock_pools(tx, {*pools, *has.get("pool", [])})
+    pool_order.lock_pools(tx, {*pools, *has.get("pool", [])})
     bot = bots.lock(tx, change.bot_id)
     if bot is None or bot.session != change.session:
         raise WrongState("this bot's session has ended; it must shake hands again")
@@ -288,7 +289,7 @@ def _rematch(turn: Turn, bot: Bot, has: dict[str, list[str]], before: tuple[str,
     else:
         task_queues.unmatch_bot(turn.tx, bot.id)
     why = bot.quarantined or bot.maintenance or ("other dimensions" if bot.dimensions != before[0] else "it may work")
-    bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind="request_sleep", message=why)
+    bot_event.insert(turn.tx, bot, turn.new_id(), at=turn.now, kind="request_sleep", message=why)
     serves = task_queues.queues_of_bot(turn.tx, bot.id) if bot.serving else []
     look_at_queues(turn, sorted(served.difference(serves)))
 
@@ -330,10 +331,10 @@ def note_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, no
     bot = bots.read(tx, bot_id)
     if bot is None or bot.session != session:
         raise WrongState("this bot's session has ended; it must shake hands again")
-    for _, at, last_kind, last_message in bots.events(tx, bot_id, before=LARGEST, n=1):
+    for _, at, last_kind, last_message in bot_event.read(tx, bot_id, before=LARGEST, n=1):
         if (last_kind, last_message) == (kind, message) and now - at < _SAME_EVENT:
             return False
-    bots.insert_event(tx, bot, ids.next(now), at=now, kind=kind, message=message)
+    bot_event.insert(tx, bot, ids.next(now), at=now, kind=kind, message=message)
     return True
 
 
@@ -349,7 +350,7 @@ def _bot(turn: Turn, bot_id: str) -> Bot:
     known = bots.read(turn.tx, bot_id)
     if known is None:
         raise NotFound("bot", bot_id)
-    task_queues.lock_pools(turn.tx, json.decode(known.dimensions, type=dict[str, list[str]]).get("pool", []))
+    pool_order.lock_pools(turn.tx, json.decode(known.dimensions, type=dict[str, list[str]]).get("pool", []))
     bot = bots.lock(turn.tx, bot_id)
     if bot is None:
         raise NotFound("bot", bot_id)
@@ -361,7 +362,7 @@ def _changed(turn: Turn, bot: Bot, kind: str, message: str) -> Bot:
     pools = json.decode(bot.dimensions, type=dict[str, list[str]]).get("pool", [])
     if bot.alive and bot.quarantined is None:
         task_queues.match_bot(turn.tx, bot.id, bot.dimensions, pools)
-    bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind=kind, message=message)
+    bot_event.insert(turn.tx, bot, turn.new_id(), at=turn.now, kind=kind, message=message)
     if not bot.serving:
         look_at_queues(turn, task_queues.queues_of_bot(turn.tx, bot.id))
     return bot
@@ -374,7 +375,7 @@ def delete_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules 
     turn = Turn(tx, now, ids, rules)
     bot = _bot(turn, bot_id)
     queues = task_queues.unmatch_bot(tx, bot_id)
-    bots.insert_event(tx, bot, turn.new_id(), at=now, kind="bot_deleted")
+    bot_event.insert(tx, bot, turn.new_id(), at=now, kind="bot_deleted")
     bots.delete(tx, bot_id)
     look_at_queues(turn, queues)
 
@@ -387,7 +388,7 @@ def bury_bot(turn: Turn, bot_id: str) -> bool:
         bot.alarm_at = silent_until if bot.alive else None
         bots.save(turn.tx, bot)
         return False
-    bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_missing")
+    bot_event.insert(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_missing")
     _let_die(turn, bot)
     return True
 

@@ -29,7 +29,7 @@ from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_f
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import task_queues, task_request, task_result, task_to_run
+from myrmidon.store.tables import shared_value, task_queues, task_request, task_result, task_to_run
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import Work
 
@@ -191,7 +191,7 @@ def _local_first(turn: Turn, bot: Bot, head: Head, rows: list[TaskToRun]) -> lis
     near = [row.task_id for row in rows[: turn.rules.look_ahead] if row.shared]
     if not (near and head.shared and bot.address):
         return rows
-    return local_first(rows, values.local_tasks(turn.tx, near, bot.address), turn.rules.look_ahead)
+    return local_first(rows, shared_value.local_tasks(turn.tx, near, bot.address), turn.rules.look_ahead)
 
 
 def _fill_up(turn: Turn, bot: Bot, queue: int, rows: list[TaskToRun], n: int) -> list[TaskToRun]:

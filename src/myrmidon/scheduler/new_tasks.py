@@ -31,10 +31,10 @@ from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.sql import Row
+from myrmidon.store.tables import edge, pool_order, resource_group, shared_value, task_queues, task_request, task_result
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import task_queues, task_request, task_result
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.job import ResourceGroup
+from myrmidon.store.tables.resource_group import ResourceGroup
 from myrmidon.store.tables.task_queues import Queue
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 
@@ -72,7 +72,7 @@ class Produced(Struct, frozen=True):
 
 def open_group(turn: Turn, group_id: int) -> ResourceGroup:
     """The resource group that new things enter; it must exist and stay."""
-    group = jobs.share_group(turn.tx, group_id)
+    group = resource_group.lock_shared(turn.tx, group_id)
     if group is None:
         raise NotFound("resource group", str(group_id))
     if group.deleting:
@@ -124,8 +124,10 @@ def check_shared(turn: Turn, group_id: int, plans: Iterable[Plan]) -> dict[int, 
     if not wanted:
         return {}
     ids = sorted({given.shared_value_id for _, given in wanted})
-    found = values.lock_shared(turn.tx, ids)
-    allowed = values.held_by_group(turn.tx, ids, group_id) | values.held_in_group(turn.tx, ids, group_id)
+    found = shared_value.lock(turn.tx, ids)
+    allowed = shared_value.referenced_by_group(turn.tx, ids, group_id) | shared_value.referenced_in_group(
+        turn.tx, ids, group_id
+    )
     refused: dict[int, Forbidden | InvalidRequest] = {}
     for plan, given in wanted:
         value = found.get(given.shared_value_id)
@@ -165,7 +167,7 @@ def _equal(queues: Sequence[Queue], wanted: Mapping[str, str]) -> dict[str, Queu
 def _make_queues(turn: Turn, group_id: int, missing: Mapping[str, str]) -> dict[str, Queue]:
     """Make queues under their pools' locks, so that a bot on its way in sees them or is seen by them."""
     pools = {text: dimensions.pool_of(text) for text in missing}
-    task_queues.lock_pools(turn.tx, pools.values())
+    pool_order.lock_pools(turn.tx, pools.values())
     known = task_queues.find(turn.tx, group_id, sorted(set(missing.values())))
     made = _equal(known, missing)
     for text, hashed in missing.items():
@@ -316,10 +318,10 @@ def _store_requests(turn: Turn, plans: Sequence[Plan], requests: Sequence[Row], 
 def _store_edges(turn: Turn, plans: Sequence[Plan]) -> None:
     edges = [(parent, plan.task_id) for plan in plans for parent in plan.parents]
     if edges:
-        jobs.insert_edges(turn.tx, edges)
+        edge.insert(turn.tx, edges)
     met = [(parent, plan.task_id, run) for plan in plans for parent, run in plan.satisfied]
     if met:
-        jobs.complete_edges(turn.tx, met)
+        edge.complete(turn.tx, met)
     labels = [(p.job_id, p.label, p.task_id, p.definition_hash) for p in plans if p.job_id and p.label is not None]
     if labels:
         jobs.insert_labels(turn.tx, labels)
@@ -449,7 +451,7 @@ class _ValueWriter:
         values.insert_inputs(self.turn.tx, self.given)
         values.insert_outputs(self.turn.tx, self.made)
         if self.refs:
-            values.ref_by_job(self.turn.tx, sorted(self.refs), self.job_id)
+            shared_value.ref_by_job(self.turn.tx, sorted(self.refs), self.job_id)
 
 
 def digest_of(raw: object, key: bytes) -> str:

@@ -17,8 +17,8 @@ from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.ready import dedupe_keys, make_ready
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import edge, task_result
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import task_result
 from myrmidon.store.tables.chunked_work import CHUNK, Drain
 from myrmidon.store.tables.job import Job
 
@@ -80,7 +80,7 @@ def _feed(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
     parents = {task.id: task for task in ended if turn.jobs[task.job_id or 0].state != JobState.CANCELLED}
     if not parents:
         return budget
-    edges = jobs.unsatisfied_of(turn.tx, sorted(parents), budget + 1)
+    edges = edge.unsatisfied_of(turn.tx, sorted(parents), budget + 1)
     if len(edges) > budget:
         full = {parent for parent, _ in edges[budget:]}
         behind = {p for p in parents if p >= min(full)}
@@ -109,7 +109,7 @@ def _satisfy(turn: Turn, parents: dict[int, TaskResult], edges: Sequence[tuple[i
             fed[child] = fed.get(child, 0) + 1
     if not met:
         return
-    jobs.complete_edges(turn.tx, met)
+    edge.complete(turn.tx, met)
     by_count: dict[int, list[int]] = {}
     for child, n in fed.items():
         by_count.setdefault(n, []).append(child)
@@ -126,7 +126,7 @@ def feed_on(turn: Turn, drain: Drain) -> None:
     if parent is None or not parent.final or drain.job_id not in turn.jobs:
         turn.drained(drain)
         return
-    children = jobs.unsatisfied(turn.tx, parent.id, after=drain.position, n=CHUNK)
+    children = edge.unsatisfied(turn.tx, parent.id, after=drain.position, n=CHUNK)
     _satisfy(turn, parents, [(parent.id, child) for child in children])
     if len(children) < CHUNK:
         turn.drained(drain)

@@ -17,7 +17,7 @@ from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import choose_slice
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.tables import chunked_work as drains
-from myrmidon.store.tables import task_queues, task_result, task_to_run
+from myrmidon.store.tables import shared_value, task_queues, task_result, task_to_run
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 
@@ -215,6 +215,6 @@ def share_output(turn: Turn, task: TaskResult, position: int, *, value_id: int, 
     """Let an output position, and whoever reads it, name a shared value; the job keeps it alive."""
     if task.job_id is None:
         return
-    values.ref_by_job(turn.tx, [shared_value_id], task.job_id)
+    shared_value.ref_by_job(turn.tx, [shared_value_id], task.job_id)
     values.link_output(turn.tx, task.id, position, shared_value_id)
     values.link_consumers(turn.tx, task.id, value_id, shared_value_id)

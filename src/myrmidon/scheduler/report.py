@@ -35,8 +35,8 @@ from myrmidon.scheduler.ready import look_at_queues, make_ready, share_output
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import bot_event, shared_value, task_queues, task_result
 from myrmidon.store.tables import log as logs
-from myrmidon.store.tables import task_queues, task_result
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import Brief
 
@@ -226,7 +226,7 @@ class _Desk:
             if kind == values.SHARED:
                 if shared_id is None:
                     made = turn.new_id()
-                    values.insert_shared(turn.tx, [(made, position, type_string, payload, turn.now)])
+                    shared_value.insert(turn.tx, [(made, position, type_string, payload, turn.now)])
                     share_output(turn, task, position, value_id=value_id, shared_value_id=made)
             else:
                 values.write(turn.tx, value_id, payload)
@@ -321,7 +321,7 @@ def _watch_bot(turn: Turn, bot_id: str, faults: int) -> None:
     bot.quick_failure_at = turn.now
     if bot.num_quick_failures >= turn.rules.quick_failures and bot.quarantined is None:
         bot.quarantined = f"{bot.num_quick_failures} runs failed on this bot in a short time"
-        bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_quarantined", message=bot.quarantined)
+        bot_event.insert(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_quarantined", message=bot.quarantined)
     bots.save(turn.tx, bot)
     if not bot.serving:
         look_at_queues(turn, task_queues.queues_of_bot(turn.tx, bot_id))

@@ -21,8 +21,9 @@ from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import edge, shared_value, task_request, task_result
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import task_request, task_result
+from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.chunked_work import CHUNK, Drain
 from myrmidon.store.tables.job import Job
@@ -92,9 +93,9 @@ def rerun_once(
     group_id = request.resource_group_id
     key = f"rerun:{sha256(request_key.encode()).hexdigest()}"
     asked = sha256(f"{task_id} {force} {cascade}".encode()).hexdigest()
-    if task_request.insert_keys(tx, [(group_id, key, asked, task_id, now)]):
+    if request_keys.insert(tx, [(group_id, key, asked, task_id, now)]):
         rerun(tx, task_id, now=now, ids=ids, force=force, cascade=cascade, rules=rules)
-    elif task_request.keys(tx, group_id, [key])[key] != (asked, task_id):
+    elif request_keys.read(tx, group_id, [key])[key] != (asked, task_id):
         raise Conflict("the request key was used for another rerun")
     return task_result.read(tx, [task_id])[task_id]
 
@@ -194,7 +195,7 @@ def _descendants(turn: Turn, task_id: int) -> list[int]:
     found: set[int] = set()
     edge_of_search = [task_id]
     while edge_of_search:
-        step = {child for _, child in jobs.children(turn.tx, edge_of_search)} - found
+        step = {child for _, child in edge.children(turn.tx, edge_of_search)} - found
         found |= step
         edge_of_search = sorted(step)
     return sorted(found)
@@ -203,11 +204,11 @@ def _descendants(turn: Turn, task_id: int) -> list[int]:
 def _reopen_edges(turn: Turn, parents: Sequence[int]) -> None:
     """These parents run again, so what they satisfied is open, and counted out of their children."""
     lost: dict[int, int] = {}
-    for _, child in jobs.completed_by(turn.tx, parents):
+    for _, child in edge.completed_by(turn.tx, parents):
         lost[child] = lost.get(child, 0) + 1
     if not lost:
         return
-    jobs.reopen_edges(turn.tx, parents)
+    edge.reopen(turn.tx, parents)
     by_count: dict[int, list[int]] = {}
     for child, n in lost.items():
         by_count.setdefault(n, []).append(child)
@@ -229,12 +230,12 @@ def _erase_outputs(turn: Turn, task_ids: Sequence[int]) -> None:
 
 def _unlink(turn: Turn, task_id: int, position: int, *, value_id: int, shared_id: int) -> None:
     job_id = task_result.jobs_of(turn.tx, [task_id]).get(task_id)
-    values.lock_shared(turn.tx, [shared_id])
+    shared_value.lock(turn.tx, [shared_id])
     values.link_output(turn.tx, task_id, position, None)
     values.link_consumers(turn.tx, task_id, value_id, None)
     if job_id is not None and not values.linked(turn.tx, job_id, shared_id):
-        values.unref_by_job(turn.tx, [shared_id], job_id)
-        values.delete_unreferenced(turn.tx, [shared_id])
+        shared_value.unref_by_job(turn.tx, [shared_id], job_id)
+        shared_value.delete_unreferenced(turn.tx, [shared_id])
 
 
 # ---------------------------------------------------------------- jobs

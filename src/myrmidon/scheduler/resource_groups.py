@@ -16,9 +16,9 @@ from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work as drains
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import task_result
+from myrmidon.store.tables import resource_group, shared_value, task_result
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.job import ResourceGroup
+from myrmidon.store.tables.resource_group import ResourceGroup
 
 _NAME_LIMIT = 256
 _INLINE_LIMIT = 1024
@@ -42,8 +42,8 @@ def create_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource, group_
     if not is_name(external_id):
         raise InvalidRequest([Problem("external_id", external_id[:100], NAME, "length")])
     group = ResourceGroup(ids.next(now) if group_id is None else group_id, external_id, now, 0)
-    if not jobs.insert_group(tx, group):
-        known = jobs.group(tx, external_id)
+    if not resource_group.insert(tx, group):
+        known = resource_group.find(tx, external_id)
         if known is not None and (known.id == group_id or (tx.attempt > 1 and known.created_at == now)):
             return known
         raise Conflict(f"there is a resource group named {external_id} already; choose another name")
@@ -52,7 +52,7 @@ def create_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource, group_
 
 def ensure_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource) -> ResourceGroup:
     """The resource group of this name, made if it is not there: for who says so twice, or two at once."""
-    known = jobs.group(tx, external_id)
+    known = resource_group.find(tx, external_id)
     if known is not None:
         return known
     try:
@@ -62,19 +62,19 @@ def ensure_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource) -> Res
 
 
 def get_group(tx: Tx, external_id: str) -> ResourceGroup:
-    group = jobs.group(tx, external_id)
+    group = resource_group.find(tx, external_id)
     if group is None:
         raise NotFound("resource group", external_id)
     return group
 
 
 def list_groups(tx: Tx, *, after: str = "", n: int = 200) -> list[ResourceGroup]:
-    return jobs.groups(tx, after=after, n=n)
+    return resource_group.page(tx, after=after, n=n)
 
 
 def delete_group(tx: Tx, group_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
     """Delete a group with its jobs, tasks and references; nothing in it may still be under way."""
-    group = jobs.lock_group(tx, group_id)
+    group = resource_group.lock(tx, group_id)
     if group is None:
         raise NotFound("resource group", str(group_id))
     if group.deleting:
@@ -82,7 +82,7 @@ def delete_group(tx: Tx, group_id: int, *, now: Micros, ids: IdSource, rules: Ru
     busy = task_result.unfinished_of_group(tx, group_id)
     if busy is not None:
         raise WrongState(f"task {show_task(busy)} of this resource group has not ended; cancel its work first")
-    jobs.mark_group(tx, group_id)
+    resource_group.mark_deleting(tx, group_id)
     Turn(tx, now, ids, rules).drain(drains.DELETE_GROUP, group_id)
 
 
@@ -108,9 +108,9 @@ def create_value(
     _check_owner(tx, owner)
     if value_id is None:
         value_id = ids.next(now)
-    elif tx.attempt > 1 and (made := values.read_shared(tx, [value_id]).get(value_id)):
+    elif tx.attempt > 1 and (made := shared_value.read(tx, [value_id]).get(value_id)):
         return made
-    values.insert_shared(tx, [(value_id, 0, kind, payload, now)])
+    shared_value.insert(tx, [(value_id, 0, kind, payload, now)])
     _ref(tx, owner, value_id)
     return SharedValue(value_id, kind, payload.inline, payload.digest, payload.size)
 
@@ -126,7 +126,7 @@ def _check_payload(payload: Payload) -> None:
 
 
 def _check_owner(tx: Tx, owner: Owner, *, lock: bool = True) -> None:
-    group = jobs.group_by_id(tx, owner.resource_group_id)
+    group = resource_group.read(tx, owner.resource_group_id)
     if group is None or group.deleting:
         raise NotFound("resource group", str(owner.resource_group_id))
     if isinstance(owner, JobOwner):
@@ -138,18 +138,18 @@ def _check_owner(tx: Tx, owner: Owner, *, lock: bool = True) -> None:
 def _ref(tx: Tx, owner: Owner, value_id: int) -> None:
     match owner:
         case GroupOwner(resource_group_id=group_id):
-            values.ref_by_group(tx, [value_id], group_id)
+            shared_value.ref_by_group(tx, [value_id], group_id)
         case JobOwner(job_id=job_id):
-            values.ref_by_job(tx, [value_id], job_id)
+            shared_value.ref_by_job(tx, [value_id], job_id)
 
 
 def _may_read(tx: Tx, group_id: int, ids: Sequence[int]) -> set[int]:
-    return values.held_by_group(tx, ids, group_id) | values.held_in_group(tx, ids, group_id)
+    return shared_value.referenced_by_group(tx, ids, group_id) | shared_value.referenced_in_group(tx, ids, group_id)
 
 
 def get_value(tx: Tx, group_id: int, value_id: int) -> SharedValue:
     """A shared value that the group references, itself or through a job. Others do not exist for it."""
-    found = values.read_shared(tx, [value_id]).get(value_id)
+    found = shared_value.read(tx, [value_id]).get(value_id)
     if found is None or value_id not in _may_read(tx, group_id, [value_id]):
         raise NotFound("shared value", show_task(value_id))
     return found
@@ -160,16 +160,16 @@ def list_values(tx: Tx, owner: Owner, *, after: int = 0, n: int = 200) -> list[S
     _check_owner(tx, owner, lock=False)
     match owner:
         case GroupOwner(resource_group_id=group_id):
-            found = values.of_group(tx, group_id, after=after, n=n)
+            found = shared_value.of_group(tx, group_id, after=after, n=n)
         case JobOwner(job_id=job_id):
-            found = values.of_job(tx, job_id, after=after, n=n)
-    return list(values.read_shared(tx, found).values()) if found else []
+            found = shared_value.of_job(tx, job_id, after=after, n=n)
+    return list(shared_value.read(tx, found).values()) if found else []
 
 
 def ref_value(tx: Tx, owner: Owner, value_id: int) -> None:
     """Add a reference; only to what the owner's group can read. Twice is the same as once."""
     _check_owner(tx, owner)
-    found = values.lock_shared(tx, [value_id])
+    found = shared_value.lock(tx, [value_id])
     if value_id not in found or value_id not in _may_read(tx, owner.resource_group_id, [value_id]):
         raise NotFound("shared value", show_task(value_id))
     _ref(tx, owner, value_id)
@@ -182,29 +182,29 @@ def unref_value(tx: Tx, owner: Owner, value_id: int) -> bool:
     the job goes.
     """
     _check_owner(tx, owner)
-    if value_id not in values.lock_shared(tx, [value_id]):
+    if value_id not in shared_value.lock(tx, [value_id]):
         return False
     match owner:
         case GroupOwner(resource_group_id=group_id):
-            values.unref_by_group(tx, [value_id], group_id)
+            shared_value.unref_by_group(tx, [value_id], group_id)
         case JobOwner(job_id=job_id):
             if values.linked(tx, job_id, value_id):
                 raise Forbidden("a task of this job reads or wrote the value; the reference ends with the job")
-            values.unref_by_job(tx, [value_id], job_id)
-    return bool(values.delete_unreferenced(tx, [value_id]))
+            shared_value.unref_by_job(tx, [value_id], job_id)
+    return bool(shared_value.delete_unreferenced(tx, [value_id]))
 
 
 def add_locality(tx: Tx, group_id: int, value_id: int, address: str) -> None:
     """Note that the data of a shared value lies at an address; bots there are preferred."""
     if not 0 < len(address) <= _ADDRESS_LIMIT or "\x00" in address:
         raise InvalidRequest([Problem("address", address[:100], f"1 to {_ADDRESS_LIMIT} characters", "length")])
-    if value_id not in values.lock_shared(tx, [value_id]) or value_id not in _may_read(tx, group_id, [value_id]):
+    if value_id not in shared_value.lock(tx, [value_id]) or value_id not in _may_read(tx, group_id, [value_id]):
         raise NotFound("shared value", show_task(value_id))
-    values.add_localities(tx, [(value_id, address)])
+    shared_value.add_localities(tx, [(value_id, address)])
 
 
 def drop_locality(tx: Tx, group_id: int, value_id: int, address: str) -> bool:
     """Forget that the data lies at an address."""
     if value_id not in _may_read(tx, group_id, [value_id]):
         raise NotFound("shared value", show_task(value_id))
-    return values.drop_locality(tx, value_id, address)
+    return shared_value.drop_locality(tx, value_id, address)

@@ -15,8 +15,17 @@ from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import (
+    edge,
+    outbox,
+    resource_group,
+    shared_value,
+    tag_counts,
+    task_queues,
+    task_request,
+    task_result,
+)
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import outbox, tag_counts, task_queues, task_request, task_result
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.chunked_work import CHUNK, Drain
 from myrmidon.store.tables.job import Job
@@ -54,12 +63,12 @@ def remove_job_on(turn: Turn, drain: Drain) -> list[int]:
 
 
 def _remove_job(turn: Turn, job_id: int) -> None:
-    refs = values.of_job(turn.tx, job_id, n=CHUNK)
+    refs = shared_value.of_job(turn.tx, job_id, n=CHUNK)
     while refs:
-        values.lock_shared(turn.tx, refs)
-        values.unref_by_job(turn.tx, refs, job_id)
-        values.delete_unreferenced(turn.tx, refs)
-        refs = values.of_job(turn.tx, job_id, n=CHUNK)
+        shared_value.lock(turn.tx, refs)
+        shared_value.unref_by_job(turn.tx, refs, job_id)
+        shared_value.delete_unreferenced(turn.tx, refs)
+        refs = shared_value.of_job(turn.tx, job_id, n=CHUNK)
     values.delete_of_job(turn.tx, job_id)
     outbox.delete(turn.tx, [job_id])
     jobs.delete(turn.tx, job_id)
@@ -72,7 +81,7 @@ def remove_tasks(turn: Turn, task_ids: Sequence[int]) -> None:
         return
     tagged = task_request.tags_of(turn.tx, task_ids)
     tags = sorted({(tag, task_id) for task_id, text in tagged for tag in json.decode(text, type=list[str])})
-    jobs.delete_edges(turn.tx, task_ids)
+    edge.delete_of_tasks(turn.tx, task_ids)
     values.delete_of_tasks(turn.tx, task_ids)
     task_result.delete(turn.tx, task_ids)
     task_request.delete(turn.tx, task_ids, tags)
@@ -96,13 +105,13 @@ def remove_group_on(turn: Turn, drain: Drain) -> list[int]:
         turn.lock(lone)
         remove_tasks(turn, lone)
         return lone
-    refs = values.of_group(turn.tx, group_id, n=CHUNK)
+    refs = shared_value.of_group(turn.tx, group_id, n=CHUNK)
     if refs:
-        values.lock_shared(turn.tx, refs)
-        values.unref_by_group(turn.tx, refs, group_id)
-        values.delete_unreferenced(turn.tx, refs)
+        shared_value.lock(turn.tx, refs)
+        shared_value.unref_by_group(turn.tx, refs, group_id)
+        shared_value.delete_unreferenced(turn.tx, refs)
         return []
     task_queues.forget_group(turn.tx, group_id)
-    jobs.delete_group(turn.tx, group_id)
+    resource_group.delete(turn.tx, group_id)
     turn.drained(drain)
     return []

@@ -9,7 +9,7 @@ from myrmidon.model.ids import SLOTS, IdSource, Micros, created_ms
 from myrmidon.model.task_to_run import FIFO, LIFO, Order
 from myrmidon.scheduler.policy import DAY, DEFAULT_RULES, SECOND, Rules
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import release, schedulers, task_queues
+from myrmidon.store.tables import pool_order, release, schedulers
 from myrmidon.store.tables.schedulers import Scheduler
 
 _MOST_AGEING: Micros = 30 * DAY
@@ -77,4 +77,4 @@ def set_pool(tx: Tx, pool: str, order: Order) -> None:
         )
     if problems:
         raise InvalidRequest(problems)
-    task_queues.set_order(tx, pool, order)
+    pool_order.set_order(tx, pool, order)

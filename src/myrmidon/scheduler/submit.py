@@ -26,6 +26,7 @@ from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import task_request, task_result
 from myrmidon.store.tables.job import Job
 
@@ -133,7 +134,7 @@ def _repeated(
     keyed = [draft for draft in drafts if draft.request_key is not None]
     if not keyed:
         return {}
-    known = task_request.keys(turn.tx, group_id, [d.request_key for d in keyed if d.request_key])
+    known = request_keys.read(turn.tx, group_id, [d.request_key for d in keyed if d.request_key])
     answers: dict[int, Submitted | MyrmidonError] = {}
     fresh: dict[str, Draft] = {}
     for draft in keyed:
@@ -160,14 +161,14 @@ def was_asked(
     what: object,
     *,
     now: Micros,
-    group_id: int = task_request.NO_GROUP,
-    subject: int = task_request.NO_SUBJECT,
+    group_id: int = request_keys.NO_GROUP,
+    subject: int = request_keys.NO_SUBJECT,
 ) -> bool:
     """Whether a verb other than submit came with this key before; Conflict if it asked for something else then."""
     key, asked = f"{verb}:{sha256(request_key.encode()).hexdigest()}", sha256(json.encode(what)).hexdigest()
-    if task_request.insert_keys(tx, [(group_id, key, asked, subject, now)]):
+    if request_keys.insert(tx, [(group_id, key, asked, subject, now)]):
         return False
-    if task_request.keys(tx, group_id, [key])[key][0] != asked:
+    if request_keys.read(tx, group_id, [key])[key][0] != asked:
         raise Conflict(f"the request key was used for another {verb}; use a new key for a new request")
     return True
 
@@ -231,9 +232,9 @@ def _remember_keys(turn: Turn, group_id: int, drafts: Sequence[Draft]) -> dict[i
     """Take the request keys; where another server was faster, its answer is the answer."""
     keyed = [draft for draft in drafts if draft.request_key is not None]
     rows = [(group_id, d.request_key or "", d.body_hash, d.task_id, turn.now) for d in keyed]
-    if not rows or task_request.insert_keys(turn.tx, rows) == len(rows):
+    if not rows or request_keys.insert(turn.tx, rows) == len(rows):
         return {}
-    known = task_request.keys(turn.tx, group_id, [d.request_key for d in keyed if d.request_key])
+    known = request_keys.read(turn.tx, group_id, [d.request_key for d in keyed if d.request_key])
     lost = [draft for draft in keyed if known[draft.request_key or ""][1] != draft.task_id]
     return {draft.task_id: _same(turn, draft, *known[draft.request_key or ""]) for draft in lost}
 

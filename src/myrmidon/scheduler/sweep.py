@@ -37,9 +37,18 @@ from myrmidon.scheduler.tag_counts import tally
 from myrmidon.scheduler.unit_of_work import Turn, live
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import (
+    bot_event,
+    outbox,
+    request_key,
+    shared_numbers,
+    task_queues,
+    task_request,
+    task_result,
+    task_to_run,
+)
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
-from myrmidon.store.tables import outbox, shared_numbers, task_queues, task_request, task_result, task_to_run
 from myrmidon.store.tables import value as values
 from myrmidon.store.views import next_due
 from myrmidon.store.views.next_due import Alarms
@@ -440,6 +449,6 @@ def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
 
 def forget(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> int:
     """Old events of bots, queues that nobody uses any more, and request keys of what is about no task."""
-    task_request.forget_keys(tx, before=now - rules.keep_keys)
-    old = bots.delete_old_events(tx, before=now - rules.retention, n=BATCH)
+    request_key.delete_old(tx, before=now - rules.keep_keys)
+    old = bot_event.delete_old(tx, before=now - rules.retention, n=BATCH)
     return old + task_queues.forget_idle(tx, before=now - rules.queue_idle, n=BATCH)

@@ -13,7 +13,7 @@ from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.submit import Draft, submit
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import task_queues, task_request, task_result, task_to_run
+from myrmidon.store.tables import bot_event, pool_order, task_queues, task_request, task_result, task_to_run
 
 EXPIRES_S = 86_400
 """A bot that does not come back within a day was not meant to hear of it any more."""
@@ -38,7 +38,7 @@ def order_end(
     """
     known = bots.read(tx, bot_id)
     pools = json.decode(known.dimensions, type=dict[str, list[str]]).get("pool", []) if known is not None else []
-    task_queues.lock_pools(tx, ["", *pools])
+    pool_order.lock_pools(tx, ["", *pools])
     bot = bots.lock(tx, bot_id)
     if bot is None:
         raise NotFound("bot", bot_id)
@@ -49,7 +49,7 @@ def order_end(
     (answer,) = submit(tx, group_id, [draft], now=now, ids=ids, rules=rules)
     if isinstance(answer, MyrmidonError):
         raise answer
-    bots.insert_event(tx, bot, ids.next(now), at=now, kind="bot_terminating", message=reason)
+    bot_event.insert(tx, bot, ids.next(now), at=now, kind="bot_terminating", message=reason)
     return answer.task_id
 
 

@@ -29,7 +29,7 @@ from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work as drains
 from myrmidon.store.tables import job as jobs_store
-from myrmidon.store.tables import outbox, tag_counts, task_queues, task_request, task_result, task_to_run
+from myrmidon.store.tables import outbox, pool_order, tag_counts, task_queues, task_request, task_result, task_to_run
 from myrmidon.store.tables.chunked_work import Drain
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.task_queues import Queue
@@ -120,7 +120,7 @@ class Turn:
         """How the pool of a queue orders its tasks."""
         order = self._orders.get(queue_id)
         if order is None:
-            order = self._orders[queue_id] = task_queues.order_in(self.tx, queue_id)
+            order = self._orders[queue_id] = pool_order.of_queue(self.tx, queue_id)
         return order
 
     # -- changes

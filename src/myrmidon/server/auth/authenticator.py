@@ -153,7 +153,7 @@ class Known(Struct, frozen=True):
     until: Micros
 
 
-class Guard:
+class Authenticator:
     """Tells who calls, and turns away what is not meant for this server."""
 
     def __init__(self, context: ServerContext) -> None:

@@ -1,72 +1,77 @@
-"""Ending a bot by hand, and forgetting one: one way for both APIs."""
+"""Terminating and deleting bots, and counting their dimensions, the same way for every API."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from myrmidon.model.errors import Forbidden, NotFound
-from myrmidon.model.ids import show_task
-from myrmidon.scheduler import bots as fleet
-from myrmidon.scheduler import terminate
-from myrmidon.server.calls import Call, Role
+from myrmidon.model.errors import NotFound
+from myrmidon.model.ids import Micros, show_task
+from myrmidon.scheduler import bots, terminate
+from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.direct_assign import place
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import bot_event, task_request
+from myrmidon.store.tables import bot_event, task_queues
 
-MOST_REASON = 1000
+MAX_REASON_CHARS = 1000
+DIMENSIONS_CACHE_TIME: Micros = 10 * SECOND
+_MAX_CACHED_POOLS = 1000
 _LAST_ID = (1 << 63) - 1
 _DELETED = "bot_deleted"
 
 
 async def terminate_bot(context: ServerContext, bot_id: str, reason: str = "", *, who: str = "") -> str:
-    """Let a bot finish what it has and then end; the id of the task that tells it so.
+    """Submit the task that makes a bot finish its runs and exit; return its id.
 
-    An order that the bot has not carried out yet is the answer to another one. NotFound when there is no such bot.
+    A bot that has such a task pending gets no second one: the pending one's id is returned. NotFound if there is no
+    such bot.
     """
     group_id, now = await context.groups.id_of(context.settings.default_group), context.now()
-    order = partial(
+    submit = partial(
         terminate.order_end,
         bot_id=bot_id,
         group_id=group_id,
         task_id=context.ids.next(now),
-        reason=reason[:MOST_REASON],
+        reason=reason[:MAX_REASON_CHARS],
         authenticated=who,
         now=now,
         ids=context.ids,
         rules=context.rules,
     )
-    task_id = await place(context, order)
+    task_id = await place(context, submit)
     context.hub.look(bot_id)
     return show_task(task_id)
 
 
-def cancellable(tx: Tx, call: Call, task_ids: Sequence[int]) -> list[int]:
-    """Those of the tasks that this caller may cancel: who may not end a bot may not keep it from ending either."""
-    orders = set() if call.who.role is Role.ADMIN else task_request.orders(tx, task_ids)
-    return [task_id for task_id in task_ids if task_id not in orders]
-
-
-def check_cancel(tx: Tx, call: Call, task_id: int) -> None:
-    if not cancellable(tx, call, [task_id]):
-        raise Forbidden("This task tells a bot to end; only an administrator may cancel it.")
-
-
-async def forget_bot(context: ServerContext, bot_id: str) -> None:
-    """Forget a bot; its history stays. Saying it again is the same as saying it once.
-
-    NotFound when there never was one.
-    """
+async def delete_bot(context: ServerContext, bot_id: str) -> None:
+    """Delete a bot; its events are kept. Idempotent; NotFound if the bot never existed."""
     now = context.now()
 
-    def forget(tx: Tx) -> None:
+    def delete(tx: Tx) -> None:
         try:
-            fleet.delete_bot(tx, bot_id, now=now, ids=context.ids, rules=context.rules)
+            bots.delete_bot(tx, bot_id, now=now, ids=context.ids, rules=context.rules)
         except NotFound:
-            last = bot_event.read(tx, bot_id, before=_LAST_ID, n=1)
-            if not last or last[0][2] != _DELETED:
+            newest = bot_event.read(tx, bot_id, before=_LAST_ID, n=1)
+            if not newest or newest[0][2] != _DELETED:
                 raise
 
-    await context.db.write(forget)
+    await context.db.write(delete)
     context.hub.forget(bot_id)
+
+
+async def count_dimensions(context: ServerContext, pool: str | None) -> tuple[dict[str, dict[str, int]], Micros]:
+    """How many bots of a pool, or of all pools, have each value of each dimension; and when they were counted.
+
+    Counts are cached for DIMENSIONS_CACHE_TIME.
+    """
+    now, cache = context.now(), context.caches.dimension_counts
+    cached = cache.get(pool)
+    if cached is None or now - cached[0] > DIMENSIONS_CACHE_TIME:
+        rows = await context.db.read(partial(task_queues.counted, pool=pool))
+        if len(cache) > _MAX_CACHED_POOLS:
+            cache.clear()
+        cached = cache[pool] = (now, rows)
+    counts: dict[str, dict[str, int]] = {}
+    for key, value, num_bots in cached[1]:
+        counts.setdefault(key, {})[value] = num_bots
+    return counts, cached[0]

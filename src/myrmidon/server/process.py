@@ -1,8 +1,4 @@
-"""A server process: settings in, a listening address out, and a stop that leaves nobody waiting.
-
-The listener is uvicorn with a protocol of our own for what it lacks: a deadline and a size for headers, a deadline for
-readers, and a word to whoever waits when its connection is lost.
-"""
+"""A server process: reads settings, listens, serves until a signal, and stops without leaving a caller waiting."""
 
 from __future__ import annotations
 
@@ -22,162 +18,29 @@ from typing import Any, TextIO, cast
 
 import structlog
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from myrmidon.model.errors import InvalidRequest, MyrmidonError, StoreError
 from myrmidon.server.asgi.app import App
+from myrmidon.server.asgi.protocol import HttpProtocol
 from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.auth.authenticator import Guard, make_admin_token
-from myrmidon.server.background import loop as service
+from myrmidon.server.auth.authenticator import Authenticator, make_admin_token
+from myrmidon.server.background import loop as background
 from myrmidon.server.context import ServerContext, open_context
 from myrmidon.server.settings import Settings, read_settings
 
 log = structlog.get_logger("server")
 
 SWITCH_INTERVAL_S = 0.0005
-"""The writer's thread gets its turn this often when the event loop is busy; Python's 5 ms would starve it."""
-GARBAGE_EVERY = (100_000, 50, 100)
-"""Held polls are many objects that live for half a minute and are in no cycle: a look through them finds nothing."""
-MOST_HEADER_BYTES = 64 << 10
-SLOWEST_READER_BYTES_PER_S = 16 << 10
+"""How often threads may take turns. With Python's 5 ms a busy event loop starves the thread that writes."""
+GC_THRESHOLDS = (100_000, 50, 100)
+"""Held polls are many objects that live for half a minute and are in no cycle: frequent collections find nothing."""
 KEEP_ALIVE_S = 75
 BACKLOG = 4096
 CLOSE_S = 2.0
 
 
-# ---------------------------------------------------------------- the listener
-
-
-class Listener(HttpToolsProtocol):
-    """Ends connections whose headers do not come, or whose answers are not taken, and tells a call that waits when its
-    caller is gone.
-    """
-
-    header_timeout_s = 10.0
-    body_timeout_s = 30.0
-    most_connections = 50_000
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._deadline: asyncio.TimerHandle | None = None
-        self._reader_deadline: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
-        self._in_headers = True
-        self._at_work: RequestResponseCycle | None = None
-        """The call being answered; ``cycle`` is the last one that came, and a caller may send many ahead."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self.most_connections:
-            transport.abort()
-            return
-        self._arm()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
-        self._stop_expecting_reader()
-        call = self._at_work
-        if call is not None and not call.response_complete:
-            call.disconnected = True
-            call.message_event.set()
-        super().connection_lost(exc)
-        gone = call.scope.get("gone") if call else None
-        if callable(gone):
-            gone()
-
-    # ------------------------------------------------ what comes
-
-    def data_received(self, data: bytes) -> None:
-        if self._in_headers:
-            self._header_bytes += len(data)
-        super().data_received(data)
-        if self._in_headers and self._header_bytes > MOST_HEADER_BYTES:
-            self.send_400_response("The headers are too large.")
-        elif self._deadline is None and self.timeout_keep_alive_task is None and self._is_idle():
-            # Empty lines, or more of a body that nobody wants: it has ended the keep-alive, and is no call.
-            self._arm()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["hang_up"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
-        self.scope["is_closing"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
-        self._in_headers = True
-        self._header_bytes = 0
-        if self._deadline is None:
-            self._arm()
-
-    def on_headers_complete(self) -> None:
-        self._in_headers = False
-        self._disarm()
-        super().on_headers_complete()
-        if not self.pipeline:
-            self._at_work = self.cycle
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        if self.cycle.response_complete:
-            self._disarm()  # a body came to its end after its answer: the next call may take its time
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
-
-    def _is_idle(self) -> bool:
-        return self.cycle is not None and self.cycle.response_complete
-
-    def _arm(self) -> None:
-        self._deadline = self.loop.call_later(self.header_timeout_s, self._too_slow)
-
-    def _disarm(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _too_slow(self) -> None:
-        self._deadline = None
-        self.timeout_keep_alive_handler()
-
-    # ------------------------------------------------ what goes
-
-    def on_response_complete(self) -> None:
-        if self.pipeline:
-            self._at_work = self.pipeline[-1][0]
-        super().on_response_complete()
-        if self.transport.is_closing():
-            self._expect_reader()
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        self._expect_reader()
-
-    def send_400_response(self, msg: str) -> None:
-        super().send_400_response(msg)
-        self._expect_reader()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._expect_reader()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stop_expecting_reader()
-        if self.transport.is_closing():
-            self._expect_reader()
-
-    def _expect_reader(self) -> None:
-        """What is written waits for its reader, and a close waits for what is written: neither does so for ever."""
-        unread = self.transport.get_write_buffer_size()
-        if unread and self._reader_deadline is None:
-            patience_s = self.body_timeout_s + unread / SLOWEST_READER_BYTES_PER_S
-            self._reader_deadline = self.loop.call_later(patience_s, self.transport.abort)
-
-    def _stop_expecting_reader(self) -> None:
-        if self._reader_deadline is not None:
-            self._reader_deadline.cancel()
-            self._reader_deadline = None
-
-
-class Listening(uvicorn.Server):
-    """uvicorn, stopped by our own hand: who waits is answered before connections are closed."""
+class HttpServer(uvicorn.Server):
+    """uvicorn with an orderly stop: long polls are answered before connections are closed."""
 
     def __init__(self, config: uvicorn.Config, context: ServerContext, url: str) -> None:
         super().__init__(config)
@@ -187,30 +50,30 @@ class Listening(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """A signal asks to stop, a second one not to wait; unlike uvicorn's own, it does not end the process anew."""
+        """Stop at the first signal, without waiting at the second. uvicorn would raise the signal again."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.ask_to_stop)
+            loop.add_signal_handler(number, self.request_stop)
         try:
             yield
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
 
-    def service_ended(self, task: asyncio.Task[None]) -> None:
-        """Without its background work a server is of no use: it stops, so that whoever watches starts another."""
+    def on_background_end(self, task: asyncio.Task[None]) -> None:
+        """Stop the process when its background work ended: a supervisor can then start another one."""
         if not task.cancelled():
-            log.error("the service has ended", exc_info=task.exception())
+            log.error("background work ended", exc_info=task.exception())
             self.failed = True
             self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        tell(self._url)
+        announce(self._url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._context.state.stopping = True
@@ -222,62 +85,62 @@ class Listening(uvicorn.Server):
 
 
 def run_server(settings: Settings) -> int:
-    """Serve until a signal comes; the exit code of the process."""
-    set_up_logs(settings.log_level)
-    _allow_many_connections(settings.most_connections)
+    """Serve until a signal arrives; returns the exit code of the process."""
+    configure_logging(settings.log_level)
+    _raise_file_limit(settings.most_connections)
     sock = bind(settings)
     address, port = sock.getsockname()[:2]
     context = open_context(settings, address=address, port=port)
     try:
-        wrote = make_admin_token(context.db.engine, settings.folder, now=context.now(), ids=context.ids)
-        if wrote is not None:
-            log.info("made the first administrator's token", file=str(wrote))
-        server = Listening(_listener(context), context, url_of(settings, sock))
+        token_file = make_admin_token(context.db.engine, settings.folder, now=context.now(), ids=context.ids)
+        if token_file is not None:
+            log.info("created the first administrator's token", file=str(token_file))
+        server = HttpServer(_uvicorn_config(context), context, url_of(settings, sock))
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*GARBAGE_EVERY)
+        gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        with asyncio.Runner(loop_factory=_loop) as runner:
+        with asyncio.Runner(loop_factory=_new_event_loop) as runner:
             runner.run(_serve(server, context, sock))
     finally:
-        in_time = _close(context)
+        closed = _close(context)
     log.info("stopped")
-    if not in_time:
-        os._exit(1)  # threads that wait for a database that does not answer would keep the process alive
+    if not closed:
+        os._exit(1)  # threads that wait for an unresponsive database would keep the process alive
     return int(server.failed)
 
 
 def _close(context: ServerContext) -> bool:
-    """Write what is left and let go of everything; False when the database does not answer in time.
+    """Finish waiting writes and close the databases; False when they do not answer in time.
 
-    It leaves nothing to repair: what was not committed was not acknowledged, and the slot's lease runs out by itself.
+    Then nothing needs repair either: what was not committed was not acknowledged, and the server's slot expires.
     """
-    closing = Thread(target=_close_door, args=(context,), name="closing", daemon=True)
+    closing = Thread(target=_close_context, args=(context,), name="closing", daemon=True)
     closing.start()
     closing.join(CLOSE_S)
     return not closing.is_alive()
 
 
-def _close_door(context: ServerContext) -> None:
+def _close_context(context: ServerContext) -> None:
     try:
         context.close()
     except StoreError as error:
         log.warning("stopped without the database", code=error.code)
 
 
-async def _serve(server: Listening, context: ServerContext, sock: socket.socket) -> None:
-    background = asyncio.create_task(service.run(context), name="service")
-    background.add_done_callback(server.service_ended)
+async def _serve(server: HttpServer, context: ServerContext, sock: socket.socket) -> None:
+    task = asyncio.create_task(background.run(context), name="background")
+    task.add_done_callback(server.on_background_end)
     try:
         await server.serve(sockets=[sock])
     finally:
-        background.cancel()
+        task.cancel()
         with suppress(asyncio.CancelledError):
-            await background
+            await task
 
 
 def bind(settings: Settings) -> socket.socket:
-    """Take the address at once, so that one in use is known before anything else is done."""
+    """Bind the address before anything else, so that an address in use fails at once."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     sock = socket.socket(family)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -297,25 +160,25 @@ def url_of(settings: Settings, sock: socket.socket) -> str:
     return f"{'https' if settings.tls_certificate else 'http'}://{shown}:{port}"
 
 
-def tell(url: str) -> None:
-    """The one line on standard output: who started this process waits for it."""
+def announce(url: str) -> None:
+    """Print the one line on standard output that whoever started this process waits for."""
     sys.stdout.write(f"Myrmidon listens on {url}\n")
     sys.stdout.flush()
 
 
-def _listener(context: ServerContext) -> uvicorn.Config:
+def _uvicorn_config(context: ServerContext) -> uvicorn.Config:
     settings = context.settings
     protocol = type(
-        "Listener",
-        (Listener,),
+        "ConfiguredHttpProtocol",
+        (HttpProtocol,),
         {
             "header_timeout_s": settings.header_timeout_s,
             "body_timeout_s": settings.body_timeout_s,
-            "most_connections": settings.most_connections,
+            "max_connections": settings.most_connections,
         },
     )
     return uvicorn.Config(
-        App(context, Guard(context), every_route(metrics_open=settings.metrics_open)),
+        App(context, Authenticator(context), every_route(metrics_open=settings.metrics_open)),
         http=protocol,
         ws="none",
         lifespan="off",
@@ -332,28 +195,28 @@ def _listener(context: ServerContext) -> uvicorn.Config:
     )
 
 
-def _loop() -> asyncio.AbstractEventLoop:
+def _new_event_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # it has no wheel for every system; the standard loop is slower, not different
+    except ImportError:  # no wheel for this system; the standard loop is slower but equivalent
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
 
-def _allow_many_connections(wanted: int) -> None:
-    """Raise the number of open files as far as the system lets us; the default of 1,024 would turn bots away."""
+def _raise_file_limit(max_connections: int) -> None:
+    """Raise the limit of open files as far as allowed; the usual 1,024 would reject bots."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = wanted + 1000
+    target = max_connections + 1000
     if hard != resource.RLIM_INFINITY:
         target = min(target, hard)
     if soft < target:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-    if target < wanted:
-        log.info("the system allows fewer open files than most_connections", allowed=hard, wanted=wanted)
+    if target < max_connections:
+        log.info("open file limit is below most_connections", limit=hard, most_connections=max_connections)
 
 
-class Unfailing(io.TextIOBase):
-    """A stream that drops what it cannot write: a full disk under the log must not stop whoever wants to tell of it."""
+class BestEffortStream(io.TextIOBase):
+    """A stream that drops what it cannot write: a full disk under the log must not stop the server."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -368,9 +231,9 @@ class Unfailing(io.TextIOBase):
             self._stream.flush()
 
 
-def set_up_logs(level: str) -> None:
-    """JSON lines on standard error, those of the libraries too. Nobody passes a secret to a log call; a test looks."""
-    stream = cast("TextIO", Unfailing(sys.stderr))
+def configure_logging(level: str) -> None:
+    """Log JSON lines to standard error, those of libraries too. No call may log a secret; a test checks it."""
+    stream = cast("TextIO", BestEffortStream(sys.stderr))
     number = logging.getLevelNamesMapping()[level.upper()]
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -384,18 +247,18 @@ def set_up_logs(level: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(stream),
     )
-    others = logging.StreamHandler(stream)
-    others.setFormatter(
+    library_handler = logging.StreamHandler(stream)
+    library_handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *processors[1:]],
             foreign_pre_chain=[structlog.stdlib.add_logger_name],
         )
     )
-    logging.basicConfig(level=logging.WARNING, handlers=[others], force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[library_handler], force=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m myrmidon.server.process --name value ...``: settings as flags."""
+    """Run ``python -m myrmidon.server.process --name value ...``: every setting is a flag."""
     flags: dict[str, object] = {}
     given = list(sys.argv[1:] if arguments is None else arguments)
     while given:

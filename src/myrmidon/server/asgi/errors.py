@@ -1,6 +1,6 @@
-"""How an error looks to who asked: one shape of our own, and those that clients of Swarming's API v1 expect.
+"""Bodies of error responses: the native shape, and the two shapes that clients of Swarming's v1 API expect.
 
-The code and the sentence are the same in all of them; only the wrapping differs.
+Code and message are the same in all of them.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _REASONS = {
 
 
 def style_of(path: str) -> Style:
-    """Whose clients ask for a path that no route has."""
+    """The style of errors for a path that has no route."""
     return next((style for style, prefix in PREFIXES.items() if path.startswith(prefix)), Style.OURS)
 
 
-def error_body(style: Style, status: int, told: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of an error. ``told`` has our code and message, and problems where there are some."""
+def error_body(style: Style, status: int, details: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of an error. ``details`` has code and message, and problems for an invalid request."""
     if style is Style.OURS:
-        return {"error": told}
-    message = _message(told)
-    shaped: dict[str, Any] = {"code": status, "message": message, "status": told["code"]}
+        return {"error": details}
+    message = _joined_message(details)
+    error: dict[str, Any] = {"code": status, "message": message, "status": details["code"]}
     if style is Style.V1:
         reason = _REASONS.get(status, "internalError")
-        shaped["errors"] = [{"domain": "global", "reason": reason, "message": message}]
-    return {"error": shaped}
+        error["errors"] = [{"domain": "global", "reason": reason, "message": message}]
+    return {"error": error}
 
 
-def _message(told: Mapping[str, Any]) -> str:
-    """Every problem in one sentence: v1 has no place of its own for them."""
-    problems = told.get("problems") or []
+def _joined_message(details: Mapping[str, Any]) -> str:
+    """Every problem in one sentence: the v1 shapes have no field for a list of problems."""
+    problems = details.get("problems") or []
     if len(problems) < 2:
-        return str(told["message"])
-    listed = "; ".join(f"{one['path'] or 'request'}: got {one['value']}; allowed: {one['allowed']}" for one in problems)
+        return str(details["message"])
+    listed = "; ".join(f"{p['path'] or 'request'}: got {p['value']}; allowed: {p['allowed']}" for p in problems)
     return f"{len(problems)} problems: {listed}"

@@ -1,8 +1,8 @@
-"""Who is calling: bearer tokens, bots' credentials, allowlisted networks; and whether the call was meant for us.
+"""Authenticates callers by token, bot credential or network, and checks Host and Origin.
 
-What a caller may do is the route table's business, not this file's. Tokens are compared with their digest in
-constant time and remembered for a short while, so that a busy client costs no database read per call; a token
-revoked here is forgotten at once, one revoked through another server within ``REMEMBERED_S``.
+What a caller may do is in the route table. Secrets are compared in constant time with their stored digest. Valid tokens are
+cached, so that a busy client costs no database read per call: a token revoked on this server is dropped at once, one
+revoked on another server after at most ``CACHE_S``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from myrmidon.store.tables.api_token import Token
 
 TOKEN = re.compile(r"myr_([0-9a-f]{1,16})_([A-Za-z0-9_-]{43})")
 CREDENTIAL = re.compile(r"myb_([A-Za-z0-9_-]{1,1400})\.([0-9a-f]{64})")
-REMEMBERED_S = 30
-MOST_REMEMBERED = 10_000
+CACHE_S = 30
+MAX_CACHED = 10_000
 SECRET_BYTES = 32
-LONGEST_ADDRESS = 100
-"""With brackets, a zone and a port; what is remembered of callers must not be as long as they like."""
+MAX_ADDRESS_LENGTH = 100
+"""With brackets, a zone and a port. Addresses are cached, so their length must be bounded."""
 ADMIN_FILE = "admin.token"
 UNKNOWN = "unknown"
-"""An address that is in no network."""
+"""Stands for an address that could not be parsed; it is in no network."""
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -62,7 +62,7 @@ def new_token(
     ids: IdSource,
     expires_at: Micros | None = None,
 ) -> tuple[Token, str]:
-    """A token and its text. The text is shown once: the secret half is not stored."""
+    """A new token as a row, and its text. The text is shown once: only a digest of its secret half is stored."""
     token_id = ids.next(now)
     secret = secrets.token_urlsafe(SECRET_BYTES)
     row = Token(token_id, name, digest(secret), role.value, group_id, now, expires_at, None)
@@ -74,15 +74,15 @@ def token_text(token_id: int, secret: str) -> str:
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret. It has 256 random bits, so no slow hash is needed."""
+    """The stored form of a secret. It has 256 random bits, so no slow hash is needed."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def make_admin_token(db: Db, folder: Path, *, now: Micros, ids: IdSource) -> Path | None:
-    """The first start: an administrator's token in a file only its owner can read; None when there is one already.
+    """Create the first administrator's token and its private file; None when an administrator's token exists.
 
-    The file comes first: a server killed in between leaves a file with a token that means nothing yet, and the
-    next start writes it anew.
+    The file is written before the row: a server killed in between leaves a file with an unknown token, which the next
+    start replaces.
     """
     if db.read(lambda tx: tokens.has_role(tx, Role.ADMIN.value)):
         return None
@@ -100,35 +100,35 @@ def make_admin_token(db: Db, folder: Path, *, now: Micros, ids: IdSource) -> Pat
     return path
 
 
-# ---------------------------------------------------------------- bots' credentials
+# ---------------------------------------------------------------- bot credentials
 
 
 def bot_credential(key: bytes, bot_id: str, issued_at: Micros) -> str:
-    """What a bot shows after its first handshake. It says who the bot is; nobody else can make one."""
-    said = f"{bot_id}\n{issued_at}".encode()
-    return f"myb_{_to_base64(said)}.{_sign(key, said)}"
+    """The credential that a bot uses after its first handshake: its id, signed with the server's key."""
+    content = f"{bot_id}\n{issued_at}".encode()
+    return f"myb_{_to_base64(content)}.{_sign(key, content)}"
 
 
 def bot_of_credential(key: bytes, text: str) -> str | None:
-    """The bot that a credential was given to; None when it is none of ours."""
+    """The id of the bot that a credential was issued to; None when the credential is not valid."""
     try:
-        return _named(key, text)
+        return _verified(key, text)
     except ValueError:
         return None
 
 
 @lru_cache(maxsize=32_768)
-def _named(key: bytes, text: str) -> str:
-    """Remembered, for it never changes. A text that is none of ours is not: anybody can make up any number of them."""
-    found = CREDENTIAL.fullmatch(text)
-    said = _from_base64(found[1]) if found else None
-    if found is None or said is None or not hmac.compare_digest(_sign(key, said), found[2]):
-        raise ValueError("not a credential of ours")
-    return said.decode().rpartition("\n")[0]
+def _verified(key: bytes, text: str) -> str:
+    """Cached, because the result never changes. Invalid texts raise and are not cached: anybody can send any number."""
+    match = CREDENTIAL.fullmatch(text)
+    content = _from_base64(match[1]) if match else None
+    if match is None or content is None or not hmac.compare_digest(_sign(key, content), match[2]):
+        raise ValueError("not a valid credential")
+    return content.decode().rpartition("\n")[0]
 
 
-def _sign(key: bytes, said: bytes) -> str:
-    return hmac.digest(key, said, "sha256").hex()
+def _sign(key: bytes, content: bytes) -> str:
+    return hmac.digest(key, content, "sha256").hex()
 
 
 def _to_base64(data: bytes) -> str:
@@ -142,24 +142,24 @@ def _from_base64(text: str) -> bytes | None:
         return None
 
 
-# ---------------------------------------------------------------- the guard
+# ---------------------------------------------------------------- the authenticator
 
 
-class Known(Struct, frozen=True):
-    """A token that was right a moment ago."""
+class CachedToken(Struct, frozen=True):
+    """A token that was valid at its last look-up."""
 
     identity: Identity
     token_id: int
-    until: Micros
+    valid_until: Micros
 
 
 class Authenticator:
-    """Tells who calls, and turns away what is not meant for this server."""
+    """Identifies callers and refuses calls that are not meant for this server."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
         self._settings = context.settings
-        self._known: OrderedDict[bytes, Known] = OrderedDict()
+        self._cache: OrderedDict[bytes, CachedToken] = OrderedDict()
         self._failed: dict[str, tuple[int, int]] = {}
         self._proxies = [ipaddress.ip_network(text) for text in context.settings.proxies]
         self._allowed = [
@@ -168,100 +168,100 @@ class Authenticator:
         ]
         self._origins = frozenset(origin.rstrip("/").lower() for origin in context.settings.allowed_origins)
         self.hosts: frozenset[str] = _hosts(context.settings)
-        context.on_token_revoked = self.forget
+        context.on_token_revoked = self.forget_token
         context.on_group_deleted = self.forget_group
 
     def check_host(self, host: str, origin: str, *, mutates: bool) -> None:
-        """Refuse calls that a browser was tricked into: names that are not ours, pages that are not ours."""
+        """Refuse calls with a foreign Host (DNS rebinding) or, if they change something, a foreign Origin (CSRF)."""
         if "," in host:
-            # Who stands before us may have judged the call by the other one.
-            raise InvalidRequest([Problem("host", show_value(host), "one name, said once", "host")])
+            # A proxy may have checked the other value.
+            raise InvalidRequest([Problem("host", show_value(host), "one name", "host")])
         if self.hosts and _host_name(host) not in self.hosts:
-            raise Forbidden(f"This server does not answer to the name {host[:100]!r}; see the setting allowed_hosts.")
+            raise Forbidden(f"The host name {host[:100]!r} is not allowed; see the setting allowed_hosts.")
         if mutates and origin and not self._is_our_page(origin, host):
-            raise Forbidden(f"Pages of {origin[:100]!r} may not call this server; see the setting allowed_origins.")
+            raise Forbidden(f"The origin {origin[:100]!r} is not allowed; see the setting allowed_origins.")
 
     def _is_our_page(self, origin: str, host: str) -> bool:
-        return self.knows_page(origin) or urlsplit(origin.rstrip("/").lower()).netloc == host.lower()
+        return self.allows_origin(origin) or urlsplit(origin.rstrip("/").lower()).netloc == host.lower()
 
-    def knows_page(self, origin: str) -> bool:
-        """Whether the settings let pages of this server call."""
+    def allows_origin(self, origin: str) -> bool:
+        """Whether the settings allow calls from pages of this origin."""
         return origin.rstrip("/").lower() in self._origins
 
     def address_of(self, peer: str, forwarded: str | None) -> str:
-        """Where a call comes from. What a header says counts only when the peer is one of our own proxies.
+        """The address of the client. X-Forwarded-For counts only when the peer is one of the configured proxies.
 
-        The list is read from its end: each proxy appends whom it saw, and whatever stands before the last
-        stranger could have been written by that stranger. A proxy that speaks for somebody, and not for whom in
-        words that we read, does not lend that somebody its own address.
+        The list is read from its end: each proxy appends the address it saw, and whatever comes before the last address
+        that is no proxy could have been written by the client itself. An entry of a proxy that cannot be parsed gives
+        UNKNOWN, so that the client does not get the proxy's address.
         """
-        seen = peer
+        address = peer
         if not self._proxies or forwarded is None:
-            return seen
+            return address
         hops = forwarded.split(",")
-        while self._is_proxy(seen):
-            said = _address(hops.pop()) if hops else None
-            if said is None:
+        while self._is_proxy(address):
+            hop = _parse_address(hops.pop()) if hops else None
+            if hop is None:
                 return UNKNOWN
-            seen = str(said)
-        return seen
+            address = str(hop)
+        return address
 
     def _is_proxy(self, text: str) -> bool:
-        address = _address(text)
+        address = _parse_address(text)
         return address is not None and any(address in network for network in self._proxies)
 
     async def identify(self, bearer: str, address: str) -> Identity:
-        """Who shows this token, or comes from this address without one. Unauthorized for a token that is not good."""
+        """The owner of a token, or without one the identity of the address. Unauthorized for a token that is not valid."""
         if not bearer:
             return self._by_address(address)
         if bearer.startswith("myb_"):
             bot_id = bot_of_credential(self._context.keys.bot, bearer)
             if bot_id is not None:
                 return Identity(bot_id, Role.BOT, None, bot_id)
-        elif (identity := self._remembered(bearer) or await self._looked_up(bearer, address)) is not None:
+        elif (identity := self._from_cache(bearer) or await self._from_database(bearer, address)) is not None:
             return identity
         self._count_failure(address)
         raise Unauthorized("The token is unknown, expired or revoked.")
 
-    async def still_knows(self, who: Identity, bearer: str, address: str) -> bool:
-        """Whether a caller would be let in again as who it was: streams last longer than tokens may."""
+    async def is_still_valid(self, who: Identity, bearer: str, address: str) -> bool:
+        """Whether a caller would still get the same identity: a stream may outlive its token."""
         try:
             return await self.identify(bearer, address) == who
         except MyrmidonError:
             return False
 
-    def forget(self, token_id: int) -> None:
-        """A token was revoked: it is worth nothing from the next call on."""
-        for key in [key for key, known in self._known.items() if known.token_id == token_id]:
-            del self._known[key]
+    def forget_token(self, token_id: int) -> None:
+        """Drop a revoked token from the cache."""
+        for key in [key for key, cached in self._cache.items() if cached.token_id == token_id]:
+            del self._cache[key]
 
     def forget_group(self, group_id: int) -> None:
-        """A resource group was deleted: so are the tokens that are bound to it."""
-        for key in [key for key, known in self._known.items() if known.identity.group_id == group_id]:
-            del self._known[key]
+        """Drop the tokens of a deleted resource group from the cache."""
+        for key in [key for key, cached in self._cache.items() if cached.identity.group_id == group_id]:
+            del self._cache[key]
 
     def _by_address(self, text: str) -> Identity:
-        address = _address(text)
+        address = _parse_address(text)
         if address is None:
             return NOBODY
         return next((identity for network, identity in self._allowed if address in network), NOBODY)
 
-    def _remembered(self, bearer: str) -> Identity | None:
+    def _from_cache(self, bearer: str) -> Identity | None:
         key = _fingerprint(bearer)
-        known = self._known.get(key)
-        if known is None:
+        cached = self._cache.get(key)
+        if cached is None:
             return None
-        if known.until <= self._context.now():
-            del self._known[key]
+        if cached.valid_until <= self._context.now():
+            del self._cache[key]
             return None
-        return known.identity
+        return cached.identity
 
-    async def _looked_up(self, bearer: str, address: str) -> Identity | None:
-        found = TOKEN.fullmatch(bearer)
-        if found is None or (token_id := int(found[1], 16)) > LARGEST:
+    async def _from_database(self, bearer: str, address: str) -> Identity | None:
+        match = TOKEN.fullmatch(bearer)
+        if match is None or (token_id := int(match[1], 16)) > LARGEST:
             return None
         self._check_failures(address)
-        secret = found[2]
+        secret = match[2]
         now = self._context.now()
         row, group = await self._context.db.read(lambda tx: _with_group(tx, token_id))
         if row is None or not hmac.compare_digest(row.secret_hash, digest(secret)):
@@ -271,22 +271,22 @@ class Authenticator:
         if row.resource_group_id is not None and group is None:
             return None
         identity = Identity(row.name, Role(row.role), group, group_id=row.resource_group_id)
-        until = min(now + REMEMBERED_S * SECOND, row.expires_at or now + REMEMBERED_S * SECOND)
-        self._known[_fingerprint(bearer)] = Known(identity, token_id, until)
-        while len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
+        valid_until = min(now + CACHE_S * SECOND, row.expires_at or now + CACHE_S * SECOND)
+        self._cache[_fingerprint(bearer)] = CachedToken(identity, token_id, valid_until)
+        while len(self._cache) > MAX_CACHED:
+            self._cache.popitem(last=False)
         return identity
 
     def _check_failures(self, address: str) -> None:
-        """Guessing is slowed down: past the limit even a right token that is not remembered has to wait."""
+        """Limit guessing: beyond the limit per minute, tokens from this address that are not cached are refused."""
         minute, count = self._failed.get(address, (0, 0))
         if minute == self._context.now() // (60 * SECOND) and count >= self._settings.failed_attempts:
-            raise Overloaded("Too many wrong tokens came from this address.")
+            raise Overloaded("Too many invalid tokens from this address. Try again in a minute.")
 
     def _count_failure(self, address: str) -> None:
         now = self._context.now() // (60 * SECOND)
         minute, count = self._failed.get(address, (now, 0))
-        if len(self._failed) >= MOST_REMEMBERED:
+        if len(self._failed) >= MAX_CACHED:
             self._failed.clear()
         self._failed[address] = (now, count + 1 if minute == now else 1)
 
@@ -300,17 +300,17 @@ def _with_group(tx: Tx, token_id: int) -> tuple[Token | None, str | None]:
 
 
 def _fingerprint(bearer: str) -> bytes:
-    """What is kept in memory in place of a token, and what it is looked up by."""
+    """The cache key of a token, so that tokens themselves are not kept in memory."""
     return hashlib.sha256(bearer.encode()).digest()
 
 
-def _address(text: str) -> Address | None:
-    """An address as it is compared: without port or brackets, IPv4 in IPv6 unwrapped."""
-    return _read_address(text) if len(text) <= LONGEST_ADDRESS else None
+def _parse_address(text: str) -> Address | None:
+    """An IP address without port and brackets, IPv4 in IPv6 unwrapped; None when it is not one."""
+    return _parse_cached(text) if len(text) <= MAX_ADDRESS_LENGTH else None
 
 
 @lru_cache(maxsize=4096)
-def _read_address(text: str) -> Address | None:
+def _parse_cached(text: str) -> Address | None:
     bare = text.strip()
     if bare.startswith("["):
         bare = bare[1:].partition("]")[0]
@@ -325,14 +325,14 @@ def _read_address(text: str) -> Address | None:
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without the port."""
+    """The name of a Host header, without the port."""
     if host.startswith("["):
         return host.partition("]")[0].strip("[").lower()
     return host.partition(":")[0].rstrip(".").lower()
 
 
 def _hosts(settings: Settings) -> frozenset[str]:
-    """The names this server answers to. Empty: any; only when it listens for everybody and nobody named one."""
+    """The allowed host names. Empty for any: only when the server listens on all addresses and no name is set."""
     named = {_host_name(host) for host in settings.allowed_hosts}
     if settings.public_url:
         named.add((urlsplit(settings.public_url).hostname or "").lower())
@@ -344,6 +344,6 @@ def _hosts(settings: Settings) -> frozenset[str]:
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:
-    """The token that a call shows; empty when it shows none."""
+    """The bearer token of a call; empty when there is none."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 class Role(StrEnum):
-    """What a caller is; the route table says what each may do."""
+    """The role of a caller; the route table says which roles may use a route."""
 
     ADMIN = "admin"
     USER = "user"
@@ -31,22 +31,22 @@ WRITERS = frozenset({Role.ADMIN, Role.USER})
 READERS = frozenset({Role.ADMIN, Role.USER, Role.VIEWER})
 BOTS = frozenset({Role.BOT})
 INTRODUCERS = frozenset({Role.ADMIN, Role.BOOTSTRAP})
-"""Who may bring a new bot in."""
+"""Roles that may introduce a new bot."""
 
 
 class Style(StrEnum):
-    """How a route reads what it is sent and says what is wrong with it."""
+    """The conventions of a route for requests and errors."""
 
     OURS = "ours"
     V1 = "swarming v1"
-    """Tolerant: unknown keys, numbers as texts, null for nothing. Errors as Google's clients know them."""
+    """Tolerant: unknown keys, numbers as strings and null are accepted. Errors as Google's API clients expect them."""
     V1_OLD = "swarming v1, older prefix"
 
 
 class Identity(Struct, frozen=True):
-    """Who calls. ``group`` is the resource group it is bound to; None means all, or none for a bot.
+    """An authenticated caller. ``group`` is the resource group it is bound to; None for all groups, or for a bot.
 
-    A token is bound to the group with this id, not to whichever has its name later.
+    A token stays bound to ``group_id``, also if another group gets the same name later.
     """
 
     name: str
@@ -60,12 +60,12 @@ NOBODY = Identity("nobody", Role.NOBODY)
 
 
 class Call(Struct, kw_only=True):
-    """One request, decoded. ``body`` and ``query`` are what the route asks for."""
+    """One decoded request. ``body`` and ``query`` are the structs that the route names."""
 
     who: Identity
     body: Any = None
     body_size: int = 0
-    """How many bytes it had, however it was sent."""
+    """The size of the body in bytes, before decoding."""
     query: Any = None
     params: dict[str, str] = {}
     request_key: str | None = None
@@ -75,7 +75,7 @@ class Call(Struct, kw_only=True):
 
 
 class Answer(Struct, kw_only=True):
-    """A reply that is more than a struct: a status, headers, bytes or a stream of them."""
+    """A response with its own status or headers; the body is a struct, bytes or an async iterator of bytes."""
 
     status: int = 200
     headers: dict[str, str] = {}
@@ -88,7 +88,7 @@ Answer; raises MyrmidonError."""
 
 
 class Route(Struct, frozen=True, kw_only=True):
-    """One line of the route table; the router, the authorizer, OpenAPI and the route tests are made from it."""
+    """One row of the route table. The router, authorization, the OpenAPI document and the route tests are made from it."""
 
     method: str
     path: str
@@ -99,18 +99,18 @@ class Route(Struct, frozen=True, kw_only=True):
     """The struct that the body is decoded into; ``bytes`` for the raw body."""
     query: Any = None
     out: Any = None
-    """The struct of the answer; None for bytes, text and streams, whose type ``media`` names."""
+    """The struct of the response; None for bytes, text and streams, whose type is ``media``."""
     mutates: bool = False
     body_limit: int = MIB
     media: str = "application/json"
     vital: bool = False
-    """Answered even when the server is overloaded: heartbeats, and whatever tells of its health."""
+    """Answered even when the server is overloaded or stopping: heartbeats and health."""
     waits: bool = False
-    """A long poll or a stream: not counted among the calls that keep the server busy."""
+    """A long poll or a stream: it does not count as load."""
     quiet: bool = False
-    """Called too often to be written to the log each time."""
+    """Called too often to be logged each time."""
     query_token: bool = False
-    """The token may stand in the query as ``tok``, for commands that people paste."""
+    """The token may be in the query as ``tok``, for commands that people paste."""
     asks_who: bool = False
-    """Anybody may call, and who it is matters all the same."""
+    """Public, but the caller is authenticated if it sends a token."""
     style: Style = Style.OURS

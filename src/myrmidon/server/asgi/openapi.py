@@ -1,6 +1,6 @@
-"""The API described by its own route table: OpenAPI 3.1, and a small page to read it with.
+"""Generates the OpenAPI 3.1 document from the route table, and serves it with a small page to read it.
 
-The page loads nothing from elsewhere; its policy would not let it.
+The page loads nothing from other servers; its Content-Security-Policy forbids it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ErrorBody(Struct, frozen=True):
 
 
 def routes(table: Sequence[Route]) -> tuple[Route, ...]:
-    """The routes that serve the description of ``table``, their own included."""
+    """The routes that serve the document of ``table`` and of themselves."""
     described: list[Route] = list(table)
     lines = [
         Route(
@@ -102,7 +102,7 @@ def document(table: Sequence[Route]) -> dict[str, Any]:
         "info": {
             "title": "Myrmidon",
             "version": version("myrmidon"),
-            "description": "Runs tasks on a legion of bots. Times are microseconds UTC; ids are hexadecimal texts.",
+            "description": "Runs tasks on a fleet of bots. Times are microseconds UTC; ids are hexadecimal texts.",
         },
         "paths": paths,
         "components": {
@@ -118,7 +118,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _operation(line: Route, named: dict[int, Any], components: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": f"{line.method.lower()}{re.sub(r'[^a-zA-Z0-9]+', '_', line.path)}".rstrip("_"),
         "summary": line.summary,
         "description": (line.call.__doc__ or "").strip(),
@@ -128,13 +128,13 @@ def _operation(line: Route, named: dict[int, Any], components: dict[str, Any]) -
         "x-who": sorted(role.value for role in line.who if role is not Role.NOBODY),
     }
     if Role.NOBODY in line.who:
-        told["security"] = [{}]
+        operation["security"] = [{}]
     if line.body is bytes:
         raw = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-        told["requestBody"] = {"required": True, "content": raw}
+        operation["requestBody"] = {"required": True, "content": raw}
     elif line.body is not None:
-        told["requestBody"] = {"required": True, "content": {"application/json": {"schema": named[id(line.body)]}}}
-    return told
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": named[id(line.body)]}}}
+    return operation
 
 
 def _tag(path: str) -> str:
@@ -156,7 +156,7 @@ def _parameters(line: Route, named: dict[int, Any], components: dict[str, Any]) 
         found.append({"name": "tok", "in": "query", "required": False, "schema": {"type": "string"}})
     if line.mutates:
         schema = {"type": "string", "minLength": 1, "maxLength": 256}
-        about = "The same key again gets the same answer, and nothing is done twice."
+        about = "A repeated call with the same key has no second effect and gets the same answer."
         key = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema, "description": about}
         found.append(key)
     return found

@@ -211,7 +211,7 @@ class Authenticator:
         return address is not None and any(address in network for network in self._proxies)
 
     async def identify(self, bearer: str, address: str) -> Identity:
-        """The owner of a token, or without one the identity of the address. Unauthorized for a token that is not valid."""
+        """The owner of a token; without a token, the identity of the address. Unauthorized for an invalid token."""
         if not bearer:
             return self._by_address(address)
         if bearer.startswith("myb_"):

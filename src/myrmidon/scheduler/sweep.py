@@ -147,8 +147,8 @@ _WATCHED = ("runs", "slices", "tasks")
 def _noting(tx: Tx, step: Callable[..., int], *, watched: bool) -> tuple[int, Noted]:
     noted = Noted()
     n = step(tx, noted=noted) if watched else step(tx)
-    noted.queues = set(tx.queued)
-    noted.no_resource = count_no_resource(tx.told)
+    noted.queues = set(tx.effects.enqueued)
+    noted.no_resource = count_no_resource(tx.effects.events)
     return n, noted
 
 
@@ -195,7 +195,7 @@ def carry_all(
 
 
 def _carrying(tx: Tx, step: Callable[[Tx], T]) -> tuple[T, int]:
-    return step(tx), count_no_resource(tx.told)
+    return step(tx), count_no_resource(tx.effects.events)
 
 
 def drop_logs(db: Db, log_db: Db, gone: Iterable[int]) -> int:

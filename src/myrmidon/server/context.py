@@ -28,9 +28,9 @@ from myrmidon.server.keys import Keys, open_keys
 from myrmidon.server.metrics import Metrics
 from myrmidon.server.quotas import Quotas
 from myrmidon.server.settings import Settings, seconds
-from myrmidon.server.waiting.connected_bot import Notes
 from myrmidon.server.waiting.wait_hub import Hub
 from myrmidon.store.engine.db import Db, open_db
+from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.engine.migrate import migrate
 from myrmidon.store.tables import server_version, task_request
 from myrmidon.store.tables import settings_version as configs
@@ -114,8 +114,8 @@ class ServerContext:
         """The time by ``now``, which tests replace."""
         return self.now()
 
-    def _publish(self, effects: Notes) -> None:
-        if expired := count_no_resource(effects.told):
+    def _publish(self, effects: CommitEffects) -> None:
+        if expired := count_no_resource(effects.events):
             self.metrics.no_resource(expired)
         self.hub.tell(effects)
 

@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 
 from myrmidon.model.errors import StoreUnavailable
 from myrmidon.server.metrics import Metrics
-from myrmidon.server.waiting.connected_bot import Notes, noted
 from myrmidon.store.engine.db import Db, Dialect, Tx
+from myrmidon.store.engine.effects import CommitEffects, collect_effects
 from myrmidon.store.engine.group_commit import GroupCommit
 
 T = TypeVar("T")
@@ -104,7 +104,9 @@ class AsyncDatabase:
 class SchedulingDatabase(AsyncDatabase):
     """The main database: after each commit ``publish`` gets the effects, so that waiting bots and callers wake up."""
 
-    def __init__(self, engine: Db, executor: Executor, metrics: Metrics, publish: Callable[[Notes], None]) -> None:
+    def __init__(
+        self, engine: Db, executor: Executor, metrics: Metrics, publish: Callable[[CommitEffects], None]
+    ) -> None:
         super().__init__(engine, executor)
         self._metrics = metrics
         self.publish = publish
@@ -115,20 +117,20 @@ class SchedulingDatabase(AsyncDatabase):
         writing.add_done_callback(self._publish)
         return (await with_db_timeout(asyncio.shield(writing)))[0]
 
-    def begin_write(self, fn: Callable[[Tx], T]) -> asyncio.Future[tuple[T, Notes]]:
+    def begin_write(self, fn: Callable[[Tx], T]) -> asyncio.Future[tuple[T, CommitEffects]]:
         """Start a transaction without waiting for it and without publishing its effects: the caller does both.
 
         It is carried out even when nobody awaits its result any more.
         """
-        metrics, started, with_effects = self._metrics, time.perf_counter(), noted(fn)
+        metrics, started, with_effects = self._metrics, time.perf_counter(), collect_effects(fn)
 
-        def timed(tx: Tx) -> tuple[T, Notes]:
+        def timed(tx: Tx) -> tuple[T, CommitEffects]:
             metrics.wrote(time.perf_counter() - started)
             return with_effects(tx)
 
         return asyncio.wrap_future(self.executor.write(timed))
 
-    def _publish(self, writing: asyncio.Future[tuple[T, Notes]]) -> None:
+    def _publish(self, writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
         if not writing.cancelled() and writing.exception() is None:
             self.publish(writing.result()[1])
 

@@ -6,8 +6,9 @@ import asyncio
 import sys
 from threading import Thread
 
-from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Notes, Woken
+from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Woken
 from myrmidon.server.waiting.wait_hub import Hub
+from myrmidon.store.engine.effects import CommitEffects
 
 LONG = 60.0
 
@@ -146,12 +147,12 @@ def test_a_new_queue_is_learned_for_bots_that_wait_already():
         _, poll = hold(hub, "a", {1})
         _, other = hold(hub, "b", {1})
         await settled()
-        hub.tell(Notes({9: 2}))
+        hub.tell(CommitEffects({9: 2}))
         assert asked == [(9, 2)]
         hub.learn(9, ["b", "never seen"])
         assert hub.wake(9, 2) == 1
         assert (await other).queue == 9
-        hub.tell(Notes({9: 1}))
+        hub.tell(CommitEffects({9: 1}))
         assert asked == [(9, 2)]
         hub.stop()
         await poll
@@ -217,10 +218,10 @@ def test_the_end_of_a_held_run_reaches_the_bot_that_holds_it():
         ]:
             _, poll = hold(hub, "a", holds=(7,))
             await settled()
-            hub.tell(Notes({}, [(8, 1, 0, "task", "KILLED", "{}")]))
+            hub.tell(CommitEffects({}, [(8, 1, 0, "task", "KILLED", "{}")]))
             await settled()
             assert not poll.done()
-            hub.tell(Notes({}, [told]))
+            hub.tell(CommitEffects({}, [told]))
             assert await poll is LOOK
 
     in_loop(story)
@@ -231,10 +232,10 @@ def test_clients_are_told_when_a_task_ends_and_not_before():
         hub = Hub()
         waiting = asyncio.ensure_future(ends(hub, {5, 6}))
         await settled()
-        hub.tell(Notes({}, [(5, 2, 0, "task", "RUNNING", "{}")]))
+        hub.tell(CommitEffects({}, [(5, 2, 0, "task", "RUNNING", "{}")]))
         await settled()
         assert not waiting.done()
-        hub.tell(Notes({}, [(6, 2, 0, "task", "FAILED", "{}")]))
+        hub.tell(CommitEffects({}, [(6, 2, 0, "task", "FAILED", "{}")]))
         assert await waiting is True
         assert hub._watches == {}
         assert await ends(hub, {5}, 0.001) is False
@@ -246,7 +247,7 @@ def test_what_happens_between_a_look_and_the_wait_is_not_missed():
     async def story():
         hub = Hub()
         with hub.watch_ends({5}) as watch:
-            hub.tell(Notes({}, [(5, 2, 0, "task", "SUCCEEDED", "{}")]))
+            hub.tell(CommitEffects({}, [(5, 2, 0, "task", "SUCCEEDED", "{}")]))
             assert await watch.wait(LONG) is True
         with hub.watch_growth([(5, 1)]) as watch:
             hub.grown((5, 1))

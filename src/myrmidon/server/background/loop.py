@@ -23,8 +23,8 @@ from myrmidon.server.botapi.handshake import beat_every
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import cache_hints, rollout
 from myrmidon.server.fleet.config_sync import Folder
-from myrmidon.server.waiting.connected_bot import Notes
 from myrmidon.store.engine.db import Dialect, Tx
+from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event, outbox, task_queues, task_to_run
 from myrmidon.store.tables.outbox import Event
@@ -235,9 +235,9 @@ class Service:
         """Our own events are among them; tasks that a bot has taken meanwhile wake nobody."""
         context = self._context
         ready = [event.subject for event in found if event.kind == outbox.TASK and event.state == "READY"]
-        queued = await context.db.read(lambda tx: task_to_run.queues_of(tx, ready)) if ready else {}
-        told = [(e.subject, e.seq, e.at, e.kind, e.state, e.body) for e in found]
-        context.hub.tell(Notes(queued, list(told)))
+        enqueued = await context.db.read(lambda tx: task_to_run.queues_of(tx, ready)) if ready else {}
+        events = [(e.subject, e.seq, e.at, e.kind, e.state, e.body) for e in found]
+        context.hub.tell(CommitEffects(enqueued, events))
 
     async def changes(self) -> None:
         """Bots that were put aside, let go on or told to end, here or through another server."""

@@ -15,8 +15,9 @@ from myrmidon.server.botapi.messages import Exchange
 from myrmidon.server.context import ServerContext
 from myrmidon.server.database import with_db_timeout
 from myrmidon.server.dispatch.claims import claim_size, claim_under, measure
-from myrmidon.server.waiting.connected_bot import Notes, Seat
+from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.effects import CommitEffects
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class Placing:
     def place(self, tx: Tx) -> None:
         """On the writer's thread. It may run again: the bots that are reserved already stay so."""
         self._claimed = {}
-        for queue, count in list(tx.queued.items()):
+        for queue, count in list(tx.effects.enqueued.items()):
             seats = [seat for seat in self._reserved if queue in seat.line.queues and seat not in self._claimed]
             more = min(count - len(seats), MOST_PLACED - len(self._reserved))
             if more > 0:
@@ -81,24 +82,24 @@ class Placing:
             return 0  # its session has ended meanwhile: the bot will hear of it when it looks for itself
         self._claimed[seat] = tasks
         for one in tasks:
-            if one.work.queue in tx.queued:
-                tx.queued[one.work.queue] -= 1
+            if one.work.queue in tx.effects.enqueued:
+                tx.effects.enqueued[one.work.queue] -= 1
         return len(tasks)
 
-    def done(self, writing: asyncio.Future[tuple[T, Notes]]) -> None:
+    def done(self, writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
         """On the event loop, after the commit or after it has failed."""
         hub = self._context.hub
         good = not writing.cancelled() and writing.exception() is None
-        notes = writing.result()[1] if good else Notes()
-        notes.queued = {queue: n for queue, n in notes.queued.items() if n > 0}
+        effects = writing.result()[1] if good else CommitEffects()
+        effects.enqueued = {queue: n for queue, n in effects.enqueued.items() if n > 0}
         for seat in self._reserved:
             tasks = self._claimed.get(seat) if good else None
             if tasks:
                 seat.flushed_at = self._context.now()
                 seat.nonce = max(seat.nonce, seat.claim[0])
                 measure(self._context, _NOTHING_SAID, [], tasks)
-                more = hub.may_have_work(seat) or not seat.line.queues.isdisjoint(notes.queued)
+                more = hub.may_have_work(seat) or not seat.line.queues.isdisjoint(effects.enqueued)
                 hub.hand_over(seat, (tasks, more or hub.num_unfinished > 0))
             else:
                 hub.settle(seat)
-        self._context.db.publish(notes)
+        self._context.db.publish(effects)

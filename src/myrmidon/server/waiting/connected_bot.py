@@ -6,38 +6,11 @@ Nouns of the waiting room only; who is woken, and when, is in waiting.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
-from myrmidon.store.engine.db import Tx
-
-T = TypeVar("T")
-
-
-class Notes(Struct):
-    """What a committed transaction means for those who wait."""
-
-    queued: dict[int, int] = {}
-    """How many tasks to run each queue got."""
-    told: list[tuple[Any, ...]] = []
-    """Its events, as rows of the outbox: subject, seq, at, kind, state, body."""
-
-
-def noted(fn: Callable[[Tx], T]) -> Callable[[Tx], tuple[T, Notes]]:
-    """The same function, together with what it means for those who wait.
-
-    Writes that share a transaction each have their own notes; those of one that failed are dropped by the next.
-    """
-
-    def run(tx: Tx) -> tuple[T, Notes]:
-        tx.queued, tx.told = {}, []
-        result = fn(tx)
-        return result, Notes(tx.queued, tx.told)
-
-    return run
 
 
 class Woken(Struct, frozen=True):

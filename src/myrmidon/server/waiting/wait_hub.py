@@ -20,8 +20,9 @@ from threading import Lock
 from typing import Any, Self, TypeAlias
 
 from myrmidon.model.states import FINAL
-from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Line, Notes, Seat, Woken
+from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Line, Seat, Woken
 from myrmidon.server.waiting.log_throttle import Floods
+from myrmidon.store.engine.effects import CommitEffects
 
 Waiters: TypeAlias = dict[Any, set[asyncio.Future[bool]]]
 MOST_HOPS = 4
@@ -330,12 +331,12 @@ class Hub:
 
     # ------------------------------------------------------------ what was committed
 
-    def tell(self, notes: Notes) -> None:
+    def tell(self, effects: CommitEffects) -> None:
         """Wake whoever waits for what was just committed, here or on another server."""
-        for queue, n in notes.queued.items():
+        for queue, n in effects.enqueued.items():
             self.work_came(queue, n)
-        if notes.told and (self._watches or self._holders or self._growing):
-            self._tell_of(notes.told)
+        if effects.events and (self._watches or self._holders or self._growing):
+            self._tell_of(effects.events)
 
     def work_came(self, queue: int, n: int) -> None:
         if queue in self._learned or self.on_new_queue is None:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from myrmidon.model.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.driver import Backend, ConnectionLost, Link, LostRace, Trouble
+from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.engine.pool import Pool
 from myrmidon.store.engine.sql import Dialect, Insert, Row, RowDelete, RowUpdate
 
@@ -217,7 +218,7 @@ class Db:
 class Tx:
     """A transaction, seen by the function that runs in it."""
 
-    __slots__ = ("_depth", "_link", "_probe", "attempt", "committed", "committing", "dialect", "queued", "told")
+    __slots__ = ("_depth", "_link", "_probe", "attempt", "committed", "committing", "dialect", "effects")
 
     def __init__(self, link: Link, dialect: Dialect, attempt: int, probe: Probe | None) -> None:
         self._link = link
@@ -226,10 +227,8 @@ class Tx:
         self.dialect = dialect
         self.attempt = attempt
         """1, or more when an earlier run of fn may have been committed."""
-        self.queued: dict[int, int] = {}
-        """How many tasks to run each queue got; whoever wakes bots after the commit looks here."""
-        self.told: list[tuple[Any, ...]] = []
-        """The events written, as rows of the outbox; whoever waits for a task is answered from here."""
+        self.effects = CommitEffects()
+        """What this attempt did that others wait for."""
         self.committing = False
         self.committed = False
 

@@ -72,7 +72,7 @@ def write(tx: Tx, rows: Sequence[tuple[int, int, Micros, str, str, str]]) -> Non
         shared_numbers.put(tx, _POSITION, last + len(rows))
     else:
         tx.insert(_EVENTS, rows)
-    tx.told.extend(rows)
+    tx.effects.events.extend(rows)
 
 
 UNNUMBERED = """

@@ -19,8 +19,9 @@ _ROWS = Insert("task_to_run", _COLUMNS)
 
 def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
     tx.insert(_ROWS, [structs.astuple(row) for row in rows])
+    enqueued = tx.effects.enqueued
     for row in rows:
-        tx.queued[row.queue] = tx.queued.get(row.queue, 0) + 1
+        enqueued[row.queue] = enqueued.get(row.queue, 0) + 1
 
 
 # The subquery is answered by the first entry of its queue in one index, however deep the queue is. As a join with

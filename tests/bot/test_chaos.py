@@ -31,7 +31,7 @@ SHELL = "/bin/sh"
 QUICK: dict[str, Any] = {"sweep_s": 0.1, "shortest_lease_s": 1, "heartbeat_s": 0.3, "poll_s": 1.0}
 IMPATIENT = (
     ("bot/link/http_client.py", "MARGIN_S = 15.0", "MARGIN_S = 1.0"),
-    ("bot/link/http_client.py", "CAP_S = 30.0", "CAP_S = 0.5"),
+    ("bot/link/http_client.py", "MAX_DELAY_S = 30.0", "MAX_DELAY_S = 0.5"),
     ("bot/run/command.py", "_LAST_DITCH_S = 60.0", "_LAST_DITCH_S = 0.5"),
     ("bot/system/host.py", "patience: float = 10.0", "patience: float = 0.5"),
     ("model/errors.py", "retry_after_s = 5", "retry_after_s = 1"),

@@ -64,7 +64,7 @@ def test_a_signal_shows_where_every_thread_is_and_the_bot_goes_on(stub: Stub, tm
         assert stub.run("/bin/true")["exit_code"] == 0
         os.kill(bot.process.pid if whom == "keeper" else bot.soldier(), signal.SIGUSR1)
         stacks = tmp_path / "b1" / "stacks.log"
-        wait_for(lambda: "next_task" in stacks.read_text() and "talk.py" in stacks.read_text(), "the stacks")
+        wait_for(lambda: "next_task" in stacks.read_text() and "session_loop.py" in stacks.read_text(), "the stacks")
         assert stub.run("/bin/true")["exit_code"] == 0
         assert bot.process.poll() is None
 
@@ -75,7 +75,7 @@ def test_a_signal_opens_a_prompt_inside_the_bot_for_one_visitor(stub: Stub, tmp_
         assert stub.run("/bin/true")["exit_code"] == 0
         os.kill(bot.process.pid, signal.SIGUSR2)  # the keeper passes it on
         wait_for((folder / "console").is_socket, "the prompt")
-        said = _visit(folder, "print('at', bot.id, talk.session)\n1/0\nexit()\n")
+        said = _visit(folder, "print('at', bot.id, session_loop.session)\n1/0\nexit()\n")
         assert (said.returncode, f"at b1 {stub.hellos[0]['session']}" in said.stdout) == (0, True)
         assert "ZeroDivisionError" in said.stdout
         assert not (folder / "console").exists()
@@ -95,10 +95,10 @@ def _visit(folder: Path, typed: str) -> subprocess.CompletedProcess[str]:
 
 STOLEN = """
 import os, signal, sys, threading
-from myrmidon.bot.bell import Bell
+from myrmidon.bot.signals import SignalThread
 signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
 answered = threading.Event()
-Bell({signal.SIGUSR2: answered.set}).hang()
+SignalThread({signal.SIGUSR2: answered.set}).install()
 def steal():
     signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
     os.write(1, b"answered" if answered.wait(10) else b"missed")
@@ -141,7 +141,7 @@ def test_a_bot_whose_server_is_gone_ends_at_once(stub: Stub, tmp_path: Path):
 
 
 def test_a_bot_whose_server_never_answers_ends_soon(tmp_path: Path):
-    hasty = source_of("session_loop").replace("HURRY_S = 3.0", "HURRY_S = 0.3")
+    hasty = source_of("session_loop").replace("SHUTDOWN_MARGIN_S = 3.0", "SHUTDOWN_MARGIN_S = 0.3")
     with socket.socket() as hole:  # takes connections, and says nothing
         hole.bind(("127.0.0.1", 0))
         hole.listen(16)
@@ -157,7 +157,7 @@ def test_a_bot_whose_server_never_answers_ends_soon(tmp_path: Path):
 
 
 def test_a_result_that_cannot_be_said_is_waited_for_a_little_and_kept(stub: Stub, tmp_path: Path):
-    short = zip_files(stub.url, session_loop=source_of("session_loop").replace("GOODBYE_S = 10.0", "GOODBYE_S = 1.0"))
+    short = zip_files(stub.url, session_loop=source_of("session_loop").replace("SHUTDOWN_S = 10.0", "SHUTDOWN_S = 1.0"))
     go = tmp_path / "go"
     with a_bot(stub.url, tmp_path / "b1", files=short) as bot:
         run = stub.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done")

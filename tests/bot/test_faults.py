@@ -30,7 +30,9 @@ def test_every_task_runs_once_and_is_reported_whatever_happens_to_exchanges(stub
 
 
 def test_a_letter_that_the_server_will_never_read_does_not_end_the_talk(stub: Stub, tmp_path: Path):
-    impatient = zip_files(stub.url, session_loop=source_of("session_loop").replace("MOST_TRIES = 5", "MOST_TRIES = 1"))
+    impatient = zip_files(
+        stub.url, session_loop=source_of("session_loop").replace("MAX_REJECTIONS = 5", "MAX_REJECTIONS = 1")
+    )
     with a_bot(stub.url, tmp_path / "b1", files=impatient):
         assert stub.run("/bin/true")["exit_code"] == 0
         stub.fault("/bot/v1/exchange", "400")
@@ -279,8 +281,8 @@ def test_two_bots_of_one_folder_are_one_too_many(stub: Stub, tmp_path: Path):
         stub.until(lambda: stub.hellos, "a handshake")
         quick = {**os.environ, "MYRMIDON_BOT_TOKEN": "t"}
         code = (
-            "import sys; from myrmidon.bot import keeper; keeper._LOCK_S = 0.2; "
-            "sys.exit(keeper.Keeper(sys.argv[1]).keep())"
+            "import sys; from myrmidon.bot import supervisor; supervisor.LOCK_TIMEOUT_S = 0.2; "
+            "sys.exit(supervisor.Supervisor(sys.argv[1]).run())"
         )
         command = [sys.executable, "-c", code, str(tmp_path / "b1")]
         done = subprocess.run(command, env=quick, capture_output=True, check=False)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from myrmidon.bot import admin_commands
-from myrmidon.bot.hooks.loader import PACKED
-from myrmidon.bot.install import updater
+from myrmidon.bot.hooks.loader import ZIP_PATH
+from myrmidon.bot.install import exit_codes
 from myrmidon.bot.system import host
 from tests.bot.bots import pack, source_of, zip_files
 from tests.bot.stub import Stub
@@ -35,18 +35,18 @@ def test_a_zip_tells_its_version(interpreter: str, tmp_path: Path):
 
 
 def test_a_zip_is_fine_or_says_why_not(interpreter: str, tmp_path: Path):
-    assert _call(interpreter, _zip(tmp_path)[0], "is_fine").returncode == 0
-    broken = _call(interpreter, _zip(tmp_path, log_spool="import nothing_like_this\n")[0], "is_fine")
+    assert _call(interpreter, _zip(tmp_path)[0], "self-test").returncode == 0
+    broken = _call(interpreter, _zip(tmp_path, log_spool="import nothing_like_this\n")[0], "self-test")
     assert broken.returncode != 0
     assert "nothing_like_this" in broken.stderr
 
 
 def test_a_zip_is_not_fine_when_it_cannot_reach_the_server(stub: Stub, tmp_path: Path):
-    path, _ = _zip(tmp_path, self_test=source_of("self_test").replace("TIMES = 3", "TIMES = 1"))
+    path, _ = _zip(tmp_path, self_test=source_of("self_test").replace("ATTEMPTS = 3", "ATTEMPTS = 1"))
     stub.fault("/healthz", "503")  # an answer is an answer
-    assert _call(sys.executable, path, "is_fine", "--server", stub.url).returncode == 0
-    unheard = _call(sys.executable, path, "is_fine", "--server", "http://127.0.0.1:1")
-    assert (unheard.returncode, "refused" in unheard.stderr) == (updater.UNHEARD, True)
+    assert _call(sys.executable, path, "self-test", "--server", stub.url).returncode == 0
+    unheard = _call(sys.executable, path, "self-test", "--server", "http://127.0.0.1:1")
+    assert (unheard.returncode, "refused" in unheard.stderr) == (exit_codes.SELF_TEST_SERVER_UNREACHABLE, True)
 
 
 def test_a_zip_tells_what_is_in_it_and_whom_it_would_call(interpreter: str, tmp_path: Path):
@@ -59,7 +59,7 @@ def test_a_zip_tells_what_is_in_it_and_whom_it_would_call(interpreter: str, tmp_
 def test_a_machine_can_be_set_up_before_its_bot_starts(tmp_path: Path):
     text = "def setup_bot(bot): return bot.id != 'no'\n"
     path = tmp_path / "bot.zip"
-    path.write_bytes(pack({**zip_files("http://127.0.0.1:1"), PACKED: text.encode()})[0])
+    path.write_bytes(pack({**zip_files("http://127.0.0.1:1"), ZIP_PATH: text.encode()})[0])
     given = ["setup", "--dir", tmp_path / "b", "--token", "t", "--bot-id"]
     env = {**os.environ, "SWARMING_EXTERNAL_BOT_SETUP": "1", "MYRMIDON_BOT_HOST_DIR": str(tmp_path / "host")}
     assert _call(sys.executable, path, *given, "yes", env=env).returncode == 0

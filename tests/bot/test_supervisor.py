@@ -17,7 +17,7 @@ from myrmidon.bot.run.run_queue import Duty
 from myrmidon.bot.run.task_runner import Unfit, below
 from myrmidon.bot.storage import log_spool
 from myrmidon.bot.storage.log_spool import Spool
-from myrmidon.bot.storage.result_journal import Journal
+from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host
 from tests.bot.bots import pack, zip_files
 
@@ -111,33 +111,33 @@ def test_a_new_zip_that_leaves_something_running_holds_nobody_up(tmp_path: Path)
     path = tmp_path / "new.zip"
     program = b"import subprocess; subprocess.Popen(['sleep', '600'])"
     path.write_bytes(pack({"__main__.py": program})[0])
-    updater.try_out(str(path), "http://127.0.0.1:1")
+    updater.run_self_test(str(path), "http://127.0.0.1:1")
     assert os.listdir(tmp_path) == ["new.zip"]
 
 
 def test_a_journal_gives_back_what_was_not_acknowledged(tmp_path: Path):
-    journal = Journal(str(tmp_path / "journal"))
+    journal = ResultJournal(str(tmp_path / "journal"))
     for run in ("a", "b", "c"):
         journal.add(_record(run))
     journal.sync()
-    journal.done(["b"])
-    again = Journal(str(tmp_path / "journal"))
-    assert {record["report"]["run"] for record in again.earlier} >= {"a", "c"}
-    again.done(["a", "b", "c"])
+    journal.acknowledge(["b"])
+    again = ResultJournal(str(tmp_path / "journal"))
+    assert {record["report"]["run"] for record in again.recovered} >= {"a", "c"}
+    again.acknowledge(["a", "b", "c"])
     assert (tmp_path / "journal").read_bytes() == b""
 
 
 def test_a_journal_in_which_all_is_acknowledged_needs_no_disk(tmp_path: Path, monkeypatch):
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    journal = Journal(str(tmp_path / "journal"))
+    journal = ResultJournal(str(tmp_path / "journal"))
     for run in ("a", "b"):
         journal.add(_record(run))
-    journal.done(["a"])
+    journal.acknowledge(["a"])
     journal.sync()
     assert synced == [journal.file], "one of them is still to be kept"
     journal.add(_record("c"))
-    journal.done(["b", "c"])
+    journal.acknowledge(["b", "c"])
     journal.sync()
     assert synced == [journal.file]
 
@@ -152,28 +152,28 @@ def test_a_journal_keeps_plain_and_other_records_alike(tmp_path: Path):
         {"report": odd, "logs": [[0, 0, "eA=="]]},
         {"report": fault, "logs": []},
     ]
-    journal = Journal(str(tmp_path / "journal"))
+    journal = ResultJournal(str(tmp_path / "journal"))
     assert all(journal.add(record) for record in records)
-    assert Journal(str(tmp_path / "journal")).earlier == records
+    assert ResultJournal(str(tmp_path / "journal")).recovered == records
 
 
 def test_a_line_that_a_crash_has_cut_spoils_no_other(tmp_path: Path):
     path = tmp_path / "journal"
-    Journal(str(path)).add(_record("a"))
+    ResultJournal(str(path)).add(_record("a"))
     with path.open("ab") as file:
         file.write(b'\n{"report": {"run": "cut"')
-    Journal(str(path)).add(_record("b"))
-    assert [record["report"]["run"] for record in Journal(str(path)).earlier] == ["a", "b"]
+    ResultJournal(str(path)).add(_record("b"))
+    assert [record["report"]["run"] for record in ResultJournal(str(path)).recovered] == ["a", "b"]
 
 
 def test_a_long_journal_is_written_anew_without_what_is_done(tmp_path: Path):
     path = tmp_path / "journal"
-    journal = Journal(str(path))
+    journal = ResultJournal(str(path))
     for number in range(300):
         journal.add({**_record(f"r{number}"), "logs": [[0, 0, "x" * 4000]]})
-    journal.done([f"r{number}" for number in range(299)])
+    journal.acknowledge([f"r{number}" for number in range(299)])
     assert path.stat().st_size < 10_000
-    assert [record["report"]["run"] for record in Journal(str(path)).earlier] == ["r299"]
+    assert [record["report"]["run"] for record in ResultJournal(str(path)).recovered] == ["r299"]
 
 
 @pytest.mark.parametrize("path", ["", "/a", "..", "a/../b", "a\\..\\b", "C:\\x", "\\x", "a\0"])
@@ -194,14 +194,14 @@ def test_orders_are_kept_in_the_folder(tmp_path: Path, monkeypatch):
     given = ["--dir", str(tmp_path / "b"), "--server", "http://s:1", "--pool=lab", "--dimension", "a=b"]
     folder = startup_config.prepare(given)
     startup_config.prepare(["--dir", str(tmp_path / "b")])
-    kept = startup_config.Orders(folder)
+    kept = startup_config.StartupConfig(folder)
     assert (kept.server, kept.pool, kept.extra, kept.token) == ("http://s:1", "lab", {"a": ["b"]}, "tok")
     assert "MYRMIDON_BOT_TOKEN" not in os.environ
 
 
 def test_a_folder_with_other_files_is_not_taken(tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("x")
-    with pytest.raises(startup_config.Unusable, match="no bot's"):
+    with pytest.raises(startup_config.StartupError, match="no bot's"):
         startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s", "--token", "t"])
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
@@ -218,16 +218,16 @@ def test_a_folder_with_other_files_is_not_taken(tmp_path: Path):
     ],
 )
 def test_orders_that_cannot_be_followed_say_what_to_change(tmp_path: Path, given: list[str], said: str):
-    with pytest.raises(startup_config.Unusable, match=said):
+    with pytest.raises(startup_config.StartupError, match=said):
         startup_config.prepare([*(["--dir", str(tmp_path / "b")] if "--dir" not in given else []), *given])
 
 
 def test_sessions_grow_also_when_the_clock_was_set_back(tmp_path: Path, monkeypatch):
     startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s", "--token", "t"])
-    kept = startup_config.Orders(str(tmp_path))
+    kept = startup_config.StartupConfig(str(tmp_path))
     (tmp_path / "session").write_text(str(1 << 62))
     assert kept.next_session() < 1 << 62, "it was never let in: perhaps because of its clock"
-    kept.keep_credential("c")
+    kept.save_credential("c")
     first = kept.next_session()
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_000)
     assert kept.next_session() == first + 1
@@ -263,10 +263,10 @@ def test_a_letter_holds_results_what_is_given_back_and_what_is_held(tmp_path: Pa
     duty.next_task()
     assert not duty.withdraw("unwanted")
     assert duty.withdraw("current")
-    letter = exchange_request.write(duty, Spool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 2, "wait_s": 0.0})
-    assert [(r["type"], r["run"]) for r in letter.body["reports"]] == [("finish", "done"), ("give_back", "unwanted")]
-    assert letter.body["holds"] == [["current", "t"], ["next", "t"]]
-    assert exchange_request.write(duty, Spool(str(tmp_path)), {"n": 1}, held=False).body["holds"] == []
+    request = exchange_request.build(duty, Spool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 2, "wait_s": 0.0})
+    assert [(r["type"], r["run"]) for r in request.body["reports"]] == [("finish", "done"), ("give_back", "unwanted")]
+    assert request.body["holds"] == [["current", "t"], ["next", "t"]]
+    assert exchange_request.build(duty, Spool(str(tmp_path)), {"n": 1}, include_held=False).body["holds"] == []
     assert len(duty.finished) == 1  # until it is answered for
     duty.reported(1)
     assert not duty.finished
@@ -274,8 +274,8 @@ def test_a_letter_holds_results_what_is_given_back_and_what_is_held(tmp_path: Pa
 
 def test_a_letter_takes_no_more_logs_than_it_may(tmp_path: Path):
     big = [{**_record(f"r{number}"), "logs": [[0, 0, "x" * 90_000]]} for number in range(5)]
-    letter = exchange_request.write(Duty(big), Spool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 0, "wait_s": 0.0})
-    assert [record["report"]["run"] for record in letter.records] == ["r0", "r1"]
+    request = exchange_request.build(Duty(big), Spool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 0, "wait_s": 0.0})
+    assert [record["report"]["run"] for record in request.records] == ["r0", "r1"]
 
 
 def test_two_signals_at_once_are_one(monkeypatch):

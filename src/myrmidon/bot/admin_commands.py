@@ -1,4 +1,4 @@
-"""What a person or a script asks of a zip besides running it: what is in it, and single steps of a bot's life."""
+"""Commands of the zip for administrators and scripts: show what it contains, set up or reboot the machine, debug."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import sys
 from myrmidon.bot import debug_console
 from myrmidon.bot.install import startup_config, updater
 from myrmidon.bot.machine.named_caches import Caches
-from myrmidon.bot.machine.status import Standing
+from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.system import dimensions, host
 
 
 def show_config(_: list[str]) -> int:
-    sys.stdout.write(json.dumps(startup_config.packed(), indent=2) + "\n")
+    sys.stdout.write(json.dumps(startup_config.zip_config(), indent=2) + "\n")
     return 0
 
 
 def show_server(argv: list[str]) -> int:
-    """The server that a bot with these flags would call; 1 when none is known."""
+    """Print the server that `start` with these options would connect to; exit code 1 when none is set."""
     server = startup_config.parse(argv)["server"]
     sys.stdout.write(f"{server}\n" if server else "")
     return 0 if server else 1
@@ -35,39 +35,39 @@ def show_attributes(argv: list[str]) -> int:
 
 
 def set_up(argv: list[str]) -> int:
-    """Call setup_bot, for machines on which somebody else starts the bot; 1 when it fails or wants a reboot first."""
+    """Call the hook setup_bot without starting the bot; exit code 1 when it fails or requests a reboot."""
     folder = startup_config.prepare(argv)
-    said: list[str] = []
-    standing = Standing(
-        startup_config.Orders(folder),
+    messages: list[str] = []
+    status = BotStatus(
+        startup_config.StartupConfig(folder),
         Caches(os.path.join(folder, "c")),
         session=0,
         version=updater.own_version(),
-        tell=lambda _, message: said.append(message),
+        post_event=lambda _, message: messages.append(message),
         wake=lambda: None,
     )
-    standing.load_hooks()
-    standing.set_up()
-    if standing.wish is not None:
-        said.append(standing.wish[1])
-    sys.stderr.write("".join(f"myrmidon bot: {message}\n" for message in said))
-    return 1 if said else 0
+    status.load_hooks()
+    status.set_up()
+    if status.requested_action is not None:
+        messages.append(status.requested_action[1])
+    sys.stderr.write("".join(f"myrmidon bot: {message}\n" for message in messages))
+    return 1 if messages else 0
 
 
 def reboot(_: list[str]) -> int:
-    """Restart this machine, unless a bot lives on it."""
+    """Reboot this machine, unless a bot runs on it."""
     bots = host.neighbours("")
     if bots:
-        sys.stderr.write(f"myrmidon bot: a bot lives here in {bots[0]}; end it first\n")
+        sys.stderr.write(f"myrmidon bot: a bot runs in {bots[0]}; stop it first\n")
         return 1
     try:
         host.reboot()
     except (OSError, subprocess.SubprocessError) as error:
-        sys.stderr.write(f"myrmidon bot: the machine cannot be rebooted: {error}\n")
+        sys.stderr.write(f"myrmidon bot: cannot reboot the machine: {error}\n")
         return 1
     return 0
 
 
-def visit(argv: list[str]) -> int:
-    """A Python prompt inside the bot that runs in a folder."""
-    return debug_console.visit(startup_config.folder_of(argv))
+def shell(argv: list[str]) -> int:
+    """Open a Python prompt inside the bot that runs in a folder."""
+    return debug_console.attach(startup_config.folder_of(argv))

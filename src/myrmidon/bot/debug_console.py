@@ -21,55 +21,55 @@ from typing import Any
 
 from myrmidon.bot.system import host
 
-NAME = "console"
+SOCKET_NAME = "console"
 OPEN_S = 60.0
-FIND_S = 10.0
+CONNECT_S = 10.0
 
 log = logging.getLogger("myrmidon.bot")
 
 
-class Console:
+class DebugConsole:
     """``names`` are what a visitor finds."""
 
-    def __init__(self, folder: str, names: dict[str, Any]) -> None:
-        self.path = os.path.join(folder, NAME)
-        self.names = names
-        self.open_now: threading.Thread | None = None
+    def __init__(self, folder: str, namespace: dict[str, Any]) -> None:
+        self.path = os.path.join(folder, SOCKET_NAME)
+        self.namespace = namespace
+        self.thread: threading.Thread | None = None
 
     def open(self) -> None:
         """Let one visitor in, unless one is expected or there already. Returns at once."""
-        if self.open_now is None or not self.open_now.is_alive():
-            self.open_now = threading.Thread(target=self._try, name="console", daemon=True)
-            self.open_now.start()
+        if self.thread is None or not self.thread.is_alive():
+            self.thread = threading.Thread(target=self._serve, name="console", daemon=True)
+            self.thread.start()
 
-    def _try(self) -> None:
+    def _serve(self) -> None:
         host.hear_signals()  # the bell's thread, which has started this one, hears none
         try:
-            self._receive()
+            self._serve_one_client()
         except Exception:
             log.exception("the console failed")
 
-    def _receive(self) -> None:
+    def _serve_one_client(self) -> None:
         """One visitor, if one comes."""
-        self._make_way()
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind(self.path)
+        self._remove_stale_socket()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.path)
             try:
                 os.chmod(self.path, 0o600)
-                door.listen(1)
-                door.settimeout(OPEN_S)
-                line, _ = door.accept()
+                listener.listen(1)
+                listener.settimeout(OPEN_S)
+                connection, _ = listener.accept()
             except socket.timeout:
                 return
             finally:
                 os.unlink(self.path)
         log.info("somebody is at the console")
-        with line, contextlib.suppress(OSError):
-            line.settimeout(None)
-            _Prompt(self.names, line).talk()
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(None)
+            _Session(self.namespace, connection).run()
         log.info("the console is closed")
 
-    def _make_way(self) -> None:
+    def _remove_stale_socket(self) -> None:
         """What a bot that was killed has left goes; whatever else has that name is none of the bot's."""
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
@@ -77,37 +77,37 @@ class Console:
             os.unlink(self.path)
 
 
-class _Prompt(code.InteractiveConsole):
+class _Session(code.InteractiveConsole):
     """Reads from a line and answers on it."""
 
-    def __init__(self, names: dict[str, Any], line: socket.socket) -> None:
-        super().__init__({**names, "exit": _leave, "quit": _leave})
-        self.said = line.makefile("r", errors="replace")
-        self.answers = line.makefile("w")
+    def __init__(self, namespace: dict[str, Any], connection: socket.socket) -> None:
+        super().__init__({**namespace, "exit": _exit_session, "quit": _exit_session})
+        self.reader = connection.makefile("r", errors="replace")
+        self.writer = connection.makefile("w")
 
-    def talk(self) -> None:
+    def run(self) -> None:
         """Until the visitor leaves. The line is open as long as these two are."""
-        with contextlib.suppress(SystemExit), self.said, self.answers:
+        with contextlib.suppress(SystemExit), self.reader, self.writer:
             self.interact(f"Python {sys.version.split()[0]} inside the bot: {', '.join(sorted(self.locals))}", "")
 
     def raw_input(self, prompt: str = "") -> str:
         self.write(prompt)
-        text = self.said.readline()
+        text = self.reader.readline()
         if not text:
             raise EOFError
         return text.rstrip("\n")
 
     def write(self, data: str) -> None:
-        self.answers.write(data)
-        self.answers.flush()
+        self.writer.write(data)
+        self.writer.flush()
 
     def runcode(self, code: Any) -> None:
-        with contextlib.redirect_stdout(self.answers):
+        with contextlib.redirect_stdout(self.writer):
             super().runcode(code)
-        self.answers.flush()
+        self.writer.flush()
 
 
-def _leave() -> None:
+def _exit_session() -> None:
     """Python's own exit() would close the bot's standard input as well."""
     raise SystemExit
 
@@ -115,47 +115,47 @@ def _leave() -> None:
 # ---------------------------------------------------------------- the visitor
 
 
-def visit(folder: str) -> int:
+def attach(folder: str) -> int:
     """Talk to the bot that runs in a folder: standard input goes to its prompt, its answers to standard output."""
-    line = _enter(folder)
-    if line is None:
+    connection = _connect(folder)
+    if connection is None:
         sys.stderr.write(f"myrmidon bot: no bot runs in {folder}, or it does not answer\n")
         return 1
-    with line:
-        listening = threading.Thread(target=_repeat, args=(line,), daemon=True)
-        listening.start()
+    with connection:
+        output_thread = threading.Thread(target=_copy_output, args=(connection,), daemon=True)
+        output_thread.start()
         with contextlib.suppress(OSError):
             for text in sys.stdin:
-                line.sendall(text.encode())
-            line.shutdown(socket.SHUT_WR)
-        listening.join()
+                connection.sendall(text.encode())
+            connection.shutdown(socket.SHUT_WR)
+        output_thread.join()
     return 0
 
 
-def _enter(folder: str) -> socket.socket | None:
+def _connect(folder: str) -> socket.socket | None:
     try:
         with open(os.path.join(folder, "bot.pid")) as file:
             os.kill(int(file.read()), signal.SIGUSR2)
     except (OSError, ValueError):
         return None
-    until = time.monotonic() + FIND_S
+    until = time.monotonic() + CONNECT_S
     while time.monotonic() < until:
-        line = socket.socket(socket.AF_UNIX)
+        connection = socket.socket(socket.AF_UNIX)
         try:
-            line.connect(os.path.join(folder, NAME))
+            connection.connect(os.path.join(folder, SOCKET_NAME))
         except OSError:
-            line.close()
+            connection.close()
             time.sleep(0.05)
         else:
-            return line
+            return connection
     return None
 
 
-def _repeat(line: socket.socket) -> None:
+def _copy_output(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while True:
-            said = line.recv(4096)
-            if not said:
+            data = connection.recv(4096)
+            if not data:
                 return
-            sys.stdout.write(said.decode(errors="replace"))
+            sys.stdout.write(data.decode(errors="replace"))
             sys.stdout.flush()

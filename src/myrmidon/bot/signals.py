@@ -1,9 +1,9 @@
-"""Signals are heard, whichever thread the system hands them to.
+"""A thread that makes sure the main thread handles signals.
 
-Python handles signals in the main thread, and only when that takes its next step. The system gives a signal to any
-thread that is awake: a main thread that waits for work would sleep on, and the bot would not end when it is told to.
-So the number of every signal goes through a pipe to a thread that does nothing else, and that wakes the main thread. A
-call that comes just before it lies down to wait is lost, so it is called until it has answered.
+The kernel delivers a signal to any thread that does not block it, but Python runs handlers in the main thread only, at
+its next bytecode. A main thread that is blocked in a lock would not notice SIGTERM. So `signal.set_wakeup_fd` writes
+the number of each signal to a pipe; a thread reads it and interrupts the main thread with `WAKE`. That is repeated
+until the main thread has run a handler, because a `WAKE` that arrives just before it blocks is lost.
 """
 
 from __future__ import annotations
@@ -15,55 +15,58 @@ import threading
 from collections.abc import Callable, Mapping
 
 WAKE = signal.SIGURG
-"""Ends whatever the main thread waits for, and means nothing."""
-_AGAIN_S = 0.05
+"""Interrupts any blocking call of the main thread and has no other effect."""
+_RETRY_S = 0.05
 
 
-class Bell(threading.Thread):
-    """``answers`` are for signals that are answered here, also when the main thread hangs; they must not wait."""
+class SignalThread(threading.Thread):
+    """Forwards signals to the main thread, except those in ``handlers``, which it handles itself.
 
-    def __init__(self, answers: Mapping[int, Callable[[], None]]) -> None:
-        super().__init__(name="bell", daemon=True)
-        self.answers = answers
+    Those are handled even when the main thread hangs. Handlers must not block.
+    """
+
+    def __init__(self, handlers: Mapping[int, Callable[[], None]]) -> None:
+        super().__init__(name="signals", daemon=True)
+        self.handlers = handlers
         self.reader, self.writer = os.pipe()
-        self.main = threading.main_thread()
+        self.main_thread = threading.main_thread()
         os.set_blocking(self.writer, False)
-        self.calling = False
+        self.wake_pending = False
 
-    def hang(self) -> None:
-        """From now on nothing is missed. Called by the main thread."""
-        signal.signal(WAKE, self._heard)
-        for number in self.answers:
-            signal.signal(number, _ignored)
+    def install(self) -> None:
+        """Start forwarding. Must be called by the main thread."""
+        signal.signal(WAKE, self._on_wake)
+        for number in self.handlers:
+            signal.signal(number, _do_nothing)
         signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
         self.start()
 
     def run(self) -> None:
-        """No signal is handed to this thread itself: the ends of commands would wake it for nothing."""
+        # Blocks all signals in this thread: else the SIGCHLD of every command would be delivered here.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
-            if select.select([self.reader], [], [], _AGAIN_S if self.calling else None)[0]:
+            if select.select([self.reader], [], [], _RETRY_S if self.wake_pending else None)[0]:
                 for number in os.read(self.reader, 64):
-                    self._take(number)
-            elif self.calling:
-                self._call()
+                    self._dispatch(number)
+            elif self.wake_pending:
+                self._wake_main_thread()
 
-    def _take(self, number: int) -> None:
-        answer = self.answers.get(number)
-        if answer is not None:
-            answer()
+    def _dispatch(self, number: int) -> None:
+        handler = self.handlers.get(number)
+        if handler is not None:
+            handler()
         elif number != WAKE:
-            self.calling = True
-            self._call()
+            self.wake_pending = True
+            self._wake_main_thread()
 
-    def _call(self) -> None:
-        if self.main.ident is not None:
-            signal.pthread_kill(self.main.ident, WAKE)
+    def _wake_main_thread(self) -> None:
+        if self.main_thread.ident is not None:
+            signal.pthread_kill(self.main_thread.ident, WAKE)
 
-    def _heard(self, _number: int, _: object) -> None:
-        """The main thread takes a step. It has taken that of the signal before: it goes by their numbers."""
-        self.calling = False
+    def _on_wake(self, _number: int, _: object) -> None:
+        """Runs in the main thread. Python runs pending handlers by number, so that of the signal has run before."""
+        self.wake_pending = False
 
 
-def _ignored(_number: int, _: object) -> None:
-    """Without a handler there would be no number in the pipe."""
+def _do_nothing(_number: int, _: object) -> None:
+    """Without a Python handler, the number would not be written to the pipe."""

@@ -15,7 +15,7 @@ import pytest
 
 from myrmidon.bot.hooks import default_bot_config, loader
 from myrmidon.bot.hooks.api import Bot
-from myrmidon.bot.hooks.loader import Failed, Hooks
+from myrmidon.bot.hooks.loader import HookFailed, Hooks
 from myrmidon.bot.machine import settings, status
 from tests.bot.bots import a_bot, wait_for, zip_files
 from tests.bot.stub import Stub
@@ -68,7 +68,7 @@ def setup_bot(bot):
 
 def hooked(stub: Stub, text: str, **changed: str) -> dict[str, bytes]:
     """The files of a zip with these hooks."""
-    return {**zip_files(stub.url, **changed), loader.PACKED: text.encode()}
+    return {**zip_files(stub.url, **changed), loader.ZIP_PATH: text.encode()}
 
 
 def _notes(tmp_path: Path) -> list[list[Any]]:
@@ -82,8 +82,8 @@ def _notes(tmp_path: Path) -> list[list[Any]]:
 def _hooks(general: str | None = None, script: str = "") -> tuple[Hooks, list[str]]:
     said: list[str] = []
     made = Hooks(said.append)
-    made.load_general(general)
-    made.inject(script, "script.py")
+    made.load_zip_hooks(general)
+    made.load_group_script(script, "script.py")
     return made, said
 
 
@@ -91,7 +91,7 @@ def test_the_default_file_has_all_hooks_and_none_of_them_costs_a_call():
     assert set(loader.load(DEFAULT, "bot_config")) == set(loader.HOOKS)
     assert len(loader.HOOKS) == 13
     made, said = _hooks(DEFAULT, DEFAULT)
-    assert (made.lines, said) == ({}, [])
+    assert (made.functions, said) == ({}, [])
 
 
 @pytest.mark.parametrize("body", ["return 5", "return 'x'", "return not bot", "bot()", "raise ValueError", "return ()"])
@@ -114,10 +114,10 @@ def test_two_layers_are_called_by_the_rule_of_each_hook(name: str):
     only, _ = _hooks(LAYERS.format(name=name, layer="general"))
     calls: list[str] = []
     if name.startswith("get_"):
-        assert (both.ask(name, calls), only.ask(name, calls)) == ("injected", "general")
+        assert (both.query(name, calls), only.query(name, calls)) == ("injected", "general")
         assert calls == ["injected", "general"]
     elif name == "setup_bot":
-        assert (both.ask(name, calls), calls) == ("general", ["general"])
+        assert (both.query(name, calls), calls) == ("general", ["general"])
     else:
         both.call(name, calls)
         replaced = name in ("on_before_poll", "on_after_poll")
@@ -140,12 +140,12 @@ def test_whatever_a_hook_raises_is_told_and_no_more(body: str):
     made, said = _hooks(f"def on_bot_idle(bot, s):\n    {body}\n")
     assert not made.call("on_bot_idle", None, 1)
     assert len(said) == 1
-    with pytest.raises(Failed):
-        _hooks(f"def get_state(bot):\n    {body}\n")[0].ask("get_state", None)
+    with pytest.raises(HookFailed):
+        _hooks(f"def get_state(bot):\n    {body}\n")[0].query("get_state", None)
 
 
 def test_a_hook_that_does_not_come_back_is_left_told_and_skipped_until_it_does(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loader, "HOOK_S", 0.05)
+    monkeypatch.setattr(loader, "HOOK_TIMEOUT_S", 0.05)
     made, said = _hooks("def on_handshake(bot): bot.wait()\ndef on_bot_idle(bot, s): bot.set()\n")
     gate = threading.Event()
     begun = time.monotonic()
@@ -155,17 +155,17 @@ def test_a_hook_that_does_not_come_back_is_left_told_and_skipped_until_it_does(m
     assert "did not come back within 0.05 s" in said[0]
     assert "skipped" in said[1]
     assert made.call("on_bot_idle", gate, 1)  # others are not held up, and this one ends the wait
-    for thread in made.hung.values():
+    for thread in made.hung_threads.values():
         thread.join(10)
     made.call("on_handshake", gate)
     assert len(said) <= 3
 
 
 def test_a_hook_that_spins_is_broken_off(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loader, "HOOK_S", 0.05)
+    monkeypatch.setattr(loader, "HOOK_TIMEOUT_S", 0.05)
     made, _ = _hooks("def on_handshake(bot):\n    while True: pass\n")
     assert not made.call("on_handshake", None)
-    (thread,) = made.hung.values()
+    (thread,) = made.hung_threads.values()
     thread.join(10)
     assert not thread.is_alive()
 
@@ -173,10 +173,10 @@ def test_a_hook_that_spins_is_broken_off(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("text", ["def broken(:", "import no_such_module", "raise SystemExit"])
 def test_a_file_that_cannot_be_loaded_is_told(text: str):
     made, said = _hooks()
-    assert made.load_general(text)
-    assert made.inject(text, "x.py") is None
+    assert made.load_zip_hooks(text)
+    assert made.load_group_script(text, "x.py") is None
     assert len(said) == 2
-    assert made.lines == {}
+    assert made.functions == {}
 
 
 # ---------------------------------------------------------------- what hooks may answer
@@ -191,16 +191,16 @@ def test_a_file_that_cannot_be_loaded_is_told(text: str):
     ],
 )  # fmt: skip
 def test_dimensions_that_make_no_sense_are_recognised(value: object):
-    assert status.bad_dimensions(value, "me")
+    assert status.dimensions_problem(value, "me")
 
 
 def test_dimensions_that_make_sense_pass():
-    assert status.bad_dimensions({"id": ["me"], "os": ["a", "b"], "quarantined": "broken screen"}, "me") is None
+    assert status.dimensions_problem({"id": ["me"], "os": ["a", "b"], "quarantined": "broken screen"}, "me") is None
 
 
 @pytest.mark.parametrize("value", [None, [], "x", {"a": {1, 2}}, {"a": float("nan")}, {"a": object()}, {"a": b"x"}])
 def test_a_state_that_json_cannot_hold_is_recognised(value: object):
-    assert status.bad_state(value)
+    assert status.state_problem(value)
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ def test_a_state_that_json_cannot_hold_is_recognised(value: object):
 )
 def test_headers_that_could_do_harm_are_not_sent(value: object):
     with pytest.raises(ValueError):
-        status.read_headers(value)
+        status.parse_headers(value)
 
 
 def test_headers_are_written_as_lines_with_the_time_to_ask_again():
-    assert status.read_headers(None) == ("", float("inf"))
-    assert status.read_headers(({"X-A": "1", "X-B": "2"}, 123)) == ("X-A: 1\r\nX-B: 2\r\n", 123.0)
-    assert status.read_headers(({}, None)) == status.read_headers((None, None)) == ("", float("inf"))
-    assert status.read_headers(({"authorization": "x", "Host": "y", "X-A": "1"}, 1)) == ("X-A: 1\r\n", 1.0)
+    assert status.parse_headers(None) == ("", float("inf"))
+    assert status.parse_headers(({"X-A": "1", "X-B": "2"}, 123)) == ("X-A: 1\r\nX-B: 2\r\n", 123.0)
+    assert status.parse_headers(({}, None)) == status.parse_headers((None, None)) == ("", float("inf"))
+    assert status.parse_headers(({"authorization": "x", "Host": "y", "X-A": "1"}, 1)) == ("X-A: 1\r\n", 1.0)
 
 
 def test_a_bot_on_somebodys_own_machine_minds_neither_a_crowded_temp_nor_a_disk_that_is_nearly_full(monkeypatch):
@@ -236,11 +236,11 @@ def test_settings_are_laid_over_the_defaults_and_nonsense_is_told():
         "caches": {"named": {"items": 7, "age_s": "old"}}, "free_partition": 5, "cost_usd_hour": 0.5,
         "temp": {"items": -1, "item": 1}, "unknown": 1,
     }  # fmt: skip
-    found = settings.laid_over(settings.DEFAULTS, given, problems)
+    found = settings.merge(settings.DEFAULTS, given, problems)
     assert found["caches"]["named"] == {**settings.DEFAULTS["caches"]["named"], "items": 7}
     assert (found["free_partition"], found["cost_usd_hour"]) == (settings.DEFAULTS["free_partition"], 0.5)
     assert len(problems) == 4
-    assert settings.laid_over(settings.DEFAULTS, [], problems) == settings.DEFAULTS
+    assert settings.merge(settings.DEFAULTS, [], problems) == settings.DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -256,10 +256,10 @@ def test_a_bot_has_a_number_of_its_own_and_knows_what_an_event_is():
         bot_id, server, folder = "b1", "http://s", "/b"
 
     said: list[tuple[str, str]] = []
-    bot = Bot(Told(), session=1, version="v", ask=lambda *_: True, tell=lambda *a: said.append(a))  # type: ignore[arg-type]
+    bot = Bot(Told(), session=1, version="v", request_action=lambda *_: True, post_event=lambda *a: said.append(a))  # type: ignore[arg-type]
     assert bot.get_pseudo_rand(4.0) == bot.get_pseudo_rand(4.0)
     assert -4.0 <= bot.get_pseudo_rand(4.0) <= 4.0
-    bot.know({"a": ["b"]}, {"c": {}})
+    bot.update_snapshot({"a": ["b"]}, {"c": {}})
     bot.dimensions["a"].append("changed")
     bot.state["c"]["d"] = 1
     assert bot.attributes == {"dimensions": {"a": ["b"]}, "state": {"c": {}}, "version": "v"}
@@ -324,7 +324,7 @@ def get_state(bot): return {**os_utilities.get_state(), "up": os_utilities.get_u
     with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, text)) as bot:
         stub.until(lambda: stub.hellos, "a handshake")
         zipped = str(bot.folder / "bot.zip")
-        assert subprocess.run([sys.executable, "-I", zipped, "is_fine"], check=False).returncode == 0
+        assert subprocess.run([sys.executable, "-I", zipped, "self-test"], check=False).returncode == 0
     hello = stub.hellos[0]
     assert (hello["dimensions"]["gce"], hello["dimensions"]["id"]) == (["False"], ["b1"])
     assert hello["state"]["up"] > 0
@@ -391,64 +391,70 @@ def test_hooks_that_return_rubbish_cost_no_task_and_are_told(stub: Stub, tmp_pat
 def test_rubbish_quarantines_until_it_is_none_any_more(tmp_path: Path, name: str, rubbish: str):
     made = a_standing(tmp_path)
     text = f"good = []\ndef {name}(bot): return None if good else {rubbish}\n"
-    made.hooks.load_general(text)
+    made.hooks.load_zip_hooks(text)
     made.refresh()
-    assert made.ill is not None
-    assert name in made.ill
-    assert made.hello()["quarantined"] == made.hello()["state"]["quarantined"] == made.ill
-    made.hooks.general[name].__globals__["good"].append(1)
+    assert made.quarantine_reason is not None
+    assert name in made.quarantine_reason
+    assert (
+        made.handshake_fields()["quarantined"]
+        == made.handshake_fields()["state"]["quarantined"]
+        == made.quarantine_reason
+    )
+    made.hooks.zip_hooks[name].__globals__["good"].append(1)
     made.refresh()
-    assert made.ill is None
+    assert made.quarantine_reason is None
 
 
-def a_standing(tmp_path: Path, said: list[tuple[str, str]] | None = None) -> status.Standing:
-    from myrmidon.bot.install.startup_config import Orders, prepare
+def a_standing(tmp_path: Path, said: list[tuple[str, str]] | None = None) -> status.BotStatus:
+    from myrmidon.bot.install.startup_config import StartupConfig, prepare
     from myrmidon.bot.machine.named_caches import Caches
 
     folder = prepare(["--dir", str(tmp_path / "b"), "--server", "http://s", "--token", "t", "--bot-id", "b1"])
     told: list[tuple[str, str]] = [] if said is None else said
-    return status.Standing(
-        Orders(folder), Caches(str(tmp_path / "b" / "c")), session=1, version="v",
-        tell=lambda kind, text: told.append((kind, text)), wake=lambda: None,
+    return status.BotStatus(
+        StartupConfig(folder), Caches(str(tmp_path / "b" / "c")), session=1, version="v",
+        post_event=lambda kind, text: told.append((kind, text)), wake=lambda: None,
     )  # fmt: skip
 
 
 def test_a_hook_may_put_its_bot_into_quarantine_or_maintenance(tmp_path: Path):
     made = a_standing(tmp_path)
-    made.hooks.load_general("def get_dimensions(bot): return {**bot.dimensions, 'quarantined': 'no screen'}")
+    made.hooks.load_zip_hooks("def get_dimensions(bot): return {**bot.dimensions, 'quarantined': 'no screen'}")
     made.refresh()
-    assert made.word() == ("no screen", None)
+    assert made.health_reasons() == ("no screen", None)
     assert "quarantined" not in made.dimensions
-    made.hooks.load_general("def get_state(bot): return {**bot.state, 'maintenance': 'new disk', 'quarantined': True}")
+    made.hooks.load_zip_hooks(
+        "def get_state(bot): return {**bot.state, 'maintenance': 'new disk', 'quarantined': True}"
+    )
     made.refresh()
-    assert made.word() == ("a hook says so", "new disk")
-    assert made.hello()["maintenance"] == "new disk"
+    assert made.health_reasons() == ("a hook says so", "new disk")
+    assert made.handshake_fields()["maintenance"] == "new disk"
 
 
 def test_only_what_lasts_is_news_and_only_once(tmp_path: Path):
     made = a_standing(tmp_path)
     made.refresh()
-    made.hello()
+    made.handshake_fields()
     made.config = "v1"
-    assert made.news() == {}
+    assert made.changes() == {}
     made.refresh()
-    assert made.news() == {}
-    made.hooks.load_general("def get_state(bot): return {**bot.state, 'mood': 'new'}")
+    assert made.changes() == {}
+    made.hooks.load_zip_hooks("def get_state(bot): return {**bot.state, 'mood': 'new'}")
     made.refresh()
-    assert set(made.news()) == {"state"}
-    made.ills["disk"] = "full"
-    made.hooks.load_general("def get_state(bot): return {**bot.state, 'mood': 'newer', 'maintenance': 'oil'}")
+    assert set(made.changes()) == {"state"}
+    made.quarantine_reasons["disk"] = "full"
+    made.hooks.load_zip_hooks("def get_state(bot): return {**bot.state, 'mood': 'newer', 'maintenance': 'oil'}")
     made.refresh()
-    said = made.news()["state"]
+    said = made.changes()["state"]
     assert (said["mood"], said["quarantined"], said["maintenance"]) == ("newer", "full", "oil")
-    made.told_at -= status.TELL_AGAIN_S + 1
-    assert made.news() == {}  # nobody has looked since
+    made.reported_at -= status.REPORT_INTERVAL_S + 1
+    assert made.changes() == {}  # nobody has looked since
     made.refresh()
-    assert set(made.news()) == {"state"}
+    assert set(made.changes()) == {"state"}
     made.forced = {"pool": ["other"]}
     made.refresh()
-    assert made.news()["dimensions"]["pool"] == ["other"]
-    assert made.news() == {}
+    assert made.changes()["dimensions"]["pool"] == ["other"]
+    assert made.changes() == {}
 
 
 def test_the_names_of_caches_are_dimensions_and_their_sizes_are_shown(tmp_path: Path):
@@ -457,7 +463,7 @@ def test_the_names_of_caches_are_dimensions_and_their_sizes_are_shown(tmp_path: 
     made.caches.install("ccache", str(tmp_path / "x"))
     (tmp_path / "x" / "file").write_text("1234")
     made.caches.put_back("ccache", str(tmp_path / "x"))
-    made.look(made.refreshed_at)
+    made.check(made.refreshed_at)
     assert (made.dimensions["caches"], made.state["named_caches"]) == (["ccache"], {"ccache": 4})
 
 

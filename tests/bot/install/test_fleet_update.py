@@ -18,11 +18,11 @@ from tests.bot.test_live import ended, submit
 from tests.live import LiveServer, a_source, live_server
 
 NAMES = ("ant1", "ant2", "ant3")
-EAGER = ("bot/link/http_client.py", "CAP_S = 30.0", "CAP_S = 0.3")
+EAGER = ("bot/link/http_client.py", "MAX_DELAY_S = 30.0", "MAX_DELAY_S = 0.3")
 """All of these bots look again soon for a server that is being upgraded."""
 GOOD = ("bot/__init__.py", '"""', '"""Newer. ')
 NOT_FINE = ("bot/run/task_runner.py", "class Runner", "class Runner(")
-CRASHES = ("bot/worker.py", "    soldier = Soldier(", '    raise SystemExit("crash")\n    soldier = Soldier(')
+CRASHES = ("bot/worker.py", "    worker = Worker(", '    raise SystemExit("crash")\n    worker = Worker(')
 
 pytestmark = pytest.mark.untraced
 

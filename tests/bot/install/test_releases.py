@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from myrmidon.bot import supervisor
-from myrmidon.bot.hooks.loader import PACKED
-from myrmidon.bot.install import updater
+from myrmidon.bot.hooks.loader import ZIP_PATH
+from myrmidon.bot.install import exit_codes, updater
 from tests.bot.bots import a_bot, pack, source_of, wait_for, zip_files
 from tests.bot.stub import Stub
 
@@ -25,7 +25,7 @@ HANGS = "import time\ntime.sleep(1000)\n"
 
 
 def dies_after(seconds: float) -> str:
-    """The text of talk.py of a bot that does its work for so long."""
+    """The text of session_loop.py of a bot that does its work for so long."""
     begin = "    def run(self) -> None:\n"
     end = f"        import threading\n        threading.Timer({seconds}, os._exit, [9]).start()\n"
     return source_of("session_loop").replace(begin, begin + end)
@@ -62,7 +62,7 @@ def _bad(stub: Stub) -> list[str]:
 
 def test_three_bots_go_through_good_bad_and_reverted_releases(stub: Stub, tmp_path: Path):
     names = ("b1", "b2", "b3")
-    first = zip_files(stub.url, updater=source_of("updater").replace("TRY_S = 60.0", "TRY_S = 6.0"))
+    first = zip_files(stub.url, updater=source_of("updater").replace("SELF_TEST_S = 60.0", "SELF_TEST_S = 6.0"))
     good = _release(stub, updater=first["myrmidon/bot/install/updater.py"].decode())
     syntax = _release(stub, task_runner="def broken(:\n")
     hang = _release(stub, result_journal=HANGS)
@@ -109,10 +109,10 @@ def test_a_release_that_dies_after_a_while_is_left_although_it_has_run_tasks(stu
 
 @pytest.mark.parametrize(("config", "try_s"), [("import no_such_module", 60.0), (HANGS, 0.5)], ids=["import", "hang"])
 def test_a_release_with_broken_hooks_is_not_switched_to(stub: Stub, tmp_path: Path, config: str, try_s: float):
-    short = zip_files(stub.url, updater=source_of("updater").replace("TRY_S = 60.0", f"TRY_S = {try_s}"))
+    short = zip_files(stub.url, updater=source_of("updater").replace("SELF_TEST_S = 60.0", f"SELF_TEST_S = {try_s}"))
     with a_bot(stub.url, tmp_path / "b1", files=short):
         stub.until(lambda: stub.hellos, "a handshake")
-        release = pack({**zip_files(stub.url), PACKED: config.encode()})
+        release = pack({**zip_files(stub.url), ZIP_PATH: config.encode()})
         _give(stub, "b1", release)
         stub.until(lambda: _bad(stub) == [release[1]], "a complaint")
         assert stub.run("/bin/true")["exit_code"] == 0
@@ -120,7 +120,7 @@ def test_a_release_with_broken_hooks_is_not_switched_to(stub: Stub, tmp_path: Pa
 
 
 def test_a_release_that_restarts_again_and_again_is_left(stub: Stub, tmp_path: Path):
-    restless = f"class Soldier: pass\ndef serve(argv): return {supervisor.AGAIN}\n"
+    restless = f"class Worker: pass\ndef main(argv): return {exit_codes.RESTART}\n"
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")
         version = _give(stub, "b1", _release(stub, worker=restless))
@@ -131,31 +131,31 @@ def test_a_release_that_restarts_again_and_again_is_left(stub: Stub, tmp_path: P
 
 
 def test_a_good_zip_that_restarts_again_and_again_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    watch = supervisor.Keeper(str(tmp_path))
+    watch = supervisor.Supervisor(str(tmp_path))
     rests: list[float] = []
-    monkeypatch.setattr(watch, "_rest", rests.append)
-    good = str(tmp_path / updater.GOOD)
-    for _ in range(supervisor.MOST_RESTARTS):
-        assert watch._choose_next(good, supervisor.AGAIN, came_up=True) == good
+    monkeypatch.setattr(watch, "_sleep", rests.append)
+    good = str(tmp_path / updater.GOOD_ZIP)
+    for _ in range(supervisor.MAX_RESTARTS):
+        assert watch._choose_next(good, exit_codes.RESTART, came_up=True) == good
     assert rests == []
-    assert watch._choose_next(good, supervisor.AGAIN, came_up=True) == good
-    assert (len(rests), watch.crashes) == (1, 1)
+    assert watch._choose_next(good, exit_codes.RESTART, came_up=True) == good
+    assert (len(rests), watch.crash_count) == (1, 1)
 
 
 def test_a_good_zip_that_crashes_again_and_again_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    watch = supervisor.Keeper(str(tmp_path))
+    watch = supervisor.Supervisor(str(tmp_path))
     rests: list[float] = []
-    monkeypatch.setattr(watch, "_rest", rests.append)
-    for _ in range(supervisor.MOST_RESTARTS):
+    monkeypatch.setattr(watch, "_sleep", rests.append)
+    for _ in range(supervisor.MAX_RESTARTS):
         watch._choose_next(None, 1, came_up=True)
-    assert (set(rests), watch.crashes) == ({0.1}, 0)
+    assert (set(rests), watch.crash_count) == ({0.1}, 0)
     watch._choose_next(None, 1, came_up=True)
     watch._choose_next(None, 1, came_up=True)
-    assert watch.crashes == 2
+    assert watch.crash_count == 2
 
 
 def test_a_keeper_that_can_start_no_process_tries_again_until_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    watch = supervisor.Keeper(str(tmp_path))
+    watch = supervisor.Supervisor(str(tmp_path))
     tried: list[object] = []
 
     def start(words: list[str], **_: object) -> str:
@@ -165,16 +165,16 @@ def test_a_keeper_that_can_start_no_process_tries_again_until_it_can(tmp_path: P
         return "a process"
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(watch, "_rest", tried.append)
+    monkeypatch.setattr(watch, "_sleep", tried.append)
     started: object = watch._start(None, 0)
     assert started == "a process"
-    assert tried[1] == supervisor.START_AGAIN_S
+    assert tried[1] == supervisor.START_RETRY_S
     watch.stopping = True
     assert watch._start(None, 0) is None
 
 
 def test_a_release_that_cannot_reach_the_server_is_not_switched_to(stub: Stub, tmp_path: Path):
-    once = source_of("self_test").replace("TIMES = 3", "TIMES = 1")
+    once = source_of("self_test").replace("ATTEMPTS = 3", "ATTEMPTS = 1")
     deaf = source_of("http_client").replace(
         "create_connection((self.host, self.port)", "create_connection((self.host, 1)"
     )
@@ -251,12 +251,12 @@ def test_a_zip_is_proved_by_a_task_and_some_time_or_by_a_week(tmp_path: Path, mo
 def test_a_bad_version_is_tried_again_after_an_hour(tmp_path: Path):
     folder = str(tmp_path)
     assert not updater.is_bad(folder, "v1", now=1000.0)
-    updater.note_bad(folder, "v1", now=1000.0)
-    updater.note_bad(folder, "v2", now=2000.0)
+    updater.record_bad(folder, "v1", now=1000.0)
+    updater.record_bad(folder, "v2", now=2000.0)
     assert updater.is_bad(folder, "v1", now=4599.0)
     assert not updater.is_bad(folder, "v1", now=4600.0)
     assert not updater.is_bad(folder, "v1", now=999.0)  # a clock that was set back is no reason to wait for years
-    updater.note_bad(folder, "v3", now=5000.0)
+    updater.record_bad(folder, "v3", now=5000.0)
     assert updater.is_bad(folder, "v2", now=5000.0)
     (tmp_path / "bad.json").write_text("[rubbish")
     assert not updater.is_bad(folder, "v3", now=5000.0)

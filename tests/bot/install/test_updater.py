@@ -38,7 +38,7 @@ def test_updates_alternate_between_two_files(stub: Stub, tmp_path: Path):
     ids=["syntax error", "bad import", "hang at import"],
 )
 def test_a_zip_that_is_not_fine_is_not_switched_to(stub: Stub, tmp_path: Path, changed: dict[str, str], said: str):
-    impatient = zip_files(stub.url, updater=source_of("updater").replace("TRY_S = 60.0", "TRY_S = 1.5"))
+    impatient = zip_files(stub.url, updater=source_of("updater").replace("SELF_TEST_S = 60.0", "SELF_TEST_S = 1.5"))
     changed = {**changed, "updater": source_of("updater")}
     with a_bot(stub.url, tmp_path / "b1", files=impatient):
         stub.until(lambda: stub.hellos, "a handshake")
@@ -55,7 +55,9 @@ def test_a_zip_that_is_not_fine_is_not_switched_to(stub: Stub, tmp_path: Path, c
     ids=["an error", "a sudden death"],
 )
 def test_a_zip_that_crashes_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_path: Path, crash: str):
-    soldier = source_of("worker").replace("    soldier = Soldier(Orders", f"    {crash}\n    soldier = Soldier(Orders")
+    soldier = source_of("worker").replace(
+        "    worker = Worker(StartupConfig", f"    {crash}\n    worker = Worker(StartupConfig"
+    )
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")
         good = stub.hellos[0]["version"]
@@ -69,9 +71,9 @@ def test_a_zip_that_crashes_at_its_start_is_left_for_the_good_one(stub: Stub, tm
 
 def test_a_zip_that_hangs_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_path: Path):
     hang = source_of("worker").replace(
-        "    soldier = Soldier(Orders", "    signal.pause()\n    soldier = Soldier(Orders"
+        "    worker = Worker(StartupConfig", "    signal.pause()\n    worker = Worker(StartupConfig"
     )
-    impatient = zip_files(stub.url, supervisor=source_of("supervisor").replace("COME_UP_S = 60.0", "COME_UP_S = 2.0"))
+    impatient = zip_files(stub.url, supervisor=source_of("supervisor").replace("STARTUP_S = 60.0", "STARTUP_S = 2.0"))
     with a_bot(stub.url, tmp_path / "b1", files=impatient):
         stub.until(lambda: stub.hellos, "a handshake")
         stub.give_out(*_newer(stub, worker=hang))
@@ -81,7 +83,7 @@ def test_a_zip_that_hangs_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_
 
 def test_a_zip_that_dies_before_its_first_answer_is_left_for_the_good_one(stub: Stub, tmp_path: Path):
     dies = source_of("session_loop").replace(
-        "    def _say_next(self) -> None:\n", "    def _say_next(self) -> None:\n        os._exit(9)\n"
+        "    def _step(self) -> None:\n", "    def _step(self) -> None:\n        os._exit(9)\n"
     )
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")

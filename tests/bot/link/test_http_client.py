@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from myrmidon.bot.link import http_client
-from myrmidon.bot.link.http_client import Broken, Interrupted, Refused, Wire, pause_after
+from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse, retry_delay
 
 
 @contextmanager
@@ -71,14 +71,14 @@ def test_answers_with_a_length_in_chunks_and_until_the_end_are_read():
     chunked = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{"a\r\n4;x=y\r\n":1}\r\n0\r\nT: 1\r\n\r\n'
     endless = b'HTTP/1.1 200 OK\r\n\r\n{"a":3}'
     with serving(_ok(b'{"a":0}'), chunked, lambda line: line.sendall(endless), _ok(b'{"a":4}')) as url:
-        line = Wire(url)
+        line = HttpClient(url)
         assert [line.post("/x", {})["a"] for _ in range(4)] == [0, 1, 3, 4]
         line.close()
 
 
 def test_a_kept_connection_that_was_closed_is_opened_again_without_a_failure():
     with serving(_ok(b"{}"), None, _ok(b'{"a":1}')) as url:
-        line = Wire(url)
+        line = HttpClient(url)
         line.post("/x", {})
         assert line.post("/x", {}) == {"a": 1}
         line.close()
@@ -86,18 +86,18 @@ def test_a_kept_connection_that_was_closed_is_opened_again_without_a_failure():
 
 def test_a_cut_answer_is_a_failure():
     cut = _ok(b'{"a":1}')[:-3]
-    with serving(lambda line: line.sendall(cut)) as url, pytest.raises(Broken, match="cut"):
-        Wire(url).post("/x", {})
+    with serving(lambda line: line.sendall(cut)) as url, pytest.raises(NoResponse, match="cut"):
+        HttpClient(url).post("/x", {})
 
 
 def test_something_else_than_the_server_is_a_failure():
     with serving(_ok(b"<html>log in</html>")) as url:
-        line = Wire(url)
-        with pytest.raises(Broken, match="not JSON"):
+        line = HttpClient(url)
+        with pytest.raises(NoResponse, match="not JSON"):
             line.post("/x", {})
         line.close()
-    with serving(lambda line: line.sendall(b"SSH-2.0-x\r\n\r\n")) as url, pytest.raises(Broken, match="not HTTP"):
-        Wire(url).post("/x", {})
+    with serving(lambda line: line.sendall(b"SSH-2.0-x\r\n\r\n")) as url, pytest.raises(NoResponse, match="not HTTP"):
+        HttpClient(url).post("/x", {})
 
 
 def test_a_black_hole_is_noticed_within_the_wait_and_the_margin(monkeypatch):
@@ -105,8 +105,8 @@ def test_a_black_hole_is_noticed_within_the_wait_and_the_margin(monkeypatch):
     begun = time.monotonic()
     done = threading.Event()
     with serving(lambda _: done.wait(30) and None) as url:
-        line = Wire(url)
-        with pytest.raises(Broken, match="in time"):
+        line = HttpClient(url)
+        with pytest.raises(NoResponse, match="in time"):
             line.post("/x", {}, wait_s=0.2)
         done.set()
     assert 0.35 < time.monotonic() - begun < 3
@@ -117,8 +117,8 @@ def test_a_server_that_is_not_there_is_a_failure_at_once():
     free = socket.create_server(("127.0.0.1", 0))
     port = free.getsockname()[1]
     free.close()
-    with pytest.raises(Broken):
-        Wire(f"http://127.0.0.1:{port}").post("/x", {})
+    with pytest.raises(NoResponse):
+        HttpClient(f"http://127.0.0.1:{port}").post("/x", {})
 
 
 def test_a_wait_can_be_cut_short():
@@ -126,7 +126,7 @@ def test_a_wait_can_be_cut_short():
     os.set_blocking(reader, False)
     done = threading.Event()
     with serving(lambda _: done.wait(30) and None) as url:
-        line = Wire(url, wake=reader)
+        line = HttpClient(url, wake_fd=reader)
         os.write(writer, b".")
         with pytest.raises(Interrupted):
             line.post("/x", {}, wait_s=30)
@@ -140,14 +140,14 @@ def test_errors_of_the_server_are_told_apart():
     body = b'{"error":{"code":"wrong_state","message":"shake hands"}}'
     ended = b"HTTP/1.1 409 Conflict\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     with serving(busy, ended) as url:
-        line = Wire(url)
-        with pytest.raises(Refused) as first:
+        line = HttpClient(url)
+        with pytest.raises(HttpError) as first:
             line.post("/x", {})
-        with pytest.raises(Refused) as second:
+        with pytest.raises(HttpError) as second:
             line.post("/x", {})
         line.close()
-    assert (first.value.status, first.value.retry_after, first.value.passing) == (503, 7.0, True)
-    assert (second.value.status, second.value.code, second.value.passing) == (409, "wrong_state", False)
+    assert (first.value.status, first.value.retry_after, first.value.is_transient) == (503, 7.0, True)
+    assert (second.value.status, second.value.code, second.value.is_transient) == (409, "wrong_state", False)
 
 
 def test_the_address_and_the_bearer_are_sent(monkeypatch):
@@ -160,7 +160,7 @@ def test_the_address_and_the_bearer_are_sent(monkeypatch):
 
     monkeypatch.setattr(sys.modules[__name__], "_read_request", note)
     with serving(_ok(b"{}")) as url:
-        line = Wire(url, "tok")
+        line = HttpClient(url, "tok")
         line.post("/bot/v1/x", {"a": 1})
         line.close()
     assert heads[0].startswith(b"POST /prefix/bot/v1/x HTTP/1.1\r\n")
@@ -170,10 +170,10 @@ def test_the_address_and_the_bearer_are_sent(monkeypatch):
 @pytest.mark.parametrize("server", ["ftp://x", "nonsense", "http://"])
 def test_an_address_that_is_none_is_refused(server: str):
     with pytest.raises(ValueError, match="address"):
-        Wire(server)
+        HttpClient(server)
 
 
 def test_pauses_grow_are_spread_out_and_have_a_cap():
-    assert [pause_after(failures, chance=1.0) for failures in (1, 2, 3, 20)] == [0.5, 1.0, 2.0, 30.0]
-    assert pause_after(20, chance=0.0) == 0.0
-    assert 7.0 <= pause_after(20, retry_after=7.0) <= 12.0
+    assert [retry_delay(failures, jitter=1.0) for failures in (1, 2, 3, 20)] == [0.5, 1.0, 2.0, 30.0]
+    assert retry_delay(20, jitter=0.0) == 0.0
+    assert 7.0 <= retry_delay(20, retry_after=7.0) <= 12.0

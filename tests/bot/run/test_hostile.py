@@ -158,7 +158,7 @@ def _write(path: Path, text: str) -> None:
 def test_a_hostile_folder_is_refused_with_a_reason_and_left_as_it_is(tmp_path: Path, make: Callable[[Path], Path]):
     folder = make(tmp_path)
     before = everything(tmp_path)
-    with pytest.raises(startup_config.Unusable) as told:
+    with pytest.raises(startup_config.StartupError) as told:
         startup_config.prepare(["--dir", str(folder), "--server", "http://s", "--token", "t"])
     assert str(told.value)
     assert everything(tmp_path) == before
@@ -167,10 +167,10 @@ def test_a_hostile_folder_is_refused_with_a_reason_and_left_as_it_is(tmp_path: P
 @pytest.mark.parametrize("given", ["~", "~/.", "/", "/etc/.."])
 def test_a_home_or_the_root_is_no_folder_for_a_bot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str):
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(startup_config.Unusable, match="not a bot's own folder"):
+    with pytest.raises(startup_config.StartupError, match="not a bot's own folder"):
         startup_config.prepare(["--dir", given, "--server", "http://s", "--token", "t"])
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(startup_config.Unusable, match="not a bot's own folder"):
+    with pytest.raises(startup_config.StartupError, match="not a bot's own folder"):
         startup_config.prepare(["--dir", str(tmp_path / "link"), "--server", "http://s", "--token", "t"])
     assert os.listdir(tmp_path) == ["link"]
 
@@ -178,10 +178,10 @@ def test_a_home_or_the_root_is_no_folder_for_a_bot(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("given", ["a/b", "..", "a\nb", "x" * 257])
 def test_an_id_that_the_server_would_refuse_is_refused_at_once_unless_it_is_known(tmp_path: Path, given: str):
     words = ["--dir", str(tmp_path / "b"), "--server", "http://s", "--token", "t"]
-    with pytest.raises(startup_config.Unusable, match="is no id of a bot"):
+    with pytest.raises(startup_config.StartupError, match="is no id of a bot"):
         startup_config.prepare([*words, "--bot-id", given])
     startup_config.prepare([*words, "--bot-id", "host--1"])
-    mark = tmp_path / "b" / startup_config.MARK
+    mark = tmp_path / "b" / startup_config.CONFIG_FILE
     mark.write_text(json.dumps({**json.loads(mark.read_text()), "bot_id": given}))
     startup_config.prepare([*words, "--bot-id", given])
     assert dimensions.is_id(dimensions.default_id())
@@ -196,7 +196,7 @@ def _as_nobody(work: Callable[[], object]) -> str:
             os.seteuid(NOBODY)
             work()
             os.write(writer, b"nothing")
-        except startup_config.Unusable as error:
+        except startup_config.StartupError as error:
             os.write(writer, f"Unusable: {error}".encode())
         except Exception:  # noqa: BLE001 - told to the parent
             os.write(writer, traceback.format_exc().encode())
@@ -232,7 +232,7 @@ def test_a_folder_without_permission_is_refused(kind: str):
 
 
 def test_a_read_only_disk_is_refused(tmp_path: Path):
-    with small_disk(tmp_path, "1m", "ro") as small, pytest.raises(startup_config.Unusable, match="cannot be used"):
+    with small_disk(tmp_path, "1m", "ro") as small, pytest.raises(startup_config.StartupError, match="cannot be used"):
         startup_config.prepare(["--dir", str(small / "b"), "--server", "http://s", "--token", "t"])
 
 
@@ -240,7 +240,7 @@ def test_a_full_disk_is_refused_at_the_first_start(tmp_path: Path):
     with small_disk(tmp_path) as small:
         (small / "b").mkdir()
         fill(small)
-        with pytest.raises(startup_config.Unusable, match="No space left"):
+        with pytest.raises(startup_config.StartupError, match="No space left"):
             startup_config.prepare(["--dir", str(small / "b"), "--server", "http://s", "--token", "t"])
 
 

@@ -246,9 +246,9 @@ def test_a_machine_that_cannot_tell_announces_nothing(tmp_path: Path, monkeypatc
 def test_a_temporary_folder_that_fills_up_or_cannot_be_read_is_an_illness(tmp_path: Path):
     for number in range(5):
         (tmp_path / str(number)).touch()
-    assert health.full_temp(str(tmp_path), 5) is None
-    assert "more than 4" in (health.full_temp(str(tmp_path), 4) or "")
-    assert "cannot be read" in (health.full_temp(str(tmp_path / "missing"), 4) or "")
+    assert health.temp_problem(str(tmp_path), 5) is None
+    assert "more than 4" in (health.temp_problem(str(tmp_path), 4) or "")
+    assert "cannot be read" in (health.temp_problem(str(tmp_path / "missing"), 4) or "")
 
 
 def test_short_of_disk_the_oldest_caches_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -260,14 +260,14 @@ def test_short_of_disk_the_oldest_caches_go_first(tmp_path: Path, monkeypatch: p
     caches.rules = {**caches.rules, "age_s": 1e12}
     disk = [(5 << 30, 100 << 30), (20 << 30, 100 << 30)]
     monkeypatch.setattr(system, "free_disk", lambda _: disk[len(caches.kept) < 2])
-    assert health.short_of_disk(str(tmp_path), settings.DEFAULTS, caches) is None
+    assert health.disk_problem(str(tmp_path), settings.DEFAULTS, caches) is None
     assert caches.names() == ["b"]
     disk = [(5 << 30, 100 << 30)] * 2
-    said = health.short_of_disk(str(tmp_path), settings.DEFAULTS, caches) or ""
+    said = health.disk_problem(str(tmp_path), settings.DEFAULTS, caches) or ""
     assert "less than 7168 of its 102400 MiB are free" in said
     assert caches.names() == []
 
 
 def test_the_disk_of_the_system_counts_when_it_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(system, "free_disk", lambda _: (5 << 30, 100 << 30))
-    assert "of the system" in (health.other_trouble("/proc", settings.DEFAULTS) or "")
+    assert "of the system" in (health.other_problem("/proc", settings.DEFAULTS) or "")

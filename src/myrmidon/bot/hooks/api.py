@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from myrmidon.bot.install import updater
-from myrmidon.bot.install.startup_config import Orders
+from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.system import host
 
 EVENTS = ("bot_error", "bot_log", "bot_rebooting", "bot_shutdown")
@@ -19,29 +19,29 @@ class Bot:
 
     def __init__(
         self,
-        orders: Orders,
+        startup: StartupConfig,
         *,
         session: int,
         version: str,
-        ask: Callable[[str, str], bool],
-        tell: Callable[[str, str], None],
+        request_action: Callable[[str, str], bool],
+        post_event: Callable[[str, str], None],
     ) -> None:
-        self._orders = orders
+        self._startup = startup
         self._session = session
         self._version = version
-        self._ask = ask
-        self._tell = tell
+        self._request_action = request_action
+        self._post_event = post_event
         self._dimensions: dict[str, list[str]] = {}
         self._state: dict[str, Any] = {}
 
-    def know(self, dimensions: dict[str, list[str]], state: dict[str, Any]) -> None:
+    def update_snapshot(self, dimensions: dict[str, list[str]], state: dict[str, Any]) -> None:
         """What the bot offers and shows from now on."""
         self._dimensions = dimensions
         self._state = state
 
     @property
     def id(self) -> str:
-        return self._orders.bot_id
+        return self._startup.bot_id
 
     @property
     def dimensions(self) -> dict[str, list[str]]:
@@ -57,12 +57,12 @@ class Bot:
 
     @property
     def server(self) -> str:
-        return self._orders.server
+        return self._startup.server
 
     @property
     def base_dir(self) -> str:
         """The bot's own folder."""
-        return self._orders.folder
+        return self._startup.folder
 
     @property
     def config_dir(self) -> str:
@@ -86,19 +86,19 @@ class Bot:
         """Tell the server something, as soon as it listens."""
         if kind not in EVENTS:
             raise ValueError(f"an event of a bot is one of {', '.join(EVENTS)}, not {kind!r:.100}")
-        self._tell(kind, str(message))
+        self._post_event(kind, str(message))
 
     def post_error(self, message: str) -> None:
         """Tell the server of a trouble; the same one at most once in ten minutes."""
-        self._tell("bot_error", str(message))
+        self._post_event("bot_error", str(message))
 
     def host_reboot(self, message: str) -> bool:
         """Restart the machine once nothing runs. False, and an event, when another bot lives on it."""
-        return self._ask("reboot", str(message))
+        return self._request_action("reboot", str(message))
 
     def bot_restart(self, message: str) -> bool:
         """Restart the bot once nothing runs; returns at once."""
-        return self._ask("restart", str(message))
+        return self._request_action("restart", str(message))
 
     def get_pseudo_rand(self, width: float) -> float:
         """A number from -width to width that is always the same for this bot: spreads a fleet."""

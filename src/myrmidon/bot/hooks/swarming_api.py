@@ -44,7 +44,10 @@ def _functions(bot: Bot | None) -> dict[str, Callable[[], Any]]:
 
 def _disks() -> dict[str, dict[str, float]]:
     found = facts.disks(os.getcwd())
-    return {place: {"free_mb": one["free"] / _MIB, "size_mb": one["size"] / _MIB} for place, one in found.items()}
+    return {
+        mount_point: {"free_mb": disk["free"] / _MIB, "size_mb": disk["size"] / _MIB}
+        for mount_point, disk in found.items()
+    }
 
 
 def _module(name: str, content: dict[str, Any]) -> types.ModuleType:

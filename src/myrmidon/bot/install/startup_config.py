@@ -20,16 +20,16 @@ from typing import Any
 from myrmidon.bot.install import updater
 from myrmidon.bot.system import dimensions, host
 
-MARK = "bot.json"
+CONFIG_FILE = "bot.json"
 _FLAGS = ("--dir", "--server", "--token", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension")
-_FOLDERS = ("work", "spool", "c", "caches")
+_DIRECTORIES = ("work", "spool", "c", "caches")
 _FILES = (
-    MARK, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "context.json", "stacks.log",
-    updater.NEXT, updater.FAILED, updater.BAD, *updater.NEW,
+    CONFIG_FILE, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "context.json",
+    "stacks.log", updater.NEXT_FILE, updater.FAILED_FILE, updater.BAD_FILE, *updater.NEW_ZIPS,
 )  # fmt: skip
 
 
-class Unusable(Exception):
+class StartupError(Exception):
     """The bot cannot start with these orders; the message says what to change."""
 
 
@@ -40,14 +40,14 @@ def parse(argv: list[str]) -> dict[str, Any]:
     while rest:
         flag, equals, value = rest.pop(0).partition("=")
         if flag not in given or (not equals and not rest):
-            raise Unusable(f"{flag} is not understood; try help")
+            raise StartupError(f"{flag} is not understood; try help")
         given[flag].append(value if equals else rest.pop(0))
     return {
-        "dir": _last(given["--dir"], os.environ.get("MYRMIDON_BOT_DIR"), os.path.join("~", "myrmidon-bot")),
-        "server": _last(given["--server"], os.environ.get("MYRMIDON_SERVER"), packed().get("server")),
+        "dir": _first_set(given["--dir"], os.environ.get("MYRMIDON_BOT_DIR"), os.path.join("~", "myrmidon-bot")),
+        "server": _first_set(given["--server"], os.environ.get("MYRMIDON_SERVER"), zip_config().get("server")),
         "token": _token(given["--token"], given["--token-file"]),
         "bot_id": _bot_id(given["--bot-id"], given["--suffix"]),
-        "pool": _last(given["--pool"]),
+        "pool": _first_set(given["--pool"]),
         "extra": _pairs(given["--dimension"]),
     }
 
@@ -55,76 +55,76 @@ def parse(argv: list[str]) -> dict[str, Any]:
 def prepare(argv: list[str]) -> str:
     """Make or check the bot's folder and write the orders down; the folder."""
     given = parse(argv)
-    folder = _real(given["dir"])
-    _claim_folder(folder)
-    old = _load(folder)
-    if given["bot_id"] not in (None, old.get("bot_id")) and not dimensions.is_id(given["bot_id"]):
-        raise Unusable(f"{given['bot_id']!r} is no id of a bot: {dimensions.ID_RULE}")
-    kept = {
-        "server": given["server"] or old.get("server"),
-        "bot_id": given["bot_id"] or old.get("bot_id") or dimensions.default_id(),
-        "pool": given["pool"] or old.get("pool") or "default",
-        "extra": given["extra"] or old.get("extra") or {},
+    folder = _real_path(given["dir"])
+    _prepare_folder(folder)
+    stored = _load(folder)
+    if given["bot_id"] not in (None, stored.get("bot_id")) and not dimensions.is_id(given["bot_id"]):
+        raise StartupError(f"{given['bot_id']!r} is no id of a bot: {dimensions.ID_RULE}")
+    config = {
+        "server": given["server"] or stored.get("server"),
+        "bot_id": given["bot_id"] or stored.get("bot_id") or dimensions.default_id(),
+        "pool": given["pool"] or stored.get("pool") or "default",
+        "extra": given["extra"] or stored.get("extra") or {},
     }
-    if not kept["server"]:
-        raise Unusable("no server is known: say --server URL or start the zip that the server gives out")
+    if not config["server"]:
+        raise StartupError("no server is known: say --server URL or start the zip that the server gives out")
     try:
-        if kept != old:  # a full disk must not keep a bot from starting again
-            host.write_private(os.path.join(folder, MARK), json.dumps(kept, indent=2).encode())
+        if config != stored:  # a full disk must not keep a bot from starting again
+            host.write_private(os.path.join(folder, CONFIG_FILE), json.dumps(config, indent=2).encode())
         if given["token"] and given["token"] != _text(folder, "token"):
             host.write_private(os.path.join(folder, "token"), given["token"].encode())
     except OSError as error:
-        raise Unusable(f"the folder cannot be used: {error}") from error
+        raise StartupError(f"the folder cannot be used: {error}") from error
     os.environ.pop("MYRMIDON_BOT_TOKEN", None)  # what a process inherits, its children can read
     if not (_text(folder, "token") or _text(folder, "credential")):
-        raise Unusable("no token is known: say --token-file FILE or set MYRMIDON_BOT_TOKEN")
+        raise StartupError("no token is known: say --token-file FILE or set MYRMIDON_BOT_TOKEN")
     return folder
 
 
 def folder_of(argv: list[str]) -> str:
     """The folder that these flags mean."""
-    return _real(parse(argv)["dir"])
+    return _real_path(parse(argv)["dir"])
 
 
-def _real(path: str) -> str:
+def _real_path(path: str) -> str:
     return str(os.path.realpath(os.path.expanduser(path)))
 
 
 def _bot_id(given: list[str], suffix: list[str]) -> str | None:
     """The id that was asked for; with a suffix, that of one of several bots of this machine."""
-    asked = _last(given, os.environ.get("MYRMIDON_BOT_ID"), os.environ.get("SWARMING_BOT_ID"))
+    asked = _first_set(given, os.environ.get("MYRMIDON_BOT_ID"), os.environ.get("SWARMING_BOT_ID"))
     if not suffix:
         return str(asked) if asked else None
     return f"{asked or dimensions.default_id()}--{suffix[-1]}"
 
 
-def _claim_folder(folder: str) -> None:
+def _prepare_folder(folder: str) -> None:
     """Only a folder that is new, empty or a bot's already: a bot removes things, but only its own."""
     if folder in ("/", os.path.realpath(os.path.expanduser("~"))):
-        raise Unusable(f"{folder} is not a bot's own folder: choose an empty one with --dir")
+        raise StartupError(f"{folder} is not a bot's own folder: choose an empty one with --dir")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         found = set(os.listdir(folder))
     except OSError as error:
-        raise Unusable(f"the folder cannot be used: {error}") from error
-    if MARK not in found and found - {"bot.zip", "token", "bot.log"}:
-        raise Unusable(f"{folder} holds files that are no bot's: choose an empty folder with --dir")
+        raise StartupError(f"the folder cannot be used: {error}") from error
+    if CONFIG_FILE not in found and found - {"bot.zip", "token", "bot.log"}:
+        raise StartupError(f"{folder} holds files that are no bot's: choose an empty folder with --dir")
     try:
-        _check_places(folder)
+        _check_entries(folder)
         os.chmod(folder, 0o700)
     except OSError as error:
-        raise Unusable(f"the folder cannot be used: {error}") from error
+        raise StartupError(f"the folder cannot be used: {error}") from error
 
 
-def _check_places(folder: str) -> None:
+def _check_entries(folder: str) -> None:
     """Where the bot would make a folder or a file, there is none yet, or one of the right kind and of this user.
 
     Whatever else is there, a person has put it there: the bot neither removes it nor follows it elsewhere. Only the zip
     that a person starts may be anybody's, and a link.
     """
-    if os.path.isdir(os.path.join(folder, updater.GOOD)):
-        raise Unusable(f"{os.path.join(folder, updater.GOOD)} is in the way: it is a folder; move it away")
-    for names, right, kind in ((_FOLDERS, stat.S_ISDIR, "folder"), (_FILES, stat.S_ISREG, "file")):
+    if os.path.isdir(os.path.join(folder, updater.GOOD_ZIP)):
+        raise StartupError(f"{os.path.join(folder, updater.GOOD_ZIP)} is in the way: it is a folder; move it away")
+    for names, right, kind in ((_DIRECTORIES, stat.S_ISDIR, "folder"), (_FILES, stat.S_ISREG, "file")):
         for name in names:
             path = os.path.join(folder, name)
             try:
@@ -132,25 +132,25 @@ def _check_places(folder: str) -> None:
             except FileNotFoundError:
                 continue
             if not right(found.st_mode):
-                raise Unusable(f"{path} is in the way: it is no {kind} of the bot's; move it away")
+                raise StartupError(f"{path} is in the way: it is no {kind} of the bot's; move it away")
             if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-                raise Unusable(f"{path} belongs to another user; start the bot as that user, or move it away")
+                raise StartupError(f"{path} belongs to another user; start the bot as that user, or move it away")
 
 
-class Orders:
+class StartupConfig:
     """The orders as a running bot reads them."""
 
     def __init__(self, folder: str) -> None:
-        kept = _load(folder)
+        config = _load(folder)
         self.folder = folder
-        self.server: str = kept["server"]
-        self.bot_id: str = kept["bot_id"]
-        self.pool: str = kept["pool"]
-        self.extra: dict[str, list[str]] = kept["extra"]
+        self.server: str = config["server"]
+        self.bot_id: str = config["bot_id"]
+        self.pool: str = config["pool"]
+        self.extra: dict[str, list[str]] = config["extra"]
         self.token = _text(folder, "token")
         self.credential = _text(folder, "credential")
 
-    def keep_credential(self, credential: str) -> None:
+    def save_credential(self, credential: str) -> None:
         if credential != self.credential:
             self.credential = credential
             host.write_private(os.path.join(self.folder, "credential"), credential.encode())
@@ -172,7 +172,7 @@ class Orders:
         return session
 
 
-def packed() -> dict[str, Any]:
+def zip_config() -> dict[str, Any]:
     """config.json of the zip."""
     import zipfile
 
@@ -185,11 +185,11 @@ def packed() -> dict[str, Any]:
 
 
 def _load(folder: str) -> dict[str, Any]:
-    text = _text(folder, MARK)
+    text = _text(folder, CONFIG_FILE)
     try:
         return dict(json.loads(text)) if text else {}
     except (ValueError, TypeError) as error:
-        raise Unusable(f"{folder}/{MARK} is damaged: remove it and start again") from error
+        raise StartupError(f"{folder}/{CONFIG_FILE} is damaged: remove it and start again") from error
 
 
 def _text(folder: str, name: str) -> str:
@@ -206,8 +206,8 @@ def _token(given: list[str], files: list[str]) -> str:
             with open(files[-1]) as file:
                 return file.read().strip()
         except OSError as error:
-            raise Unusable(f"the token cannot be read: {error}") from error
-    return _last(given, os.environ.get("MYRMIDON_BOT_TOKEN")) or ""
+            raise StartupError(f"the token cannot be read: {error}") from error
+    return _first_set(given, os.environ.get("MYRMIDON_BOT_TOKEN")) or ""
 
 
 def _pairs(given: list[str]) -> dict[str, list[str]]:
@@ -215,10 +215,10 @@ def _pairs(given: list[str]) -> dict[str, list[str]]:
     for pair in given:
         key, equals, value = pair.partition("=")
         if not (key and equals and value):
-            raise Unusable(f"--dimension {pair}: say KEY=VALUE")
+            raise StartupError(f"--dimension {pair}: say KEY=VALUE")
         found.setdefault(key, []).append(value)
     return found
 
 
-def _last(given: list[str], *others: str | None) -> Any:
+def _first_set(given: list[str], *others: str | None) -> Any:
     return given[-1] if given else next((other for other in others if other), None)

@@ -28,34 +28,31 @@ import zipfile
 import zlib
 from io import BytesIO
 
+from myrmidon.bot.install import exit_codes
 from myrmidon.bot.system import host
 
-GOOD = "bot.zip"
-NEW = ("bot.1.zip", "bot.2.zip")
-NEXT = "next.json"
-FAILED = "failed.json"
-BAD = "bad.json"
-TRY_S = 60.0
+GOOD_ZIP = "bot.zip"
+NEW_ZIPS = ("bot.1.zip", "bot.2.zip")
+NEXT_FILE = "next.json"
+FAILED_FILE = "failed.json"
+BAD_FILE = "bad.json"
+SELF_TEST_S = 60.0
 BAD_S = 3600.0
 PROVE_S = float(os.environ.get("MYRMIDON_BOT_PROVE_S") or 60.0)
 WEEK_S = 7 * 86400.0
-NOT_NOW = 3
-"""The exit code of a zip's test of itself that could not be made, because the disk is full."""
-UNHEARD = 4
-"""The exit code of a zip that is fine but for one thing: it got no answer from the server."""
 # What a damaged zip makes the standard library raise; NotImplementedError is a RuntimeError.
-_UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, LookupError, RuntimeError, ValueError)
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, LookupError, RuntimeError, ValueError)
 
 
 class BadZip(Exception):
     """A zip that must not be started, and why."""
 
 
-class NotFine(BadZip):
+class SelfTestFailed(BadZip):
     """The right zip, but it does not work."""
 
 
-class Unheard(BadZip):
+class ServerUnreachable(BadZip):
     """The right zip, but it got no answer from the server; whose fault that is remains to be seen."""
 
 
@@ -77,7 +74,7 @@ def content_digest(zipped: bytes) -> str:
             if len(set(names)) != len(names):
                 raise BadZip("two files of the zip have the same name")
             return digest_of({name: archive.read(name) for name in names})
-    except _UNREADABLE as error:
+    except _ZIP_ERRORS as error:
         raise BadZip(f"the zip cannot be read: {error}") from error
 
 
@@ -96,8 +93,8 @@ def own_version() -> str:
 
 def check(zipped: bytes, version: str, signature: str, credential: str) -> None:
     """Raise BadZip unless this is the zip that the server has named, and the server has named it."""
-    wanted = hmac.new(credential.encode(), version.encode(), "sha256").hexdigest()
-    if not hmac.compare_digest(wanted, signature):
+    expected = hmac.new(credential.encode(), version.encode(), "sha256").hexdigest()
+    if not hmac.compare_digest(expected, signature):
         raise BadZip("the server's signature of the new version is wrong")
     found = content_digest(zipped)
     if found != version:
@@ -109,18 +106,18 @@ def install(folder: str, zipped: bytes, version: str, server: str) -> None:
 
     Raises NotFine, Unheard, or OSError for a full disk.
     """
-    name = NEW[1] if os.path.basename(own_zip() or "") == NEW[0] else NEW[0]
+    name = NEW_ZIPS[1] if os.path.basename(own_zip() or "") == NEW_ZIPS[0] else NEW_ZIPS[0]
     path = os.path.join(folder, name)
     host.write_private(path, zipped)
-    try_out(path, server)
-    host.write_private(os.path.join(folder, NEXT), json.dumps({"zip": name, "digest": version}).encode())
+    run_self_test(path, server)
+    host.write_private(os.path.join(folder, NEXT_FILE), json.dumps({"zip": name, "digest": version}).encode())
 
 
-def try_out(path: str, server: str, patience: float = TRY_S) -> None:
+def run_self_test(path: str, server: str, timeout_s: float = SELF_TEST_S) -> None:
     """Run the zip's own test of itself in a process of its own. A zip of before does not look at the server."""
     with tempfile.TemporaryFile(dir=os.path.dirname(path)) as output:  # a pipe might be kept open by its children
         child = subprocess.Popen(
-            [sys.executable, "-I", path, "is_fine", "--server", server],
+            [sys.executable, "-I", path, "self-test", "--server", server],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -128,31 +125,31 @@ def try_out(path: str, server: str, patience: float = TRY_S) -> None:
             cwd="/",
         )
         try:
-            child.wait(patience)
+            child.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise NotFine(f"the new zip did not start within {patience:.0f} s") from None
+            raise SelfTestFailed(f"the new zip did not start within {timeout_s:.0f} s") from None
         finally:
             host.kill_group(child.pid)
             child.wait()
         output.seek(0)
-        said = output.read()
-    if child.returncode == NOT_NOW:
+        output_bytes = output.read()
+    if child.returncode == exit_codes.SELF_TEST_DISK_FULL:
         raise OSError(errno.ENOSPC, "the new zip could not be tried: the disk is full")
-    words = said[-500:].decode(errors="replace").strip()
-    if child.returncode == UNHEARD:
-        raise Unheard(f"the new zip cannot reach the server: {words}")
+    message = output_bytes[-500:].decode(errors="replace").strip()
+    if child.returncode == exit_codes.SELF_TEST_SERVER_UNREACHABLE:
+        raise ServerUnreachable(f"the new zip cannot reach the server: {message}")
     if child.returncode != 0:
-        raise NotFine(f"the new zip is not fine: {words}")
+        raise SelfTestFailed(f"the new zip is not fine: {message}")
 
 
 def take_next(folder: str) -> str | None:
     """The zip to start next, chosen by `install`; None when none was, or it is not what was checked any more."""
-    path = os.path.join(folder, NEXT)
+    path = os.path.join(folder, NEXT_FILE)
     try:
         chosen = json.loads(_read(path))
         os.unlink(path)
         name = str(chosen["zip"])
-        if name in NEW and content_digest(_read(os.path.join(folder, name))) == chosen["digest"]:
+        if name in NEW_ZIPS and content_digest(_read(os.path.join(folder, name))) == chosen["digest"]:
             return os.path.join(folder, name)
     except (OSError, ValueError, KeyError, TypeError, BadZip):
         pass
@@ -166,60 +163,60 @@ def is_proved(folder: str, alive_s: float, *, succeeded: bool) -> bool:
     one. Without tasks, a good one of more than a week ago is too old to return to.
     """
     try:
-        age = time.time() - os.stat(os.path.join(folder, GOOD)).st_mtime
+        age = time.time() - os.stat(os.path.join(folder, GOOD_ZIP)).st_mtime
     except OSError:
         return True
     return alive_s >= PROVE_S and (succeeded or age > WEEK_S)
 
 
-def is_good(folder: str) -> bool:
+def runs_good_zip(folder: str) -> bool:
     """Whether this process runs the zip to return to, or none."""
-    return own_zip() in (None, os.path.join(folder, GOOD))
+    return own_zip() in (None, os.path.join(folder, GOOD_ZIP))
 
 
-def mark_good(folder: str) -> None:
+def promote_own_zip(folder: str) -> None:
     """From now on the zip of this process is the one to return to. Raises OSError when the disk is full."""
-    mine = own_zip()
-    if mine is not None and not is_good(folder):
-        host.write_private(os.path.join(folder, GOOD), _read(mine))
+    own = own_zip()
+    if own is not None and not runs_good_zip(folder):
+        host.write_private(os.path.join(folder, GOOD_ZIP), _read(own))
 
 
-def note_bad(folder: str, version: str, now: float | None = None) -> None:
+def record_bad(folder: str, version: str, now: float | None = None) -> None:
     """This version is not fine: it is not tried again for a while."""
     now = time.time() if now is None else now
-    bad = {known: at for known, at in _bad(folder).items() if 0 <= now - at < BAD_S}
+    bad = {known: at for known, at in _bad_versions(folder).items() if 0 <= now - at < BAD_S}
     with contextlib.suppress(OSError):
-        host.write_private(os.path.join(folder, BAD), json.dumps({**bad, version: now}).encode())
+        host.write_private(os.path.join(folder, BAD_FILE), json.dumps({**bad, version: now}).encode())
 
 
 def is_bad(folder: str, version: str, now: float | None = None) -> bool:
     now = time.time() if now is None else now
-    return 0 <= now - _bad(folder).get(version, now + 1) < BAD_S
+    return 0 <= now - _bad_versions(folder).get(version, now + 1) < BAD_S
 
 
-def _bad(folder: str) -> dict[str, float]:
+def _bad_versions(folder: str) -> dict[str, float]:
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        return {str(version): float(at) for version, at in json.loads(_read(os.path.join(folder, BAD))).items()}
+        return {str(version): float(at) for version, at in json.loads(_read(os.path.join(folder, BAD_FILE))).items()}
     return {}
 
 
-def note_failure(folder: str, path: str, why: str) -> None:
+def record_failure(folder: str, path: str, why: str) -> None:
     """The keeper goes back to the good zip; the bot will tell the server why."""
     version = ""
     with contextlib.suppress(OSError, BadZip):
         version = content_digest(_read(path))
-        note_bad(folder, version)
+        record_bad(folder, version)
     with contextlib.suppress(OSError):
-        host.write_private(os.path.join(folder, FAILED), json.dumps({"version": version, "why": why}).encode())
+        host.write_private(os.path.join(folder, FAILED_FILE), json.dumps({"version": version, "why": why}).encode())
 
 
 def take_failure(folder: str) -> tuple[str, str] | None:
     """(version, why) of a new zip that was started and failed; told once."""
-    path = os.path.join(folder, FAILED)
+    path = os.path.join(folder, FAILED_FILE)
     try:
-        noted = json.loads(_read(path))
+        failure = json.loads(_read(path))
         os.unlink(path)
-        return str(noted["version"]), str(noted["why"])
+        return str(failure["version"]), str(failure["why"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

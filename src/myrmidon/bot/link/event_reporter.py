@@ -10,62 +10,62 @@ import logging
 from collections import deque
 from typing import Any
 
-from myrmidon.bot.link.http_client import Broken, Interrupted, Refused, Wire
+from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse
 from myrmidon.bot.system import host
 
-AGAIN_S = 600.0
-MOST_TROUBLES = 200
-MOST_CHARS = 4000
+REPEAT_S = 600.0
+MAX_ERRORS = 200
+MAX_MESSAGE_CHARS = 4000
 
 log = logging.getLogger("myrmidon.bot")
 
 
-class Voice:
-    def __init__(self, wire: Wire, session: int) -> None:
-        self.wire = wire
+class EventReporter:
+    def __init__(self, http: HttpClient, session: int) -> None:
+        self.http = http
         self.session = session
-        self.waiting: deque[tuple[str, str, str]] = deque(maxlen=20)
-        self.told_at: dict[str, float] = {}
+        self.pending: deque[tuple[str, str, str]] = deque(maxlen=20)
+        self.reported_at: dict[str, float] = {}
 
-    def tell(self, kind: str, message: str) -> None:
+    def post(self, kind: str, message: str) -> None:
         """Tell the server something as soon as possible. Called by any thread."""
         if kind == "bot_error":
-            self.complain(message)
+            self.report_error(message)
         else:
-            self.waiting.append((kind, message, ""))
+            self.pending.append((kind, message, ""))
 
-    def complain(self, message: str, bad_release: str = "") -> None:
+    def report_error(self, message: str, bad_release: str = "") -> None:
         """Tell the server of a trouble, the same one at most every ten minutes. Called by any thread."""
         log.error("%s", message)
         now = host.awake()
-        if now - self.told_at.get(message, -AGAIN_S) < AGAIN_S:
+        if now - self.reported_at.get(message, -REPEAT_S) < REPEAT_S:
             return
-        if len(self.told_at) >= MOST_TROUBLES:
-            self.told_at = {said: at for said, at in self.told_at.items() if now - at < AGAIN_S}
-        if len(self.told_at) < MOST_TROUBLES:
-            self.told_at[message] = now
-            self.waiting.append(("bot_error", message, bad_release))
+        if len(self.reported_at) >= MAX_ERRORS:
+            self.reported_at = {text: at for text, at in self.reported_at.items() if now - at < REPEAT_S}
+        if len(self.reported_at) < MAX_ERRORS:
+            self.reported_at[message] = now
+            self.pending.append(("bot_error", message, bad_release))
 
-    def say_waiting(self) -> None:
+    def send_pending(self) -> None:
         """Say all that waits, until the server does not answer."""
-        while self.waiting:
-            words = self.waiting.popleft()
-            if not self.say(*words):
-                self.waiting.appendleft(words)
+        while self.pending:
+            event = self.pending.popleft()
+            if not self.send(*event):
+                self.pending.appendleft(event)
                 return
 
-    def say(self, kind: str, message: str, bad_release: str = "", *, ended: bool = False) -> bool:
+    def send(self, kind: str, message: str, bad_release: str = "", *, ended: bool = False) -> bool:
         """Say it now; False when there was no answer. ``bad_release``: a zip that this bot could not work with."""
         log.info("%s: %s", kind, message)
-        body: dict[str, Any] = {"session": self.session, "kind": kind, "message": message[:MOST_CHARS]}
+        body: dict[str, Any] = {"session": self.session, "kind": kind, "message": message[:MAX_MESSAGE_CHARS]}
         if bad_release:
             body["bad_release"] = bad_release
         if ended:
             body["ended"] = True
         try:
-            self.wire.post("/bot/v1/event", body)
-        except Refused:
+            self.http.post("/bot/v1/event", body)
+        except HttpError:
             return True  # the server has its reasons, and they will not change
-        except (Broken, Interrupted):
+        except (NoResponse, Interrupted):
             return False
         return True

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from myrmidon.bot.link import exchange_request
-from myrmidon.bot.link.directives import Errands
-from myrmidon.bot.link.exchange_request import Letter
-from myrmidon.bot.link.http_client import Wire
-from myrmidon.bot.machine.status import Standing
+from myrmidon.bot.link.directives import Directives
+from myrmidon.bot.link.exchange_request import ExchangeRequest
+from myrmidon.bot.link.http_client import HttpClient
+from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.run.command import Watch
 from myrmidon.bot.run.run_queue import Duty
 from myrmidon.bot.storage.log_spool import Spool
-from myrmidon.bot.storage.result_journal import Journal
+from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host
 
 log = logging.getLogger("myrmidon.bot")
@@ -34,157 +34,159 @@ class Exchange:
     def __init__(
         self,
         session: int,
-        wire: Wire,
-        duty: Duty,
-        standing: Standing,
-        errands: Errands,
+        http: HttpClient,
+        run_queue: Duty,
+        status: BotStatus,
+        directives: Directives,
         *,
-        journal: Journal,
+        journal: ResultJournal,
         spool: Spool,
         watch: Watch,
-        drop_log: Callable[[str], None],
+        discard_log: Callable[[str], None],
     ) -> None:
         self.session = session
-        self.wire = wire
-        self.duty = duty
-        self.standing = standing
-        self.errands = errands
+        self.http = http
+        self.run_queue = run_queue
+        self.status = status
+        self.directives = directives
         self.journal = journal
         self.spool = spool
         self.watch = watch
-        self.drop_log = drop_log
+        self.discard_log = discard_log
         self.nonce = 0
-        self.answered = 0
-        self.letter: Letter | None = None
+        self.answer_count = 0
+        self.pending: ExchangeRequest | None = None
         self.contact_at = self.active_at = host.awake()
         self.silent_s = 0.0
-        self.dry = False
+        self.queue_drained = False
         self.polling = False
 
     # ---------------------------------------------------------------- out
 
-    def write(
+    def send_new(
         self,
         n: int,
         wait_s: float = 0.0,
         *,
         start: dict[str, Any] | None = None,
-        logs_of: str | None = None,
-        news: dict[str, Any] | None = None,
-        held: bool = True,
+        log_run: str | None = None,
+        changes: dict[str, Any] | None = None,
+        include_held: bool = True,
     ) -> None:
         """Write a letter that asks for n tasks, and send it."""
         self.nonce += 1
         head: dict[str, Any] = {"session": self.session, "nonce": self.nonce, "n": n, "wait_s": wait_s}
-        if self.standing.config is not None:
-            head["config"] = self.standing.config
-        if news:
-            head.update(news)
-        self.letter = exchange_request.write(self.duty, self.spool, head, start=start, logs_of=logs_of, held=held)
-        self.send(self.letter)
+        if self.status.config is not None:
+            head["config"] = self.status.config
+        if changes:
+            head.update(changes)
+        self.pending = exchange_request.build(
+            self.run_queue, self.spool, head, start=start, log_run=log_run, include_held=include_held
+        )
+        self.send(self.pending)
 
-    def send(self, letter: Letter) -> None:
+    def send(self, request: ExchangeRequest) -> None:
         """Send the letter; on failure it is kept and goes out again as it is.
 
         The results in it are forced to the disk if the server does not answer for them at once.
         """
-        if not self.errands.may_claim():
-            letter.only_report()
-        letter.sent += 1
-        wait_s = letter.body["wait_s"]
-        answer = self.wire.post("/bot/v1/exchange", letter.body, wait_s=wait_s, meanwhile=self.journal.sync)
-        self.letter = None
-        self.answered += 1
-        self.touch()
-        self._settle(letter, answer)
-        if self.polling and self.standing.hooks.has("on_after_poll"):
+        if not self.directives.may_claim():
+            request.drop_claim()
+        request.attempts += 1
+        wait_s = request.body["wait_s"]
+        answer = self.http.post("/bot/v1/exchange", request.body, wait_s=wait_s, meanwhile=self.journal.sync)
+        self.pending = None
+        self.answer_count += 1
+        self.record_contact()
+        self._apply_replies(request, answer)
+        if self.polling and self.status.hooks.has("on_after_poll"):
             self._after_poll(answer)
-        self._take(letter, answer.get("tasks") or [], more=bool(answer.get("more", True)))
-        self._obey(answer)
+        self._queue_claimed(request, answer.get("tasks") or [], more=bool(answer.get("more", True)))
+        self._apply_directives(answer)
 
     def heartbeat(self) -> None:
         body: dict[str, Any] = {"session": self.session}
-        body["holds"] = [[task["run"], task["token"]] for task in self.duty.held()]
-        if self.standing.config is not None:
-            body["config"] = self.standing.config
-        answer = self.wire.post("/bot/v1/heartbeat", body)
-        self.touch()
-        self._obey(answer)
+        body["holds"] = [[task["run"], task["token"]] for task in self.run_queue.held()]
+        if self.status.config is not None:
+            body["config"] = self.status.config
+        answer = self.http.post("/bot/v1/heartbeat", body)
+        self.record_contact()
+        self._apply_directives(answer)
 
-    def touch(self) -> None:
+    def record_contact(self) -> None:
         """The server has answered."""
         now = host.awake()
         self.silent_s = now - self.contact_at
         self.contact_at = now
 
-    def throw_away(self) -> None:
+    def discard_pending(self) -> None:
         """The server cannot read this letter, and never will: without it the bot can go on. Its runs end by lease."""
-        letter, self.letter = self.letter, None
-        if letter is not None:
-            self._done(letter)
+        request, self.pending = self.pending, None
+        if request is not None:
+            self._acknowledge(request)
 
     # ---------------------------------------------------------------- what an answer means
 
-    def _settle(self, letter: Letter, answer: dict[str, Any]) -> None:
+    def _apply_replies(self, request: ExchangeRequest, answer: dict[str, Any]) -> None:
         """What the server has answered for is done; a run that is not ours any more is stopped."""
-        for report, reply in zip(letter.body["reports"], answer.get("replies") or []):
+        for report, reply in zip(request.body["reports"], answer.get("replies") or []):
             if report["type"] == "start" and reply.get("stop"):
                 self._stop_run(report["run"], "killed" if reply.get("outcome") in ("accepted", "repeated") else "lost")
-        for run in self._done(letter):
+        for run in self._acknowledge(request):
             self.spool.remove(run)
-        for run, stream, upto in letter.spooled:
-            self.spool.delivered(run, stream, upto)
-        for piece, length in zip(letter.body["logs"], answer.get("log_lengths") or []):
+        for run, stream, end in request.spooled:
+            self.spool.delivered(run, stream, end)
+        for chunk, length in zip(request.body["logs"], answer.get("log_lengths") or []):
             if length < 0:
-                self.drop_log(piece["run"])
+                self.discard_log(chunk["run"])
 
-    def _done(self, letter: Letter) -> list[str]:
+    def _acknowledge(self, request: ExchangeRequest) -> list[str]:
         """Nothing in this letter is said again; the runs of its results."""
-        done = [record["report"]["run"] for record in letter.records]
-        if done:
-            self.duty.reported(len(done))
-            self.journal.done(done)
-        return done
+        runs = [record["report"]["run"] for record in request.records]
+        if runs:
+            self.run_queue.reported(len(runs))
+            self.journal.acknowledge(runs)
+        return runs
 
     def _after_poll(self, answer: dict[str, Any]) -> None:
         """Before a task of this answer begins: what a hook starts must not meet a command."""
-        order = answer.get("order") or ("run" if answer.get("tasks") else "sleep")
-        self.standing.hooks.call("on_after_poll", self.standing.bot, order)
+        directive = answer.get("order") or ("run" if answer.get("tasks") else "sleep")
+        self.status.hooks.call("on_after_poll", self.status.bot, directive)
 
-    def _take(self, letter: Letter, tasks: list[dict[str, Any]], *, more: bool = True) -> None:
+    def _queue_claimed(self, request: ExchangeRequest, tasks: list[dict[str, Any]], *, more: bool = True) -> None:
         """Queue what was claimed, with the earliest time at which that can have been.
 
         The queue is dry when the server says that there is no more; asking while the last task runs would be in vain.
         """
-        known = {task["run"] for task in self.duty.held()} | set(self.journal.open_runs)
-        fresh = [task for task in tasks if task["run"] not in known]
-        for task in fresh:
-            task["claimed_at"] = letter.written_at if letter.sent > 1 else self.wire.awake_at
-        if letter.body["n"]:
-            self.dry = not (fresh and more)
-        if any("terminate" in task and task["terminate"] for task in fresh):
-            self._part(fresh)
-        elif fresh:
+        known_runs = {task["run"] for task in self.run_queue.held()} | set(self.journal.open_runs)
+        new_tasks = [task for task in tasks if task["run"] not in known_runs]
+        for task in new_tasks:
+            task["claimed_at"] = request.created_at if request.attempts > 1 else self.http.response_after
+        if request.body["n"]:
+            self.queue_drained = not (new_tasks and more)
+        if any("terminate" in task and task["terminate"] for task in new_tasks):
+            self._accept_terminate(new_tasks)
+        elif new_tasks:
             self.active_at = host.awake()
-            self.duty.add(fresh)
+            self.run_queue.add(new_tasks)
 
-    def _part(self, fresh: list[dict[str, Any]]) -> None:
+    def _accept_terminate(self, new_tasks: list[dict[str, Any]]) -> None:
         """Take the task that says: end. What came along with it goes back, when it is this bot's to do so."""
-        for task in fresh:
+        for task in new_tasks:
             if task.get("terminate"):
-                self.errands.take_last(task)
-        self.duty.refuse([task for task in fresh if not task.get("terminate")])
+                self.directives.accept_terminate_task(task)
+        self.run_queue.refuse([task for task in new_tasks if not task.get("terminate")])
 
-    def _obey(self, answer: dict[str, Any]) -> None:
+    def _apply_directives(self, answer: dict[str, Any]) -> None:
         for run in answer.get("stop") or []:
             self._stop_run(run, "killed")
         if answer.get("order"):
-            self.errands.take(answer)
+            self.directives.accept(answer)
 
     def _stop_run(self, run: str, why: str) -> None:
         """End a run; at once if it is lost, which it also is when the server has not heard of it for a whole lease."""
-        if self.duty.withdraw(run):
-            running = self.duty.running or {}
+        if self.run_queue.withdraw(run):
+            running = self.run_queue.running or {}
             expired = self.silent_s > float(running.get("lease_s") or 300)
             self.kill_current(why, 0.0 if why == "lost" or expired else None)
 

@@ -22,18 +22,18 @@ from myrmidon.bot.system import host
 
 CONNECT_S = 10.0
 MARGIN_S = 15.0
-CAP_S = 30.0
+MAX_DELAY_S = 30.0
 MEANWHILE_S = 0.05
-PING = "/healthz"
+HEALTH_PATH = "/healthz"
 """What every server answers, whoever asks."""
 _SLICE_S = 5.0
-_MOST_HEADERS = 65536
-_MOST_BODY = 256 << 20
+_MAX_HEADER_BYTES = 65536
+_MAX_BODY_BYTES = 256 << 20
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 20_000))
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Broken(Exception):
+class NoResponse(Exception):
     """No answer: the network, the server or the time."""
 
 
@@ -41,7 +41,7 @@ class Interrupted(Exception):
     """Somebody in this bot asked for an end of a long wait."""
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """The server answered with an error."""
 
     def __init__(self, status: int, code: str, message: str, retry_after: float | None) -> None:
@@ -51,24 +51,24 @@ class Refused(Exception):
         self.retry_after = retry_after
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """The same call may be answered well later."""
         return self.status >= 500 or self.status in (408, 429)
 
 
-def pause_after(failures: int, retry_after: float | None = None, chance: float | None = None) -> float:
+def retry_delay(failures: int, retry_after: float | None = None, jitter: float | None = None) -> float:
     """Seconds to wait after so many failures in a row: anything up to an exponential, so that a fleet spreads out."""
-    chance = random.random() if chance is None else chance  # noqa: S311 - spreads load, hides nothing
-    most = min(CAP_S, 0.25 * 2.0 ** min(failures, 10))
+    jitter = random.random() if jitter is None else jitter  # noqa: S311 - spreads load, hides nothing
+    limit = min(MAX_DELAY_S, 0.25 * 2.0 ** min(failures, 10))
     if retry_after is not None:
-        return min(max(retry_after, 0.0), 300.0) + chance * min(most, 5.0)
-    return chance * most
+        return min(max(retry_after, 0.0), 300.0) + jitter * min(limit, 5.0)
+    return jitter * limit
 
 
-class Wire:
+class HttpClient:
     """One kept connection to a server. Not for several threads at once."""
 
-    def __init__(self, server: str, bearer: str = "", *, wake: int | None = None) -> None:
+    def __init__(self, server: str, bearer: str = "", *, wake_fd: int | None = None) -> None:
         parts = urlsplit(server)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the server must be an http or https address, not {server!r}")
@@ -76,15 +76,15 @@ class Wire:
         self.host = parts.hostname
         self.port = parts.port or (443 if self.tls else 80)
         self.prefix = parts.path.rstrip("/")
-        self.name = parts.netloc.rpartition("@")[2]
-        self.wake = wake
+        self.host_header = parts.netloc.rpartition("@")[2]
+        self.wake_fd = wake_fd
         self.extra = ""
         self.bearer = bearer
-        self.awake_at = host.awake()
+        self.response_after = host.awake()
         self.socket: socket.socket | None = None
         self.meanwhile: Callable[[], None] | None = None
-        self.patient = False
-        self.rest = b""
+        self.interruptible = False
+        self.buffer = b""
         self.margin_s = MARGIN_S
 
     @property
@@ -94,16 +94,16 @@ class Wire:
     @bearer.setter
     def bearer(self, token: str) -> None:
         self._bearer = token
-        self._word_headers()
+        self._build_common_headers()
 
-    def _word_headers(self) -> None:
-        self.common = f"Host: {self.name}\r\nAuthorization: Bearer {self._bearer}\r\n{self.extra}".encode()
+    def _build_common_headers(self) -> None:
+        self.common = f"Host: {self.host_header}\r\nAuthorization: Bearer {self._bearer}\r\n{self.extra}".encode()
 
-    def send_along(self, headers: str) -> None:
+    def set_extra_headers(self, headers: str) -> None:
         """Lines that go with every call from now on."""
         if headers != self.extra:
             self.extra = headers
-            self._word_headers()
+            self._build_common_headers()
 
     def post(
         self, path: str, body: dict[str, Any], *, wait_s: float = 0.0, meanwhile: Callable[[], None] | None = None
@@ -121,7 +121,7 @@ class Wire:
         path: str,
         body: bytes = b"",
         *,
-        kind: str = "application/json",
+        content_type: str = "application/json",
         headers: str = "",
         wait_s: float = 0.0,
         meanwhile: Callable[[], None] | None = None,
@@ -131,56 +131,56 @@ class Wire:
         A kept connection that the server has closed meanwhile is no failure: the request goes out once more on a
         new one. Every call of a bot may be repeated.
         """
-        head = f"{method} {self.prefix}{path} HTTP/1.1\r\n{headers}Content-Type: {kind}\r\n"
+        head = f"{method} {self.prefix}{path} HTTP/1.1\r\n{headers}Content-Type: {content_type}\r\n"
         request = head.encode() + self.common + b"Content-Length: %d\r\n\r\n" % len(body) + body
         self.meanwhile = meanwhile
-        self.patient = wait_s > 0
-        status, answered, content = self._exchange(request, wait_s)
+        self.interruptible = wait_s > 0
+        status, response_headers, content = self._call_with_reconnect(request, wait_s)
         if 200 <= status < 300:
             return content
-        raise _refusal(status, answered, content)
+        raise _parse_error(status, response_headers, content)
 
     def close(self) -> None:
         if self.socket is not None:
             with contextlib.suppress(OSError):
                 self.socket.close()
         self.socket = None
-        self.rest = b""
+        self.buffer = b""
 
     # -- one exchange
 
-    def _exchange(self, request: bytes, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
+    def _call_with_reconnect(self, request: bytes, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
         kept = self.socket is not None
         try:
-            return self._once(request, wait_s)
-        except _Closed as error:
+            return self._attempt(request, wait_s)
+        except _ConnectionClosed as error:
             self.close()
             if not kept:
-                raise Broken(str(error)) from error
+                raise NoResponse(str(error)) from error
         except Interrupted:
             self.close()
             raise
         except (OSError, ValueError) as error:
             self.close()
-            raise Broken(f"{type(error).__name__}: {error}") from error
+            raise NoResponse(f"{type(error).__name__}: {error}") from error
         try:
-            return self._once(request, wait_s)
+            return self._attempt(request, wait_s)
         except Interrupted:
             self.close()
             raise
         except (OSError, ValueError) as error:
             self.close()
-            raise Broken(f"{type(error).__name__}: {error}") from error
+            raise NoResponse(f"{type(error).__name__}: {error}") from error
 
-    def _once(self, request: bytes, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
+    def _attempt(self, request: bytes, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
         line = self.socket or self._connect()
         try:
             line.settimeout(self.margin_s + len(request) / 65536)
             line.sendall(request)
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise _Closed(str(error)) from error
+            raise _ConnectionClosed(str(error)) from error
         until = host.awake() + wait_s + self.margin_s
-        self.awake_at = host.awake()
+        self.response_after = host.awake()
         head = self._read_head(until)
         status, headers = _read_status(head)
         body = self._read_body(headers, until) if status not in (204, 304) else b""
@@ -198,23 +198,23 @@ class Wire:
         if self.tls is not None:
             line = self.tls.wrap_socket(line, server_hostname=self.host)
         self.socket = line
-        self.rest = b""
+        self.buffer = b""
         return line
 
     def _read_head(self, until: float) -> bytes:
-        data = self.rest
+        data = self.buffer
         while True:
             end = data.find(b"\r\n\r\n")
             if end >= 0:
-                self.rest = data[end + 4 :]
+                self.buffer = data[end + 4 :]
                 return data[:end]
-            if len(data) > _MOST_HEADERS:
+            if len(data) > _MAX_HEADER_BYTES:
                 raise ValueError("the answer has no end of its headers")
             more = self._receive(until)
             if not more:
                 if data:
                     raise ValueError("the answer was cut")
-                raise _Closed("the server closed the connection")
+                raise _ConnectionClosed("the server closed the connection")
             data += more
 
     def _read_body(self, headers: dict[bytes, bytes], until: float) -> bytes:
@@ -222,7 +222,7 @@ class Wire:
             return self._read_chunks(until)
         if b"content-length" in headers:
             return self._read_bytes(int(headers[b"content-length"]), until)
-        parts = [self.rest]
+        parts = [self.buffer]
         while parts[-1] or len(parts) == 1:
             parts.append(self._receive(until))
         self.close()
@@ -240,19 +240,19 @@ class Wire:
             self._read_line(until)
 
     def _read_line(self, until: float) -> bytes:
-        while b"\r\n" not in self.rest:
+        while b"\r\n" not in self.buffer:
             more = self._receive(until)
-            if not more or len(self.rest) > _MOST_HEADERS:
+            if not more or len(self.buffer) > _MAX_HEADER_BYTES:
                 raise ValueError("the answer was cut")
-            self.rest += more
-        line, _, self.rest = self.rest.partition(b"\r\n")
+            self.buffer += more
+        line, _, self.buffer = self.buffer.partition(b"\r\n")
         return line
 
     def _read_bytes(self, size: int, until: float) -> bytes:
-        if not 0 <= size <= _MOST_BODY:
+        if not 0 <= size <= _MAX_BODY_BYTES:
             raise ValueError(f"an answer of {size} bytes")
-        parts = [self.rest]
-        have = len(self.rest)
+        parts = [self.buffer]
+        have = len(self.buffer)
         while have < size:
             more = self._receive(until)
             if not more:
@@ -260,7 +260,7 @@ class Wire:
             parts.append(more)
             have += len(more)
         data = b"".join(parts)
-        self.rest = data[size:]
+        self.buffer = data[size:]
         return data[:size]
 
     def _receive(self, until: float) -> bytes:
@@ -272,18 +272,18 @@ class Wire:
             now = host.awake()
             if now >= until:
                 raise TimeoutError("no answer in time")
-            wakers = [self.wake] if self.wake is not None and self.patient else []
+            wake_fds = [self.wake_fd] if self.wake_fd is not None and self.interruptible else []
             slice_s = _SLICE_S if self.meanwhile is None else MEANWHILE_S
-            ready = _readable([line.fileno(), *wakers], min(until - now, slice_s))
+            ready = _readable([line.fileno(), *wake_fds], min(until - now, slice_s))
             if line.fileno() in ready:
                 break
             if ready:
-                _empty(wakers[0])
+                _drain(wake_fds[0])
                 raise Interrupted
             if self.meanwhile is not None:
                 meanwhile, self.meanwhile = self.meanwhile, None
                 meanwhile()
-            self.awake_at = host.awake()
+            self.response_after = host.awake()
         line.settimeout(max(until - host.awake(), 0.1))
         try:
             return line.recv(65536)
@@ -291,7 +291,7 @@ class Wire:
             return b""
 
 
-class _Closed(OSError):
+class _ConnectionClosed(OSError):
     """The other side has closed a kept connection before it answered."""
 
 
@@ -304,7 +304,7 @@ def _readable(handles: list[int], wait_s: float) -> set[int]:
     return set(select.select(handles, [], [], wait_s)[0])
 
 
-def _empty(handle: int) -> None:
+def _drain(handle: int) -> None:
     with contextlib.suppress(BlockingIOError):
         while os.read(handle, 4096):
             pass
@@ -322,7 +322,7 @@ def _read_status(head: bytes) -> tuple[int, dict[bytes, bytes]]:
     return int(words[1]), headers
 
 
-def _refusal(status: int, headers: dict[bytes, bytes], content: bytes) -> Refused:
+def _parse_error(status: int, headers: dict[bytes, bytes], content: bytes) -> HttpError:
     code, message = "", content[:200].decode(errors="replace")
     with contextlib.suppress(ValueError, KeyError, TypeError):
         error = json.loads(content.decode())["error"]
@@ -330,11 +330,11 @@ def _refusal(status: int, headers: dict[bytes, bytes], content: bytes) -> Refuse
     retry_after = None
     with contextlib.suppress(ValueError):
         retry_after = float(headers.get(b"retry-after", b""))
-    return Refused(status, code, message, retry_after)
+    return HttpError(status, code, message, retry_after)
 
 
 def _parse(raw: bytes) -> Any:
     try:
         return json.loads(raw)
     except ValueError as error:
-        raise Broken("the answer is not JSON: something else than the server answered") from error
+        raise NoResponse("the answer is not JSON: something else than the server answered") from error

@@ -13,357 +13,374 @@ import os
 import traceback
 from typing import Any
 
-from myrmidon.bot import supervisor
-from myrmidon.bot.install import updater
-from myrmidon.bot.install.startup_config import Orders
-from myrmidon.bot.link.directives import Errands
-from myrmidon.bot.link.event_reporter import Voice
+from myrmidon.bot.install import exit_codes, updater
+from myrmidon.bot.install.startup_config import StartupConfig
+from myrmidon.bot.link.directives import Directives
+from myrmidon.bot.link.event_reporter import EventReporter
 from myrmidon.bot.link.exchange import Exchange
-from myrmidon.bot.link.http_client import Broken, Interrupted, Refused, Wire, pause_after
-from myrmidon.bot.link.log_uploader import FEW_PIECES, Parcels
+from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse, retry_delay
+from myrmidon.bot.link.log_uploader import MAX_LIVE_CHUNKS, LogUploader
 from myrmidon.bot.machine.named_caches import Caches
-from myrmidon.bot.machine.status import Standing
+from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.run.command import INLINE, Watch
 from myrmidon.bot.run.run_queue import Duty
 from myrmidon.bot.storage.log_spool import Spool
-from myrmidon.bot.storage.result_journal import Journal
+from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host
 
-START_S = 0.2
-REPORT_S = 0.15
-LAST_REPORT_S = 0.05
-GIVE_BACK_S = 0.5
-LOG_EVERY_S = 0.5
-GOODBYE_S = 10.0
-HURRY_S = 3.0
-LEAVING_S = 0.5
-HOPELESS = 2
-SILENT_S = 2.0
-LISTEN_S = 2.0
-ILL_POLL_S = 5.0
-MOST_TRIES = 5
-UNREADABLE = (400, 413, 422)
+REPORT_START_AFTER_S = 0.2
+REPORT_AFTER_S = 0.15
+LAST_REPORT_AFTER_S = 0.05
+GIVE_BACK_AFTER_S = 0.5
+LOG_INTERVAL_S = 0.5
+SHUTDOWN_S = 10.0
+SHUTDOWN_MARGIN_S = 3.0
+SHUTDOWN_RETRY_S = 0.5
+SHUTDOWN_FAILURES = 2
+PROBE_AFTER_S = 2.0
+QUIET_AFTER_S = 2.0
+QUARANTINED_POLL_S = 5.0
+MAX_REJECTIONS = 5
+REJECTED = (400, 413, 422)
 
 log = logging.getLogger("myrmidon.bot")
 
 
-class Talk:
+class SessionLoop:
     """``good``: its zip is the one to return to. ``succeeded``: this process has run a command well.
 
     ``begun`` are the tasks that an earlier process may have died of.
     """
 
     def __init__(
-        self, orders: Orders, duty: Duty, *, journal: Journal, spool: Spool, caches: Caches, watch: Watch
+        self,
+        startup: StartupConfig,
+        run_queue: Duty,
+        *,
+        journal: ResultJournal,
+        spool: Spool,
+        caches: Caches,
+        watch: Watch,
     ) -> None:
-        self.orders = orders
-        self.duty = duty
+        self.startup = startup
+        self.run_queue = run_queue
         self.journal = journal
         self.spool = spool
         self.watch = watch
         self.started = host.awake()
-        self.session = orders.next_session()
+        self.session = startup.next_session()
         self.version = updater.own_version()
         self.boot_id = host.boot_id()
-        wake, self.waker = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(self.waker, False)
-        self.wire = Wire(orders.server, orders.credential or orders.token, wake=wake)
-        self.greeted = False
-        self.good = updater.is_good(orders.folder)
-        self.succeeded = False
-        self.begun: list[str] = []
-        self.told_start = ""
+        wake_fd, self.wake_writer = os.pipe()
+        os.set_blocking(wake_fd, False)
+        os.set_blocking(self.wake_writer, False)
+        self.http = HttpClient(startup.server, startup.credential or startup.token, wake_fd=wake_fd)
+        self.has_session = False
+        self.zip_is_good = updater.runs_good_zip(startup.folder)
+        self.task_succeeded = False
+        self.suspect_tasks: list[str] = []
+        self.start_reported = ""
         self.poll_s = 30.0
         self.heartbeat_s = 10.0
-        self.told_word: tuple[str | None, str | None] = (None, None)
-        self.listening = False
-        self.voice = Voice(self.wire, self.session)
-        self.standing = Standing(
-            orders, caches, session=self.session, version=self.version, tell=self.voice.tell, wake=self.wake
+        self.reported_health: tuple[str | None, str | None] = (None, None)
+        self.waiting_for_stop = False
+        self.reporter = EventReporter(self.http, self.session)
+        self.status = BotStatus(
+            startup, caches, session=self.session, version=self.version, post_event=self.reporter.post, wake=self.wake
         )
-        self.errands = Errands(orders, duty, self.standing, self.wire, self.voice)
-        self.parcels = Parcels(self.wire, duty, journal=journal, spool=spool, watch=watch, between=self._beat)
+        self.directives = Directives(startup, run_queue, self.status, self.http, self.reporter)
+        self.uploader = LogUploader(
+            self.http, run_queue, journal=journal, spool=spool, watch=watch, after_chunk=self._heartbeat_if_due
+        )
         self.exchange = Exchange(
             self.session,
-            self.wire,
-            duty,
-            self.standing,
-            self.errands,
+            self.http,
+            run_queue,
+            self.status,
+            self.directives,
             journal=journal,
             spool=spool,
             watch=watch,
-            drop_log=self.parcels.drop,
+            discard_log=self.uploader.discard,
         )
 
     def wake(self) -> None:
         """Cut a wait for the server short. Takes no lock: it is called when a signal comes."""
         with contextlib.suppress(BlockingIOError):
-            os.write(self.waker, b".")
+            os.write(self.wake_writer, b".")
 
     # ---------------------------------------------------------------- never ends by itself
 
     def run(self) -> None:
         failures = 0
         try:
-            self.standing.start()
+            self.status.start()
         except Exception as error:
             log.exception("the start failed")
-            self.voice.complain(f"{error!r}\n{traceback.format_exc()[-1500:]}")
-        while not self.duty.over:
-            pause, answered = 0.0, self.exchange.answered
+            self.reporter.report_error(f"{error!r}\n{traceback.format_exc()[-1500:]}")
+        while not self.run_queue.over:
+            pause, answers = 0.0, self.exchange.answer_count
             try:
-                if not self.greeted:
-                    self._shake_hands()
-                self._say_next()
+                if not self.has_session:
+                    self._handshake()
+                self._step()
                 failures = 0
                 self.watch.server_away = False
-                if not self.good and self.exchange.answered > answered:
-                    self._prove_zip()
+                if not self.zip_is_good and self.exchange.answer_count > answers:
+                    self._promote_zip()
             except Interrupted:
                 pass
-            except Refused as error:
+            except HttpError as error:
                 failures += 1
-                pause = self._refused(error, failures)
-            except Broken as error:
+                pause = self._on_http_error(error, failures)
+            except NoResponse as error:
                 failures += 1
                 self.watch.server_away = failures > 1
                 log.info("no answer: %s", error)
-                pause = pause_after(failures)
+                pause = retry_delay(failures)
             except Exception as error:
                 failures += 1
                 log.exception("the talk failed")
-                self.voice.complain(f"{error!r}\n{traceback.format_exc()[-1500:]}")
-                pause = pause_after(failures + 2)
+                self.reporter.report_error(f"{error!r}\n{traceback.format_exc()[-1500:]}")
+                pause = retry_delay(failures + 2)
             if failures:
                 self._after_failure(pause, failures)
 
     def _after_failure(self, pause: float, failures: int) -> None:
         with contextlib.suppress(OSError):  # a full disk is told elsewhere
             self.journal.sync()
-        if self._gives_up(failures):
-            self.duty.end(self.duty.exit_code)
+        if self._should_give_up(failures):
+            self.run_queue.end(self.run_queue.exit_code)
         if pause:
-            self.duty.rest(min(pause, LEAVING_S) if self.duty.signals else pause)
+            self.run_queue.rest(min(pause, SHUTDOWN_RETRY_S) if self.run_queue.signals else pause)
 
-    def _refused(self, error: Refused, failures: int) -> float:
+    def _on_http_error(self, error: HttpError, failures: int) -> float:
         """What an error of the server means; how long to wait before the next call."""
         log.info("the server refused: %s", error)
         if error.status == 401:
-            self.greeted = False
-            known = [text for text in (self.orders.token, self.orders.credential) if text]
-            self.wire.bearer = known[0] if self.wire.bearer != known[0] else known[-1]
-            return pause_after(failures)
-        if error.status == 409 and self.greeted:
-            self.greeted = False
-            return 0.0 if failures < 3 else pause_after(failures)
+            self.has_session = False
+            known = [text for text in (self.startup.token, self.startup.credential) if text]
+            self.http.bearer = known[0] if self.http.bearer != known[0] else known[-1]
+            return retry_delay(failures)
+        if error.status == 409 and self.has_session:
+            self.has_session = False
+            return 0.0 if failures < 3 else retry_delay(failures)
         if error.status == 409:
             log.error("this bot must end: %s", error)
             self.exchange.kill_current("lost", 0.0)
-            self.duty.end(supervisor.OUTDATED)
+            self.run_queue.end(exit_codes.SUPERSEDED)
             return 0.0
-        if error.passing:
+        if error.is_transient:
             self.watch.server_away = error.status >= 500
-            return pause_after(failures, error.retry_after)
-        self.voice.complain(f"the server refused a call: {error}")
-        if error.status in UNREADABLE and failures >= MOST_TRIES:
-            self.exchange.throw_away()
-        return pause_after(failures + 2)
+            return retry_delay(failures, error.retry_after)
+        self.reporter.report_error(f"the server refused a call: {error}")
+        if error.status in REJECTED and failures >= MAX_REJECTIONS:
+            self.exchange.discard_pending()
+        return retry_delay(failures + 2)
 
-    def _gives_up(self, failures: int) -> bool:
+    def _should_give_up(self, failures: int) -> bool:
         """Told to end, and the server does not answer: the journal keeps the results that could not be said.
 
         For those the bot waits a little; for a mere goodbye it does not.
         """
-        duty = self.duty
-        if not duty.signals or duty.running is not None:
+        run_queue = self.run_queue
+        if not run_queue.signals or run_queue.running is not None:
             return False
-        return duty.since_signal() > GOODBYE_S or (failures >= HOPELESS and not duty.finished)
+        return run_queue.since_signal() > SHUTDOWN_S or (failures >= SHUTDOWN_FAILURES and not run_queue.finished)
 
     # ---------------------------------------------------------------- the handshake
 
-    def _shake_hands(self) -> None:
-        orders, standing = self.orders, self.standing
-        self.wire.send_along(standing.headers)
-        word = standing.word()
+    def _handshake(self) -> None:
+        startup, status = self.startup, self.status
+        self.http.set_extra_headers(status.headers)
+        health = status.health_reasons()
         body: dict[str, Any] = {
-            "bot_id": orders.bot_id,
+            "bot_id": startup.bot_id,
             "session": self.session,
-            **standing.hello(),
+            **status.handshake_fields(),
             "version": self.version,
             "boot_id": self.boot_id,
-            "holds": [task["run"] for task in self.duty.held()] + list(self.journal.open_runs),
-            "begun": self.begun,
+            "holds": [task["run"] for task in self.run_queue.held()] + list(self.journal.open_runs),
+            "begun": self.suspect_tasks,
         }
-        answer = self.wire.post("/bot/v1/handshake", body)
-        self.told_word = word
-        orders.keep_credential(answer["credential"])
-        self.wire.bearer = answer["credential"]
+        answer = self.http.post("/bot/v1/handshake", body)
+        self.reported_health = health
+        startup.save_credential(answer["credential"])
+        self.http.bearer = answer["credential"]
         self.poll_s = float(answer.get("poll_s", self.poll_s))
         self.heartbeat_s = float(answer.get("heartbeat_s", self.heartbeat_s))
-        standing.welcome(answer)
-        self.greeted = True
-        self.exchange.touch()
-        log.info("shook hands as %s, session %d", orders.bot_id, self.session)
-        if self.duty.forget_all_but(set(answer.get("keep", []))):
+        status.apply_handshake(answer)
+        self.has_session = True
+        self.exchange.record_contact()
+        log.info("shook hands as %s, session %d", startup.bot_id, self.session)
+        if self.run_queue.forget_all_but(set(answer.get("keep", []))):
             self.exchange.kill_current("lost", 0.0)
-        failed = updater.take_failure(orders.folder)
+        failed = updater.take_failure(startup.folder)
         if failed:
-            self.voice.complain(f"the update to {failed[0]} failed: {failed[1]}", failed[0])
-        self.parcels.send_old()
+            self.reporter.report_error(f"the update to {failed[0]} failed: {failed[1]}", failed[0])
+        self.uploader.upload_leftovers()
 
     # ---------------------------------------------------------------- what to say next
 
-    def _say_next(self) -> None:
+    def _step(self) -> None:
         """While tasks are quick, the bot does not ask which of them must stop: they have ended before it could hear."""
-        duty, exchange = self.duty, self.exchange
-        self._look_around()
-        running, waiting = duty.at_hand()  # before the logs: of what has ended by now, each goes up before its result
-        self.parcels.send_ended()
-        self.voice.say_waiting()
-        self.errands.take_wish()
-        if duty.signals:
-            self._wind_down()
+        run_queue, exchange = self.run_queue, self.exchange
+        self._check_machine()
+        running, waiting = (
+            run_queue.at_hand()
+        )  # before the logs: of what has ended by now, each goes up before its result
+        self.uploader.upload_finished()
+        self.reporter.send_pending()
+        self.directives.accept_hook_request()
+        if run_queue.signals:
+            self._shut_down()
         now = host.awake()
-        if duty.over or (running is not None and duty.running is not running):
+        if run_queue.over or (running is not None and run_queue.running is not running):
             return
-        if exchange.letter is not None:
-            exchange.send(exchange.letter)
+        if exchange.pending is not None:
+            exchange.send(exchange.pending)
         elif running is None and not waiting:
-            self._say_idle()
-        elif running is not None and now - running["begun"] > START_S:
-            self._say_busy(running, now)
-        elif self.errands.may_claim() and not exchange.dry and waiting <= duty.low():
-            exchange.write(duty.want(), held=False)
-        elif duty.finished and now - duty.finished_at > (LAST_REPORT_S if exchange.dry else REPORT_S):
-            exchange.write(0, held=False)
+            self._step_idle()
+        elif running is not None and now - running["begun"] > REPORT_START_AFTER_S:
+            self._step_busy(running, now)
+        elif self.directives.may_claim() and not exchange.queue_drained and waiting <= run_queue.low():
+            exchange.send_new(run_queue.want(), include_held=False)
+        elif run_queue.finished and now - run_queue.finished_at > (
+            LAST_REPORT_AFTER_S if exchange.queue_drained else REPORT_AFTER_S
+        ):
+            exchange.send_new(0, include_held=False)
         else:
-            duty.wait(LAST_REPORT_S)
+            run_queue.wait(LAST_REPORT_AFTER_S)
 
-    def _say_idle(self) -> None:
+    def _step_idle(self) -> None:
         """Nothing to run: report, and wait at the server for more; unless there is an order to carry out.
 
         A result goes out together with the wait for more. Only if the line was silent for a while, and may be dead,
         is its answer asked for first: otherwise a lost result would be noticed a whole poll later.
         """
         exchange = self.exchange
-        exchange.dry = False
-        news = bool(self.duty.finished or self.duty.refused)
-        if not self.errands.may_claim():
-            if news:
-                exchange.write(0)
+        exchange.queue_drained = False
+        has_news = bool(self.run_queue.finished or self.run_queue.refused)
+        if not self.directives.may_claim():
+            if has_news:
+                exchange.send_new(0)
             else:
-                self._obey_at_last()
-        elif news and host.awake() - exchange.contact_at > SILENT_S:
-            exchange.write(0)
+                self._execute_directive()
+        elif has_news and host.awake() - exchange.contact_at > PROBE_AFTER_S:
+            exchange.send_new(0)
         else:
             self._poll()
 
     def _poll(self) -> None:
         """Wait at the server for work."""
-        standing, exchange = self.standing, self.exchange
-        hooks, bot = standing.hooks, standing.bot
+        status, exchange = self.status, self.exchange
+        hooks, bot = status.hooks, status.bot
         if hooks.has("on_before_poll"):
             hooks.call("on_before_poll", bot)
         exchange.polling = True
         try:
-            wait_s = min(self.poll_s, ILL_POLL_S) if standing.ill else self.poll_s
-            exchange.write(self.duty.want(), wait_s, news=standing.news())
+            wait_s = min(self.poll_s, QUARANTINED_POLL_S) if status.quarantine_reason else self.poll_s
+            exchange.send_new(self.run_queue.want(), wait_s, changes=status.changes())
         finally:
             exchange.polling = False
-        if hooks.has("on_bot_idle") and not self.duty.queue and self.duty.running is None and not self.errands.order:
+        if (
+            hooks.has("on_bot_idle")
+            and not self.run_queue.queue
+            and self.run_queue.running is None
+            and not self.directives.pending
+        ):
             hooks.call("on_bot_idle", bot, round(host.awake() - exchange.active_at, 3))
 
-    def _say_busy(self, running: dict[str, Any], now: float) -> None:
+    def _step_busy(self, running: dict[str, Any], now: float) -> None:
         """A command that takes its time: say that it has begun, pass on its log, show that the bot is alive."""
-        run, exchange, parcels = running["run"], self.exchange, self.parcels
-        if self.duty.queue and now - running["begun"] > GIVE_BACK_S:
-            self.duty.give_back()
+        run, exchange, uploader = running["run"], self.exchange, self.uploader
+        if self.run_queue.queue and now - running["begun"] > GIVE_BACK_AFTER_S:
+            self.run_queue.give_back()
         size = self.spool.waiting(run)
-        if self.told_start != run:
-            self.told_start = run
-            exchange.write(0, start=running)
-        elif self.duty.refused or self.duty.finished:
-            exchange.write(0)
-        elif size > INLINE and now >= parcels.again_at:
-            parcels.send(run, most=FEW_PIECES)
-        elif size and now - parcels.sent_at >= LOG_EVERY_S:
-            parcels.sent_at = now
-            exchange.write(0, logs_of=run)
+        if self.start_reported != run:
+            self.start_reported = run
+            exchange.send_new(0, start=running)
+        elif self.run_queue.refused or self.run_queue.finished:
+            exchange.send_new(0)
+        elif size > INLINE and now >= uploader.resume_at:
+            uploader.upload(run, max_chunks=MAX_LIVE_CHUNKS)
+        elif size and now - uploader.sent_at >= LOG_INTERVAL_S:
+            uploader.sent_at = now
+            exchange.send_new(0, log_run=run)
         elif now - exchange.contact_at >= self.heartbeat_s:
             exchange.heartbeat()
-        elif not size and now - max(parcels.sent_at, running["begun"]) > LISTEN_S:
-            self._listen(run)
+        elif not size and now - max(uploader.sent_at, running["begun"]) > QUIET_AFTER_S:
+            self._wait_for_stop(run)
         else:
             until = exchange.contact_at + self.heartbeat_s
             if size > INLINE:
-                until = min(until, parcels.again_at)
-            self.duty.wait(min(LOG_EVERY_S / 2, max(0.01, until - now)))
+                until = min(until, uploader.resume_at)
+            self.run_queue.wait(min(LOG_INTERVAL_S / 2, max(0.01, until - now)))
 
-    def _listen(self, run: str) -> None:
+    def _wait_for_stop(self, run: str) -> None:
         """A command that runs long and says nothing: wait at the server, so that an order to stop comes at once.
 
         The end of the command, or a word of it, cuts the wait short; a letter that says nothing need not be repeated.
         """
         exchange = self.exchange
-        self.listening = True
+        self.waiting_for_stop = True
         try:
-            if self.duty.running is not None and not self.spool.waiting(run):
-                exchange.write(0, self.heartbeat_s)
+            if self.run_queue.running is not None and not self.spool.waiting(run):
+                exchange.send_new(0, self.heartbeat_s)
         except Interrupted:
-            if exchange.letter is not None and not exchange.letter.body["reports"]:
-                exchange.letter = None
+            if exchange.pending is not None and not exchange.pending.body["reports"]:
+                exchange.pending = None
         finally:
-            self.listening = False
+            self.waiting_for_stop = False
 
-    def hear(self) -> None:
+    def notify(self) -> None:
         """Something has happened that the server should know. Called by the other threads."""
-        if self.listening:
+        if self.waiting_for_stop:
             self.wake()
 
-    def _beat(self) -> None:
+    def _heartbeat_if_due(self) -> None:
         """A sign of life, if one is due while a command runs."""
         exchange = self.exchange
-        if self.duty.running is not None and host.awake() - exchange.contact_at >= self.heartbeat_s:
+        if self.run_queue.running is not None and host.awake() - exchange.contact_at >= self.heartbeat_s:
             exchange.heartbeat()
 
     # ---------------------------------------------------------------- orders, health, the end
 
-    def _look_around(self) -> None:
+    def _check_machine(self) -> None:
         """While nothing runs: is this machine fit, and is it still what the server was told it is?"""
-        if self.duty.running is not None or self.duty.queue:
+        if self.run_queue.running is not None or self.run_queue.queue:
             return
-        standing = self.standing
-        standing.look(host.awake())
-        self.wire.send_along(standing.headers)
-        older = standing.config is None and standing.has_news()
-        if standing.word() != self.told_word or older:
-            self._shake_hands()
+        status = self.status
+        status.check(host.awake())
+        self.http.set_extra_headers(status.headers)
+        old_server = status.config is None and status.has_changes()
+        if status.health_reasons() != self.reported_health or old_server:
+            self._handshake()
 
-    def _prove_zip(self) -> None:
+    def _promote_zip(self) -> None:
         """Has this zip done enough to be the one to return to? Asked until it has; a full disk puts it off."""
-        folder, alive_s = self.orders.folder, host.awake() - self.started
-        if updater.is_proved(folder, alive_s, succeeded=self.succeeded):
+        folder, alive_s = self.startup.folder, host.awake() - self.started
+        if updater.is_proved(folder, alive_s, succeeded=self.task_succeeded):
             with contextlib.suppress(OSError):
-                updater.mark_good(folder)
-                self.good = True
+                updater.promote_own_zip(folder)
+                self.zip_is_good = True
 
-    def _obey_at_last(self) -> None:
+    def _execute_directive(self) -> None:
         """Nothing runs and all is delivered. A task that told the bot to end is reported before that is done."""
-        record = self.errands.last_report()
+        record = self.directives.terminate_report()
         if record is None:
-            self.errands.carry_out()
+            self.directives.execute()
             return
         self.journal.add(record)
-        self.duty.ended(record)
+        self.run_queue.ended(record)
 
-    def _wind_down(self) -> None:
+    def _shut_down(self) -> None:
         """A signal came: finish what runs, give back the rest, say goodbye."""
-        duty = self.duty
-        duty.give_back()
-        self.wire.margin_s = min(self.wire.margin_s, HURRY_S)
-        if duty.signals > 1:
+        run_queue = self.run_queue
+        run_queue.give_back()
+        self.http.margin_s = min(self.http.margin_s, SHUTDOWN_MARGIN_S)
+        if run_queue.signals > 1:
             self.exchange.kill_current("shutdown", 0.0)
-        if duty.running is None and not (duty.finished or duty.refused or self.exchange.letter):
-            self.errands.say_goodbye("ended by a signal", ended=True)
-            duty.end(0)
+        if run_queue.running is None and not (run_queue.finished or run_queue.refused or self.exchange.pending):
+            self.directives.report_shutdown("ended by a signal", ended=True)
+            run_queue.end(0)

@@ -23,7 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "temp": {"items": 1024},
     "cost_usd_hour": None,
 }
-AT_HOME: dict[str, Any] = {
+LOCAL_OVERRIDES: dict[str, Any] = {
     "free_partition": {
         "root": {"size": _GIB // 4, "min_percent": 0.0},
         "bot": {"size": _GIB, "min_percent": 0.0},
@@ -34,24 +34,24 @@ AT_HOME: dict[str, Any] = {
 
 
 def defaults() -> dict[str, Any]:
-    at_home = os.environ.get("MYRMIDON_BOT_AT_HOME")
-    return laid_over(DEFAULTS, AT_HOME, []) if at_home else DEFAULTS
+    is_local = os.environ.get("MYRMIDON_BOT_AT_HOME")
+    return merge(DEFAULTS, LOCAL_OVERRIDES, []) if is_local else DEFAULTS
 
 
-def laid_over(base: dict[str, Any], given: Any, problems: list[str], path: str = "settings") -> dict[str, Any]:
+def merge(base: dict[str, Any], overrides: Any, problems: list[str], path: str = "settings") -> dict[str, Any]:
     """The base with what was given in its place. What else a group is given may be meant for its script."""
-    if not isinstance(given, dict):
-        problems.append(f"{path} must be a table, not {given!r:.100}")
+    if not isinstance(overrides, dict):
+        problems.append(f"{path} must be a table, not {overrides!r:.100}")
         return base
     result = dict(base)
     if path != "settings":
-        problems += [f"{path}.{key} is not known" for key in given if key not in base]
+        problems += [f"{path}.{key} is not known" for key in overrides if key not in base]
     for key, default in base.items():
-        if key not in given:
+        if key not in overrides:
             continue
-        value = given[key]
+        value = overrides[key]
         if isinstance(default, dict):
-            result[key] = laid_over(default, value, problems, f"{path}.{key}")
+            result[key] = merge(default, value, problems, f"{path}.{key}")
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
             result[key] = value
         else:
@@ -61,5 +61,5 @@ def laid_over(base: dict[str, Any], given: Any, problems: list[str], path: str =
 
 def required_free(total: int, rule: dict[str, float]) -> int:
     """How many bytes of a disk of this size must be free: an amount, but within shares of the disk."""
-    least = total * rule["min_percent"] / 100
-    return int(max(least, min(rule["size"], total * rule["max_percent"] / 100)))
+    minimum = total * rule["min_percent"] / 100
+    return int(max(minimum, min(rule["size"], total * rule["max_percent"] / 100)))

@@ -11,42 +11,42 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from myrmidon.bot.machine.status import Standing
+from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.run.command import QUICK_S
 from myrmidon.bot.run.run_queue import Duty
 from myrmidon.bot.run.task_runner import Runner
 from myrmidon.bot.system import host
 
-LEAST_USD = 1e-6
+MIN_COST_USD = 1e-6
 """What costs less is not worth a word."""
 
 
-class Escort:
+class TaskHooks:
     """Used by the thread that runs. ``succeeded`` tells whether this process has run a command well."""
 
-    def __init__(self, standing: Standing, runner: Runner, duty: Duty) -> None:
-        self.standing = standing
+    def __init__(self, status: BotStatus, runner: Runner, run_queue: Duty) -> None:
+        self.status = status
         self.runner = runner
-        self.duty = duty
+        self.run_queue = run_queue
         self.succeeded = False
 
-    def before(self) -> None:
+    def prepare(self) -> None:
         """The hooks may have changed since the last command."""
-        self.runner.before_task = self._ask_before if self.standing.hooks.has("on_before_task") else None
+        self.runner.before_task = self._run_before_task if self.status.hooks.has("on_before_task") else None
 
-    def _ask_before(
+    def _run_before_task(
         self, need_file: Callable[[], str], argv: list[str], env: dict[bytes, bytes]
     ) -> tuple[list[str], dict[bytes, bytes]]:
-        standing = self.standing
-        words, texts = list(argv), {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-        if not standing.hooks.call("on_before_task", standing.bot, need_file(), words, texts):
+        status = self.status
+        argv_, variables = list(argv), {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+        if not status.hooks.call("on_before_task", status.bot, need_file(), argv_, variables):
             return argv, env
-        if not words or not all(isinstance(word, str) for word in words) or not _are_texts(texts):
-            standing.complain("on_before_task has left a command or an environment that cannot be started")
+        if not argv_ or not all(isinstance(word, str) for word in argv_) or not _is_str_dict(variables):
+            status.report_error("on_before_task has left a command or an environment that cannot be started")
             return argv, env
-        return words, {os.fsencode(name): os.fsencode(value) for name, value in texts.items()}
+        return argv_, {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
 
-    def complete(self, task: dict[str, Any], record: dict[str, Any]) -> None:
+    def complete_record(self, task: dict[str, Any], record: dict[str, Any]) -> None:
         """Add to a result what only the bot knows."""
         report = record["report"]
         if report["type"] != "finish":
@@ -54,17 +54,17 @@ class Escort:
         duration, code = report["duration"], report["exit_code"]
         if code == 0:
             self.succeeded = True
-        elif code == -signal.SIGTERM and self.duty.signals and not (report.get("killed") or _timed_out(report)):
-            self._blame_shutdown(record)
+        elif code == -signal.SIGTERM and self.run_queue.signals and not (report.get("killed") or _timed_out(report)):
+            self._as_shutdown_fault(record)
             return
         if duration > QUICK_S or "stats" in report:
             overhead = max(host.awake() - task["begun"] - duration, 0.0)
             report["stats"] = {"bot_overhead": round(overhead, 6), **report.get("stats", {})}
-        cost = duration * self.standing.usd_per_s
-        if cost >= LEAST_USD:
+        cost = duration * self.status.usd_per_s
+        if cost >= MIN_COST_USD:
             report["cost_usd"] = round(cost, 9)
 
-    def _blame_shutdown(self, record: dict[str, Any]) -> None:
+    def _as_shutdown_fault(self, record: dict[str, Any]) -> None:
         """A machine that goes down asks everybody to end, the command and the bot: that is no fault of the command."""
         report = record["report"]
         record["report"] = {
@@ -75,10 +75,10 @@ class Escort:
             "message": "the machine went down: the command was asked to end, and so was the bot",
         }
 
-    def after(self, task: dict[str, Any], record: dict[str, Any] | None) -> None:
+    def after_task(self, task: dict[str, Any], record: dict[str, Any] | None) -> None:
         """The result is on its way already: a slow hook delays the next command, and no report."""
-        standing = self.standing
-        if not standing.hooks.has("on_after_task"):
+        status = self.status
+        if not status.hooks.has("on_after_task"):
             return
         report = record["report"] if record is not None else {"type": "lost"}
         internal = report["type"] != "finish"
@@ -93,12 +93,12 @@ class Escort:
             "message": report.get("message", ""),
         }
         dimensions = task.get("dimensions") or {}
-        standing.hooks.call("on_after_task", standing.bot, failed, internal, dimensions, summary)
+        status.hooks.call("on_after_task", status.bot, failed, internal, dimensions, summary)
 
 
 def _timed_out(report: dict[str, Any]) -> bool:
     return bool(report.get("hard_timeout") or report.get("io_timeout"))
 
 
-def _are_texts(texts: dict[Any, Any]) -> bool:
-    return all(isinstance(name, str) and isinstance(value, str) for name, value in texts.items())
+def _is_str_dict(variables: dict[Any, Any]) -> bool:
+    return all(isinstance(name, str) and isinstance(value, str) for name, value in variables.items())

@@ -15,20 +15,20 @@ from typing import Any
 
 from myrmidon.bot.system import host
 
-_TIDY = 1 << 20
-_PLAIN = 7
+_COMPACT_BYTES = 1 << 20
+_PLAIN_FIELDS = 7
 _quoted = json.encoder.encode_basestring_ascii
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
-class Journal:
+class ResultJournal:
     """The results that are not acknowledged yet. One thread adds, another one acknowledges."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.lock = threading.Lock()
-        self.earlier = _load(path)
-        self.open_runs = {record["report"]["run"]: record for record in self.earlier}
+        self.recovered = _load(path)
+        self.open_runs = {record["report"]["run"]: record for record in self.recovered}
         self.dirty = False
         self._open()
 
@@ -57,7 +57,7 @@ class Journal:
             self.dirty = False
             os.fsync(self.file)
 
-    def done(self, runs: list[str]) -> None:
+    def acknowledge(self, runs: list[str]) -> None:
         """The server has answered for these. An empty journal starts anew; so does one with much that is done."""
         with self.lock:
             for run in runs:
@@ -66,10 +66,10 @@ class Journal:
                 os.ftruncate(self.file, 0)
                 self.size = 0
                 self.dirty = False  # nothing is left to be kept: the next wait need not stand behind a busy disk
-            elif self.size > _TIDY:
-                rest = b"".join(map(_line, self.open_runs.values()))
-                if len(rest) < self.size // 2:
-                    host.write_private(self.path, rest)
+            elif self.size > _COMPACT_BYTES:
+                remaining = b"".join(map(_line, self.open_runs.values()))
+                if len(remaining) < self.size // 2:
+                    host.write_private(self.path, remaining)
                     os.close(self.file)
                     self._open()
 
@@ -81,13 +81,13 @@ def _line(record: dict[str, Any]) -> bytes:
 
 def _plain(record: dict[str, Any]) -> str:
     """What most records are, a command that has ended by itself and said nothing: written in a third of the time."""
-    told = record["report"]
-    if record["logs"] or len(told) != _PLAIN or told["type"] != "finish":
+    report = record["report"]
+    if record["logs"] or len(report) != _PLAIN_FIELDS or report["type"] != "finish":
         return ""
     return (
-        f'{{"report":{{"type":"finish","run":{_quoted(told["run"])},"token":{_quoted(told["token"])},'
-        f'"exit_code":{told["exit_code"]},"duration":{told["duration"]},'
-        f'"stdout_size":{told["stdout_size"]},"stderr_size":{told["stderr_size"]}}},"logs":[]}}'
+        f'{{"report":{{"type":"finish","run":{_quoted(report["run"])},"token":{_quoted(report["token"])},'
+        f'"exit_code":{report["exit_code"]},"duration":{report["duration"]},'
+        f'"stdout_size":{report["stdout_size"]},"stderr_size":{report["stderr_size"]}}},"logs":[]}}'
     )
 
 

@@ -1,22 +1,20 @@
-"""The source tree as the story tests see it: files, their syntax trees, and the reading order of STORY.md."""
+"""The source tree as the structure tests see it: files and their syntax trees."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "myrmidon"
-ENTRY = re.compile(r"^\s*\d+\. `([\w/]+\.py)` - \S")
 
 
 def files(part: str = "") -> list[str]:
     """Every Python file of the package (or of one part, as "store"), relative to it.
 
-    An `__init__.py` that holds nothing but its docstring tells no story and is left out.
+    An `__init__.py` that holds nothing but its docstring is left out.
     """
     found = [path.relative_to(PACKAGE).as_posix() for path in sorted((PACKAGE / part).rglob("*.py"))]
     return [file for file in found if not (file.endswith("__init__.py") and _only_docstring(tree(file)))]
@@ -25,16 +23,6 @@ def files(part: str = "") -> list[str]:
 @cache
 def tree(file: str) -> ast.Module:
     return ast.parse((PACKAGE / file).read_text(), filename=file)
-
-
-def reading_order() -> list[str]:
-    lines = (ROOT / "STORY.md").read_text().splitlines()
-    return [entry[1] for line in lines if (entry := ENTRY.match(line))]
-
-
-def imported_files(file: str) -> set[str]:
-    """The package's files that this one imports, wherever in it the import stands."""
-    return {found for name in imported_names(file) if (found := _file_of(name)) and found != file}
 
 
 def imported_names(file: str) -> Iterator[str]:
@@ -112,18 +100,6 @@ def _code(node: ast.ClassDef) -> str | None:
 
 def _only_docstring(module: ast.Module) -> bool:
     return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in module.body)
-
-
-def _file_of(name: str) -> str | None:
-    """`myrmidon.model.ids.Micros`, `myrmidon.model.ids` -> model/ids.py; a package without code -> None."""
-    head, *parts = name.split(".")
-    if head != "myrmidon":
-        return None
-    for end in range(len(parts), 0, -1):
-        file = "/".join(parts[:end]) + ".py"
-        if (PACKAGE / file).is_file():
-            return file
-    return None
 
 
 def _dotted(node: ast.expr) -> str | None:

@@ -239,18 +239,18 @@ def test_many_tasks_are_checked_beside_the_loop(app):
 def test_a_long_list_that_broke_off_in_the_middle_is_completed_by_its_repeat(app, monkeypatch):
     stored: list[int] = []
 
-    def store(*given):
+    async def store(*given):
         if len(stored) == 2:
             raise StoreUnavailable("The database is away.")
         stored.append(1)
-        return _store(*given)
+        return await store_drafts(*given)
 
-    _store = submit._store
+    store_drafts = submit.store_drafts
     tasks = {"tasks": [a_task(f"t{n}") for n in range(300)]}
     key = {"Idempotency-Key": "all of them"}
-    monkeypatch.setattr(submit, "_store", store)
+    monkeypatch.setattr(submit, "store_drafts", store)
     assert app.post("/api/v1/tasks", tasks, headers=key).status == 503
-    monkeypatch.setattr(submit, "_store", _store)
+    monkeypatch.setattr(submit, "store_drafts", store_drafts)
     first = app.post("/api/v1/tasks", tasks, headers=key).json["tasks"]
     again = app.post("/api/v1/tasks", tasks, headers=key).json["tasks"]
     assert [one["task_id"] for one in first] == [one["task_id"] for one in again]
@@ -260,13 +260,13 @@ def test_a_long_list_that_broke_off_in_the_middle_is_completed_by_its_repeat(app
 
 def test_a_long_list_without_a_key_is_stored_at_once_or_not_at_all(app, monkeypatch):
     calls: list[int] = []
-    _store = submit._store
+    store_drafts = submit.store_drafts
 
-    def store(*given):
+    async def store(*given):
         calls.append(1)
-        return _store(*given)
+        return await store_drafts(*given)
 
-    monkeypatch.setattr(submit, "_store", store)
+    monkeypatch.setattr(submit, "store_drafts", store)
     assert len(app.submit(*(a_task(f"t{n}") for n in range(300)))) == 300
     assert len(calls) == 1
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.api.admin import Page
+from myrmidon.server.api.common import LAST_ID, PageQuery
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.bots import count_dimensions
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
-from myrmidon.store.tables import task_queues
 from myrmidon.store.views import bot_history, listings
 from myrmidon.store.views.bot_history import Place, Told
 from myrmidon.store.views.listings import RunLine
-
-_LAST_ID = (1 << 63) - 1
-COUNT_AGAIN: Micros = 10 * SECOND
-_MOST_COUNTED = 1000
 
 
 class BotEventInfo(Struct, frozen=True):
@@ -82,7 +77,7 @@ async def list_runs(context: ServerContext, call: Call) -> BotRunList:
     """What a bot has run, newest task first."""
     bot_id, page = call.params["id"], call.query
     kind = f"runs {bot_id}"
-    before = int(read_cursor(context.keys.cursor, kind, page.cursor)) if page.cursor else _LAST_ID
+    before = int(read_cursor(context.keys.cursor, kind, page.cursor)) if page.cursor else LAST_ID
     scope = await context.groups.scope_of(call)
     found, last = await context.db.read(
         lambda tx: listings.runs_of_bot(tx, bot_id, group_id=scope, before=before, n=page.limit)
@@ -129,23 +124,8 @@ class DimensionList(Struct, frozen=True):
 
 async def list_dimensions(context: ServerContext, call: Call) -> DimensionList:
     """Which dimensions there are to ask for."""
-    values, at = await counted_dimensions(context, call.query.pool)
+    values, at = await count_dimensions(context, call.query.pool)
     return DimensionList([DimensionInfo(key, found) for key, found in values.items()], at)
-
-
-async def counted_dimensions(context: ServerContext, pool: str | None) -> tuple[dict[str, dict[str, int]], Micros]:
-    """How many bots have each value of each dimension; counted anew when that was more than a few seconds ago."""
-    now = context.now()
-    kept = context.caches.dimension_counts.get(pool)
-    if kept is None or now - kept[0] > COUNT_AGAIN:
-        found = await context.db.read(partial(task_queues.counted, pool=pool))
-        if len(context.caches.dimension_counts) > _MOST_COUNTED:
-            context.caches.dimension_counts.clear()
-        kept = context.caches.dimension_counts[pool] = (now, found)
-    values: dict[str, dict[str, int]] = {}
-    for key, value, count in kept[1]:
-        values.setdefault(key, {})[value] = count
-    return values, kept[0]
 
 
 ROUTES = (
@@ -163,7 +143,7 @@ ROUTES = (
         path="/api/v1/bots/{id}/events",
         call=list_events,
         who=READERS,
-        query=Page,
+        query=PageQuery,
         out=BotEventList,
         summary="What happened to a bot",
     ),
@@ -172,7 +152,7 @@ ROUTES = (
         path="/api/v1/bots/{id}/tasks",
         call=list_runs,
         who=READERS,
-        query=Page,
+        query=PageQuery,
         out=BotRunList,
         summary="What a bot has run",
     ),

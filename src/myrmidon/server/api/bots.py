@@ -11,7 +11,7 @@ from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler import bots as fleet
-from myrmidon.server.api.admin import Done, Limit, is_new
+from myrmidon.server.api.common import Done, Limit
 from myrmidon.server.calls import (
     ADMINS,
     READERS,
@@ -20,6 +20,7 @@ from myrmidon.server.calls import (
 )
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases import bots as terminate
+from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
@@ -190,7 +191,7 @@ async def quarantine_bot(context: ServerContext, call: Call) -> BotChanged:
     bot_id, reason, now = call.params["id"], call.body.reason, context.now()
 
     def put(tx: Tx) -> Bot:
-        if not is_new(tx, call, "quarantine", bot_id, now=now):
+        if not claim_call_key(tx, call, "quarantine", bot_id, now=now):
             return _known(tx, bot_id)
         return fleet.quarantine(tx, bot_id, reason, now=now, ids=context.ids, rules=context.rules)
 
@@ -204,7 +205,7 @@ async def drain_bot(context: ServerContext, call: Call) -> BotChanged:
     bot_id, draining, now = call.params["id"], call.body.draining, context.now()
 
     def drain(tx: Tx) -> Bot:
-        if not is_new(tx, call, "drain", bot_id, now=now):
+        if not claim_call_key(tx, call, "drain", bot_id, now=now):
             return _known(tx, bot_id)
         return fleet.drain_bot(tx, bot_id, draining, now=now, ids=context.ids, rules=context.rules)
 
@@ -223,7 +224,7 @@ async def terminate_bot(context: ServerContext, call: Call) -> BotChanged:
 
 async def delete_bot(context: ServerContext, call: Call) -> Done:
     """Forget a bot. Saying it again is the same as saying it once."""
-    await terminate.forget_bot(context, call.params["id"])
+    await terminate.delete_bot(context, call.params["id"])
     return Done()
 
 

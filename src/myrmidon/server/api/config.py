@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros
-from myrmidon.server.api.admin import Limit
+from myrmidon.server.api.common import Limit
 from myrmidon.server.calls import ADMINS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor

@@ -10,16 +10,14 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
-from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, json
 
 from myrmidon.model.errors import NotFound
-from myrmidon.model.ids import RUN_CAP, parse_id, show_run, show_task
+from myrmidon.model.ids import RUN_CAP, show_run, show_task
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.validation import LARGEST
-from myrmidon.server.api.tasks import wanted_task
 from myrmidon.server.calls import (
     READERS,
     Answer,
@@ -27,6 +25,8 @@ from myrmidon.server.calls import (
     Route,
 )
 from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.logs import is_cut, read_range
+from myrmidon.server.usecases.tasks import parse_path_id
 from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.tables import log as logs
 from myrmidon.store.tables import task_result
@@ -69,8 +69,9 @@ async def log_range(context: ServerContext, call: Call) -> Answer:
     """A stretch of a run's log. ``X-Log-Next`` is the offset to go on from."""
     query: LogQuery = call.query
     task, run = await _run_of(context, call, query.run)
+    streams = _STREAMS[query.stream]
     found = await context.logs.read(
-        partial(_read_range, task_id=task.id, run=run, streams=_STREAMS[query.stream], query=query)
+        lambda tx: read_range(tx, task.id, run, streams=streams, offset=query.offset, limit=query.limit)
     )
     headers = {
         "content-type": "application/octet-stream",
@@ -83,82 +84,10 @@ async def log_range(context: ServerContext, call: Call) -> Answer:
     return Answer(headers=headers, body=found.content)
 
 
-class Range(Struct):
-    """Bytes of one or two streams, laid end to end."""
-
-    content: bytes = b""
-    length: int = 0
-    next_offset: int = 0
-    cut: list[tuple[int, int]] = []
-
-
-def _read_range(tx: Tx, task_id: int, run: int, streams: Sequence[int], query: LogQuery) -> Range:
-    pieces: list[bytes] = []
-    found = Range(next_offset=query.offset)
-    left = query.limit
-    for stream in streams:
-        info = logs.info(tx, task_id, run, stream)
-        start = max(0, found.next_offset - found.length)
-        if left > 0 and start < info.length:
-            parts, start, left = _parts(tx, task_id, run, stream, info, start, left)
-            pieces += parts
-            found.next_offset = found.length + start
-        if info.cut_from is not None and info.cut_to is not None:
-            found.cut.append((found.length + info.cut_from, found.length + info.cut_to))
-        found.length += info.length
-    found.content = b"".join(pieces)
-    return found
-
-
-def read_output(tx: Tx, task_id: int, run: int, *, offset: int, length: int, both: bool) -> bytes:
-    """A stretch of what a run wrote: stdout, and behind it stderr if both are wanted."""
-    streams = (STDOUT, STDERR) if both else (STDOUT,)
-    pieces: list[bytes] = []
-    before = 0
-    for stream in streams:
-        info = logs.info(tx, task_id, run, stream)
-        start = max(0, offset - before)
-        if length > 0 and start < info.length:
-            parts, _, length = _parts(tx, task_id, run, stream, info, start, length)
-            pieces += parts
-        before += info.length
-    return b"".join(pieces)
-
-
-def _parts(
-    tx: Tx, task_id: int, run: int, stream: int, info: LogInfo, start: int, left: int
-) -> tuple[list[bytes], int, int]:
-    """What is stored from an offset on, with a line in place of what is missing; the next offset, and what is left."""
-    pieces: list[bytes] = []
-    while left > 0 and start < info.length:
-        low = start if not _in_cut(info, start) else info.cut_to or start
-        if low > start:
-            pieces.append(missing_line(low - start))
-            start = low
-        parts = logs.read(tx, task_id, run, stream=stream, start=start, length=min(left, info.length - start))
-        if not parts:
-            break
-        for part in parts:
-            if part.missing:
-                pieces.append(missing_line(part.missing))
-            pieces.append(part.content)
-            left -= len(part.content)
-            start = part.start + len(part.content)
-    return pieces, start, left
-
-
-def _in_cut(info: LogInfo, offset: int) -> bool:
-    return info.cut_from is not None and info.cut_to is not None and info.cut_from <= offset < info.cut_to
-
-
-def missing_line(n: int) -> bytes:
-    return b"\n[myrmidon: %d bytes are missing here]\n" % n
-
-
 async def _task_of(context: ServerContext, call: Call) -> tuple[TaskResult, int]:
     """The task that a path names, and the run if it names one; a task of another group does not exist."""
-    shown, task_id = call.params["id"], wanted_task(call)
-    run = parse_id(shown)[1]
+    shown = call.params["id"]
+    task_id, run = parse_path_id(shown)
     group = await context.groups.scope_of(call)
     found = (await context.db.read(lambda tx: task_result.read(tx, [task_id]))).get(task_id)
     if found is None or (group is not None and found.resource_group_id != group):
@@ -291,7 +220,7 @@ class Follower:
         for stream in self._streams:
             info = logs.info(tx, self._task_id, self._run, stream)
             start = self._offsets[stream]
-            if _in_cut(info, start):
+            if is_cut(info, start):
                 start = info.cut_to or start
             if start < info.length:
                 parts = logs.read(tx, self._task_id, self._run, stream=stream, start=start, length=PIECE)
@@ -304,7 +233,7 @@ class Follower:
         for part in parts:
             missing = part.start - self._offsets[stream]
             if missing > 0:
-                if not ended and not _in_cut(info, self._offsets[stream]):
+                if not ended and not is_cut(info, self._offsets[stream]):
                     break
                 shown.append(self._event("cut", stream, {"offset": self._offsets[stream], "missing": missing}))
             data = {"offset": part.start, "data": b64encode(part.content).decode()}

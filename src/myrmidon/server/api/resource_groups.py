@@ -9,7 +9,7 @@ from msgspec import Struct
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import resource_groups
-from myrmidon.server.api.admin import Done, Name, Page
+from myrmidon.server.api.common import Done, Name, PageQuery
 from myrmidon.server.calls import (
     ADMINS,
     READERS,
@@ -44,7 +44,7 @@ def _info(group: ResourceGroup) -> GroupInfo:
 
 async def list_groups(context: ServerContext, call: Call) -> GroupList:
     """The groups that this caller may work in."""
-    page: Page = call.query
+    page: PageQuery = call.query
     scope = await context.groups.scope_of(call)
     if scope is not None:
         mine = await context.db.read(lambda tx: resource_group.read(tx, scope))
@@ -98,7 +98,13 @@ async def delete_group(context: ServerContext, call: Call) -> Done:
 
 ROUTES = (
     Route(
-        method="GET", path="/api/v1/groups", call=list_groups, who=READERS, query=Page, out=GroupList, summary="Groups"
+        method="GET",
+        path="/api/v1/groups",
+        call=list_groups,
+        who=READERS,
+        query=PageQuery,
+        out=GroupList,
+        summary="Groups",
     ),
     Route(
         method="POST",

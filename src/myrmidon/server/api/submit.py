@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from hashlib import sha256
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, MsgspecError, Raw, Struct, json
 
 from myrmidon.model.errors import InvalidRequest, MyrmidonError, Problem
 from myrmidon.model.ids import Micros, show_task
-from myrmidon.scheduler import submit as submitting
 from myrmidon.scheduler.submit import Draft, Submitted
-from myrmidon.server.api.admin import Name
+from myrmidon.server.api.common import Name, show_optional_task
 from myrmidon.server.calls import WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch.direct_assign import place
-from myrmidon.server.fleet.pool_policy import ruled
-from myrmidon.server.usecases.unsupported import check_no_files
-from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import request_key
+from myrmidon.server.usecases.submit import (
+    draft_task,
+    listed_task_key,
+    single_task_key,
+    store_drafts,
+    store_within_quota,
+)
 
 MANY = 32
 """From so many tasks on a submit is checked on a thread, so that it holds up no other call."""
 FIRST_PART, LARGEST_PART = 32, 128
 MOST_AT_ONCE = 10_000
-_LONGEST_KEY = 240
-_NUMBERED = re.compile("=*[0-9]+:")
-"""How the keys of a list's tasks begin."""
 EXAMPLE = {
     "name": "hello",
     "slices": [
@@ -74,12 +70,15 @@ async def submit_tasks(context: ServerContext, call: Call) -> SubmitAnswer:
     group = context.groups.name_for(call, body.group)
     n = len(body.tasks)
 
-    async def store(group_id: int) -> SubmitAnswer:
-        known = _known(group_id, lambda: [_key_of(call, number) for number in range(n)])
-        async with context.quotas.room(group, group_id, tasks=n, num_bytes=call.body_size, known=known):
-            return SubmitAnswer(await _submit_parts(context, call, group_id, _parts(call)))
-
-    return await context.groups.run_in(call, group, store)
+    answers = await store_within_quota(
+        context,
+        call,
+        group,
+        num_tasks=n,
+        keys=lambda: [_key_of(call, number) for number in range(n)],
+        store=lambda group_id: _submit_parts(context, call, group_id, _parts(call)),
+    )
+    return SubmitAnswer(answers)
 
 
 def _parts(call: Call) -> list[range]:
@@ -122,59 +121,25 @@ class Checked(NamedTuple):
 
 async def _check(context: ServerContext, call: Call, part: range) -> Checked:
     now = context.now()
-    draft = partial(_drafted, context, call, part, now)
+    group = context.groups.name_for(call, call.body.group)
+    draft = partial(_drafted, context, call, group, part, now)
     return Checked(now, draft() if len(part) < MANY else await context.db.run_in_thread(draft))
 
 
 async def _submit_part(context: ServerContext, group_id: int, checked: Checked) -> list[TaskAnswer]:
     good = [one for one in checked.tasks if isinstance(one, Draft)]
-    store = partial(_store, context, group_id, good, checked.now)
-    stored = iter(await place(context, store) if good else ())
+    stored = iter(await store_drafts(context, group_id, good, checked.now) if good else ())
     return [_answer(next(stored) if isinstance(one, Draft) else one) for one in checked.tasks]
 
 
-async def store_drafts(
-    context: ServerContext, call: Call, group: str, drafts: Sequence[Draft], now: Micros
-) -> list[Submitted | MyrmidonError]:
-    """The way in for tasks that came by another API; one answer or error for each, in order."""
-
-    async def store(group_id: int) -> list[Submitted | MyrmidonError]:
-        known = _known(group_id, lambda: [draft.request_key for draft in drafts])
-        async with context.quotas.room(group, group_id, tasks=len(drafts), num_bytes=call.body_size, known=known):
-            return await place(context, partial(_store, context, group_id, drafts, now))
-
-    return await context.groups.run_in(call, group, store)
-
-
-def _known(group_id: int, keys: Callable[[], list[str | None]]) -> Callable[[Tx], int]:
-    """Counts the tasks that an earlier call with the same request key has stored."""
-
-    def count(tx: Tx) -> int:
-        given = [key for key in keys() if key is not None]
-        return len(request_key.read(tx, group_id, given)) if given else 0
-
-    return count
-
-
-def _drafted(context: ServerContext, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:
+def _drafted(context: ServerContext, call: Call, group: str, part: range, now: Micros) -> list[Draft | MyrmidonError]:
     """Each request checked by itself: one that is wrong harms no other."""
     drafts: list[Draft | MyrmidonError] = []
     for number in part:
         try:
-            said = _read(call.body.tasks[number])
-            raw, _ = ruled(context, call.who, said, group=call.body.group)
-            draft = submitting.draft_task(
-                raw,
-                now=now,
-                ids=context.ids,
-                request_key=_key_of(call, number),
-                authenticated=call.who.name,
-                limits=context.limits,
-                rules=context.rules,
-                said=said,
-            )
-            check_no_files(draft.request)
-            drafts.append(draft)
+            document = _read(call.body.tasks[number])
+            key = _key_of(call, number)
+            drafts.append(draft_task(context, call, document, group=group, key=key, now=now))
         except MyrmidonError as error:
             drafts.append(error)
     return drafts
@@ -194,23 +159,8 @@ def _read(raw: Raw) -> Any:
 def _key_of(call: Call, number: int) -> str | None:
     key = call.request_key
     if key is None or len(call.body.tasks) == 1:
-        return lone_key(key)
-    return f"{number}:{_short(key)}"
-
-
-def lone_key(key: str | None) -> str | None:
-    """The key of a task that comes by itself: whatever it is, it is none that a task of a list gets."""
-    return f"={_short(key)}" if key is not None and _NUMBERED.match(key) else key
-
-
-def _short(key: str) -> str:
-    return key if len(key) <= _LONGEST_KEY else sha256(key.encode()).hexdigest()
-
-
-def _store(
-    context: ServerContext, group_id: int, drafts: Sequence[Draft], now: Micros, tx: Tx
-) -> list[Submitted | MyrmidonError]:
-    return submitting.submit(tx, group_id, drafts, now=now, ids=context.ids, rules=context.rules)
+        return single_task_key(key)
+    return listed_task_key(key, number)
 
 
 def _answer(one: Submitted | MyrmidonError) -> TaskAnswer:
@@ -219,15 +169,11 @@ def _answer(one: Submitted | MyrmidonError) -> TaskAnswer:
     return TaskAnswer(
         task_id=show_task(one.task_id) if one.task_id else None,
         state=one.state,
-        job_id=shown_id(one.job_id),
-        deduped_from=shown_id(one.deduped_from),
+        job_id=show_optional_task(one.job_id),
+        deduped_from=show_optional_task(one.deduped_from),
         cost_saved_usd=one.cost_saved_usd,
         repeated=one.repeated,
     )
-
-
-def shown_id(task_id: int | None) -> str | None:
-    return show_task(task_id) if task_id is not None else None
 
 
 ROUTES = (

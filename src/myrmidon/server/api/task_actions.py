@@ -12,8 +12,7 @@ from myrmidon.model.states import TaskState
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.scheduler import explain as explaining
 from myrmidon.scheduler import rerun as rerunning
-from myrmidon.server.api.admin import Name, is_new
-from myrmidon.server.api.tasks import Moment, visible, wanted_task
+from myrmidon.server.api.common import Moment, Name
 from myrmidon.server.calls import (
     READERS,
     WRITERS,
@@ -22,7 +21,8 @@ from myrmidon.server.calls import (
     Route,
 )
 from myrmidon.server.context import ServerContext
-from myrmidon.server.usecases.bots import check_cancel
+from myrmidon.server.usecases.idempotency import claim_call_key
+from myrmidon.server.usecases.tasks import check_may_cancel, get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
 
 
@@ -43,16 +43,16 @@ class Cancelled(Struct, frozen=True):
 
 async def cancel_task(context: ServerContext, call: Call) -> Cancelled:
     """Cancel a task. Said again with the same request key it does not mean what has been run again meanwhile."""
-    task_id = wanted_task(call)
+    task_id = parse_path_id(call.params["id"])[0]
     scope = await context.groups.scope_of(call)
     kill, now = call.body.kill_running, context.now()
 
     def stop(tx: Tx) -> Cancelled:
-        visible(tx, task_id, scope)
-        check_cancel(tx, call, task_id)
-        if is_new(tx, call, "cancel", show_task(task_id), now=now, subject=task_id):
+        get_visible_task(tx, task_id, scope)
+        check_may_cancel(tx, call, task_id)
+        if claim_call_key(tx, call, "cancel", show_task(task_id), now=now, subject=task_id):
             canceling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=kill, rules=context.rules)
-        task = visible(tx, task_id, scope)
+        task = get_visible_task(tx, task_id, scope)
         stopped = task.state in (TaskState.CANCELED, TaskState.KILLED) or bool(task.killing)
         running = task.state in (TaskState.RUNNING, TaskState.KILLED)
         return Cancelled(show_task(task_id), stopped, task.state, running)
@@ -111,19 +111,19 @@ class RerunAnswer(Struct, frozen=True):
 
 async def rerun_task(context: ServerContext, call: Call) -> RerunAnswer:
     """Run an ended task again; with a request key only once, however often it is asked for."""
-    task_id = wanted_task(call)
+    task_id = parse_path_id(call.params["id"])[0]
     scope = await context.groups.scope_of(call)
     body: RerunBody = call.body
     now = context.now()
 
     def again(tx: Tx) -> RerunAnswer:
-        visible(tx, task_id, scope)
+        get_visible_task(tx, task_id, scope)
         how = {"force": body.force, "cascade": body.cascade}
         if call.request_key is None:
             rerunning.rerun(tx, task_id, now=now, ids=context.ids, rules=context.rules, **how)
         else:
             rerunning.rerun_once(tx, task_id, call.request_key, now=now, ids=context.ids, rules=context.rules, **how)
-        task = visible(tx, task_id, scope)
+        task = get_visible_task(tx, task_id, scope)
         return RerunAnswer(show_task(task_id), task.state, task.generation)
 
     return await context.db.write(again)
@@ -151,11 +151,11 @@ class Why(Struct, frozen=True, kw_only=True):
 
 
 async def explain_task(context: ServerContext, call: Call) -> Why:
-    task_id = wanted_task(call)
+    task_id = parse_path_id(call.params["id"])[0]
     scope = await context.groups.scope_of(call)
 
     def look(tx: Tx) -> explaining.Explanation:
-        visible(tx, task_id, scope)
+        get_visible_task(tx, task_id, scope)
         return explaining.explain(tx, task_id)
 
     found = await context.db.read(look)

@@ -10,23 +10,20 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct, json
 
-from myrmidon.model.errors import InvalidRequest, NotFound
-from myrmidon.model.ids import Micros, first_id_at, parse_id, show_run, show_task
+from myrmidon.model.ids import Micros, first_id_at, show_run, show_task
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.api.admin import Limit
-from myrmidon.server.api.submit import shown_id
+from myrmidon.server.api.common import Limit, Moment, show_optional_task
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id, recent_tags
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import resource_group, task_request, task_result
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
-from myrmidon.store.views import listings, run_details
+from myrmidon.store.views import listings
 from myrmidon.store.views.listings import TaskFilter, TaskLine
 
-Moment = Annotated[int, Meta(ge=0, le=9_000_000_000_000_000)]
-"""Microseconds UTC, up to the year 2255: later ones have no place in an id."""
 _STATES = Literal[
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
     "NO_RESOURCE", "CLIENT_ERROR",
@@ -121,11 +118,11 @@ class TaskInfo(Struct, frozen=True, kw_only=True):
 
 async def get_task(context: ServerContext, call: Call) -> TaskInfo:
     """A task: what was asked for, what became of it, and every run."""
-    task_id = wanted_task(call)
+    task_id = parse_path_id(call.params["id"])[0]
     scope = await context.groups.scope_of(call)
 
     def look(tx: Tx) -> TaskInfo:
-        task = visible(tx, task_id, scope)
+        task = get_visible_task(tx, task_id, scope)
         row = task_request.read(tx, [task_id])[task_id]
         slices = task_request.slices(tx, [task_id])[task_id]
         runs = task_result.runs_of(tx, [task_id])
@@ -134,29 +131,13 @@ async def get_task(context: ServerContext, call: Call) -> TaskInfo:
         return TaskInfo(
             task_id=show_task(task_id),
             group=group,
-            job_id=shown_id(task.job_id),
+            job_id=show_optional_task(task.job_id),
             request=_request_info(row, slices, has_secret=hidden),
             result=_result_info(task, runs),
             runs=[_run_info(run) for run in runs],
         )
 
     return await context.db.read(look)
-
-
-def wanted_task(call: Call) -> int:
-    """The task that a path names, by its id or by that of one of its runs."""
-    try:
-        return parse_id(call.params["id"])[0]
-    except InvalidRequest:
-        raise NotFound("task", call.params["id"][:40]) from None
-
-
-def visible(tx: Tx, task_id: int, scope: int | None) -> TaskResult:
-    """A task that this caller may see; whatever else there is does not exist for it."""
-    task = task_result.read(tx, [task_id]).get(task_id)
-    if task is None or task.seq == 0 or (scope is not None and task.resource_group_id != scope):
-        raise NotFound("task", show_task(task_id))
-    return task
 
 
 def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bool) -> RequestInfo:
@@ -169,7 +150,7 @@ def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bo
         priority=row.priority,
         service_account=row.service_account,
         parent=parent,
-        root=shown_id(row.root_task_id),
+        root=show_optional_task(row.root_task_id),
         external_id=row.external_id,
         function=f"{row.package_name}:{row.func_name}" if row.func_name is not None else None,
         retries=row.retries,
@@ -237,9 +218,6 @@ def _run_info(run: TaskRun) -> RunInfo:
 
 
 # ---------------------------------------------------------------- lists
-
-TAGS_LOOKED_AT = 2000
-MOST_VALUES = 128
 
 
 class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -329,7 +307,7 @@ def _summary(line: TaskLine, names: dict[int, str]) -> TaskSummary:
         modified_at=line.modified_at,
         bot_id=line.bot_id,
         run=show_run(line.id, line.run_number) if line.run_number else None,
-        deduped_from=shown_id(line.deduped_from),
+        deduped_from=show_optional_task(line.deduped_from),
         killing=bool(line.killing),
     )
 
@@ -347,19 +325,7 @@ class TagList(Struct, frozen=True):
 
 async def list_tags(context: ServerContext, call: Call) -> TagList:
     """The tags of the newest tasks, to search by."""
-    return TagList([TagInfo(key, values) for key, values in (await known_tags(context, call)).items()])
-
-
-async def known_tags(context: ServerContext, call: Call) -> dict[str, list[str]]:
-    """Keys and values of the tags of the newest tasks that the caller sees; of a key with very many only the key."""
-    scope = await context.groups.scope_of(call)
-    texts = await context.db.read(lambda tx: run_details.newest_tags(tx, group_id=scope, n=TAGS_LOOKED_AT))
-    values: dict[str, set[str]] = {}
-    for text in set(texts):
-        for tag in json.decode(text, type=list[str]):
-            key, _, value = tag.partition(":")
-            values.setdefault(key, set()).add(value)
-    return {key: sorted(found) if len(found) < MOST_VALUES else [] for key, found in sorted(values.items())}
+    return TagList([TagInfo(key, values) for key, values in (await recent_tags(context, call)).items()])
 
 
 ROUTES = (

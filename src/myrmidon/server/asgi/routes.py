@@ -5,17 +5,19 @@ from __future__ import annotations
 from msgspec import structs
 
 from myrmidon.server.api import (
-    admin,
     bot_history,
     bots,
     config,
     events,
+    health,
     logs,
+    queues,
     releases,
     resource_groups,
     submit,
     task_actions,
     tasks,
+    tokens,
     wait,
 )
 from myrmidon.server.asgi import openapi
@@ -39,7 +41,9 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
         *bot_history.ROUTES,
         *config.ROUTES,
         *resource_groups.ROUTES,
-        *admin.ROUTES,
+        *health.ROUTES,
+        *queues.ROUTES,
+        *tokens.ROUTES,
     )
     if metrics_open:
         table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)

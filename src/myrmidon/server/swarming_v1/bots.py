@@ -11,7 +11,6 @@ from myrmidon.model.bot import Bot
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.model.task_result import TaskRun
-from myrmidon.server.api.bot_history import counted_dimensions
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
@@ -29,8 +28,7 @@ from myrmidon.server.swarming_v1.encoding import (
     user_identity,
 )
 from myrmidon.server.swarming_v1.tasks import LIMIT, checked_limit
-from myrmidon.server.usecases.bots import forget_bot
-from myrmidon.server.usecases.bots import terminate_bot as order_end
+from myrmidon.server.usecases import bots as bot_usecases
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
@@ -150,7 +148,7 @@ async def count_bots(context: ServerContext, call: Call) -> v1.BotsCount:
 
 async def bots_dimensions(context: ServerContext, call: Call) -> v1.BotsDimensions:
     """Every value of every dimension that some bot has."""
-    found, at = await counted_dimensions(context, call.query.pool)
+    found, at = await bot_usecases.count_dimensions(context, call.query.pool)
     lists = {key: list(values) for key, values in found.items()}
     return v1.BotsDimensions(bots_dimensions=show.string_lists(lists), ts=moment(at))
 
@@ -333,7 +331,7 @@ def _shown(tx: Tx, found: Sequence[BotRun], *, stats: bool) -> list[v1.TaskResul
 
 async def delete_bot(context: ServerContext, call: Call) -> v1.DeletedResponse:
     """Forget a bot; its history stays. Saying it again is the same as saying it once."""
-    await forget_bot(context, call.params["bot_id"])
+    await bot_usecases.delete_bot(context, call.params["bot_id"])
     return v1.DeletedResponse(deleted=True)
 
 
@@ -344,5 +342,5 @@ class TerminateBody(Struct, frozen=True, kw_only=True):
 async def terminate_bot(context: ServerContext, call: Call) -> v1.TerminateResponse:
     """Let a bot finish what it has and then end; the id of the task that tells it so."""
     body: Any = call.body
-    task_id = await order_end(context, call.params["bot_id"], body.reason or "", who=call.who.name)
+    task_id = await bot_usecases.terminate_bot(context, call.params["bot_id"], body.reason or "", who=call.who.name)
     return v1.TerminateResponse(task_id=task_id)

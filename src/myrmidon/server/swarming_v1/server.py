@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from importlib.resources import files
 
 from msgspec import Struct, json
 
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.api.admin import VERSION, derived, keep
-from myrmidon.server.auth.authenticator import new_token
 from myrmidon.server.calls import (
     ADMINS,
     READERS,
@@ -22,10 +21,12 @@ from myrmidon.server.fleet.bot_zip import bootstrap_script, public_url
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import identity, moment
 from myrmidon.server.swarming_v1.tasks import LIMIT, checked_limit
+from myrmidon.server.usecases import tokens
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.tables import settings_version as configs
 from myrmidon.store.views import listings
 
+VERSION = version("myrmidon")
 BOOTSTRAP = "bootstrap.py"
 BOT_CONFIG = "bot_config.py"
 TOKEN_LASTS: Micros = 3600 * SECOND
@@ -66,11 +67,9 @@ async def permissions(context: ServerContext, call: Call) -> v1.ClientPermission
 
 async def bootstrap_token(context: ServerContext, call: Call) -> v1.BootstrapToken:
     """A token for new bots, good for an hour. Each call makes another; with a request key, only the first one."""
-    now = context.now()
-    row, text = new_token("bootstrap", Role.BOOTSTRAP, None, now=now, ids=context.ids, expires_at=now + TOKEN_LASTS)
-    if call.request_key is not None:
-        row, text = derived(context, call, row, "bootstrap")
-    await context.db.write(lambda tx: keep(tx, row))
+    _, text = await tokens.create_token(
+        context, call, name="bootstrap", role=Role.BOOTSTRAP, lifetime=TOKEN_LASTS, kind="bootstrap"
+    )
     return v1.BootstrapToken(bootstrap_token=text)
 
 

@@ -11,16 +11,14 @@ from myrmidon.model.errors import InvalidRequest, MyrmidonError, NotFound, Probl
 from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_request import automatic_tags
-from myrmidon.scheduler import submit as submitting
 from myrmidon.scheduler.submit import Draft, Submitted
-from myrmidon.server.api.submit import lone_key, store_drafts
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
-from myrmidon.server.fleet.pool_policy import ruled
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1 import render as show
 from myrmidon.server.swarming_v1.encoding import TEMPLATES, chosen, moment, number, user_identity
 from myrmidon.server.swarming_v1.request_parser import GivenTask, deadline_of, native_request, request_key
+from myrmidon.server.usecases.submit import draft_task, single_task_key, store_drafts, store_within_quota
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_request
 
@@ -33,23 +31,28 @@ async def new_task(context: ServerContext, call: Call) -> v1.TaskRequestMetadata
     given: GivenTask = call.body
     group, now = context.groups.name_for(call), context.now()
     template = chosen(given.pool_task_template, TEMPLATES, "pool_task_template", "AUTO")
-    said = native_request(given)
-    raw, _ = ruled(context, call.who, said, group=group, clamp=True, template=template)
-    raw = {**raw, "deadline_s": deadline_of(raw["slices"], context.limits)}
     uuid = request_key(given, call.who.name)
-    draft = submitting.draft_task(
-        raw,
+    draft = draft_task(
+        context,
+        call,
+        native_request(given),
+        group=group,
+        key=uuid or single_task_key(call.request_key),
         now=now,
-        ids=context.ids,
-        request_key=uuid or lone_key(call.request_key),
-        authenticated=call.who.name,
-        limits=context.limits,
-        rules=context.rules,
-        said=said,
+        clamp_priority=True,
+        template=template,
+        complete=lambda document: {**document, "deadline_s": deadline_of(document["slices"], context.limits)},
     )
     if uuid is not None:
         draft = structs.replace(draft, body_hash=_ANY_BODY)
-    [answer] = await store_drafts(context, call, group, [draft], now)
+    [answer] = await store_within_quota(
+        context,
+        call,
+        group,
+        num_tasks=1,
+        keys=lambda: [draft.request_key],
+        store=lambda group_id: store_drafts(context, group_id, [draft], now),
+    )
     if isinstance(answer, MyrmidonError):
         raise _refused(answer)
     if not answer.task_id:

@@ -18,8 +18,6 @@ from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.validation import show_value
 from myrmidon.scheduler import cancel as canceling
-from myrmidon.server.api.logs import read_output
-from myrmidon.server.api.tasks import known_tags, visible
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
@@ -34,10 +32,18 @@ from myrmidon.server.swarming_v1.encoding import (
     number,
     tag_terms,
 )
-from myrmidon.server.usecases.bots import cancellable, check_cancel
+from myrmidon.server.usecases.logs import read_range
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.server.usecases.tasks import (
+    cancellable_tasks,
+    check_may_cancel,
+    get_visible_task,
+    parse_path_id,
+    recent_tags,
+)
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_result
+from myrmidon.store.tables.log import STDERR, STDOUT
 from myrmidon.store.views import task_search
 from myrmidon.store.views.task_search import Place, Search
 
@@ -61,21 +67,13 @@ class OutputQuery(Struct, frozen=True, kw_only=True):
     length: int = 0
 
 
-def wanted_id(call: Call) -> tuple[int, int]:
-    """The task that a path names, and the run, if it names one. What is no id is nothing that exists."""
-    try:
-        return parse_id(call.params["task_id"])
-    except InvalidRequest:
-        raise NotFound("task", call.params["task_id"][:40]) from None
-
-
 async def task_result_of(context: ServerContext, call: Call) -> v1.TaskResult:
     """What became of a task; of one run, where the id is that of a run."""
-    (task_id, run), scope = wanted_id(call), await context.groups.scope_of(call)
+    (task_id, run), scope = parse_path_id(call.params["task_id"]), await context.groups.scope_of(call)
     stats = call.query.include_performance_stats
 
     def look(tx: Tx) -> v1.TaskResult:
-        visible(tx, task_id, scope)
+        get_visible_task(tx, task_id, scope)
         facts = show.gather(tx, [task_id], stats=stats)
         if not run:
             return show.show_result(facts, task_id)
@@ -94,10 +92,10 @@ def _wanted_run(facts: show.Facts, task_id: int, number: int) -> TaskRun:
 
 async def task_request_of(context: ServerContext, call: Call) -> v1.TaskRequest:
     """What was asked for; of a secret only that there is one."""
-    (task_id, _), scope = wanted_id(call), await context.groups.scope_of(call)
+    (task_id, _), scope = parse_path_id(call.params["task_id"]), await context.groups.scope_of(call)
 
     def look(tx: Tx) -> v1.TaskRequest:
-        visible(tx, task_id, scope)
+        get_visible_task(tx, task_id, scope)
         return show.requests(tx, [task_id])[0]
 
     return await context.db.read(look)
@@ -108,7 +106,7 @@ async def task_output(context: ServerContext, call: Call) -> v1.TaskOutput:
 
     While it runs only standard output is shown: a place in the text that was read once must not move.
     """
-    (task_id, run), scope = wanted_id(call), await context.groups.scope_of(call)
+    (task_id, run), scope = parse_path_id(call.params["task_id"]), await context.groups.scope_of(call)
     query: OutputQuery = call.query
     if query.offset < 0 or not 0 <= query.length <= MOST_OUTPUT:
         shown = f"offset {query.offset}, length {query.length}"
@@ -116,7 +114,7 @@ async def task_output(context: ServerContext, call: Call) -> v1.TaskOutput:
         raise InvalidRequest([Problem("offset, length", shown, told, "range")])
 
     def look(tx: Tx) -> tuple[TaskResult, int, int, bool]:
-        task = visible(tx, task_id, scope)
+        task = get_visible_task(tx, task_id, scope)
         facts = show.gather(tx, [task_id], stats=False)
         found = _wanted_run(facts, task_id, run) if run else show.counting_run(facts, task)
         return (task, found.task_id, found.run, not found.live) if found else (task, 0, 0, True)
@@ -125,9 +123,11 @@ async def task_output(context: ServerContext, call: Call) -> v1.TaskOutput:
     content = b""
     if of_run:
         length = query.length or MOST_OUTPUT
-        content = await context.logs.read(
-            lambda tx: read_output(tx, whose, of_run, offset=query.offset, length=length, both=ended)
+        streams = (STDOUT, STDERR) if ended else (STDOUT,)
+        found = await context.logs.read(
+            lambda tx: read_range(tx, whose, of_run, streams=streams, offset=query.offset, limit=length)
         )
+        content = found.content
     return v1.TaskOutput(output=content.decode("utf-8", "replace"), state=SHOWN[task.state])
 
 
@@ -137,12 +137,12 @@ class CancelBody(Struct, frozen=True, kw_only=True):
 
 async def cancel_task(context: ServerContext, call: Call) -> v1.CancelResponse:
     """End a task that waits; kill one that runs only if that was asked for."""
-    (task_id, _), scope = wanted_id(call), await context.groups.scope_of(call)
+    (task_id, _), scope = parse_path_id(call.params["task_id"]), await context.groups.scope_of(call)
     kill, now = bool(call.body.kill_running), context.now()
 
     def stop(tx: Tx) -> v1.CancelResponse:
-        visible(tx, task_id, scope)
-        check_cancel(tx, call, task_id)
+        get_visible_task(tx, task_id, scope)
+        check_may_cancel(tx, call, task_id)
         [done] = canceling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=kill, rules=context.rules)
         return v1.CancelResponse(ok=done.ok, was_running=done.was_running)
 
@@ -253,7 +253,7 @@ async def get_states(context: ServerContext, call: Call) -> v1.TaskStates:
 
 
 async def list_tags(context: ServerContext, call: Call) -> v1.TasksTags:
-    return v1.TasksTags(tasks_tags=show.string_lists(await known_tags(context, call)), ts=moment(context.now()))
+    return v1.TasksTags(tasks_tags=show.string_lists(await recent_tags(context, call)), ts=moment(context.now()))
 
 
 # ---------------------------------------------------------------- cancelling many
@@ -292,7 +292,7 @@ async def cancel_tasks(context: ServerContext, call: Call) -> v1.TasksCancelResp
 
     def look(tx: Tx) -> tuple[list[int], int | None]:
         ids, more = task_search.page(tx, wanted, n=n, before=before)
-        return cancellable(tx, call, ids), more
+        return cancellable_tasks(tx, call, ids), more
 
     found, more = await context.db.read(look)
     if found:

@@ -67,7 +67,7 @@ async def count_dimensions(context: ServerContext, pool: str | None) -> tuple[di
     now, cache = context.now(), context.caches.dimension_counts
     cached = cache.get(pool)
     if cached is None or now - cached[0] > DIMENSIONS_CACHE_TIME:
-        rows = await context.db.read(partial(task_queues.counted, pool=pool))
+        rows = await context.db.read(partial(task_queues.count_dimensions, pool=pool))
         if len(cache) > _MAX_CACHED_POOLS:
             cache.clear()
         cached = cache[pool] = (now, rows)

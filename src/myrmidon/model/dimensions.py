@@ -1,10 +1,11 @@
-"""Dimensions: what a bot has and what a task wants.
+"""Dimensions: the properties of a bot, and the properties that a task requires of its bot.
 
-A task wants ``{"os": ["Linux", "Debian|Ubuntu"], "pool": ["ci"]}``: every value (AND), any alternative of a
-value (OR). The canonical text of that, with everything sorted, *is* the queue; its digest has 128 bits and
-the text is compared again before a claim. JSON keeps keys and values apart, so no two sets share a text.
+A task requires ``{"os": ["Linux", "Debian|Ubuntu"], "pool": ["ci"]}``: every value (AND), any alternative of a
+value (OR). The canonical text of that set, with everything sorted, identifies the queue. Queues are looked up by a
+128-bit digest of the text, and the text itself is compared again before a claim. JSON separates keys and values
+unambiguously, so no two sets have the same text.
 
-Which bot serves which queue is stored elsewhere; this file only compares.
+Which bot serves which queue is stored in store/; this file validates and compares.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgspec
 from myrmidon.model.validation import DEFAULT_LIMITS, NOTHING, Checker, Path
 
 Required: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
-"""A canonical text taken apart: for each key its values, each a set of alternatives."""
+"""A parsed canonical text: for each key its values, each a set of alternatives."""
 
 _CACHED_CHARS: Final = 1_024
 _KEY = re.compile(r"[a-zA-Z\-_.][0-9a-zA-Z\-_.]*")
@@ -33,7 +34,7 @@ _decode = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
 def canonical(dims: Mapping[str, Sequence[str]]) -> str:
-    """The one text of this set: keys, values and alternatives sorted and unique."""
+    """The canonical text of a set: keys, values and alternatives sorted and unique."""
     given = _encode(dims)
     return _canonical_cached(given) if len(given) <= _CACHED_CHARS else _canonical(given)
 
@@ -58,7 +59,7 @@ def digest(canonical: str) -> str:
 
 
 def matches(canonical: str, bot: Mapping[str, Collection[str]]) -> bool:
-    """True if a bot with these dimensions may run tasks that want that set."""
+    """Whether a bot with these dimensions may run tasks that require that set."""
     for key, values in _required(canonical):
         has = bot.get(key)
         if has is None:
@@ -83,7 +84,7 @@ _required_cached = lru_cache(maxsize=4096)(_parse_canonical)
 def expand(canonical: str) -> list[list[str]]:
     """The set without OR: a sorted list of ``key:value`` for each combination of alternatives, at most 8."""
     choices = [
-        [f"{key}:{one}" for one in sorted(alternatives)]
+        [f"{key}:{value}" for value in sorted(alternatives)]
         for key, values in _required(canonical)
         for alternatives in values
     ]
@@ -142,7 +143,7 @@ def _is_plain(key: str, value: str) -> bool:
 
 
 def bot_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:
-    """What a bot says it has, checked and sorted: exactly one id, at least one pool, no OR."""
+    """The dimensions that a bot reports, checked and sorted: exactly one id, at least one pool, no OR."""
     dims = _read(check, raw, path, _had_value)
     if not dims:
         return dims
@@ -231,42 +232,42 @@ def _bounded_product(check: Checker, dims: dict[str, list[str]], path: Path) -> 
         check.note_shown(path, shown, f"at most {check.limits.dimension_alternatives}", "or")
 
 
-# -- what the store and the scheduler ask of stored texts ----------------------------------------------------
+# -- stored texts --------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)
 def bot_sets(has: str) -> dict[str, frozenset[str]]:
-    """A bot's stored dimensions, ready to be compared."""
+    """A bot's stored dimensions as sets, for comparing."""
     return {key: frozenset(values) for key, values in _decode(has).items()}
 
 
 @lru_cache(maxsize=65536)
 def serves(canonical: str, has: str) -> bool:
-    """Whether a bot with these stored dimensions may run tasks that want that stored set."""
+    """Whether a bot with these stored dimensions may run tasks that require that stored set."""
     return matches(canonical, bot_sets(has))
 
 
 def narrowest_values(canonical: str) -> list[str]:
-    """``key:value`` of which every bot that matches has at least one; as few bots as possible have one."""
-    wants = dict(_required(canonical))
-    key = "id" if "id" in wants else "pool" if "pool" in wants else next(iter(wants))
-    return sorted(f"{key}:{one}" for one in wants[key][0])
+    """``key:value`` texts of the most selective key: every bot that matches the set has at least one of them."""
+    required = dict(_required(canonical))
+    key = "id" if "id" in required else "pool" if "pool" in required else next(iter(required))
+    return sorted(f"{key}:{value}" for value in required[key][0])
 
 
 def pool_of(canonical: str) -> str:
-    """The pool that a stored set of dimensions is for."""
+    """The pool of a stored set of dimensions."""
     values = dict(_required(canonical)).get("pool")
     return min(values[0]) if values else ""
 
 
 def split_values(canonical: str) -> list[str]:
-    """The set taken apart into one canonical text per wanted value, the pool first."""
+    """The set split into one canonical text per required value, the pool first."""
     singles = [(key, value) for key, values in _decode(canonical).items() for value in values]
     return [_encode({key: [value]}).decode() for key, value in sorted(singles, key=lambda s: (s[0] != "pool", s))]
 
 
 def show_single(single: str) -> str:
-    """``key:value`` of a text with one wanted value."""
+    """``key:value`` of a canonical text with one required value."""
     key, values = next(iter(_decode(single).items()))
     return f"{key}:{values[0]}"
 

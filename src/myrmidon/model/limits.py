@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Every number a request is measured against. ``*_s`` are seconds, ``*_chars`` count code points."""
+    """Every limit and default of a request. ``*_s`` are seconds, ``*_chars`` count code points."""
 
     # a task
     name_chars: int = 1024

@@ -1,4 +1,4 @@
-"""The states of tasks, runs and jobs, and the one table of legal moves.
+"""The states of tasks, runs and jobs, and the table of legal transitions.
 
                  hold, re-wait                 retry, rerun, given back
                +---------------+             +-------------------------+
@@ -9,8 +9,8 @@
        |                       +--> EXPIRED CANCELED NO_RESOURCE BOT_DIED (a retry that expires)
        +--> SUCCEEDED (deduped) NO_RESOURCE CANCELED EXPIRED
 
-A final state is left only by a rerun or a job retry, and those start a new *generation*. Held and killing are
-flags, not states. Which verb makes which move is told in scheduler/; this file only says what is possible.
+A final state is left only by a rerun or a job retry, and those start a new *generation*. ``held`` and ``killing``
+are flags, not states. Which operation makes which transition is in scheduler/.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from myrmidon.model.errors import IllegalMove
 
 
 class TaskState(StrEnum):
-    """Where a task is. WAITING waits for parents, READY waits for a bot."""
+    """The state of a task. WAITING waits for parents, READY waits for a bot."""
 
     WAITING = "WAITING"
     READY = "READY"
@@ -40,7 +40,7 @@ class TaskState(StrEnum):
 
 
 class RunState(StrEnum):
-    """Where one run is: alive, or ended in one of the ways a task may end."""
+    """The state of one run: RUNNING, or one of the final states of a task."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
@@ -55,7 +55,7 @@ class RunState(StrEnum):
 
 
 class JobState(StrEnum):
-    """Where a job is. PENDING_RETRY: failed with budget left, waiting for someone to reset it."""
+    """The state of a job. PENDING_RETRY: failed with retries left, not yet reset for the next attempt."""
 
     RUNNING = "RUNNING"
     PENDING_RETRY = "PENDING_RETRY"
@@ -67,7 +67,7 @@ class JobState(StrEnum):
 _T = TaskState
 _AGAIN = frozenset({_T.READY, _T.WAITING})
 
-# The busiest members by themselves: until Python 3.11 finding one in its class costs as much as a call.
+# Module constants for the hot paths: until Python 3.11 looking up an enum member costs as much as a call.
 WAITING: Final = _T.WAITING
 READY: Final = _T.READY
 RUNNING: Final = _T.RUNNING

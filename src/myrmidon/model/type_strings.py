@@ -1,12 +1,11 @@
-"""Type strings: what a function takes and returns, as text.
+"""Type strings: the types of a function's inputs and outputs, as text.
 
     type   =  "List<" type ">"  |  "Map<" type "," type ">"  |  "Optional<" type ">"
            |  "Tuple<" type {"," type} ">"  |  primitive  |  class
     class  =  identifier {"." identifier}
 
-Spaces are ignored on input and never printed. ``int``, ``float`` and ``str`` are other spellings of
-``int64``, ``double`` and ``string``. Two types are the same exactly when their canonical texts are equal.
-Encoding values is not done here.
+Spaces are ignored on input and never printed. ``int``, ``float`` and ``str`` are aliases of ``int64``, ``double``
+and ``string``. Two types are the same exactly when their canonical texts are equal. Values are encoded elsewhere.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ ALIASES: Final = {"int": "int64", "float": "double", "str": "string"}
 
 
 class Primitive(Struct, frozen=True):
-    """A type of the language itself."""
+    """A built-in scalar type."""
 
     name: str
 
 
 class ClassName(Struct, frozen=True):
-    """A user's class, ``module.QualName``; only its name is known here."""
+    """A class of the user, ``module.QualName``, which is not resolved here."""
 
     name: str
 
 
 class ListOf(Struct, frozen=True):
-    """``List<item>``; ``List<int8>`` doubles as text in C++."""
+    """``List<item>``; ``List<int8>`` is also used for text in C++."""
 
     item: Type
 
@@ -54,7 +53,7 @@ class MapOf(Struct, frozen=True):
 
 
 class OptionalOf(Struct, frozen=True):
-    """``Optional<item>``: the item or nothing."""
+    """``Optional<item>``: the item or none."""
 
     item: Type
 
@@ -73,16 +72,16 @@ _KEYS: Final = frozenset({*(Primitive(n) for n in INTEGERS | {"string", "bytes"}
 
 
 def parse(text: object, path: str = "type") -> Type:
-    """The type a text names. Raises InvalidRequest when it names none, is too long or too deep."""
+    """Parse a type string. Raises InvalidRequest when it is not a type, too long or nested too deeply."""
     if not isinstance(text, str) or not 0 < len(text) <= MAX_CHARS or not is_clean(text):
         _refuse(path, text, f"a type string of 1..{MAX_CHARS} characters")
     reader = _Reader(text, path)
-    found = reader.type(1)
+    parsed = reader.type(1)
     if reader.token:
-        _refuse(path, text, f"nothing after {show(found)}")
-    if len(show(found)) > MAX_CHARS:
-        _refuse(path, text, f"at most {MAX_CHARS} characters once int, float and str are written out")
-    return found
+        _refuse(path, text, f"nothing after {show(parsed)}")
+    if len(show(parsed)) > MAX_CHARS:
+        _refuse(path, text, f"at most {MAX_CHARS} characters after int, float and str became int64, double and string")
+    return parsed
 
 
 def show(shown: Type) -> str:
@@ -103,13 +102,13 @@ def show(shown: Type) -> str:
 
 
 def same(a: Type, b: Type) -> bool:
-    """Types of an edge must be equal; nothing is converted on the way."""
+    """Whether an output of type a may feed an input of type b: only if they are equal, nothing is converted."""
     return a == b
 
 
 @lru_cache(maxsize=4096)
 def normal(text: str) -> str:
-    """The canonical text for a text; raises as parse does."""
+    """The canonical form of a type string; raises as parse does."""
     return show(parse(text))
 
 
@@ -118,7 +117,7 @@ def _refuse(path: str, text: object, allowed: str) -> NoReturn:
 
 
 class _Reader:
-    """Reads one type string from left to right, one token ahead."""
+    """A recursive-descent parser with one token of lookahead."""
 
     def __init__(self, text: str, path: str) -> None:
         self.text = text
@@ -128,16 +127,16 @@ class _Reader:
         self.advance()
 
     def advance(self) -> str:
-        """Move on; returns the token left behind. The empty token is the end."""
-        left = self.token
-        found = _TOKEN.match(self.text, self.at)
-        if found is None:
+        """Read the next token and return the previous one. The empty token is the end."""
+        previous = self.token
+        match = _TOKEN.match(self.text, self.at)
+        if match is None:
             _refuse(self.path, self.text, f"a name or one of < > , at character {self.at + 1}")
-        self.token, self.at = found.group(1), found.end()
-        return left
+        self.token, self.at = match.group(1), match.end()
+        return previous
 
     def type(self, depth: int) -> Type:
-        """One type; depth counts the brackets around it."""
+        """Parse one type; ``depth`` is its nesting level, 1 at the top."""
         if depth > MAX_DEPTH:
             _refuse(self.path, self.text, f"at most {MAX_DEPTH} levels")
         if self.token in ("", "<", ">", ","):
@@ -151,19 +150,19 @@ class _Reader:
         return Primitive(name) if name in PRIMITIVES else ClassName(name)
 
     def generic(self, name: str, depth: int) -> Type:
-        """The part in brackets after List, Map, Optional or Tuple."""
+        """Parse the part in brackets after List, Map, Optional or Tuple."""
         self.expect("<", f"{name}<...>")
         items = [self.type(depth + 1)]
         while self.token == ",":
             self.advance()
             items.append(self.type(depth + 1))
         self.expect(">", f"> to close {name}<")
-        wanted = _ARITY[name]
-        if wanted and len(items) != wanted:
-            _refuse(self.path, self.text, f"{name} of {wanted} type{'s' if wanted > 1 else ''}")
-        return self.built(name, items)
+        arity = _ARITY[name]
+        if arity and len(items) != arity:
+            _refuse(self.path, self.text, f"{name} of {arity} type{'s' if arity > 1 else ''}")
+        return self.build(name, items)
 
-    def built(self, name: str, items: list[Type]) -> Type:
+    def build(self, name: str, items: list[Type]) -> Type:
         if name == "List":
             return ListOf(items[0])
         if name == "Optional":

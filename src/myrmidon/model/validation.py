@@ -1,11 +1,11 @@
-"""Reading an untyped tree: every limit, and a Checker that collects *all* problems.
+"""Read an untyped tree with a Checker that collects *all* problems.
 
-The readers of the next files ask the Checker for one field after the other. It answers with the field's
-value, or, when that is wrong, notes a Problem and answers with something harmless, so that reading goes on.
-Paths are tuples and become text only for a problem: good input pays nothing for them.
+Readers get one field after the other from the Checker. It returns the field's value; if that is wrong, it records a
+Problem and returns a harmless value, so that reading continues. Paths are tuples and become text only for a problem:
+valid input does not pay for them.
 
-Nothing given is ever shown whole: texts are cut, containers are only counted (one of them may hold a secret),
-numbers too long to print are measured. No reader recurses into what it does not know, so depth cannot hurt.
+Input is never quoted whole: texts are truncated, for containers only their size is shown (one may hold a secret), and
+so for very large numbers. No reader recurses into unknown fields, so deeply nested input cannot exhaust the stack.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ MAX_PROBLEMS: Final = 1_000
 MAX_DEPTH: Final = 32
 LARGEST: Final = (1 << 63) - 1
 REQUIRED: Final = "\0required"
-"""The default of a field that has none: its absence is a problem."""
+"""Marks a field without a default: it is a problem if it is missing."""
 
 NOTHING: Final[dict[str, object]] = {}
-"""What a reader gets in place of an object that is missing or wrong; compare with ``is``."""
+"""Returned in place of an object that is missing or wrong; compare with ``is``."""
 
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_$\-]{1,255}")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_$\-]{1,255}")
 
 
 def show_path(path: Path) -> str:
-    """``("slices", 0, "properties")`` as ``slices[0].properties``; strange keys are quoted."""
+    """``("slices", 0, "properties")`` as ``slices[0].properties``; unusual keys are quoted."""
     parts: list[str] = []
     for step in path:
         if isinstance(step, int):
             parts.append(f"[{step}]")
-        elif _PLAIN_KEY.fullmatch(step):
+        elif _BARE_KEY.fullmatch(step):
             parts.append(f".{step}" if parts else step)
         else:
-            parts.append(f"[{_cut(step)}]")
+            parts.append(f"[{_truncate(step)}]")
     return "".join(parts)
 
 
 def show_value(value: object) -> str:
-    """What was given, short and without a container's content; never raises, never recurses."""
+    """A short text for a value, without the content of containers; never raises, never recurses."""
     if value is None:
         return "nothing"
     if isinstance(value, str):
-        return _cut(value)
+        return _truncate(value)
     if isinstance(value, (bytes, bytearray)):
         return f"{len(value)} bytes"
     if isinstance(value, bool):
@@ -76,13 +76,13 @@ def kind_of(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     shown = repr(str(text[:100]))
     return shown if len(shown) <= 100 and len(text) <= 100 else f"{shown[:96]}...{shown[0]}"
 
 
 def is_clean(text: str) -> bool:
-    """No NUL, no lone surrogate: what every database and every operating system can hold."""
+    """Whether a text has neither NUL nor lone surrogates: not every database and operating system can hold those."""
     if "\0" in text:
         return False
     if text.isascii():
@@ -97,8 +97,8 @@ def is_clean(text: str) -> bool:
 class Checker:
     """Collects the problems of one request; ``finish`` raises them all.
 
-    Every method takes the raw object, the key of the field and the path of the *object*; ``item`` takes a
-    value and its own path. None counts as absent, so that clients may send null for "the default".
+    Most methods take the raw object, the key of the field and the path of the *object*; ``item`` takes a value and
+    its own path. None counts as absent, so that clients may send null for the default.
     """
 
     __slots__ = ("limits", "problems", "_unlisted")
@@ -110,15 +110,15 @@ class Checker:
 
     @property
     def count(self) -> int:
-        """How many problems were noted so far, listed or not."""
+        """How many problems were recorded so far, including those beyond MAX_PROBLEMS."""
         return len(self.problems) + self._unlisted
 
     def note(self, path: Path, value: object, allowed: str, code: str = "invalid") -> None:
-        """Note a problem; the value is shown cut, see show_value."""
+        """Record a problem; the value is shown as show_value does."""
         self.note_shown(path, show_value(value), allowed, code)
 
     def note_shown(self, path: Path, shown: str, allowed: str, code: str = "invalid") -> None:
-        """Note a problem with a text of the caller's making; beyond 1,000 they are only counted."""
+        """Record a problem with the caller's text for the value; beyond MAX_PROBLEMS they are only counted."""
         if len(self.problems) >= MAX_PROBLEMS:
             self._unlisted += 1
             return
@@ -147,7 +147,7 @@ class Checker:
         return value
 
     def unknown_keys(self, raw: Mapping[str, object], known: frozenset[str], path: Path) -> None:
-        """A misspelt field must not be dropped in silence. Its value is not shown: it may be a secret."""
+        """Record unknown fields: a misspelt one must not be ignored. Values are not shown: one may be a secret."""
         if raw.keys() <= known:
             return
         for key in raw:
@@ -159,14 +159,14 @@ class Checker:
         value = raw.get(key)
         if value is None:
             return NOTHING
-        found = self.record(value, (*path, key))
-        if len(found) > most:
-            self.note((*path, key), found, f"at most {most} keys", "too_many")
+        record = self.record(value, (*path, key))
+        if len(record) > most:
+            self.note((*path, key), record, f"at most {most} keys", "too_many")
             return NOTHING
-        return found
+        return record
 
     def listing(self, raw: Mapping[str, object], key: str, path: Path, most: int, *, least: int = 0) -> list[object]:
-        """A list of so many items; absent is empty. A list too long is not looked into."""
+        """A list of least..most items; absent is empty. The items of a list that is too long are not checked."""
         value = raw.get(key)
         if value is None and not least:
             return []
@@ -197,7 +197,7 @@ class Checker:
         allowed: str = "",
         default: str = REQUIRED,
     ) -> str:
-        """A text of least..most characters that fits the whole pattern, which allowed describes."""
+        """A text of least..most characters that matches the whole pattern; ``allowed`` describes the pattern."""
         value = raw.get(key)
         if value is None:
             if default is not REQUIRED:
@@ -224,7 +224,7 @@ class Checker:
         pattern: re.Pattern[str] | None = None,
         allowed: str = "",
     ) -> str | None:
-        """The same for a value that is not a field, e.g. of a list; None when it is wrong."""
+        """Like ``text`` for a value that is not a field, e.g. an item of a list; None when it is wrong."""
         if not isinstance(value, str):
             self.note(path, value, allowed or "text", "type")
         elif not least <= len(value) <= most:
@@ -249,18 +249,18 @@ class Checker:
         fits: Callable[[str], bool] | None = None,
         allowed: str = "",
     ) -> list[str]:
-        """A list of at most that many texts, each of which fits; allowed describes what fits."""
+        """A list of at most that many texts for which ``fits`` is true; ``allowed`` describes the condition."""
         if raw.get(key) is None:
             return []
-        good: list[str] = []
+        valid: list[str] = []
         for i, value in enumerate(self.listing(raw, key, path, most)):
             if not (isinstance(value, str) and least_chars <= len(value) <= chars and is_clean(value)):
                 self.item(value, (*path, key, i), chars, least=least_chars)
             elif fits is not None and not fits(value):
                 self.note((*path, key, i), value, allowed, "pattern")
             else:
-                good.append(value)
-        return good
+                valid.append(value)
+        return valid
 
     def integer(
         self,
@@ -281,8 +281,8 @@ class Checker:
             return least
         if type(value) is int and least <= value <= most:
             return value
-        wrong = "range" if type(value) is int else "type"
-        self.note((*path, key), value, f"a whole number in {least}..{most}", wrong)
+        code = "range" if type(value) is int else "type"
+        self.note((*path, key), value, f"a whole number in {least}..{most}", code)
         return least if default is None else default
 
     def maybe_integer(self, raw: Mapping[str, object], key: str, path: Path, least: int, most: int) -> int | None:
@@ -304,16 +304,16 @@ class Checker:
         value = raw.get(key)
         if value is None:
             return default
-        found = choices.get(value) if isinstance(value, str) else None
-        if found is None:
+        chosen = choices.get(value) if isinstance(value, str) else None
+        if chosen is None:
             self.note((*path, key), value, f"one of {', '.join(choices)}", "choice")
             return default
-        return found
+        return chosen
 
     def bytes_(
         self, raw: Mapping[str, object], key: str, path: Path, most: int, *, secret: bool = False
     ) -> bytes | None:
-        """Bytes, or base64 text of them; absent is None. The content is never part of a problem."""
+        """Bytes, or base64 text of them; absent is None. Problems never show the content."""
         value = raw.get(key)
         if value is None:
             return None
@@ -325,11 +325,11 @@ class Checker:
         return None
 
     def relative(self, raw: Mapping[str, object], key: str, path: Path, most: int, *, default: str = REQUIRED) -> str:
-        """A path below the run's folder, see is_relative."""
-        found = self.text(raw, key, path, most, least=1 if default is REQUIRED else 0, default=default)
-        if not found or is_relative(found):
-            return found
-        self.note((*path, key), found, RELATIVE, "path")
+        """A path below the run's working directory, see is_relative."""
+        value = self.text(raw, key, path, most, least=1 if default is REQUIRED else 0, default=default)
+        if not value or is_relative(value):
+            return value
+        self.note((*path, key), value, RELATIVE, "path")
         return ""
 
 
@@ -349,7 +349,7 @@ def is_usual_path(path: str) -> bool:
 
 
 def _decoded(value: object, most: int) -> bytes | None:
-    """The bytes of a value; None if it is none. A text far too long is not decoded just to be refused."""
+    """The bytes of a value, or None. A text that is far too long is not decoded, only made to fail the size check."""
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     if not isinstance(value, str):

@@ -90,13 +90,13 @@ IDS = (
 def test_an_empty_id_is_a_wrong_command_line(terminal: Terminal, words: list[str]):
     done = terminal.run(*words, "")
     assert done.returncode == 2
-    assert "'' is no id; perhaps a variable is not set." in done.stderr
+    assert "'' is not an id; perhaps a shell variable is not set." in done.stderr
 
 
 def test_an_id_that_is_not_whole_is_told_as_it_was_typed(terminal: Terminal, failed: str):
     for words in (["collect"], ["task", "show"]):
         done = terminal.run(*words, "7bff")
-        assert (done.returncode, "'7bff' is no id of a task" in done.stderr) == (2, True)
+        assert (done.returncode, "'7bff' is not a task id" in done.stderr) == (2, True)
 
 
 def test_a_run_that_never_was_is_not_found(terminal: Terminal, failed: str):
@@ -280,15 +280,15 @@ ORDINARY = (
     ("$M task show nope 2> /dev/full", 2, b""),
     ("$M --help > /dev/full", 1, b"The output: No space left on device."),
     ("$M tasks --json >&-", 0, b""),
-    ("$M collect <&-", 2, b"Give the ids of tasks"),
+    ("$M collect <&-", 2, b"Give task ids"),
     ("$M backup /proc/foo", 78, b"No such file or directory"),
     ("$M bot --dir /proc/foo", 1, b"/proc/foo.first.zip: "),
     ("$M up --data-dir /proc/foo", 1, b"/proc/foo: "),
     ("$M up --data-dir /etc/passwd", 1, b"/etc/passwd: "),
-    ("$M tasks --since \u00b2", 2, b"is no time"),
+    ("$M tasks --since \u00b2", 2, b"is not a duration"),
     (r"$M bot show $'\xff'", 2, b"is not UTF-8"),
     (r"$M run -- printf %s $'\xff'", 2, b"is not UTF-8"),
-    (r"A=$'\xff' $M run -e A -- true", 2, b"The value of A here is not UTF-8"),
+    (r"A=$'\xff' $M run -e A -- true", 2, b"The value of A is not UTF-8"),
 )
 
 

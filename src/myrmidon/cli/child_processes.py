@@ -1,4 +1,4 @@
-"""Child processes that end with this one: started apart from the terminal, stopped in order, never left behind."""
+"""Child processes that do not outlive this one and do not receive the terminal's Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def start(command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """A child whose output goes to a file. Ctrl-C does not reach it: whoever started it stops it.
+    """Start a child in its own session, with its output appended to a file. The caller must stop it.
 
-    Where the system can, it is told to stop when its parent dies, however that happens.
+    On Linux it also gets SIGTERM when this process dies, whatever the cause.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
@@ -30,37 +30,37 @@ def start(command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = 
             stderr=subprocess.STDOUT,
             env=dict(env) if env is not None else None,
             start_new_session=True,
-            preexec_fn=_end_with_parent(),  # noqa: PLW1509 - called before any thread is started
+            preexec_fn=_request_parent_death_signal(),  # noqa: PLW1509 - called before any thread is started
         )
 
 
-def _end_with_parent() -> Callable[[], None] | None:
+def _request_parent_death_signal() -> Callable[[], None] | None:
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 
-    def ask() -> None:
+    def in_child() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died in between
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(1)
 
-    return ask
+    return in_child
 
 
-def stop(children: Sequence[subprocess.Popen[bytes]], *, within_s: float, again_s: float = 0.0) -> None:
-    """SIGTERM to all, once more after a while to those that want to be asked twice, and SIGKILL when time is up."""
+def stop(children: Sequence[subprocess.Popen[bytes]], *, within_s: float, repeat_after_s: float = 0.0) -> None:
+    """Stop all children: SIGTERM, a second SIGTERM after repeat_after_s if set, SIGKILL after within_s."""
     until = time.monotonic() + within_s
-    left = _ask(children, again_s or within_s)
-    if again_s:
-        left = _ask(left, until - time.monotonic())
-    for child in left:
+    running = _terminate(children, repeat_after_s or within_s)
+    if repeat_after_s:
+        running = _terminate(running, until - time.monotonic())
+    for child in running:
         child.kill()
         child.wait()
 
 
-def _ask(children: Sequence[subprocess.Popen[bytes]], wait_s: float) -> list[subprocess.Popen[bytes]]:
-    """SIGTERM to all; those that have not ended after a while."""
+def _terminate(children: Sequence[subprocess.Popen[bytes]], wait_s: float) -> list[subprocess.Popen[bytes]]:
+    """Send SIGTERM to all; returns those that are still running after wait_s."""
     for child in children:
         if child.poll() is None:
             child.terminate()
@@ -72,7 +72,7 @@ def _ask(children: Sequence[subprocess.Popen[bytes]], wait_s: float) -> list[sub
 
 
 def log_tail(log: Path, start: int = 0, count: int = 15) -> str:
-    """How a log ends, for a person who wants to know why a child did: its own sentences before its records."""
+    """The last lines of a log, for an error message. JSON records are left out if there are other lines."""
     try:
         lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
     except OSError:
@@ -82,5 +82,5 @@ def log_tail(log: Path, start: int = 0, count: int = 15) -> str:
 
 
 def log_size(log: Path) -> int:
-    """Where the next words of a log will begin."""
+    """The size of a log; what is written later begins at this offset."""
     return log.stat().st_size if log.exists() else 0

@@ -197,7 +197,7 @@ class World:
         self.advance(seconds)
         for other, session in self.sessions.items():
             if other != bot_id:
-                self.do(bots.beat, other, session)
+                self.do(bots.heartbeat, other, session)
         self.sweep()
 
     # -- the fleet
@@ -381,7 +381,7 @@ class World:
 
     def story(self, subject: int) -> list[str]:
         """The states that a task or job has told."""
-        return [event.state for event in self.read(outbox.story, subject)]
+        return [event.state for event in self.read(outbox.history, subject)]
 
     def why(self, task_id: int) -> explain.Explanation:
         found: explain.Explanation = self.read(explain.explain, task_id)

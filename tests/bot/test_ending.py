@@ -25,7 +25,7 @@ def test_a_task_that_says_end_ends_the_bot(stub: Stub, tmp_path: Path):
         result = stub.result(run)
         assert (result["type"], result["exit_code"], result["duration"]) == ("finish", 0, 0.0)
         assert bot.process.wait(20) == 0
-    assert stub.says("bot_shutdown") == ["ended: as ordered"]
+    assert stub.says("bot_shutdown") == ["ended: requested by the server"]
 
 
 def test_what_comes_along_with_the_task_that_says_end_is_given_back(stub: Stub, tmp_path: Path):
@@ -81,7 +81,7 @@ def test_a_signal_opens_a_prompt_inside_the_bot_for_one_visitor(stub: Stub, tmp_
         assert not (folder / "console").exists()
         (folder / "console").write_text("precious")
         os.kill(bot.soldier(), signal.SIGUSR2)
-        wait_for(lambda: "console is in the way" in (folder / "bot.log").read_text(), "a refusal")
+        wait_for(lambda: "console exists and is not a socket" in (folder / "bot.log").read_text(), "a refusal")
         assert (folder / "console").read_text() == "precious"
         assert stub.run("/bin/true")["exit_code"] == 0
         assert len(stub.hellos) == 1

@@ -220,7 +220,7 @@ def test_a_signal_lets_the_command_finish_and_gives_back_the_rest(stub: Stub, tm
         assert bot.process.wait(20) == 0
     assert stub.results[run]["exit_code"] == 5
     assert len(stub.waiting) == 1
-    assert stub.says("bot_shutdown") == ["ended by a signal"]
+    assert stub.says("bot_shutdown") == ["stopped by a signal"]
 
 
 def test_an_idle_bot_ends_at_once_when_it_gets_a_signal(stub: Stub, tmp_path: Path):

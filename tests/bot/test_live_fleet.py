@@ -148,6 +148,8 @@ def test_a_bot_that_is_terminated_takes_that_as_a_task_and_ends(server: LiveServ
     assert status == 200, answer
     assert bot.process.wait(20) == 0
     assert ended(server, answer["task_id"])["result"]["state"] == "SUCCEEDED"
-    wait_for(lambda: [m for m in _events(server, "bot_shutdown") if m == "ended: as ordered"], "its goodbye")
+    wait_for(
+        lambda: [m for m in _events(server, "bot_shutdown") if m == "ended: requested by the server"], "its goodbye"
+    )
     assert server.get("/api/v1/bots/lab1")[1]["status"] == "dead"
     assert "bot_terminate" in _kinds(server)

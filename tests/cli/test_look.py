@@ -178,7 +178,7 @@ def test_an_invitation_is_a_command_with_a_token_of_its_own(terminal: Terminal):
 def test_a_token_of_an_administrator_is_bound_to_no_group(terminal: Terminal):
     refused = terminal.run("token", "create", "ada", "--role", "admin", "--group", "default")
     assert refused.returncode == 2
-    assert "administrators have all resource groups" in refused.stderr
+    assert "administrators have access to all resource groups" in refused.stderr
 
 
 def test_a_token_lets_in_what_its_role_may_and_nothing_once_revoked(up: Up, tmp_path: Path):

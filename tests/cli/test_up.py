@@ -120,7 +120,7 @@ def test_a_backup_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path):
     for name in ("myrmidon.db", "myrmidon.db-logs"):
         (data / name).touch()
     no_folder = terminal.run("backup", str(tmp_path / "file" / "copy"), "--data-dir", str(data))
-    for ended, said in ((nowhere, "There is no database"), (no_folder, "Look at the folders")):
+    for ended, said in ((nowhere, "There is no database"), (no_folder, "Check the folders")):
         assert (ended.returncode, ended.stderr.count("Traceback")) == (78, 0)
         assert said in ended.stderr
 

@@ -379,7 +379,7 @@ def _(w: World, f: Facts) -> Any:
 
 @verb("order_end", a_ready_task)
 def _(w: World, f: Facts) -> Any:
-    """The id is made at the door, once for all tries of a call."""
+    """The id is made at the context, once for all tries of a call."""
     made = w.ids.next(w.now)
     return w.do(terminate.order_end, "b1", w.group, task_id=made, reason="old", authenticated="ann")
 
@@ -510,11 +510,11 @@ def _(w: World, f: Facts) -> Any:
 
 @verb("sequencer", a_job)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: outbox.number(tx, 1000))
+    return w.db.write(lambda tx: outbox.assign_positions(tx, 1000))
 
 
 @verb("lease and cursor of a sink", a_job)
 def _(w: World, f: Facts) -> Any:
-    w.db.write(lambda tx: outbox.number(tx, 1000))
-    w.db.write(lambda tx: outbox.hold_sink(tx, "amqp", 1, now=w.now, until=w.now + SECOND))
+    w.db.write(lambda tx: outbox.assign_positions(tx, 1000))
+    w.db.write(lambda tx: outbox.lease_sink(tx, "amqp", 1, now=w.now, until=w.now + SECOND))
     return w.db.write(lambda tx: outbox.advance_sink(tx, "amqp", 1, 2))

@@ -78,7 +78,7 @@ def prepare(w: World) -> Facts:
         for offset in range(0, 500, 100):
             item = log_bytes(running[0], stream, offset)
             w.db.write(lambda tx, item=item: report.append_log(tx, item))
-    w.db.write(lambda tx: outbox.number(tx, 150))
+    w.db.write(lambda tx: outbox.assign_positions(tx, 150))
     value = w.do(resource_groups.create_value, GroupOwner(w.group), INT, Payload(inline=b"\x05", size=1)).id
     for task_id in sorted(job.task_ids.values())[:8]:
         w.db.write(lambda tx, first=task_id: _tallied(tx, w, first))
@@ -235,13 +235,15 @@ HOT: dict[str, Call] = {
     "report starts": _report(start, start),
     "report ends": _report(finish, lambda c: finish(c, exit_code=1), fault),
     "heartbeat": _heartbeat,
-    "signs of life of idle bots": lambda tx, w, f: bots.beat_many(tx, [("b1", 1, w.now + 1), ("b2", 1, w.now + 1)]),
+    "signs of life of idle bots": lambda tx, w, f: bots.heartbeat_many(
+        tx, [("b1", 1, w.now + 1), ("b2", 1, w.now + 1)]
+    ),
     "which queues have work": lambda tx, w, f: task_to_run.not_empty(tx, [_queue(w), 7]),
     "where tasks wait": lambda tx, w, f: task_to_run.queues_of(tx, sorted(f["ids"].values())[:50]),
     "how deep a queue is": lambda tx, w, f: task_to_run.depth(tx, _queue(w), 100),
     "who serves a queue": lambda tx, w, f: task_queues.bots_of_queue(tx, _queue(w)),
-    "what a poll asks of its bot": lambda tx, w, f: (bots.read(tx, "b1"), bots.ending(tx, "b1")),
-    "whether all events have numbers": lambda tx, w, f: outbox.is_numbered(tx),
+    "what a poll asks of its bot": lambda tx, w, f: (bots.read(tx, "b1"), bots.terminating_session(tx, "b1")),
+    "whether all events have numbers": lambda tx, w, f: outbox.all_have_positions(tx),
     "how many tasks stand": lambda tx, w, f: task_result.standing(tx, sorted(f["ids"].values())[:50]),
     "whose tasks they are": lambda tx, w, f: task_result.groups_of(tx, sorted(f["ids"].values())[:50]),
     "check log": lambda tx, w, f: report.check_log(tx, "b1", log_bytes(f["running"][0], 0, 500)),
@@ -267,13 +269,13 @@ HOT: dict[str, Call] = {
     ],
     "forget": lambda tx, w, f: sweep.forget(tx, now=w.now),
     "what is left to carry on": lambda tx, w, f: chunked_work.pending(tx),
-    "number events": lambda tx, w, f: outbox.number(tx, 1000),
+    "number events": lambda tx, w, f: outbox.assign_positions(tx, 1000),
     "read events": lambda tx, w, f: outbox.after(tx, 5000, 100),
-    "tell a story": lambda tx, w, f: outbox.story(tx, f["ids"]["x"]),
+    "tell a story": lambda tx, w, f: outbox.history(tx, f["ids"]["x"]),
     "capacity": lambda tx, w, f: task_queues.served(
         tx, [row[0] for row in w.all("SELECT queue FROM task_slices LIMIT 3")]
     ),
-    "which bots are left": lambda tx, w, f: task_queues.left_serving(tx, [_queue(w), 7]),
+    "which bots are left": lambda tx, w, f: task_queues.count_serving(tx, [_queue(w), 7]),
     "a queue without bots": lambda tx, w, f: task_to_run.unserved(tx, _queue(w), after=0, n=1000),
     "request keys": lambda tx, w, f: request_key.read(tx, w.group, ["task key", "job key", "no key"]),
     "triggered tasks": lambda tx, w, f: task_request.children(tx, f["ids"]["x"]),
@@ -309,21 +311,21 @@ NAMED = {
         jobs.LOCK,
         edge.UNSATISFIED,
         edge.UNSATISFIED_OF,
-        jobs.ALARMS,
-        bots.BEAT,
-        bots.IDLE,
-        bots.STILL_HERE,
-        bots.ALARMS,
-        bots.HEARD,
+        jobs.DUE,
+        bots.HEARTBEAT,
+        bots.HEARTBEAT_AND_IDLE,
+        bots.HEARTBEAT_IF_ALIVE,
+        bots.DUE,
+        bots.POSTPONE_CHECKS,
         next_due.FIRST,
         logs.BEFORE,
         logs.OVERLAPPING,
         logs.SIZE_BEFORE,
         logs.SIZES_FROM,
-        outbox.UNNUMBERED,
+        outbox.WITHOUT_POSITION,
         outbox.AFTER,
         task_queues.SERVED,
-        task_queues.LEFT,
+        task_queues.COUNT_SERVING,
         run_details.ENDS,
         request_key.READ,
     )

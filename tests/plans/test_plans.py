@@ -17,7 +17,7 @@ from tests.world import World
 
 pytestmark = pytest.mark.untraced
 BIG = 1000
-WHOLE_QUEUE = {" ".join(text.split()) for text in (task_to_run.FORGIVE, task_to_run.UNSERVED)}
+WHOLE_QUEUE = {" ".join(text.split()) for text in (task_to_run.CLEAR_AVOID_BOT, task_to_run.UNSERVED)}
 """Run when a queue has lost its last bots: then all of it is looked at, and it may be most of the table."""
 
 

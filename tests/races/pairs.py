@@ -865,13 +865,13 @@ class SequencerSequencer:
     @staticmethod
     def prepare(w: World) -> Facts:
         w.submit()
-        w.db.write(lambda tx: outbox.number(tx, 2))
+        w.db.write(lambda tx: outbox.assign_positions(tx, 2))
         w.submit(a_task(), a_task(), a_task())
         return {}
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: outbox.number(tx, 2))
+        return w.db.write(lambda tx: outbox.assign_positions(tx, 2))
 
     b = a
 
@@ -890,7 +890,7 @@ class SequencerSequencerForTheFirstTime:
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: outbox.number(tx, 2))
+        return w.db.write(lambda tx: outbox.assign_positions(tx, 2))
 
     b = a
 

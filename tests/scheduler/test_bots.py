@@ -234,12 +234,12 @@ def test_a_draining_bot_that_leaves_quarantine_is_matched(w):
 
 
 def test_a_bot_that_is_told_to_end_may_come_back_with_a_new_session(w):
-    w.do(bots.set_ending, "b1", 1)
-    assert w.read(bots.ending, "b1") == 1
+    w.do(bots.set_terminating_session, "b1", 1)
+    assert w.read(bots.terminating_session, "b1") == 1
     w.do(fleet.quarantine, "b1", None)
-    assert w.read(bots.ending, "b1") == 1
+    assert w.read(bots.terminating_session, "b1") == 1
     w.bot("b1", session=2)
-    assert w.read(bots.ending, "b1") == 1, "only its earlier session was meant"
+    assert w.read(bots.terminating_session, "b1") == 1, "only its earlier session was meant"
 
 
 def test_what_a_bot_says_of_itself_is_noted_once(w):
@@ -458,5 +458,5 @@ def test_a_queue_is_looked_at_once(w):
 def test_signs_of_life_of_idle_bots_are_written_together(w):
     w.bot("b2")
     w.advance(5)
-    w.do(bots.beat_many, [("b1", 1, w.now), ("b2", 99, w.now)])
+    w.do(bots.heartbeat_many, [("b1", 1, w.now), ("b2", 99, w.now)])
     assert [w.now - w.bot_row(bot).heartbeat for bot in ("b1", "b2")] == [0, 5_000_000]

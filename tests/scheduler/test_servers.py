@@ -59,7 +59,7 @@ def test_a_server_of_before_is_known_by_what_it_does_not_say(db: Any, clock: Any
 
     assert alone()
     ours, older = (db.write(lambda tx, n=n: enroll(tx, f"10.0.0.{n}", 8080, now=clock.now)) for n in (1, 2))
-    db.write(lambda tx: release.back(tx, "a" * 64, server=ours.id, now=clock.now))
+    db.write(lambda tx: release.renew_backing(tx, "a" * 64, server=ours.id, now=clock.now))
     assert alone(), "it may only be starting"
     clock.advance(11)
     assert not alone()
@@ -67,7 +67,7 @@ def test_a_server_of_before_is_known_by_what_it_does_not_say(db: Any, clock: Any
     assert alone(), "it is long silent"
     db.write(lambda tx: stay_enrolled(tx, older, now=clock.now))
     assert not alone()
-    db.write(lambda tx: release.back(tx, "b" * 64, server=older.id, now=clock.now))
+    db.write(lambda tx: release.renew_backing(tx, "b" * 64, server=older.id, now=clock.now))
     assert alone(), "it has said it at last"
 
 

@@ -412,7 +412,7 @@ def test_a_queue_with_work_is_not_forgotten(db, clock, ids):
 
 def test_the_dimensions_of_the_fleet_are_counted(w):
     w.bot("b2", os="Linux")
-    w.db.write(task_queues.aggregate)
+    w.db.write(task_queues.refresh_aggregation)
     rows = w.db.read(lambda tx: tx.all("SELECT dimension, value, num_bots FROM dimension_aggregation ORDER BY 1, 2"))
     assert rows == [("os", "Linux", 1), ("pool", "default", 2)]
 

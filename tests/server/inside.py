@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from myrmidon.server.asgi.app import App
 from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.auth.authenticator import Guard, bot_credential, new_token
+from myrmidon.server.auth.authenticator import Authenticator, bot_credential, new_token
 from myrmidon.server.background import loop
 from myrmidon.server.calls import Role
 from myrmidon.server.context import open_context
@@ -52,7 +52,7 @@ class Inside:
         self.runner = asyncio.Runner()
         self.runner.get_loop()
         self.context = open_context(settings, address="127.0.0.1", port=1)
-        self.guard = Guard(self.context)
+        self.guard = Authenticator(self.context)
         self.routes = every_route(metrics_open=settings.metrics_open)
         self.app = App(self.context, self.guard, self.routes)
         self._tokens: dict[tuple[str, str | None], str] = {}

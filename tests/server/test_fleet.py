@@ -344,7 +344,7 @@ def test_a_settings_folder_that_this_server_cannot_read_leaves_it_with_what_it_h
     async def story():
         heart = await begin(context)
         before = context.state.config
-        await context.db.write(partial(newer, version="new", unless_newer=before.position))
+        await context.db.write(partial(newer, version="new", expected_position=before.position))
         assert not await config_sync.refresh(context)
         assert context.state.config is before
         assert not await config_sync.refresh(context), "and it is told once"
@@ -355,7 +355,7 @@ def test_a_settings_folder_that_this_server_cannot_read_leaves_it_with_what_it_h
             assert await context.db.read(settings_version.position) == context.state.config.position, (
                 "and it counts for all servers"
             )
-            await context.db.write(partial(newer, version="newer", unless_newer=context.state.config.position))
+            await context.db.write(partial(newer, version="newer", expected_position=context.state.config.position))
             await config_sync.refresh(context)
 
     run(story)

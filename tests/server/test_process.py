@@ -262,8 +262,8 @@ def test_a_log_that_cannot_be_written_stops_nobody():
     """/dev/full is a disk that is always full."""
     speaks = """if True:
         import logging, structlog
-        from myrmidon.server.serve import set_up_logs
-        set_up_logs("info")
+        from myrmidon.server.process import configure_logging
+        configure_logging("info")
         structlog.get_logger("server").warning("part of the service failed", error="x" * 20_000)
         logging.getLogger("uvicorn").warning("a library speaks")
         print("went on")

@@ -1,8 +1,8 @@
-"""A Python prompt inside a running bot, for a person on its machine: SIGUSR2 opens it, `bot.zip shell` talks to it.
+"""A Python prompt inside a running bot, for debugging on its machine: SIGUSR2 opens it, `bot.zip shell` connects to it.
 
-The prompt is a socket in the bot's folder, which only the bot's user may enter. It is there from the signal until one
-visitor has come, or nobody has for a minute. It has a thread of its own, so that it answers when the others hang. What
-is typed there runs in the bot, and may break it.
+The prompt listens on a Unix socket in the bot's folder, which only the bot's user can enter. After the signal it accepts
+one connection within a minute. It runs in its own thread, so that it works while the other threads hang. Code typed
+there runs inside the bot and can break it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("myrmidon.bot")
 
 
 class DebugConsole:
-    """``names`` are what a visitor finds."""
+    """Opens a prompt on request. ``namespace`` holds the variables that the prompt offers."""
 
     def __init__(self, folder: str, namespace: dict[str, Any]) -> None:
         self.path = os.path.join(folder, SOCKET_NAME)
@@ -37,20 +37,20 @@ class DebugConsole:
         self.thread: threading.Thread | None = None
 
     def open(self) -> None:
-        """Let one visitor in, unless one is expected or there already. Returns at once."""
+        """Accept one connection in the background, unless the console is open already."""
         if self.thread is None or not self.thread.is_alive():
             self.thread = threading.Thread(target=self._serve, name="console", daemon=True)
             self.thread.start()
 
     def _serve(self) -> None:
-        host.hear_signals()  # the bell's thread, which has started this one, hears none
+        host.hear_signals()  # the signal thread, which starts this one, blocks all of them
         try:
             self._serve_one_client()
         except Exception:
-            log.exception("the console failed")
+            log.exception("debug console failed")
 
     def _serve_one_client(self) -> None:
-        """One visitor, if one comes."""
+        """Listen until a client connects or OPEN_S is over, and run its session."""
         self._remove_stale_socket()
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.path)
@@ -63,22 +63,22 @@ class DebugConsole:
                 return
             finally:
                 os.unlink(self.path)
-        log.info("somebody is at the console")
+        log.info("debug console: client connected")
         with connection, contextlib.suppress(OSError):
             connection.settimeout(None)
             _Session(self.namespace, connection).run()
-        log.info("the console is closed")
+        log.info("debug console: client disconnected")
 
     def _remove_stale_socket(self) -> None:
-        """What a bot that was killed has left goes; whatever else has that name is none of the bot's."""
+        """Remove the socket of a bot that was killed. Raises OSError for any other file of that name."""
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
-                raise OSError(f"{self.path} is in the way")
+                raise OSError(f"{self.path} exists and is not a socket")
             os.unlink(self.path)
 
 
 class _Session(code.InteractiveConsole):
-    """Reads from a line and answers on it."""
+    """An interactive interpreter that reads from a connection and writes to it."""
 
     def __init__(self, namespace: dict[str, Any], connection: socket.socket) -> None:
         super().__init__({**namespace, "exit": _exit_session, "quit": _exit_session})
@@ -86,7 +86,7 @@ class _Session(code.InteractiveConsole):
         self.writer = connection.makefile("w")
 
     def run(self) -> None:
-        """Until the visitor leaves. The line is open as long as these two are."""
+        """Run until the client disconnects or calls exit()."""
         with contextlib.suppress(SystemExit), self.reader, self.writer:
             self.interact(f"Python {sys.version.split()[0]} inside the bot: {', '.join(sorted(self.locals))}", "")
 
@@ -108,18 +108,18 @@ class _Session(code.InteractiveConsole):
 
 
 def _exit_session() -> None:
-    """Python's own exit() would close the bot's standard input as well."""
+    """Replaces the builtin exit(), which would close the bot's standard input too."""
     raise SystemExit
 
 
-# ---------------------------------------------------------------- the visitor
+# ---------------------------------------------------------------- client
 
 
 def attach(folder: str) -> int:
-    """Talk to the bot that runs in a folder: standard input goes to its prompt, its answers to standard output."""
+    """Connect standard input and output to the prompt of the bot that runs in a folder; the exit code."""
     connection = _connect(folder)
     if connection is None:
-        sys.stderr.write(f"myrmidon bot: no bot runs in {folder}, or it does not answer\n")
+        sys.stderr.write(f"myrmidon bot: no bot runs in {folder}, or it does not respond\n")
         return 1
     with connection:
         output_thread = threading.Thread(target=_copy_output, args=(connection,), daemon=True)
@@ -133,6 +133,7 @@ def attach(folder: str) -> int:
 
 
 def _connect(folder: str) -> socket.socket | None:
+    """Send SIGUSR2 to the bot and connect to its prompt; None when there is no bot or no prompt within CONNECT_S."""
     try:
         with open(os.path.join(folder, "bot.pid")) as file:
             os.kill(int(file.read()), signal.SIGUSR2)

@@ -1,7 +1,7 @@
-"""`backup`, `restore` and `copy-db`: the data of an installation as a whole.
+"""`backup`, `restore` and `copy-db`: commands for all data of an installation.
 
-These work on the data folder and the databases themselves, on the machine where those are; server/backup.py does it
-all. The one thing added here is the administrator's token: without it nobody could come in after a restore elsewhere.
+They access the data folder and the databases directly, through server/backup.py, on the machine that holds them. The
+administrator token is copied too: without it a restored server would have no token to log in with.
 """
 
 from __future__ import annotations
@@ -22,31 +22,34 @@ if TYPE_CHECKING:
     from myrmidon.server.settings import Settings
 
 
-def _of_which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that name an installation."""
-    options = (
+def _installation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select an installation."""
+    added = (
         click.option(
-            "--data-dir", type=click.Path(), metavar="DIR", help="The data folder. Default: that of the server here."
+            "--data-dir",
+            type=click.Path(),
+            metavar="DIR",
+            help="Data folder. Default: the one of the running `myrmidon up`, if any.",
         ),
-        click.option("--database", metavar="URL", help="The database, where it is not in the data folder."),
-        click.option("--config", type=click.Path(), metavar="FILE", help="The server's settings in TOML."),
+        click.option("--database", metavar="URL", help="Database, if it is not in the data folder."),
+        click.option("--config", type=click.Path(), metavar="FILE", help="TOML file with the server's settings."),
         json_option,
     )
-    for option in reversed(options):
+    for option in reversed(added):
         command = option(command)
     return command
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@_of_which
-def backup(folder: Path, *, as_json: bool, **given: Any) -> None:
-    """Copy all data into a new FOLDER; the server may run meanwhile.
+@_installation_options
+def backup(folder: Path, *, as_json: bool, **options: Any) -> None:
+    """Back up all data to a new FOLDER; the server may be running.
 
-    The copy holds all tokens and keys: keep it as safe as the data.
+    The backup contains tokens and keys: protect it like the data itself.
     """
-    settings = _settings(given)
-    with _refusals():
+    settings = _settings(options)
+    with _error_messages():
         from myrmidon.server import backup as backups
 
         about = backups.backup(settings, folder)
@@ -55,18 +58,18 @@ def backup(folder: Path, *, as_json: bool, **given: Any) -> None:
         output.print_json({"folder": str(folder), "made_at": about.made_at, "version": about.version})
         return
     size = sum(file.stat().st_size for file in folder.iterdir())
-    click.echo(f"{output.size(size)} in {folder}.")
-    output.next_step(f"myrmidon restore {folder} --data-dir NEW, to see that it works")
+    click.echo(f"Backup of {output.size(size)} in {folder}.")
+    output.next_step(f"myrmidon restore {folder} --data-dir NEW, to test the backup")
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--replace", is_flag=True, help="Even where there is data; that is kept beside it under another name.")
-@_of_which
-def restore(folder: Path, *, replace: bool, as_json: bool, **given: Any) -> None:
-    """Put the backup in FOLDER in place. The server must be stopped."""
-    settings = _settings(given)
-    with _refusals():
+@click.option("--replace", is_flag=True, help="Replace existing data; it is kept under another name.")
+@_installation_options
+def restore(folder: Path, *, replace: bool, as_json: bool, **options: Any) -> None:
+    """Restore the backup in FOLDER. The server must be stopped."""
+    settings = _settings(options)
+    with _error_messages():
         from myrmidon.server import backup as backups
 
         about = backups.restore(settings, folder, replace=replace)
@@ -74,65 +77,67 @@ def restore(folder: Path, *, replace: bool, as_json: bool, **given: Any) -> None
     if as_json:
         output.print_json({"data_dir": str(settings.folder), "made_at": about.made_at, "version": about.version})
         return
-    click.echo(f"The backup of {output.local_time(about.made_at)} is in place in {settings.folder}.")
+    click.echo(f"Restored the backup of {output.local_time(about.made_at)} to {settings.folder}.")
     output.next_step(f"myrmidon up --data-dir {settings.folder}")
 
 
 @click.command(name="copy-db")
 @click.argument("from_url", metavar="FROM")
 @click.argument("to_url", metavar="TO")
-@click.option("--from-logs", metavar="URL", help="Where the logs of FROM lie, if its server has a log_database.")
-@click.option("--to-logs", metavar="URL", help="Where those of TO shall lie, if its server gets a log_database.")
+@click.option("--from-logs", metavar="URL", help="Log database of FROM, if its server has a log_database.")
+@click.option("--to-logs", metavar="URL", help="Log database of TO, if its server will have a log_database.")
 @json_option
 def copy_db(from_url: str, to_url: str, *, from_logs: str | None, to_logs: str | None, as_json: bool) -> None:
-    """Move an installation to another, empty database. No server may be running on either.
+    """Copy all data to another, empty database. No server may be running on either.
 
-    FROM stays as it is: until the new one has proved itself, it is the best backup.
+    FROM is not changed.
 
     \b
       myrmidon copy-db sqlite:///$HOME/.local/share/myrmidon/myrmidon.db postgresql://user:password@host/database
     """
-    with _refusals():
+    with _error_messages():
         from myrmidon.server import backup as backups
 
-        done = backups.copy_db(from_url, to_url, from_logs=from_logs, to_logs=to_logs)
+        copied = backups.copy_db(from_url, to_url, from_logs=from_logs, to_logs=to_logs)
     if as_json:
-        output.print_json({name: {"rows": one.rows, "num_bytes": one.num_bytes} for name, one in sorted(done.items())})
+        output.print_json(
+            {name: {"rows": table.rows, "num_bytes": table.num_bytes} for name, table in sorted(copied.items())}
+        )
         return
-    rows = [(name, one.rows, output.size(one.num_bytes)) for name, one in sorted(done.items()) if one.rows]
-    output.table(("table", "rows", "size"), rows, empty="There was nothing to copy.")
+    rows = [(name, table.rows, output.size(table.num_bytes)) for name, table in sorted(copied.items()) if table.rows]
+    output.table(("table", "rows", "size"), rows, empty="Nothing to copy.")
     logs = "--log-database URL" if to_logs else "no log_database"
     output.next_step(f"myrmidon server --database TO, with {logs} and the same --data-dir")
 
 
-def _settings(given: dict[str, Any]) -> Settings:
-    """Those of the server on this machine, unless another one is named."""
-    if not any(given.values()):
-        given["data_dir"] = server_discovery.newest_local_server().get("data_dir")
-    return settings_from_options({**given, "others": ()})
+def _settings(options: dict[str, Any]) -> Settings:
+    """The settings of the selected installation; by default of the running `myrmidon up`, if any."""
+    if not any(options.values()):
+        options["data_dir"] = server_discovery.newest_local_server().get("data_dir")
+    return settings_from_options({**options, "others": ()})
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """What the store or the system refuses, as a sentence."""
+def _error_messages() -> Iterator[None]:
+    """Turn errors of the store and the system into error messages."""
     from myrmidon.model.errors import MyrmidonError
 
     try:
         yield
     except MyrmidonError as error:
-        raise Impossible(error.message) from error
+        raise DataCommandFailed(error.message) from error
     except OSError as error:
-        raise Impossible(f"{error}. Look at the folders and their rights.") from error
+        raise DataCommandFailed(f"{error}. Check the folders and their permissions.") from error
 
 
-class Impossible(click.ClickException):
-    """The database does not allow it: in use, not empty, not there."""
+class DataCommandFailed(click.ClickException):
+    """The database is in use, not empty or missing, or a folder is not accessible."""
 
     exit_code = exit_codes.CONFLICT
 
 
 def _copy_token(source: Path, target: Path) -> None:
-    """Where there is one: an installation may have had its first token from elsewhere."""
+    """Copy the administrator token if there is one; the file may have been removed. An old target is kept as .before."""
     if not source.exists():
         return
     if target.exists():

@@ -1,4 +1,4 @@
-"""`login`: remember a server and a token for it."""
+"""`login`: save a server and a token for it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from myrmidon.cli.context import CliContext, json_option
 @click.argument("server", metavar="URL")
 @json_option
 def login(server: str, *, as_json: bool) -> None:
-    """Remember a server and a token for it; the token is asked for, or read from stdin.
+    """Save a server and a token for it. The token is prompted for, or read from stdin.
 
-    It is tried first, and kept in a file that only you can read.
+    The token is verified first, and saved in a file that only you can read.
     """
     token = (click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not token:
-        raise click.UsageError("A token is needed; an administrator makes one with `myrmidon token create`.")
+        raise click.UsageError("No token given; an administrator creates one with `myrmidon token create`.")
     cli = CliContext(server, token, as_json=as_json)
     info = cli.client.server()
     file = server_discovery.write_config(cli.endpoint.server, token)
     if as_json:
         output.print_json({"server": cli.endpoint.server, "who": info["who"], "role": info["role"], "file": str(file)})
         return
-    click.echo(f"Logged in to {cli.endpoint.server} as {info['who']} ({info['role']}); kept in {file}.")
+    click.echo(f"Logged in to {cli.endpoint.server} as {info['who']} ({info['role']}); saved in {file}.")

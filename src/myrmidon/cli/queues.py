@@ -1,4 +1,4 @@
-"""`queues` and `pools`: what waits, and in which order."""
+"""`queues` and `pools`: waiting tasks by dimensions, and the task order of pools."""
 
 from __future__ import annotations
 
@@ -7,55 +7,53 @@ import click
 from myrmidon.cli import output
 from myrmidon.cli.context import CliContext, connected, fetch_pages
 
-_EVERYTHING = 10_000
+_MAX_ROWS = 10_000
 
 
 @click.command()
 @connected
 def queues(cli: CliContext) -> None:
-    """What waits, by what it wants, and how many bots could run it."""
-    found = fetch_pages(cli.client.queues, "queues", _EVERYTHING)
+    """List waiting tasks by dimensions, with the number of bots that can run them."""
+    listing = fetch_pages(cli.client.queues, "queues", _MAX_ROWS)
     if cli.as_json:
-        output.print_json(found)
+        output.print_json(listing)
         return
     output.table(
-        ("ready", "oldest", "bots", "group", "wants"),
+        ("ready", "oldest", "bots", "group", "dimensions"),
         [
             (
-                one["num_ready"],
-                output.ago(one["oldest_at"]),
-                one["num_bots"],
-                one["group"],
-                output.dimensions(one["dimensions"]),
+                queue["num_ready"],
+                output.ago(queue["oldest_at"]),
+                queue["num_bots"],
+                queue["group"],
+                output.dimensions(queue["dimensions"]),
             )
-            for one in sorted(found["queues"], key=lambda one: -one["num_ready"])
+            for queue in sorted(listing["queues"], key=lambda queue: -queue["num_ready"])
         ],
-        empty="No queues: nothing was submitted lately.",
+        empty="No queues: no tasks were submitted recently.",
     )
-    if stuck := [one for one in found["queues"] if one["num_ready"] and not one["num_bots"]]:
-        output.note(
-            f"{output.plural(len(stuck), 'queue')} without a bot; `myrmidon task why TASK` tells what is missing."
-        )
+    if stuck := [queue for queue in listing["queues"] if queue["num_ready"] and not queue["num_bots"]]:
+        output.note(f"{output.plural(len(stuck), 'queue')} without a matching bot; `myrmidon task why TASK` explains.")
 
 
 @click.command()
 @connected
 def pools(cli: CliContext) -> None:
-    """Pools, and how they order their tasks."""
-    found = fetch_pages(cli.client.pools, "pools", _EVERYTHING)
+    """List pools and their task order."""
+    listing = fetch_pages(cli.client.pools, "pools", _MAX_ROWS)
     if cli.as_json:
-        output.print_json(found)
+        output.print_json(listing)
         return
     output.table(
         ("pool", "bots", "order", "ageing"),
         [
             (
-                one["name"],
-                one["num_bots"],
-                one["task_order"],
-                output.duration(one["ageing"] / 1e6) if one["ageing"] else None,
+                pool["name"],
+                pool["num_bots"],
+                pool["task_order"],
+                output.duration(pool["ageing"] / 1e6) if pool["ageing"] else None,
             )
-            for one in found["pools"]
+            for pool in listing["pools"]
         ],
-        empty="No pools: no bot was seen and nothing was submitted yet.",
+        empty="No pools: no bot has connected and no task was submitted yet.",
     )

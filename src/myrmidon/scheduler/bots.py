@@ -26,7 +26,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event, pool_order, task_queues, task_result, task_to_run
 from myrmidon.store.tables import chunked_work as drains
-from myrmidon.store.tables.chunked_work import CHUNK, Drain
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 
 FREE_LOSSES = 2
 """So often a run of a task may be lost before anybody has seen it begin."""
@@ -403,7 +403,7 @@ def _let_die(turn: Turn, bot: Bot) -> None:
 # ---------------------------------------------------------------- capacity
 
 
-def capacity_on(turn: Turn, drain: Drain) -> None:
+def capacity_on(turn: Turn, drain: ChunkedWork) -> None:
     """The next chunk of a queue without bots: tasks that would not wait go to their next slice, or end."""
     if task_queues.served(turn.tx, [drain.subject]):
         turn.drained(drain)

@@ -18,7 +18,7 @@ from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work as drains
 from myrmidon.store.tables import task_request
-from myrmidon.store.tables.chunked_work import CHUNK, Drain
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
 
 
@@ -110,7 +110,7 @@ def cancel_tagged(
     orders: bool = False,
     request_key: str | None = None,
     rules: Rules = DEFAULT_RULES,
-) -> Drain | None:
+) -> ChunkedWork | None:
     """Cancel all tasks that carry all these tags; those created later than now are not meant.
 
     A bot that was told to end stays told, unless ``orders`` are meant too.
@@ -131,19 +131,19 @@ def cancel_tagged(
     return drain
 
 
-def cancel_tagged_on(turn: Turn, drain: Drain) -> None:
+def cancel_tagged_on(turn: Turn, drain: ChunkedWork) -> None:
     """The next chunk of a mass cancel. A task that has started meanwhile is killed only if that was asked for."""
     meant = json.decode(drain.args, type=Tagged)
     found, cursor = task_request.tagged(turn.tx, meant.tags, after=drain.position, until=meant.until, n=CHUNK)
     requests = task_request.read(turn.tx, found) if found else {}
     mine = [i for i in found if requests[i].resource_group_id == meant.group_id]
-    spared = set() if meant.orders else task_request.orders(turn.tx, mine)
+    spared = set() if meant.orders else task_request.terminate_tasks(turn.tx, mine)
     mine = [i for i in mine if i not in spared]
     _cancel(turn, mine, kill_running=meant.kill_running, reason="canceled")
     _advance(turn, drain, cursor)
 
 
-def cancel_children_on(turn: Turn, drain: Drain) -> None:
+def cancel_children_on(turn: Turn, drain: ChunkedWork) -> None:
     """The next chunk of the tasks that an ended task had triggered; detached ones go on."""
     found = task_request.children(turn.tx, drain.subject, after=drain.position, n=CHUNK)
     requests = task_request.read(turn.tx, found) if found else {}
@@ -151,7 +151,7 @@ def cancel_children_on(turn: Turn, drain: Drain) -> None:
     _advance(turn, drain, found[-1] if len(found) == CHUNK else None)
 
 
-def _advance(turn: Turn, drain: Drain, cursor: int | None) -> None:
+def _advance(turn: Turn, drain: ChunkedWork, cursor: int | None) -> None:
     if cursor is None:
         turn.drained(drain)
         return

@@ -16,7 +16,7 @@ from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work as drains
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables.chunked_work import Drain
+from myrmidon.store.tables.chunked_work import ChunkedWork
 
 _STEPS = {
     drains.FEED: feed_on,
@@ -30,13 +30,13 @@ _STEPS = {
 _REMOVALS = {drains.DELETE_JOB: remove_job_on, drains.DELETE_GROUP: remove_group_on}
 
 
-def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[Drain]:
+def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[ChunkedWork]:
     """What is left to carry on with."""
     return drains.pending(tx, after=after, n=n)
 
 
 def carry_on(
-    tx: Tx, drain: Drain, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
+    tx: Tx, drain: ChunkedWork, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
 ) -> tuple[set[int], list[int]]:
     """Do one more chunk of a drain; which queues got work, and which tasks' logs may be deleted."""
     turn = Turn(tx, now, ids, rules)

@@ -75,7 +75,7 @@ def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFA
         return []
     if poll.nonce == bot.nonce:
         return _again(turn, poll)
-    bots.claimed(tx, bot, poll.nonce, now)
+    bots.save_claim(tx, bot, poll.nonce, now)
     if poll.n < 1:
         return []
     taken = _take(turn, bot, min(poll.n, rules.claim_limit)) if bot.serving else _take_end(turn, bot)

@@ -132,7 +132,7 @@ def _funnel(tx: Tx, wanted: str, pool: str) -> tuple[list[Removed], int]:
     An order to a single bot is for no pool.
     """
     found = [f"pool:{pool}"] if pool else dimensions.narrowest_values(wanted)
-    left = [dimensions.bot_sets(text) for each in found for text in bots.dimensions_of_those_with(tx, each)]
+    left = [dimensions.bot_sets(text) for each in found for text in bots.dimensions_of_bots_with(tx, each)]
     steps = []
     for single in dimensions.split_values(wanted):
         before = len(left)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from myrmidon.model.dag import ExistingTask, Dag, build_dag
+from myrmidon.model.dag import Dag, ExistingTask, build_dag
 from myrmidon.model.errors import Conflict, MyrmidonError, NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph, Node, RequiresPolicy
@@ -76,7 +76,7 @@ def extend(
     _check(turn, group_id, plans)
     tasks = _store(turn, job, plans, known)
     make_ready(turn, [t for t in tasks if t.satisfied and not t.held])
-    jobs.announce(tx, job, "extended", now)
+    jobs.add_event(tx, job, "extended", now)
     settle(turn)
     chosen = {label: every[label] for label in definitions}
     return Extended(job_id=job_id, state=job.state, task_ids=chosen, num_new=len(plans), woken=sorted(turn.woken))
@@ -135,7 +135,8 @@ def _read(
     shown = {label: show_task(task_id) for label, task_id in every.items()}
     outputs = values.outputs(turn.tx, sorted(task_id for task_id, _ in known.values()))
     tasks = {
-        label: ExistingTask([kind for _, _, _, kind in outputs.get(task_id, [])]) for label, (task_id, _) in known.items()
+        label: ExistingTask([kind for _, _, _, kind in outputs.get(task_id, [])])
+        for label, (task_id, _) in known.items()
     }
     graph = parse_graph(only_new(raw, known), limits, shown, tasks)
     return graph, build_dag(graph, tasks)
@@ -207,7 +208,7 @@ def _store(turn: Turn, job: Job, plans: Sequence[Plan], known: Mapping[str, tupl
     begins = [plan.task_id for plan in plans if not plan.parents]
     ends = [plan.task_id for plan in plans if plan.task_id not in has_children]
     jobs.drop_outputs(turn.tx, job.id, sorted(has_children))
-    jobs.insert_ends(turn.tx, job.id, begins, ends)
+    jobs.insert_input_and_output_tasks(turn.tx, job.id, begins, ends)
     return tasks
 
 
@@ -217,6 +218,6 @@ def seal(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource, rule
     job = _open_job(turn, job_id, group_id)
     if job.sealed_at is None:
         job.sealed_at = now
-        jobs.announce(tx, job, "sealed", now)
+        jobs.add_event(tx, job, "sealed", now)
         jobs.save(tx, [job])
     return job

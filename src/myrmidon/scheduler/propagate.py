@@ -19,7 +19,7 @@ from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.tables import chunked_work as drains
 from myrmidon.store.tables import edge, task_result
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables.chunked_work import CHUNK, Drain
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
 
 
@@ -119,7 +119,7 @@ def _satisfy(turn: Turn, parents: dict[int, TaskResult], edges: Sequence[tuple[i
     turn.ready.extend(t for t in able if turn.jobs[t.job_id or 0].state == JobState.RUNNING)
 
 
-def feed_on(turn: Turn, drain: Drain) -> None:
+def feed_on(turn: Turn, drain: ChunkedWork) -> None:
     """One more chunk of a fan-out that was too wide for the transaction that ended its parent."""
     parents = task_result.read(turn.tx, [drain.subject])
     parent = parents.get(drain.subject)
@@ -153,7 +153,7 @@ def _begin_calling_off(turn: Turn) -> None:
         turn.flush()
 
 
-def call_off(turn: Turn, drain: Drain) -> None:
+def call_off(turn: Turn, drain: ChunkedWork) -> None:
     """Cancel the next chunk of a job: what has not started ends at once, what runs is told to stop."""
     reason = json.decode(drain.args, type=CallOff).reason
     page = task_result.lock_of_job(turn.tx, drain.subject, after=drain.position, n=CHUNK)
@@ -188,7 +188,7 @@ def _block(turn: Turn, task: TaskResult) -> None:
         return
     job.blocked_by = task.id
     job.error = job.error or f"task {show_task(task.id)} ended {task.state} ({task.reason})"
-    jobs.announce(turn.tx, job, "blocked", turn.now)
+    jobs.add_event(turn.tx, job, "blocked", turn.now)
     if job.failure_policy == FailurePolicy.FAIL_FAST:
         turn.drain(drains.CANCEL, job.id, job=job, args=json.encode(CallOff("fail_fast")).decode())
 

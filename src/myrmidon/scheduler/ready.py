@@ -102,7 +102,7 @@ def _avoided(turn: Turn, task: TaskResult, lost_by: str | None) -> str | None:
     if lost_by is None:
         return None
     queue = turn.slices[task.id][task.current_task_slice].queue
-    return lost_by if task_queues.served(turn.tx, [queue], but=lost_by) else None
+    return lost_by if task_queues.served(turn.tx, [queue], excluding=lost_by) else None
 
 
 # ---------------------------------------------------------------- capacity
@@ -110,9 +110,9 @@ def _avoided(turn: Turn, task: TaskResult, lost_by: str | None) -> str | None:
 
 def look_at_queues(turn: Turn, queues: Sequence[int]) -> None:
     """Queues that have lost a bot: have those looked at that may have lost their last."""
-    for queue, left in sorted(task_queues.left_serving(turn.tx, queues).items()):
+    for queue, left in sorted(task_queues.count_serving(turn.tx, queues).items()):
         if left == 1:
-            task_to_run.forgive(turn.tx, queue)
+            task_to_run.clear_avoid_bot(turn.tx, queue)
         if not left and not drains.exists(turn.tx, drains.CAPACITY, queue):
             turn.drain(drains.CAPACITY, queue)
 

@@ -38,7 +38,7 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event, shared_value, task_queues, task_result
 from myrmidon.store.tables import log as logs
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.task_request import Brief
+from myrmidon.store.tables.task_request import RunPolicy
 
 
 class Outcome(StrEnum):
@@ -92,7 +92,7 @@ def report(
         task_result.insert_stats(tx, desk.stats)
     if desk.quick_faults:
         _watch_bot(turn, bot_id, desk.quick_faults)
-    bots.beat(tx, bot_id, session, now, idle=desk.ended)
+    bots.heartbeat(tx, bot_id, session, now, idle=desk.ended)
     return replies
 
 
@@ -145,7 +145,7 @@ class _Desk:
             hashed = self._hashes[item.token] = token_hash(item.token)
         return compare_digest(run.token_hash, hashed)
 
-    def _brief(self, task: TaskResult) -> Brief:
+    def _brief(self, task: TaskResult) -> RunPolicy:
         """What the request says of a task; that of all tasks of the call is read when the first is asked for."""
         if not self._briefed:
             self.turn.know_briefly(self.tasks)
@@ -242,7 +242,7 @@ class _Desk:
                 self.avoid[task.id] = run.bot_id
 
 
-def _soft_end(request: Brief, now: Micros) -> Micros | None:
+def _soft_end(request: RunPolicy, now: Micros) -> Micros | None:
     """When a run is slow enough that another instance may try as well."""
     return now + request.timeout if request.timeout is not None and request.max_num_instances > 1 else None
 
@@ -334,7 +334,7 @@ def heartbeat(
     tx: Tx, bot_id: str, holds: Sequence[tuple[int, int, str]], *, session: int, now: Micros
 ) -> list[tuple[int, int]]:
     """Keep a bot and all its runs alive with one write; which of the held runs (task, run, token) must stop."""
-    if not bots.still_here(tx, bot_id, session, now):
+    if not bots.heartbeat_if_alive(tx, bot_id, session, now):
         bot = bots.read(tx, bot_id)
         if bot is None:
             raise NotFound("bot", bot_id)

@@ -25,7 +25,7 @@ from myrmidon.store.tables import edge, shared_value, task_request, task_result
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK, Drain
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
 
 
@@ -58,7 +58,7 @@ def rerun(
     task = turn.lock([task_id]).get(task_id)
     if task is None or turn.staged(task):
         raise NotFound("task", show_task(task_id))
-    if task_request.orders(tx, [task_id]):
+    if task_request.terminate_tasks(tx, [task_id]):
         raise WrongState("the task told a bot to end, and is not run again; terminate the bot anew")
     if task.state in (TaskState.READY, TaskState.RUNNING):
         return Rerun(task_id, task.state, changed=False)
@@ -158,7 +158,7 @@ def unblock(turn: Turn, job: Job | None) -> None:
     if job is not None and job.blocked_by is not None and job.num_failed == 0:
         job.blocked_by = None
         job.error = None
-        jobs.announce(turn.tx, job, "running", turn.now)
+        jobs.add_event(turn.tx, job, "running", turn.now)
 
 
 # ---------------------------------------------------------------- cascade
@@ -233,7 +233,7 @@ def _unlink(turn: Turn, task_id: int, position: int, *, value_id: int, shared_id
     shared_value.lock(turn.tx, [shared_id])
     values.link_output(turn.tx, task_id, position, None)
     values.link_consumers(turn.tx, task_id, value_id, None)
-    if job_id is not None and not values.linked(turn.tx, job_id, shared_id):
+    if job_id is not None and not values.names_shared_value(turn.tx, job_id, shared_id):
         shared_value.unref_by_job(turn.tx, [shared_id], job_id)
         shared_value.delete_unreferenced(turn.tx, [shared_id])
 
@@ -293,7 +293,7 @@ def _begin(turn: Turn, job: Job, reset: Reset) -> None:
     reset_on(turn, drain)
 
 
-def reset_on(turn: Turn, drain: Drain) -> None:
+def reset_on(turn: Turn, drain: ChunkedWork) -> None:
     """Reset the next chunk of a job; when all are reset, those that nothing holds back are let go."""
     reset = json.decode(drain.args, type=Reset)
     page = task_result.lock_of_job(turn.tx, drain.subject, after=drain.position, n=CHUNK)

@@ -27,7 +27,7 @@ from myrmidon.store.tables import (
 )
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK, Drain
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
 
 
@@ -53,9 +53,9 @@ def begin_removal(turn: Turn, job: Job) -> None:
         turn.drain(drains.DELETE_JOB, job.id, job=job)
 
 
-def remove_job_on(turn: Turn, drain: Drain) -> list[int]:
+def remove_job_on(turn: Turn, drain: ChunkedWork) -> list[int]:
     """Remove the next chunk of a job's tasks, and the job itself with the last; which tasks went."""
-    page = jobs.some_tasks(turn.tx, drain.subject, CHUNK)
+    page = jobs.task_ids(turn.tx, drain.subject, CHUNK)
     remove_tasks(turn, page)
     if len(page) < CHUNK:
         _remove_job(turn, drain.subject)
@@ -89,13 +89,13 @@ def remove_tasks(turn: Turn, task_ids: Sequence[int]) -> None:
     tag_counts.open_spans(turn.tx, task_ids, turn.now)
 
 
-def remove_group_on(turn: Turn, drain: Drain) -> list[int]:
+def remove_group_on(turn: Turn, drain: ChunkedWork) -> list[int]:
     """Remove the next chunk of a resource group: a job, or lone tasks, or references, or at last the group."""
     group_id = drain.subject
     some = jobs.of_group(turn.tx, group_id, 1)
     if some:
         turn.lock_jobs(some)
-        page = jobs.some_tasks(turn.tx, some[0], CHUNK)
+        page = jobs.task_ids(turn.tx, some[0], CHUNK)
         remove_tasks(turn, page)
         if len(page) < CHUNK:
             _remove_job(turn, some[0])
@@ -111,7 +111,7 @@ def remove_group_on(turn: Turn, drain: Drain) -> list[int]:
         shared_value.unref_by_group(turn.tx, refs, group_id)
         shared_value.delete_unreferenced(turn.tx, refs)
         return []
-    task_queues.forget_group(turn.tx, group_id)
+    task_queues.delete_of_group(turn.tx, group_id)
     resource_group.delete(turn.tx, group_id)
     turn.drained(drain)
     return []

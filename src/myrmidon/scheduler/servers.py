@@ -22,7 +22,7 @@ def enroll(tx: Tx, address: str, port: int, *, now: Micros, rules: Rules = DEFAU
     Ids grow with time, so those that the silent one made are all smaller than any
     that the new holder of its slot will make.
     """
-    known = schedulers.every(tx)
+    known = schedulers.read_all(tx)
     silent = [one for one in known if one.heartbeat < now - rules.slot_lease]
     taken = {one.slot for one in known} - {one.slot for one in silent if schedulers.delete(tx, one)}
     for slot in range(SLOTS):
@@ -36,17 +36,17 @@ def enroll(tx: Tx, address: str, port: int, *, now: Micros, rules: Rules = DEFAU
 
 def stay_enrolled(tx: Tx, server: Scheduler, *, now: Micros) -> bool:
     """Keep the slot; False means that it is lost and this server must make no more ids."""
-    return schedulers.beat(tx, server.id, now)
+    return schedulers.heartbeat(tx, server.id, now)
 
 
 def leave(tx: Tx, server: Scheduler) -> None:
     """Give the slot back."""
-    schedulers.leave(tx, server.id)
+    schedulers.release_slot(tx, server.id)
 
 
 def list_servers(tx: Tx) -> list[Scheduler]:
     """Who is alive, and who has been silent."""
-    return schedulers.every(tx)
+    return schedulers.read_all(tx)
 
 
 def is_nobody_older(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
@@ -55,8 +55,8 @@ def is_nobody_older(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> boo
     One of before says nowhere which bot zip it would hand out. Neither does one that is just starting, and it has a
     moment to do so.
     """
-    alive = [one.id for one in schedulers.every(tx) if one.heartbeat >= now - rules.slot_lease]
-    known = release.backing(tx)
+    alive = [one.id for one in schedulers.read_all(tx) if one.heartbeat >= now - rules.slot_lease]
+    known = release.backing_servers(tx)
     return all(server in known or created_ms(server) * 1000 > now - _STARTING for server in alive)
 
 

@@ -270,7 +270,7 @@ def _store_lone_function(turn: Turn, group_id: int, plan: Plan) -> list[TaskResu
     graph = Graph(name=plan.request.name, nodes=[], failure_policy=FailurePolicy.FAIL_FAST)
     job = new_job(turn, group_id, plan.job_id or 0, graph, deadline_at=plan.deadline_at)
     jobs.insert(turn.tx, [job])
-    jobs.insert_ends(turn.tx, job.id, [plan.task_id], [plan.task_id])
+    jobs.insert_input_and_output_tasks(turn.tx, job.id, [plan.task_id], [plan.task_id])
     turn.jobs[job.id] = job
     return store_plans(turn, group_id, [plan])
 

@@ -29,7 +29,7 @@ from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import task_request, task_result
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK, Drain
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ def _stage(turn: Turn, group_id: int, draft: JobDraft, number: int, part: Sequen
         if draft.job_id not in turn.jobs:
             raise WrongState("the job took too long to arrive and was dropped; submit it again")
         first = draft.task_ids[draft.graph.nodes[part[0]].label]
-        if turn.tx.attempt > 1 and task_request.known(turn.tx, [first]):
+        if turn.tx.attempt > 1 and task_request.existing(turn.tx, [first]):
             return staged
     _store_part(turn, group_id, draft, part, staged=True)
     return staged
@@ -220,7 +220,7 @@ def _unstage(turn: Turn, draft: JobDraft) -> Job:
     job.alarm_at = None
     job.num_tasks = len(draft.task_ids)
     job.num_active = sum(node.hold for node in draft.graph.nodes)
-    jobs.announce(turn.tx, job, "running", turn.now)
+    jobs.add_event(turn.tx, job, "running", turn.now)
     turn.drain(drains.START, job.id, job=job)
     return job
 
@@ -290,10 +290,10 @@ def _store_ends(turn: Turn, draft: JobDraft) -> None:
     has_children = {parent for several in parents for parent in several}
     begins = [ids[i] for i in range(len(ids)) if not parents[i]]
     ends = [ids[i] for i in range(len(ids)) if i not in has_children]
-    jobs.insert_ends(turn.tx, draft.job_id, begins, ends)
+    jobs.insert_input_and_output_tasks(turn.tx, draft.job_id, begins, ends)
 
 
-def start_on(turn: Turn, drain: Drain) -> None:
+def start_on(turn: Turn, drain: ChunkedWork) -> None:
     """Let the next chunk of a job go: what nothing holds back becomes ready."""
     page = task_result.lock_of_job(turn.tx, drain.subject, after=drain.position, n=CHUNK)
     make_ready(turn, [task for task in page if _may_start(task)])

@@ -105,7 +105,7 @@ def sweep(
         noted = Noted()
         done.drains = carry_all(db, now=now, ids=ids, rules=rules, gone=gone, woken=done.woken, noted=noted)
         done.no_resource += noted.no_resource
-    done.events = _all(db, lambda tx: outbox.number(tx, NUMBERED), NUMBERED)
+    done.events = _all(db, lambda tx: outbox.assign_positions(tx, NUMBERED), NUMBERED)
     if _rings(due.oldest_bot_event, now - rules.retention) or _rings(due.oldest_queue, now - rules.queue_idle):
         done.forgotten = _all(db, lambda tx: forget(tx, now=now, rules=rules), BATCH)
     drop_logs(db, log_db or db, gone)
@@ -208,7 +208,7 @@ def drop_logs(db: Db, log_db: Db, gone: Iterable[int]) -> int:
     last = db.read(lambda tx: shared_numbers.read(tx, _LOGS_SEEN)) or 0
     page = log_db.read(lambda tx: logs.tasks_after(tx, last, BATCH))
     asked = {*gone, *page}
-    lost = sorted(asked - db.read(lambda tx: task_request.known(tx, sorted(asked)))) if asked else []
+    lost = sorted(asked - db.read(lambda tx: task_request.existing(tx, sorted(asked)))) if asked else []
     if lost:
         log_db.write(lambda tx: logs.delete(tx, lost))
     seen = page[-1] if len(page) == BATCH else 0
@@ -319,8 +319,8 @@ def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     back = shared_numbers.read(tx, _RESUMED) or 0
     if back + rules.dead_after > now:
         return 0
-    due = bots.alarms(tx, now, BATCH)
-    heard = bots.put_off(tx, sorted(due), now=now, dead_after=rules.dead_after) if due else 0
+    due = bots.due(tx, now, BATCH)
+    heard = bots.postpone_checks(tx, sorted(due), now=now, dead_after=rules.dead_after) if due else 0
     if heard:
         return heard  # the silent ones come in a transaction of their own each: pools are locked before bots
     for bot_id in due[:1]:
@@ -429,7 +429,7 @@ def _end_at_deadline(turn: Turn, task: TaskResult) -> None:
 
 def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
     """Jobs to retry, jobs whose retention is over, and staged jobs that never came."""
-    due = jobs.alarms(tx, now, 10)
+    due = jobs.due(tx, now, 10)
     if not due:
         return 0
     turn = Turn(tx, now, ids, rules)
@@ -451,4 +451,4 @@ def forget(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> int:
     """Old events of bots, queues that nobody uses any more, and request keys of what is about no task."""
     request_key.delete_old(tx, before=now - rules.keep_keys)
     old = bot_event.delete_old(tx, before=now - rules.retention, n=BATCH)
-    return old + task_queues.forget_idle(tx, before=now - rules.queue_idle, n=BATCH)
+    return old + task_queues.delete_idle(tx, before=now - rules.queue_idle, n=BATCH)

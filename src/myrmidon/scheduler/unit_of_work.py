@@ -30,10 +30,10 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work as drains
 from myrmidon.store.tables import job as jobs_store
 from myrmidon.store.tables import outbox, pool_order, tag_counts, task_queues, task_request, task_result, task_to_run
-from myrmidon.store.tables.chunked_work import Drain
+from myrmidon.store.tables.chunked_work import ChunkedWork
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.task_queues import Queue
-from myrmidon.store.tables.task_request import Brief, RequestRow, SliceRow
+from myrmidon.store.tables.task_request import RequestRow, RunPolicy, SliceRow
 
 _CONCLUDED = frozenset({SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT})
 
@@ -52,7 +52,7 @@ class Turn:
         self.woken: set[int] = set()
         self.requests: dict[int, RequestRow] = {}
         self.slices: dict[int, list[SliceRow]] = {}
-        self._briefs: dict[int, Brief] = {}
+        self._briefs: dict[int, RunPolicy] = {}
         self._queues: dict[int, Queue] = {}
         self._orders: dict[int, Order] = {}
         self._fresh: dict[int, TaskResult] = {}
@@ -63,7 +63,7 @@ class Turn:
         self._to_run: list[TaskToRun] = []
         self._unqueued: set[int] = set()
         self._reopened: list[int] = []
-        self.begun: list[Drain] = []
+        self.begun: list[ChunkedWork] = []
 
     def new_id(self) -> int:
         return self.ids.next(self.now)
@@ -95,9 +95,9 @@ class Turn:
         """Have the numbers at hand that decide what the end of a run means."""
         missing = sorted({i for i in task_ids if i not in self._briefs})
         if missing:
-            self._briefs.update(task_request.brief(self.tx, missing))
+            self._briefs.update(task_request.run_policies(self.tx, missing))
 
-    def brief(self, task_id: int) -> Brief:
+    def brief(self, task_id: int) -> RunPolicy:
         self.know_briefly([task_id])
         return self._briefs[task_id]
 
@@ -220,16 +220,16 @@ class Turn:
         self._to_run.append(row)
         self.woken.add(row.queue)
 
-    def drain(self, kind: str, subject: int, *, job: Job | None = None, args: str = "{}") -> Drain:
+    def drain(self, kind: str, subject: int, *, job: Job | None = None, args: str = "{}") -> ChunkedWork:
         """Begin the consequences of a decision; the job cannot end before they are done."""
-        started = Drain(self.new_id(), kind, subject, job.id if job else None, 0, args, self.now)
+        started = ChunkedWork(self.new_id(), kind, subject, job.id if job else None, 0, args, self.now)
         drains.insert(self.tx, [started])
         self.begun.append(started)
         if job:
             job.num_draining += 1
         return started
 
-    def drained(self, drain: Drain) -> None:
+    def drained(self, drain: ChunkedWork) -> None:
         """The consequences are complete."""
         drains.finish(self.tx, drain)
         if drain.job_id is not None and drain.job_id in self.jobs:
@@ -245,7 +245,7 @@ class Turn:
         else:
             job.ended_at = None
             job.alarm_at = self.now if state == JobState.PENDING_RETRY else None
-        jobs_store.announce(self.tx, job, what, self.now)
+        jobs_store.add_event(self.tx, job, what, self.now)
 
     # -- counters
 
@@ -300,7 +300,7 @@ class Turn:
             self._reopened = []
 
     def _story(self, task: TaskResult | Startable) -> str:
-        told = [f"{e.seq} {e.state} {e.body}" for e in outbox.story(self.tx, task.id)]
+        told = [f"{e.seq} {e.state} {e.body}" for e in outbox.history(self.tx, task.id)]
         return f"task {task.id}: " + "; ".join(told)
 
 

@@ -88,7 +88,7 @@ Answer; raises MyrmidonError."""
 
 
 class Route(Struct, frozen=True, kw_only=True):
-    """One row of the route table. The router, authorization, the OpenAPI document and the route tests are made from it."""
+    """One row of the route table. Router, authorization, OpenAPI document and route tests use it."""
 
     method: str
     path: str

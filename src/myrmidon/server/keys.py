@@ -31,7 +31,7 @@ def open_keys(db: Db, now: Micros) -> Keys:
     offered = [(name, secrets.token_bytes(_KEY_BYTES)) for name in Keys.__struct_fields__]
 
     def keep(tx: Tx) -> Keys:
-        kept = stored.keep(tx, offered, now)
+        kept = stored.get_or_create(tx, offered, now)
         return Keys(**{name: kept[name] for name in Keys.__struct_fields__})
 
     return db.write(keep)

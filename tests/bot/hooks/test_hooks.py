@@ -152,7 +152,7 @@ def test_a_hook_that_does_not_come_back_is_left_told_and_skipped_until_it_does(m
     assert not made.call("on_handshake", gate)
     assert not made.call("on_handshake", gate)
     assert time.monotonic() - begun < 5
-    assert "did not come back within 0.05 s" in said[0]
+    assert "timed out after 0.05 s" in said[0]
     assert "skipped" in said[1]
     assert made.call("on_bot_idle", gate, 1)  # others are not held up, and this one ends the wait
     for thread in made.hung_threads.values():
@@ -364,7 +364,7 @@ def test_hooks_that_raise_cost_no_task_and_are_told_once(stub: Stub, tmp_path: P
 def test_hooks_that_hang_cost_no_task_and_are_told(stub: Stub, tmp_path: Path):
     stub.poll_s = 0.1
     env = {"MYRMIDON_BOT_HOOK_S": "0.05"}
-    late = "hook {} of bot_config.py did not come back"
+    late = "hook {} of bot_config.py timed out"
     with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, HANGS), env=env) as bot:
         runs = [stub.submit("/bin/true") for _ in range(3)]
         assert {stub.result(run)["exit_code"] for run in runs} == {0}
@@ -561,7 +561,7 @@ def test_a_reboot_that_does_not_happen_is_tried_again_and_then_quarantines(stub:
     env = _host(tmp_path, MYRMIDON_BOT_REBOOT_S="0.05", MYRMIDON_BOT_REBOOT=f"sh -c 'echo x >> {tmp_path}/rebooted'")
     with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, REBOOT), env=env):
         assert stub.run("/bin/true")["exit_code"] == 0
-        stub.until(lambda: "did not: the task" in (stub.hellos[-1].get("quarantined") or ""), "quarantine")
+        stub.until(lambda: "when requested: the task" in (stub.hellos[-1].get("quarantined") or ""), "quarantine")
     assert (tmp_path / "rebooted").read_text() == "x\n" * 3
 
 

@@ -102,7 +102,7 @@ def test_a_release_that_dies_after_a_while_is_left_although_it_has_run_tasks(stu
         stub.until(lambda: _bad(stub) == [version], "a complaint")
         assert stub.run("/bin/true")["exit_code"] == 0
         _give(stub, "b1", (stub.zips[version], version))
-        stub.until(lambda: [m for m in stub.says("bot_error") if "put off" in m], "a refusal to try it again")
+        stub.until(lambda: [m for m in stub.says("bot_error") if "postponed" in m], "a refusal to try it again")
         assert stub.run("/bin/true")["exit_code"] == 0
         assert _version(stub, "b1") == old
 

@@ -169,7 +169,7 @@ def test_the_address_and_the_bearer_are_sent(monkeypatch):
 
 @pytest.mark.parametrize("server", ["ftp://x", "nonsense", "http://"])
 def test_an_address_that_is_none_is_refused(server: str):
-    with pytest.raises(ValueError, match="address"):
+    with pytest.raises(ValueError, match="URL"):
         HttpClient(server)
 
 

@@ -50,7 +50,7 @@ class Listener:
 async def listen(context, *, who=ADMIN, last="", **query):
     call = Call(who=who, query=EventsQuery(**query), headers={"last-event-id": last} if last else {})
     listener = Listener((await events.events(context, call)).body)
-    assert await anext(listener._stream) == events.STILL_HERE
+    assert await anext(listener._stream) == events.KEEP_ALIVE
     return listener
 
 

@@ -11,7 +11,7 @@ import pytest
 from myrmidon.model.errors import Forbidden, InvalidRequest
 from myrmidon.server.calls import Identity, Role
 from myrmidon.server.config.pools import CHANCES, PoolRules, Template
-from myrmidon.server.fleet.pool_policy import choose_template, ruled
+from myrmidon.server.fleet.pool_policy import choose_template, apply_pool_policy
 from myrmidon.server.settings import PoolOrder
 from tests.server.inside import inside
 from tests.server.test_fleet import write
@@ -98,7 +98,7 @@ def test_a_pool_with_an_entry_but_no_template_only_tells_of_itself(app):
 
 def test_a_pool_without_rules_changes_nothing(app):
     raw = a_task("other", priority=50)
-    assert ruled(app.context, Identity("u", Role.USER, "default"), raw)[0] is raw
+    assert apply_pool_policy(app.context, Identity("u", Role.USER, "default"), raw)[0] is raw
     assert not any(tag.startswith("swarming.") for tag in stored(app, raw)["tags"])
 
 
@@ -119,7 +119,7 @@ def test_what_contradicts_the_template_is_refused_all_at_once(app):
 def test_the_request_that_was_given_is_not_changed_and_a_repeat_is_told_by_it(app):
     raw = a_task()
     before = repr(raw)
-    ruled(app.context, Identity("u", Role.USER, "default"), raw)
+    apply_pool_policy(app.context, Identity("u", Role.USER, "default"), raw)
     assert repr(raw) == before
     key = {"Idempotency-Key": "one and the same"}
     first = answer(app, raw, headers=key)
@@ -142,7 +142,7 @@ def test_the_request_that_was_given_is_not_changed_and_a_repeat_is_told_by_it(ap
 )  # fmt: skip
 def test_what_makes_no_sense_is_left_to_the_checks_that_follow(app, raw):
     with contextlib.suppress(InvalidRequest):
-        ruled(app.context, Identity("u", Role.USER, "default"), raw)
+        apply_pool_policy(app.context, Identity("u", Role.USER, "default"), raw)
     assert app.post("/api/v1/tasks", {"tasks": [raw]}).json["tasks"][0]["error"]["code"] == "request.invalid"
 
 
@@ -196,14 +196,14 @@ def test_a_closed_list_of_pools_takes_no_others(tmp_path):
 def test_priorities_below_twenty_need_a_right_and_are_refused_or_raised(app):
     stranger = Identity("somebody", Role.USER, "default")
     with pytest.raises(Forbidden, match="below 20"):
-        ruled(app.context, stranger, a_task(priority=19))
-    raised, notes = ruled(app.context, stranger, a_task("other", priority=0), clamp=True)
+        apply_pool_policy(app.context, stranger, a_task(priority=19))
+    raised, notes = apply_pool_policy(app.context, stranger, a_task("other", priority=0), clamp=True)
     assert raised["priority"] == 20
     assert "raised to 20" in notes[0]
     for who in (Identity("root", Role.ADMIN), Identity("a user", Role.USER, "x"), Identity("z", Role.USER, "oncall")):
-        same, notes = ruled(app.context, who, a_task(priority=0), clamp=True)
+        same, notes = apply_pool_policy(app.context, who, a_task(priority=0), clamp=True)
         assert (same["priority"], notes) == (0, [])
-    assert ruled(app.context, Identity("z", Role.USER), a_task("night", priority=3))[1] == [], (
+    assert apply_pool_policy(app.context, Identity("z", Role.USER), a_task("night", priority=3))[1] == [], (
         "its group is the usual one"
     )
     assert answer(app, a_task("other", priority=3), token=app.token("user"))["error"]["code"] == "forbidden"

@@ -8,7 +8,7 @@ import pytest
 
 from myrmidon.model.errors import WrongState
 from myrmidon.store.tables import cache_sizes, release, settings_version, shared_numbers
-from myrmidon.store.tables.cache_sizes import Hint
+from myrmidon.store.tables.cache_sizes import CacheSize
 from myrmidon.store.tables.release import Choice
 from tests.conftest import START
 
@@ -19,17 +19,24 @@ OLD, NEW, NEXT = "a" * 64, "b" * 64, "c" * 64
 # ---------------------------------------------------------------- the settings folder
 
 
-def put(db, files, *, at=START, who="ann", unless_newer=0):
+def put(db, files, *, at=START, who="ann", expected_position=0):
     told = {name: (f"digest of {text}", text) for name, text in files.items()}
     return db.write(
-        partial(settings_version.put, version=repr(files)[:64], files=told, who=who, now=at, unless_newer=unless_newer)
+        partial(
+            settings_version.put,
+            version=repr(files)[:64],
+            files=told,
+            who=who,
+            now=at,
+            expected_position=expected_position,
+        )
     )
 
 
 def test_a_folder_comes_into_force_as_a_whole_and_each_file_keeps_its_own_story(db):
     assert db.read(settings_version.current) is None
     assert put(db, {"bots.toml": "one", "pools.toml": "p"}) == 1
-    assert put(db, {"bots.toml": "two", "pools.toml": "p"}, at=START + 5, who="bob", unless_newer=1) == 2
+    assert put(db, {"bots.toml": "two", "pools.toml": "p"}, at=START + 5, who="bob", expected_position=1) == 2
     now = db.read(settings_version.current)
     assert (now.position, now.who, {name: one.content for name, one in now.files.items()}) == (
         2,
@@ -44,19 +51,19 @@ def test_a_folder_comes_into_force_as_a_whole_and_each_file_keeps_its_own_story(
 
 def test_a_file_that_was_removed_is_gone_and_going_back_is_a_version_again(db):
     put(db, {"bots.toml": "one", "bot_config.py": "hooks"})
-    put(db, {"bots.toml": "one"}, unless_newer=1)
+    put(db, {"bots.toml": "one"}, expected_position=1)
     assert set(db.read(settings_version.current).files) == {"bots.toml"}
-    assert put(db, {"bots.toml": "one", "bot_config.py": "hooks"}, unless_newer=2) == 3
+    assert put(db, {"bots.toml": "one", "bot_config.py": "hooks"}, expected_position=2) == 3
     assert db.read(settings_version.position) == 3
-    assert db.read(partial(settings_version.is_known, version=repr({"bots.toml": "one"})))
-    assert not db.read(partial(settings_version.is_known, version="never"))
+    assert db.read(partial(settings_version.exists, version=repr({"bots.toml": "one"})))
+    assert not db.read(partial(settings_version.exists, version="never"))
 
 
 def test_whoever_did_not_know_of_the_newest_folder_replaces_nothing(db):
     put(db, {"bots.toml": "one"})
-    assert put(db, {"bots.toml": "other"}, unless_newer=0) is None
+    assert put(db, {"bots.toml": "other"}, expected_position=0) is None
     assert db.read(settings_version.current).files["bots.toml"].content == "one"
-    assert put(db, {"bots.toml": "one"}, unless_newer=0) == 1, "the same again, perhaps from a commit in doubt"
+    assert put(db, {"bots.toml": "one"}, expected_position=0) == 1, "the same again, perhaps from a commit in doubt"
     assert db.read(settings_version.position) == 1
 
 
@@ -69,16 +76,18 @@ def offer(db, digest, *, server=1, at=START):
 
 def choose(db, *, at=START, careful=False, grace=60):
     since = at - grace * SECOND
-    before = db.read(partial(release.look, since=since, careful=careful))
+    before = db.read(partial(release.current_choice, since=since, careful=careful))
     choice = db.write(partial(release.choose, now=at, since=since, careful=careful))
     assert before in (None, choice), "looking never disagrees with choosing"
-    assert db.read(partial(release.look, since=since, careful=careful)) == choice
+    assert db.read(partial(release.current_choice, since=since, careful=careful)) == choice
     assert db.read(release.active) == choice.active
     return choice
 
 
 def states(db, at=START):
-    return {one.digest[0]: (one.state, one.active) for one in db.read(partial(release.every, since=at - 60 * SECOND))}
+    return {
+        one.digest[0]: (one.state, one.active) for one in db.read(partial(release.read_all, since=at - 60 * SECOND))
+    }
 
 
 def test_the_newest_zip_that_a_server_offers_is_for_all_bots(db):
@@ -96,9 +105,9 @@ def test_when_all_servers_go_back_so_do_the_bots(db):
     offer(db, NEW, server=2, at=START + 1)
     assert choose(db).active == NEW
     later = START + 61 * SECOND
-    db.write(partial(release.back, digest=OLD, server=3, now=later))
+    db.write(partial(release.renew_backing, digest=OLD, server=3, now=later))
     assert choose(db, at=later + SECOND).active == OLD
-    db.write(partial(release.back, digest=NEW, server=4, now=later + SECOND))
+    db.write(partial(release.renew_backing, digest=NEW, server=4, now=later + SECOND))
     assert choose(db, at=later + SECOND).active == NEW, "and forward again, with the first newer server"
 
 
@@ -112,7 +121,7 @@ def test_a_server_that_has_another_zip_now_backs_only_that_one(db):
     offer(db, OLD)
     offer(db, NEW, at=START + 1)
     assert choose(db).active == NEW
-    db.write(partial(release.back, digest=OLD, server=1, now=START + 2))
+    db.write(partial(release.renew_backing, digest=OLD, server=1, now=START + 2))
     assert choose(db).active == OLD, "its administrator has undone an edit"
 
 
@@ -163,7 +172,7 @@ def test_a_canary_that_was_bad_leaves_all_bots_where_they_were(db):
 def test_bots_that_failed_are_counted_once_each(db):
     offer(db, OLD)
     for count, bot in ((1, "b1"), (1, "b1"), (2, "b2")):
-        assert db.write(partial(release.note_failure, digest=OLD, bot_id=bot, now=START)) == count
+        assert db.write(partial(release.record_failure, digest=OLD, bot_id=bot, now=START)) == count
 
 
 def test_old_releases_are_forgotten_but_not_the_bad_ones(db):
@@ -174,7 +183,7 @@ def test_old_releases_are_forgotten_but_not_the_bad_ones(db):
     for number in range(1, 15):
         offer(db, f"{number:064}", at=START + number)
         choose(db, at=START + number)
-    kept = db.read(partial(release.every, since=START))
+    kept = db.read(partial(release.read_all, since=START))
     assert len(kept) == 1 + release.KEPT + 1
     assert [one.digest for one in kept if one.state == "bad"] == [NEW]
 
@@ -192,11 +201,15 @@ def test_releases_of_code_of_before_count_as_good(db):
 
 def test_sizes_of_caches_are_replaced_and_forgotten(db):
     def put_sizes(size, at):
-        db.write(partial(cache_sizes.put, hints=[Hint("p", "Linux", "git", size, at), Hint("p", "Mac", "git", 9, at)]))
+        db.write(
+            partial(
+                cache_sizes.save, hints=[CacheSize("p", "Linux", "git", size, at), CacheSize("p", "Mac", "git", 9, at)]
+            )
+        )
 
     put_sizes(5, START)
     put_sizes(7, START + 1)
-    found = db.read(cache_sizes.every)
+    found = db.read(cache_sizes.read_all)
     assert [(one.os, one.size, one.measured_at) for one in found] == [("Linux", 7, START + 1), ("Mac", 9, START + 1)]
-    assert db.write(partial(cache_sizes.forget, before=START + 2)) == 2
-    assert db.read(cache_sizes.every) == []
+    assert db.write(partial(cache_sizes.delete_old, before=START + 2)) == 2
+    assert db.read(cache_sizes.read_all) == []

@@ -1,4 +1,4 @@
-"""The bot as its hooks see it. Everything it tells is a copy, and nothing it does waits for the network."""
+"""The `bot` argument of hooks. All values are copies, and no method waits for the network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVENTS = ("bot_error", "bot_log", "bot_rebooting", "bot_shutdown")
 
 
 class Bot:
-    """``ask`` passes on a wish to reboot or to restart, ``tell`` an event."""
+    """What a hook can read and request; `default_bot_config.py` documents it for administrators."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Bot:
         self._state: dict[str, Any] = {}
 
     def update_snapshot(self, dimensions: dict[str, list[str]], state: dict[str, Any]) -> None:
-        """What the bot offers and shows from now on."""
+        """Set the dimensions and the state that hooks see."""
         self._dimensions = dimensions
         self._state = state
 
@@ -61,12 +61,12 @@ class Bot:
 
     @property
     def base_dir(self) -> str:
-        """The bot's own folder."""
+        """The bot's folder."""
         return self._startup.folder
 
     @property
     def config_dir(self) -> str:
-        """Where an administrator may leave files for the hooks of all bots of this machine."""
+        """The folder in which an administrator can store files for the hooks of all bots of this machine."""
         return host.config_folder()
 
     @property
@@ -79,28 +79,28 @@ class Bot:
 
     @property
     def swarming_bot_zip(self) -> str | None:
-        """The zip that runs; None for a bot that was started from its sources."""
+        """The path of the running zip; None for a bot that was started from a source tree."""
         return updater.own_zip()
 
     def post_event(self, kind: str, message: str) -> None:
-        """Tell the server something, as soon as it listens."""
+        """Send an event to the server in the background. Raises ValueError for an unknown kind."""
         if kind not in EVENTS:
-            raise ValueError(f"an event of a bot is one of {', '.join(EVENTS)}, not {kind!r:.100}")
+            raise ValueError(f"the kind of an event must be one of {', '.join(EVENTS)}, not {kind!r:.100}")
         self._post_event(kind, str(message))
 
     def post_error(self, message: str) -> None:
-        """Tell the server of a trouble; the same one at most once in ten minutes."""
+        """Send a bot_error event; the same message at most once in ten minutes."""
         self._post_event("bot_error", str(message))
 
     def host_reboot(self, message: str) -> bool:
-        """Restart the machine once nothing runs. False, and an event, when another bot lives on it."""
+        """Reboot the machine when no task runs. Reports an error and returns False if another bot runs on it."""
         return self._request_action("reboot", str(message))
 
     def bot_restart(self, message: str) -> bool:
-        """Restart the bot once nothing runs; returns at once."""
+        """Restart the bot when no task runs. Returns at once."""
         return self._request_action("restart", str(message))
 
     def get_pseudo_rand(self, width: float) -> float:
-        """A number from -width to width that is always the same for this bot: spreads a fleet."""
+        """A number from -width to width that is always the same for this bot, to spread actions of a fleet in time."""
         digest = hashlib.sha256(self.id.encode()).digest()
         return round((int.from_bytes(digest[:4], "big") / 2**31 - 1.0) * width, 3)

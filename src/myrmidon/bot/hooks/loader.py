@@ -1,8 +1,8 @@
-"""Hooks: a fleet's own Python in its bots, from the zip and from the bot's group, kept at arm's length.
+"""Loads and calls hooks: administrators' Python functions from bot_config.py and from the script of the bot's group.
 
-Whatever a hook does, the bot goes on. Each call runs in a thread of its own with a deadline; one that raises or does
-not come back is told, and one that has not come back is not called again until it has. A hook that is absent, or that
-says nothing but what it is for, is never called at all.
+No hook can stop the bot. Each call runs in its own thread with a timeout. An exception or a timeout is reported, and a
+hook that has timed out is not called again until it has returned. A hook that is missing or has an empty body is never
+called.
 """
 
 from __future__ import annotations
@@ -31,15 +31,19 @@ _GROUP_REPLACES = ("on_before_poll", "on_after_poll")
 
 
 class HookTimeout(Exception):
-    """Raised inside a hook that has missed its deadline, in the hope that it ends."""
+    """Raised inside the thread of a hook that has timed out, to end it if it runs Python code."""
 
 
 class HookFailed(Exception):
-    """A hook has raised or not come back; the message says what happened."""
+    """A hook has raised an exception or timed out; the message says what happened."""
 
 
 class Hooks:
-    """The hooks of both layers. Safe to call from several threads, each hook from one at a time."""
+    """The hooks of both layers. Different hooks may be called from different threads, each from one at a time.
+
+    ``zip_hooks`` come from bot_config.py, ``group_hooks`` from the group's script. ``functions`` holds, for each hook that
+    does something, (layer, function) in the order of the calls.
+    """
 
     def __init__(self, report_error: Callable[[str], None]) -> None:
         self.report_error = report_error
@@ -50,7 +54,7 @@ class Hooks:
         self.functions: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
 
     def load_zip_hooks(self, text: str | None) -> str | None:
-        """Take the zip's hooks; why that was not possible, or None."""
+        """Load bot_config.py; the reason why that failed, or None."""
         if text is not None:
             try:
                 self.zip_hooks = self._call_with_timeout("bot_config.py", _SLOW_FACTOR, load, text, "bot_config")
@@ -61,7 +65,7 @@ class Hooks:
         return None
 
     def load_group_script(self, text: str, name: str) -> bool | None:
-        """Take the script of the bot's group; whether it is another one than before, None if it cannot be loaded."""
+        """Load the script of the bot's group; whether it has changed, or None if it cannot be loaded."""
         if text == self.script:
             return False
         self.script, self.group_hooks = text, {}
@@ -79,13 +83,13 @@ class Hooks:
         self.functions = {name: _layers_of(name, self.zip_hooks, self.group_hooks) for name in HOOKS}
         self.functions = {name: chain for name, chain in self.functions.items() if chain}
 
-    # ---------------------------------------------------------------- calling
+    # ---------------------------------------------------------------- calls
 
     def has(self, name: str) -> bool:
         return name in self.functions
 
     def call(self, name: str, *args: Any) -> bool:
-        """Call a hook of both layers; whether nothing went wrong."""
+        """Call a hook of each layer and report failures; whether all succeeded."""
         succeeded = True
         for layer, function in self.functions.get(name, ()):
             try:
@@ -96,16 +100,16 @@ class Hooks:
         return succeeded
 
     def query(self, name: str, *args: Any) -> Any:
-        """What the hook answers; None when there is none. Raises Failed."""
+        """The return value of a hook; None when there is no such hook. Raises HookFailed."""
         for layer, function in self.functions.get(name, ()):
             return self._call_one(name, layer, function, args)
         return None
 
     def _call_one(self, name: str, layer: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         label = f"{name} of {layer}"
-        hung_threads = self.hung_threads.get(label)
-        if hung_threads is not None and hung_threads.is_alive():
-            raise HookFailed(f"the hook {label} has not come back from an earlier call; it was skipped")
+        hung_thread = self.hung_threads.get(label)
+        if hung_thread is not None and hung_thread.is_alive():
+            raise HookFailed(f"hook {label} was skipped: an earlier call has not returned yet")
         return self._call_with_timeout(label, _SLOW_FACTOR if name in _SLOW_HOOKS else 1.0, function, *args)
 
     def _call_with_timeout(self, label: str, factor: float, function: Callable[..., Any], *args: Any) -> Any:
@@ -114,7 +118,7 @@ class Hooks:
         def run() -> None:
             try:
                 outcome.append((True, function(*args)))
-            except BaseException as error:  # noqa: BLE001 - also a hook that says sys.exit()
+            except BaseException as error:  # noqa: BLE001 - also a hook that calls sys.exit()
                 outcome.append((False, _format_error(error)))
 
         thread = threading.Thread(target=run, name=f"hook {label}", daemon=True)
@@ -124,16 +128,16 @@ class Hooks:
         if thread.is_alive():
             self.hung_threads[label] = thread
             host.interrupt_thread(thread.ident or 0, HookTimeout)
-            raise HookFailed(f"the hook {label} did not come back within {timeout_s:g} s; it is skipped until it does")
+            raise HookFailed(f"hook {label} timed out after {timeout_s:g} s; it is skipped until it returns")
         self.hung_threads.pop(label, None)
         succeeded, value = outcome[0]
         if not succeeded:
-            raise HookFailed(f"the hook {label} failed: {value}")
+            raise HookFailed(f"hook {label} failed: {value}")
         return value
 
 
 def load(text: str, name: str) -> dict[str, Callable[..., Any]]:
-    """The hooks that a text defines. Raises whatever its code raises."""
+    """Execute a script as a module and return its hooks. Raises whatever the script raises."""
     module = types.ModuleType(name)
     module.__dict__["__file__"] = f"{name}.py"
     sys.modules[name] = module
@@ -143,7 +147,7 @@ def load(text: str, name: str) -> dict[str, Callable[..., Any]]:
 
 
 def packed_text() -> str | None:
-    """bot_config.py of this zip; None when there is none."""
+    """The source of bot_config.py in the running zip; None when there is none."""
     path = updater.own_zip()
     if path is None:
         return None
@@ -154,7 +158,7 @@ def packed_text() -> str | None:
 def _layers_of(
     name: str, zip_hooks: dict[str, Callable[..., Any]], group_hooks: dict[str, Callable[..., Any]]
 ) -> list[tuple[str, Callable[..., Any]]]:
-    """Which functions a hook is, in order."""
+    """The (layer, function) pairs of a hook in the order of the calls, without empty functions."""
     layers = [("bot_config.py", zip_hooks.get(name)), ("the group's script", group_hooks.get(name))]
     if name == "setup_bot":
         layers = layers[:1]
@@ -164,7 +168,7 @@ def _layers_of(
 
 
 def _docstring_only() -> None:
-    """Like this."""
+    """For comparison in `_is_empty`."""
 
 
 def _pass_only() -> None:
@@ -175,7 +179,7 @@ _EMPTY_BODIES = (_docstring_only.__code__.co_code, _pass_only.__code__.co_code)
 
 
 def _is_empty(function: Callable[..., Any]) -> bool:
-    """Whether a function has no code but a text: its instructions and constants are those of one that has none."""
+    """Whether the body of a function is empty or a docstring, by its bytecode and constants."""
     code = getattr(function, "__code__", None)
     if code is None or code.co_code not in _EMPTY_BODIES:
         return False
@@ -184,5 +188,5 @@ def _is_empty(function: Callable[..., Any]) -> bool:
 
 
 def _format_error(error: BaseException) -> str:
-    functions = traceback.format_exception(type(error), error, error.__traceback__)
-    return f"{type(error).__name__}: {error}\n{''.join(functions[2:])[-1500:]}".strip()
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    return f"{type(error).__name__}: {error}\n{''.join(lines[2:])[-1500:]}".strip()

@@ -1,7 +1,7 @@
-"""What hooks that were written for Swarming import: `from api import os_utilities, platforms`.
+"""Modules for hooks that were written for Swarming: `from api import os_utilities, platforms`.
 
-Only what such hooks ask for most: what was found out about the machine. It is there before the hooks are loaded, so
-that a fleet's own file works as it is.
+They contain the functions that such hooks use most, which describe the machine. They are installed before hooks are
+loaded, so that an existing bot_config.py works unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MIB = 1 << 20
 
 
 def install(bot: Bot | None) -> None:
-    """Make the modules. Without a bot, which is when a zip is tried, they speak of the machine alone."""
+    """Add the modules to sys.modules. Without a bot, as in the self-test, they describe the machine only."""
     inside = {"get_inside_docker": lambda: "stock" if facts.inside_container() else None}
     platforms = _module("api.platforms", {"is_gce": facts.is_gce, "linux": _module("api.platforms.linux", inside)})
     _module("api", {"os_utilities": _module("api.os_utilities", _functions(bot)), "platforms": platforms})

@@ -1,7 +1,8 @@
-"""What a bot tells besides its work: events for its owner. Troubles are told once, not again and again.
+"""Sends events of the bot to the server: errors, log lines, shutdown, reboot.
 
-Any thread may tell something; it goes out when the thread that talks has the line, and waits for a server that is
-away. Of many that wait only the last are kept, and the server may miss one: nothing depends on an event.
+Any thread may post an event; the session thread sends it when it is not busy with another call, and keeps it while the
+server is unreachable. Delivery is best effort: only the last 20 pending events are kept, and nothing depends on them.
+The same error is sent at most once in ten minutes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ log = logging.getLogger("myrmidon.bot")
 
 
 class EventReporter:
+    """``pending`` holds (kind, message, bad release); ``reported_at`` when each error was last posted."""
+
     def __init__(self, http: HttpClient, session: int) -> None:
         self.http = http
         self.session = session
@@ -28,14 +31,17 @@ class EventReporter:
         self.reported_at: dict[str, float] = {}
 
     def post(self, kind: str, message: str) -> None:
-        """Tell the server something as soon as possible. Called by any thread."""
+        """Queue an event. Safe to call from any thread."""
         if kind == "bot_error":
             self.report_error(message)
         else:
             self.pending.append((kind, message, ""))
 
     def report_error(self, message: str, bad_release: str = "") -> None:
-        """Tell the server of a trouble, the same one at most every ten minutes. Called by any thread."""
+        """Log an error and queue it as a bot_error event. Safe to call from any thread.
+
+        ``bad_release`` is the version of a zip that does not work on this bot.
+        """
         log.error("%s", message)
         now = host.awake()
         if now - self.reported_at.get(message, -REPEAT_S) < REPEAT_S:
@@ -47,7 +53,7 @@ class EventReporter:
             self.pending.append(("bot_error", message, bad_release))
 
     def send_pending(self) -> None:
-        """Say all that waits, until the server does not answer."""
+        """Send queued events in order; stop when the server does not respond."""
         while self.pending:
             event = self.pending.popleft()
             if not self.send(*event):
@@ -55,7 +61,7 @@ class EventReporter:
                 return
 
     def send(self, kind: str, message: str, bad_release: str = "", *, ended: bool = False) -> bool:
-        """Say it now; False when there was no answer. ``bad_release``: a zip that this bot could not work with."""
+        """Send an event now; False when there was no response. ``ended``: the bot will not return by itself."""
         log.info("%s: %s", kind, message)
         body: dict[str, Any] = {"session": self.session, "kind": kind, "message": message[:MAX_MESSAGE_CHARS]}
         if bad_release:
@@ -65,7 +71,7 @@ class EventReporter:
         try:
             self.http.post("/bot/v1/event", body)
         except HttpError:
-            return True  # the server has its reasons, and they will not change
+            return True  # the server rejected it; a retry would be rejected too
         except (NoResponse, Interrupted):
             return False
         return True

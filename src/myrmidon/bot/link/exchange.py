@@ -1,7 +1,7 @@
-"""Letters and their answers: what goes to the server in one call, and what its answer means for what runs here.
+"""Sends exchanges and heartbeats, and applies the answers to the run queue, the journal and the running command.
 
-A letter that is not answered is kept and goes out again as it is. What the server has answered for is done, however it
-took it. When a letter is written, and for how many tasks, is decided elsewhere.
+A request that is not answered is kept and sent again unchanged. Once a report is answered it is done, whatever the
+outcome. When to send a request, and how many tasks to claim, is decided by the session loop.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ log = logging.getLogger("myrmidon.bot")
 
 
 class Exchange:
-    """``letter`` is the one that is not answered yet, ``answered`` counts the others.
+    """``pending`` is the request that is not answered yet; ``answer_count`` counts answered ones.
 
-    The server's last answer came at ``contact_at``, after it had been silent for ``silent_s``. ``dry``: it has nothing
-    more to claim. ``polling``: the bot waits for work, and last got some at ``active_at``.
+    ``contact_at``: time of the server's last answer; ``silent_s``: time between the last two answers.
+    ``queue_drained``: the last claim has found no more tasks. ``polling``: the present request waits for work;
+    ``active_at``: when the bot last received tasks.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Exchange:
         self.queue_drained = False
         self.polling = False
 
-    # ---------------------------------------------------------------- out
+    # ---------------------------------------------------------------- requests
 
     def send_new(
         self,
@@ -73,7 +74,7 @@ class Exchange:
         changes: dict[str, Any] | None = None,
         include_held: bool = True,
     ) -> None:
-        """Write a letter that asks for n tasks, and send it."""
+        """Build a request that claims up to n tasks, and send it."""
         self.nonce += 1
         head: dict[str, Any] = {"session": self.session, "nonce": self.nonce, "n": n, "wait_s": wait_s}
         if self.status.config is not None:
@@ -86,9 +87,9 @@ class Exchange:
         self.send(self.pending)
 
     def send(self, request: ExchangeRequest) -> None:
-        """Send the letter; on failure it is kept and goes out again as it is.
+        """Send a request and apply its answer; on failure it stays pending.
 
-        The results in it are forced to the disk if the server does not answer for them at once.
+        If the answer is delayed, the journal is synced to the disk meanwhile, so that the results survive a power loss.
         """
         if not self.directives.may_claim():
             request.drop_claim()
@@ -105,6 +106,7 @@ class Exchange:
         self._apply_directives(answer)
 
     def heartbeat(self) -> None:
+        """Extend the leases of all claimed runs; the answer may contain directives."""
         body: dict[str, Any] = {"session": self.session}
         body["holds"] = [[task["run"], task["token"]] for task in self.run_queue.held()]
         if self.status.config is not None:
@@ -114,21 +116,21 @@ class Exchange:
         self._apply_directives(answer)
 
     def record_contact(self) -> None:
-        """The server has answered."""
+        """Note that the server has answered now."""
         now = host.awake()
         self.silent_s = now - self.contact_at
         self.contact_at = now
 
     def discard_pending(self) -> None:
-        """The server cannot read this letter, and never will: without it the bot can go on. Its runs end by lease."""
+        """Drop a request that the server keeps rejecting, so that the bot can go on. Its runs end by their leases."""
         request, self.pending = self.pending, None
         if request is not None:
             self._acknowledge(request)
 
-    # ---------------------------------------------------------------- what an answer means
+    # ---------------------------------------------------------------- answers
 
     def _apply_replies(self, request: ExchangeRequest, answer: dict[str, Any]) -> None:
-        """What the server has answered for is done; a run that is not ours any more is stopped."""
+        """Forget what was delivered; stop a run that was canceled or is no longer this bot's."""
         for report, reply in zip(request.body["reports"], answer.get("replies") or []):
             if report["type"] == "start" and reply.get("stop"):
                 self._stop_run(report["run"], "killed" if reply.get("outcome") in ("accepted", "repeated") else "lost")
@@ -141,7 +143,7 @@ class Exchange:
                 self.discard_log(chunk["run"])
 
     def _acknowledge(self, request: ExchangeRequest) -> list[str]:
-        """Nothing in this letter is said again; the runs of its results."""
+        """Remove the results of a request from the queue and the journal; their runs."""
         runs = [record["report"]["run"] for record in request.records]
         if runs:
             self.run_queue.reported(len(runs))
@@ -149,14 +151,14 @@ class Exchange:
         return runs
 
     def _after_poll(self, answer: dict[str, Any]) -> None:
-        """Before a task of this answer begins: what a hook starts must not meet a command."""
+        """Call on_after_poll before a task of this answer starts: the processes of a hook must not meet a command."""
         directive = answer.get("order") or ("run" if answer.get("tasks") else "sleep")
         self.status.hooks.call("on_after_poll", self.status.bot, directive)
 
     def _queue_claimed(self, request: ExchangeRequest, tasks: list[dict[str, Any]], *, more: bool = True) -> None:
-        """Queue what was claimed, with the earliest time at which that can have been.
+        """Queue claimed tasks, each with the earliest time at which the server can have assigned it.
 
-        The queue is dry when the server says that there is no more; asking while the last task runs would be in vain.
+        When the server reports that no more tasks wait, the bot claims none until it is idle.
         """
         known_runs = {task["run"] for task in self.run_queue.held()} | set(self.journal.open_runs)
         new_tasks = [task for task in tasks if task["run"] not in known_runs]
@@ -171,7 +173,7 @@ class Exchange:
             self.run_queue.add(new_tasks)
 
     def _accept_terminate(self, new_tasks: list[dict[str, Any]]) -> None:
-        """Take the task that says: end. What came along with it goes back, when it is this bot's to do so."""
+        """Accept a terminate task, and give back tasks that came with it."""
         for task in new_tasks:
             if task.get("terminate"):
                 self.directives.accept_terminate_task(task)
@@ -184,14 +186,17 @@ class Exchange:
             self.directives.accept(answer)
 
     def _stop_run(self, run: str, why: str) -> None:
-        """End a run; at once if it is lost, which it also is when the server has not heard of it for a whole lease."""
+        """Give back a queued run, or end the running command.
+
+        Without a grace period if the run is lost, or if its lease must have expired because the server was unreachable.
+        """
         if self.run_queue.withdraw(run):
             running = self.run_queue.running or {}
             expired = self.silent_s > float(running.get("lease_s") or 300)
             self.kill_current(why, 0.0 if why == "lost" or expired else None)
 
     def kill_current(self, why: str, grace: float | None) -> None:
-        """End the command that runs, if there is one."""
+        """End the running command, if there is one."""
         command = self.watch.current
         if command is not None:
             log.info("ending %s: %s", command.run, why)

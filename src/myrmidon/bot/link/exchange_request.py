@@ -1,7 +1,7 @@
-"""Letters: one exchange with the server each, with reports, pieces of logs, and a wish for tasks.
+"""Builds exchange requests: reports, log chunks, and how many tasks the bot wants to claim.
 
-A letter is written once and sent until it is answered, word for word: its number tells the server a repeat from a
-new wish. Results stay in line, and in the journal, until the server has answered for them.
+A request is built once and sent unchanged until it is answered: the server recognises a repeat by its nonce. Results
+stay queued, and in the journal, until the server has acknowledged them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_LOG_CHARS = 256 << 10
 
 
 class ExchangeRequest:
-    """``records`` are the results in it, ``spooled`` how far it carries the logs of a command that still runs."""
+    """One request. ``records`` are the results in it; ``spooled`` is (run, stream, end) of its live log chunks."""
 
     __slots__ = ("attempts", "body", "created_at", "records", "spooled")
 
@@ -32,9 +32,9 @@ class ExchangeRequest:
         self.attempts = 0
 
     def drop_claim(self) -> None:
-        """The wish for tasks is withdrawn; what the server has given out for this letter already comes all the same.
+        """Claim no tasks. If the server has assigned tasks to an earlier attempt, its answer still contains them.
 
-        A letter without that wish only listens for an order to stop what runs: it waits as before.
+        A request that claims nothing waits only for a stop of the running command, so its wait stays.
         """
         if self.body["n"]:
             self.body["n"] = 0
@@ -50,9 +50,10 @@ def build(
     log_run: str | None = None,
     include_held: bool = True,
 ) -> ExchangeRequest:
-    """The next letter: the oldest results, what is given back, and what of a running command is asked for.
+    """The next request: the oldest results, returned tasks, and the start or the log of the running command.
 
-    ``head`` holds session, nonce, n and wait_s. ``held``: name what this bot has claimed, to hear what of it must stop.
+    ``head`` has session, nonce, n and wait_s. ``include_held``: list the claimed runs, so that the server can answer
+    which of them must stop.
     """
     records = _oldest_results(run_queue, spool)
     reports = [record["report"] for record in records]
@@ -70,7 +71,7 @@ def build(
 
 
 def _oldest_results(run_queue: Duty, spool: Spool) -> list[dict[str, Any]]:
-    """The oldest results, as many as one letter holds; none whose log has not gone up before it."""
+    """The oldest results that fit into one request, up to the first one whose log is still in the spool."""
     records: list[dict[str, Any]] = []
     size = 0
     with run_queue.lock:

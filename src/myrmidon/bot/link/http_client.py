@@ -1,8 +1,8 @@
-"""HTTP to one server: one connection that is kept, hard limits on every wait, and how long to wait after a failure.
+"""An HTTP client for one server: a persistent connection, hard deadlines, interruptible waits, and retry delays.
 
-A plain client on a socket costs a third of http.client's time, and a bot's time is its commands' time. It speaks
-as much of HTTP/1.1 as servers and proxies answer with: lengths, chunks, and connections that close. It decides
-nothing: a failure is an exception, and whoever called tries again.
+It needs a third of the CPU time of http.client, which the bot would take from its commands. It supports as much of
+HTTP/1.1 as servers and proxies answer with: Content-Length, chunked bodies, and bodies that end with the connection. It
+does not retry: a failure is an exception, and the caller decides.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from myrmidon.bot.system import host
 CONNECT_S = 10.0
 MARGIN_S = 15.0
 MAX_DELAY_S = 30.0
-MEANWHILE_S = 0.05
+MEANWHILE_S = 0.05  # a response that takes longer is slow
 HEALTH_PATH = "/healthz"
-"""What every server answers, whoever asks."""
+"""Answered by every server without authentication."""
 _SLICE_S = 5.0
 _MAX_HEADER_BYTES = 65536
 _MAX_BODY_BYTES = 256 << 20
@@ -34,15 +34,15 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class NoResponse(Exception):
-    """No answer: the network, the server or the time."""
+    """No valid response: connection failure, timeout, or something that is not a Myrmidon server."""
 
 
 class Interrupted(Exception):
-    """Somebody in this bot asked for an end of a long wait."""
+    """A long poll was interrupted through the wake file descriptor."""
 
 
 class HttpError(Exception):
-    """The server answered with an error."""
+    """The server answered with an error status."""
 
     def __init__(self, status: int, code: str, message: str, retry_after: float | None) -> None:
         super().__init__(f"{status} {code}: {message}")
@@ -52,13 +52,16 @@ class HttpError(Exception):
 
     @property
     def is_transient(self) -> bool:
-        """The same call may be answered well later."""
+        """Whether the same call may succeed later."""
         return self.status >= 500 or self.status in (408, 429)
 
 
 def retry_delay(failures: int, retry_after: float | None = None, jitter: float | None = None) -> float:
-    """Seconds to wait after so many failures in a row: anything up to an exponential, so that a fleet spreads out."""
-    jitter = random.random() if jitter is None else jitter  # noqa: S311 - spreads load, hides nothing
+    """Seconds to wait after this many consecutive failures: exponential, with full jitter so that a fleet spreads out.
+
+    A server's Retry-After is the minimum, with at most five seconds of jitter on top.
+    """
+    jitter = random.random() if jitter is None else jitter  # noqa: S311 - not a secret
     limit = min(MAX_DELAY_S, 0.25 * 2.0 ** min(failures, 10))
     if retry_after is not None:
         return min(max(retry_after, 0.0), 300.0) + jitter * min(limit, 5.0)
@@ -66,12 +69,16 @@ def retry_delay(failures: int, retry_after: float | None = None, jitter: float |
 
 
 class HttpClient:
-    """One kept connection to a server. Not for several threads at once."""
+    """A persistent connection to one server. Not thread-safe.
+
+    A byte on ``wake_fd`` interrupts calls that have a ``wait_s``. ``response_after`` is a time at which the response to
+    the last request had not arrived yet, at most _SLICE_S before it did; earlier if this process was suspended.
+    """
 
     def __init__(self, server: str, bearer: str = "", *, wake_fd: int | None = None) -> None:
         parts = urlsplit(server)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"the server must be an http or https address, not {server!r}")
+            raise ValueError(f"the server must be an http or https URL, not {server!r}")
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
         self.host = parts.hostname
         self.port = parts.port or (443 if self.tls else 80)
@@ -100,7 +107,7 @@ class HttpClient:
         self.common = f"Host: {self.host_header}\r\nAuthorization: Bearer {self._bearer}\r\n{self.extra}".encode()
 
     def set_extra_headers(self, headers: str) -> None:
-        """Lines that go with every call from now on."""
+        """Send these header lines with every request from now on."""
         if headers != self.extra:
             self.extra = headers
             self._build_common_headers()
@@ -108,9 +115,9 @@ class HttpClient:
     def post(
         self, path: str, body: dict[str, Any], *, wait_s: float = 0.0, meanwhile: Callable[[], None] | None = None
     ) -> Any:
-        """Send JSON, return the JSON of the answer; raises Refused for any answer that is an error.
+        """POST JSON and return the JSON response. Raises HttpError, NoResponse or Interrupted.
 
-        ``meanwhile`` is done if the answer takes its time.
+        ``meanwhile`` is called once if the response is slow.
         """
         raw = self.call("POST", path, _encode(body).encode(), wait_s=wait_s, meanwhile=meanwhile)
         return _parse(raw)
@@ -126,10 +133,10 @@ class HttpClient:
         wait_s: float = 0.0,
         meanwhile: Callable[[], None] | None = None,
     ) -> bytes:
-        """One request and its answer, within wait_s and a margin.
+        """Send a request and return the body of the response, within ``wait_s`` plus ``margin_s``.
 
-        A kept connection that the server has closed meanwhile is no failure: the request goes out once more on a
-        new one. Every call of a bot may be repeated.
+        If the server has closed the persistent connection, the request is sent again on a new one: all calls of a bot
+        are idempotent. Raises HttpError, NoResponse or Interrupted.
         """
         head = f"{method} {self.prefix}{path} HTTP/1.1\r\n{headers}Content-Type: {content_type}\r\n"
         request = head.encode() + self.common + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -147,7 +154,7 @@ class HttpClient:
         self.socket = None
         self.buffer = b""
 
-    # -- one exchange
+    # ---------------------------------------------------------------- one request
 
     def _call_with_reconnect(self, request: bytes, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
         kept = self.socket is not None
@@ -173,10 +180,10 @@ class HttpClient:
             raise NoResponse(f"{type(error).__name__}: {error}") from error
 
     def _attempt(self, request: bytes, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
-        line = self.socket or self._connect()
+        connection = self.socket or self._connect()
         try:
-            line.settimeout(self.margin_s + len(request) / 65536)
-            line.sendall(request)
+            connection.settimeout(self.margin_s + len(request) / 65536)
+            connection.sendall(request)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise _ConnectionClosed(str(error)) from error
         until = host.awake() + wait_s + self.margin_s
@@ -189,17 +196,17 @@ class HttpClient:
         return status, headers, body
 
     def _connect(self) -> socket.socket:
-        line = socket.create_connection((self.host, self.port), timeout=min(CONNECT_S, self.margin_s))
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection = socket.create_connection((self.host, self.port), timeout=min(CONNECT_S, self.margin_s))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEP_ALIVE:
             if hasattr(socket, name):
-                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         if self.tls is not None:
-            line = self.tls.wrap_socket(line, server_hostname=self.host)
-        self.socket = line
+            connection = self.tls.wrap_socket(connection, server_hostname=self.host)
+        self.socket = connection
         self.buffer = b""
-        return line
+        return connection
 
     def _read_head(self, until: float) -> bytes:
         data = self.buffer
@@ -209,11 +216,11 @@ class HttpClient:
                 self.buffer = data[end + 4 :]
                 return data[:end]
             if len(data) > _MAX_HEADER_BYTES:
-                raise ValueError("the answer has no end of its headers")
+                raise ValueError("the response headers are too long")
             more = self._receive(until)
             if not more:
                 if data:
-                    raise ValueError("the answer was cut")
+                    raise ValueError("the response was cut off")
                 raise _ConnectionClosed("the server closed the connection")
             data += more
 
@@ -243,20 +250,20 @@ class HttpClient:
         while b"\r\n" not in self.buffer:
             more = self._receive(until)
             if not more or len(self.buffer) > _MAX_HEADER_BYTES:
-                raise ValueError("the answer was cut")
+                raise ValueError("the response was cut off")
             self.buffer += more
         line, _, self.buffer = self.buffer.partition(b"\r\n")
         return line
 
     def _read_bytes(self, size: int, until: float) -> bytes:
         if not 0 <= size <= _MAX_BODY_BYTES:
-            raise ValueError(f"an answer of {size} bytes")
+            raise ValueError(f"the response has an invalid length of {size} bytes")
         parts = [self.buffer]
         have = len(self.buffer)
         while have < size:
             more = self._receive(until)
             if not more:
-                raise ValueError("the answer was cut")
+                raise ValueError("the response was cut off")
             parts.append(more)
             have += len(more)
         data = b"".join(parts)
@@ -264,18 +271,22 @@ class HttpClient:
         return data[:size]
 
     def _receive(self, until: float) -> bytes:
-        """The next bytes; looks at the clock every few seconds, so that a frozen bot can tell for how long."""
-        line = self.socket
-        if line is None:
+        """The next bytes, empty at the end of the connection.
+
+        Waits in slices, so that ``response_after`` stays recent: the bot takes it as the time at which the tasks of the
+        response were claimed, and gives back those that are too old.
+        """
+        connection = self.socket
+        if connection is None:
             raise ValueError("the connection is closed")
-        while not (isinstance(line, ssl.SSLSocket) and line.pending()):
+        while not (isinstance(connection, ssl.SSLSocket) and connection.pending()):
             now = host.awake()
             if now >= until:
-                raise TimeoutError("no answer in time")
+                raise TimeoutError("no response in time")
             wake_fds = [self.wake_fd] if self.wake_fd is not None and self.interruptible else []
             slice_s = _SLICE_S if self.meanwhile is None else MEANWHILE_S
-            ready = _readable([line.fileno(), *wake_fds], min(until - now, slice_s))
-            if line.fileno() in ready:
+            ready = _readable([connection.fileno(), *wake_fds], min(until - now, slice_s))
+            if connection.fileno() in ready:
                 break
             if ready:
                 _drain(wake_fds[0])
@@ -284,15 +295,15 @@ class HttpClient:
                 meanwhile, self.meanwhile = self.meanwhile, None
                 meanwhile()
             self.response_after = host.awake()
-        line.settimeout(max(until - host.awake(), 0.1))
+        connection.settimeout(max(until - host.awake(), 0.1))
         try:
-            return line.recv(65536)
+            return connection.recv(65536)
         except ConnectionResetError:
             return b""
 
 
 class _ConnectionClosed(OSError):
-    """The other side has closed a kept connection before it answered."""
+    """The server has closed the connection before it answered."""
 
 
 def _readable(handles: list[int], wait_s: float) -> set[int]:
@@ -314,7 +325,7 @@ def _read_status(head: bytes) -> tuple[int, dict[bytes, bytes]]:
     first, *lines = head.split(b"\r\n")
     words = first.split(b" ", 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
-        raise ValueError("the answer is not HTTP")
+        raise ValueError("the response is not HTTP")
     headers = {}
     for line in lines:
         name, _, value = line.partition(b":")
@@ -337,4 +348,4 @@ def _parse(raw: bytes) -> Any:
     try:
         return json.loads(raw)
     except ValueError as error:
-        raise NoResponse("the answer is not JSON: something else than the server answered") from error
+        raise NoResponse("the response is not JSON; is a proxy in between?") from error

@@ -1,7 +1,7 @@
-"""Logs that are too long for a letter: how they go up from the spool, piece after piece.
+"""Uploads logs that are too large for an exchange, from the spool, chunk by chunk.
 
-The log of a command that has ended goes up before its result does. A log that the server does not take is dropped:
-nobody will ever read it. When to send what of a command that still runs is decided elsewhere.
+The log of a finished command is uploaded before its result is reported. A log that the server rejects is discarded.
+The session loop decides when to upload the log of a command that still runs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ REJECTED = (403, 404, 410)
 
 
 class LogUploader:
-    """``sent_at`` is when a log last went up; before ``again_at`` the server wants no more of one that still grows.
+    """Uploads spooled logs over the session's connection. Used by the session thread.
 
-    ``between`` is called after each piece: a long log must not silence the bot.
+    ``sent_at``: time of the last upload. ``resume_at``: until then the server has asked to pause uploads of running
+    commands. ``after_chunk`` is called after each chunk, so that a long log does not delay heartbeats.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class LogUploader:
         self.resume_at = 0.0
 
     def upload_leftovers(self) -> None:
-        """What an earlier process of this bot could not deliver any more; its results follow from the journal."""
+        """Upload what an earlier process of this bot has left; its results follow from the journal."""
         held_runs = {task["run"] for task in self.run_queue.held()}
         for run in self.spool.left():
             if run not in held_runs:
@@ -56,7 +57,7 @@ class LogUploader:
                     self.spool.remove(run)
 
     def upload_finished(self) -> None:
-        """The log of a finished run goes up before its result."""
+        """Upload the logs of all finished runs, so that each precedes its result."""
         if self.spool.tokens:
             for run in [record["report"]["run"] for record in list(self.run_queue.finished)]:
                 if run in self.spool.tokens:
@@ -64,9 +65,9 @@ class LogUploader:
                     self.spool.remove(run)
 
     def upload(self, run: str, max_chunks: int = 1 << 30) -> None:
-        """Send what the spool has of a run, in order, until all is sent or ``most`` pieces of each stream are.
+        """Upload the spooled log of a run in order, at most ``max_chunks`` chunks of each stream.
 
-        A server with better things to do asks for a pause; the log of a command that has ended does not wait for it.
+        A busy server asks for a pause. It is honoured for a running command; the log of a finished one does not wait.
         """
         token = self.spool.tokens.get(run, "")
         for stream in (0, 1):
@@ -89,13 +90,13 @@ class LogUploader:
         self.sent_at = host.awake()
 
     def _upload_chunk(self, path: str, data: bytes, token: str) -> float:
-        """How long the server asks to wait with the next one."""
+        """Upload one chunk; the seconds that the server asks to wait before the next one."""
         headers = f"X-Run-Token: {token}\r\n"
         answer = self.http.call("POST", path, data, content_type="application/octet-stream", headers=headers)
         return float(json.loads(answer).get("pause_s") or 0.0)
 
     def discard(self, run: str) -> None:
-        """The server does not take this log."""
+        """Stop keeping the log of a run, because the server does not accept it."""
         command = self.watch.current
         if command is not None and command.run == run:
             command.unwanted = True

@@ -1,8 +1,8 @@
-"""Everything a bot says, and when: handshakes, exchanges, signs of life, logs, orders. One thread, one connection.
+"""The session loop: decides what the bot sends to the server next, in one thread and over one connection.
 
-Results are reported early and many at a time, and the next tasks are asked for before the present ones are used up,
-as long as they are quick; of tasks that take long, only one is held. Nothing waits for the network but this thread.
-Whatever goes wrong in it, it goes on: talking is how a bot is told to get better.
+Short tasks are claimed in batches: their results are reported together, and more are claimed before the queue is empty.
+Of tasks that take long, the bot holds only one. No other thread waits for the network. The loop survives every
+exception, because only a bot that talks to the server can be updated.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from myrmidon.bot.storage.log_spool import Spool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host
 
-REPORT_START_AFTER_S = 0.2
-REPORT_AFTER_S = 0.15
-LAST_REPORT_AFTER_S = 0.05
-GIVE_BACK_AFTER_S = 0.5
-LOG_INTERVAL_S = 0.5
-SHUTDOWN_S = 10.0
-SHUTDOWN_MARGIN_S = 3.0
-SHUTDOWN_RETRY_S = 0.5
-SHUTDOWN_FAILURES = 2
-PROBE_AFTER_S = 2.0
-QUIET_AFTER_S = 2.0
-QUARANTINED_POLL_S = 5.0
-MAX_REJECTIONS = 5
+REPORT_START_AFTER_S = 0.2  # a command that runs longer is reported as started
+REPORT_AFTER_S = 0.15  # how long results may wait for others to share a request
+LAST_REPORT_AFTER_S = 0.05  # the same when the server has no more tasks
+GIVE_BACK_AFTER_S = 0.5  # queued tasks behind a command that runs longer go to other bots
+LOG_INTERVAL_S = 0.5  # between two uploads of the output of a running command
+SHUTDOWN_S = 10.0  # how long a stopped bot tries to deliver results
+SHUTDOWN_MARGIN_S = 3.0  # time limit of a call during shutdown
+SHUTDOWN_RETRY_S = 0.5  # pause between calls during shutdown
+SHUTDOWN_FAILURES = 2  # after so many failed calls, a stopped bot without results ends
+PROBE_AFTER_S = 2.0  # a connection that was silent for longer may be dead
+QUIET_AFTER_S = 2.0  # without output for longer, a command's bot waits at the server for a stop
+QUARANTINED_POLL_S = 5.0  # length of a poll while quarantined, so that the bot soon checks itself again
+MAX_REJECTIONS = 5  # then a request that the server rejects is dropped
 REJECTED = (400, 413, 422)
 
 log = logging.getLogger("myrmidon.bot")
 
 
 class SessionLoop:
-    """``good``: its zip is the one to return to. ``succeeded``: this process has run a command well.
+    """``has_session``: the handshake was accepted. ``start_reported``: the last run reported as started.
 
-    ``begun`` are the tasks that an earlier process may have died of.
+    ``zip_is_good``: the running zip is the known good one. ``task_succeeded``: a task has ended with exit code 0 in this
+    process. ``suspect_tasks``: tasks that ran when an earlier process of this bot died; they may have killed it.
     """
 
     def __init__(
@@ -105,18 +106,18 @@ class SessionLoop:
         )
 
     def wake(self) -> None:
-        """Cut a wait for the server short. Takes no lock: it is called when a signal comes."""
+        """Interrupt a long poll. Takes no lock, because signal handlers call it."""
         with contextlib.suppress(BlockingIOError):
             os.write(self.wake_writer, b".")
 
-    # ---------------------------------------------------------------- never ends by itself
+    # ---------------------------------------------------------------- the loop and its errors
 
     def run(self) -> None:
         failures = 0
         try:
             self.status.start()
         except Exception as error:
-            log.exception("the start failed")
+            log.exception("initialisation failed")
             self.reporter.report_error(f"{error!r}\n{traceback.format_exc()[-1500:]}")
         while not self.run_queue.over:
             pause, answers = 0.0, self.exchange.answer_count
@@ -136,18 +137,18 @@ class SessionLoop:
             except NoResponse as error:
                 failures += 1
                 self.watch.server_away = failures > 1
-                log.info("no answer: %s", error)
+                log.info("no response: %s", error)
                 pause = retry_delay(failures)
             except Exception as error:
                 failures += 1
-                log.exception("the talk failed")
+                log.exception("session step failed")
                 self.reporter.report_error(f"{error!r}\n{traceback.format_exc()[-1500:]}")
                 pause = retry_delay(failures + 2)
             if failures:
                 self._after_failure(pause, failures)
 
     def _after_failure(self, pause: float, failures: int) -> None:
-        with contextlib.suppress(OSError):  # a full disk is told elsewhere
+        with contextlib.suppress(OSError):  # a full disk is reported by the health check
             self.journal.sync()
         if self._should_give_up(failures):
             self.run_queue.end(self.run_queue.exit_code)
@@ -155,8 +156,11 @@ class SessionLoop:
             self.run_queue.rest(min(pause, SHUTDOWN_RETRY_S) if self.run_queue.signals else pause)
 
     def _on_http_error(self, error: HttpError, failures: int) -> float:
-        """What an error of the server means; how long to wait before the next call."""
-        log.info("the server refused: %s", error)
+        """React to an error status; the pause before the next call.
+
+        401: try the other of token and credential. 409 ends the session, or the bot if the handshake itself conflicts.
+        """
+        log.info("the server answered: %s", error)
         if error.status == 401:
             self.has_session = False
             known = [text for text in (self.startup.token, self.startup.credential) if text]
@@ -166,22 +170,22 @@ class SessionLoop:
             self.has_session = False
             return 0.0 if failures < 3 else retry_delay(failures)
         if error.status == 409:
-            log.error("this bot must end: %s", error)
+            log.error("superseded by a newer session: %s", error)
             self.exchange.kill_current("lost", 0.0)
             self.run_queue.end(exit_codes.SUPERSEDED)
             return 0.0
         if error.is_transient:
             self.watch.server_away = error.status >= 500
             return retry_delay(failures, error.retry_after)
-        self.reporter.report_error(f"the server refused a call: {error}")
+        self.reporter.report_error(f"the server rejected a call: {error}")
         if error.status in REJECTED and failures >= MAX_REJECTIONS:
             self.exchange.discard_pending()
         return retry_delay(failures + 2)
 
     def _should_give_up(self, failures: int) -> bool:
-        """Told to end, and the server does not answer: the journal keeps the results that could not be said.
+        """Whether to end although the server does not respond. The journal keeps results that were not delivered.
 
-        For those the bot waits a little; for a mere goodbye it does not.
+        With results to deliver the bot tries for SHUTDOWN_S, else only SHUTDOWN_FAILURES times.
         """
         run_queue = self.run_queue
         if not run_queue.signals or run_queue.running is not None:
@@ -212,23 +216,25 @@ class SessionLoop:
         status.apply_handshake(answer)
         self.has_session = True
         self.exchange.record_contact()
-        log.info("shook hands as %s, session %d", startup.bot_id, self.session)
+        log.info("handshake done: bot %s, session %d", startup.bot_id, self.session)
         if self.run_queue.forget_all_but(set(answer.get("keep", []))):
             self.exchange.kill_current("lost", 0.0)
         failed = updater.take_failure(startup.folder)
         if failed:
-            self.reporter.report_error(f"the update to {failed[0]} failed: {failed[1]}", failed[0])
+            self.reporter.report_error(f"update to {failed[0]} failed: {failed[1]}", failed[0])
         self.uploader.upload_leftovers()
 
-    # ---------------------------------------------------------------- what to say next
+    # ---------------------------------------------------------------- what to send next
 
     def _step(self) -> None:
-        """While tasks are quick, the bot does not ask which of them must stop: they have ended before it could hear."""
+        """Make the next call to the server, or wait until one is due.
+
+        For short tasks the request does not list the held runs: they end before a stop could arrive.
+        """
         run_queue, exchange = self.run_queue, self.exchange
         self._check_machine()
-        running, waiting = (
-            run_queue.at_hand()
-        )  # before the logs: of what has ended by now, each goes up before its result
+        # Read before logs are uploaded: then the log of every run that is found ended here precedes its result.
+        running, waiting = run_queue.at_hand()
         self.uploader.upload_finished()
         self.reporter.send_pending()
         self.directives.accept_hook_request()
@@ -253,10 +259,10 @@ class SessionLoop:
             run_queue.wait(LAST_REPORT_AFTER_S)
 
     def _step_idle(self) -> None:
-        """Nothing to run: report, and wait at the server for more; unless there is an order to carry out.
+        """No tasks: report results, then execute a pending directive or poll for work.
 
-        A result goes out together with the wait for more. Only if the line was silent for a while, and may be dead,
-        is its answer asked for first: otherwise a lost result would be noticed a whole poll later.
+        Results are sent with the poll. But if the connection was silent and may be dead, they are sent in a request
+        that is answered at once: else their loss would be noticed only after a whole poll.
         """
         exchange = self.exchange
         exchange.queue_drained = False
@@ -272,7 +278,7 @@ class SessionLoop:
             self._poll()
 
     def _poll(self) -> None:
-        """Wait at the server for work."""
+        """Long-poll the server for work, with the hooks around it."""
         status, exchange = self.status, self.exchange
         hooks, bot = status.hooks, status.bot
         if hooks.has("on_before_poll"):
@@ -292,7 +298,7 @@ class SessionLoop:
             hooks.call("on_bot_idle", bot, round(host.awake() - exchange.active_at, 3))
 
     def _step_busy(self, running: dict[str, Any], now: float) -> None:
-        """A command that takes its time: say that it has begun, pass on its log, show that the bot is alive."""
+        """A command runs long: report its start, upload its log, send heartbeats."""
         run, exchange, uploader = running["run"], self.exchange, self.uploader
         if self.run_queue.queue and now - running["begun"] > GIVE_BACK_AFTER_S:
             self.run_queue.give_back()
@@ -318,9 +324,9 @@ class SessionLoop:
             self.run_queue.wait(min(LOG_INTERVAL_S / 2, max(0.01, until - now)))
 
     def _wait_for_stop(self, run: str) -> None:
-        """A command that runs long and says nothing: wait at the server, so that an order to stop comes at once.
+        """Long-poll while a command runs without output, so that a stop arrives at once.
 
-        The end of the command, or a word of it, cuts the wait short; a letter that says nothing need not be repeated.
+        Output or the end of the command interrupts the poll. A request without reports need not be repeated then.
         """
         exchange = self.exchange
         self.waiting_for_stop = True
@@ -334,20 +340,23 @@ class SessionLoop:
             self.waiting_for_stop = False
 
     def notify(self) -> None:
-        """Something has happened that the server should know. Called by the other threads."""
+        """Interrupt `_wait_for_stop`, because there is something to send. Called by other threads."""
         if self.waiting_for_stop:
             self.wake()
 
     def _heartbeat_if_due(self) -> None:
-        """A sign of life, if one is due while a command runs."""
+        """Send a heartbeat if one is due while a command runs."""
         exchange = self.exchange
         if self.run_queue.running is not None and host.awake() - exchange.contact_at >= self.heartbeat_s:
             exchange.heartbeat()
 
-    # ---------------------------------------------------------------- orders, health, the end
+    # ---------------------------------------------------------------- health, directives, shutdown
 
     def _check_machine(self) -> None:
-        """While nothing runs: is this machine fit, and is it still what the server was told it is?"""
+        """Refresh the bot's status while nothing runs; repeat the handshake if its health has changed.
+
+        Other changes are sent with the next poll, except to servers that do not know the config version.
+        """
         if self.run_queue.running is not None or self.run_queue.queue:
             return
         status = self.status
@@ -358,7 +367,7 @@ class SessionLoop:
             self._handshake()
 
     def _promote_zip(self) -> None:
-        """Has this zip done enough to be the one to return to? Asked until it has; a full disk puts it off."""
+        """Make the running zip the known good one once it has proved itself. Retried later if the disk is full."""
         folder, alive_s = self.startup.folder, host.awake() - self.started
         if updater.is_proved(folder, alive_s, succeeded=self.task_succeeded):
             with contextlib.suppress(OSError):
@@ -366,7 +375,7 @@ class SessionLoop:
                 self.zip_is_good = True
 
     def _execute_directive(self) -> None:
-        """Nothing runs and all is delivered. A task that told the bot to end is reported before that is done."""
+        """Execute the pending directive; before that, queue the result of a terminate task for delivery."""
         record = self.directives.terminate_report()
         if record is None:
             self.directives.execute()
@@ -375,12 +384,12 @@ class SessionLoop:
         self.run_queue.ended(record)
 
     def _shut_down(self) -> None:
-        """A signal came: finish what runs, give back the rest, say goodbye."""
+        """After a stop signal: give back queued tasks, let the command finish, deliver, end."""
         run_queue = self.run_queue
         run_queue.give_back()
         self.http.margin_s = min(self.http.margin_s, SHUTDOWN_MARGIN_S)
         if run_queue.signals > 1:
             self.exchange.kill_current("shutdown", 0.0)
         if run_queue.running is None and not (run_queue.finished or run_queue.refused or self.exchange.pending):
-            self.directives.report_shutdown("ended by a signal", ended=True)
+            self.directives.report_shutdown("stopped by a signal", ended=True)
             run_queue.end(0)

@@ -1,4 +1,4 @@
-"""What happened to bots, what they have run, and what all of them have to offer."""
+"""Events and runs of a bot, and the dimensions of all bots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from myrmidon.store.views.listings import RunLine
 
 
 class BotEventInfo(Struct, frozen=True):
-    """``run``: the run that it is about, if it is about one."""
+    """``run`` is set for events of a run."""
 
     at: Micros
     kind: str
@@ -34,25 +34,25 @@ class BotEventList(Struct, frozen=True):
 
 
 async def list_events(context: ServerContext, call: Call) -> BotEventList:
-    """What happened to a bot, newest first; also after it was deleted, until the retention ends.
+    """Events of a bot, newest first. They are kept after the bot was deleted, until the retention time ends.
 
-    What was run only those may know whose tasks they are.
+    Events of runs are listed only if the run is in the caller's resource group.
     """
-    bot_id, page = call.params["id"], call.query
+    bot_id, query = call.params["id"], call.query
     kind = f"events {bot_id}"
-    place = Place(context.now() + SECOND)
-    if page.cursor:
-        place = Place(*map(int, read_cursor(context.keys.cursor, kind, page.cursor).split(":")))
+    position = Place(context.now() + SECOND)
+    if query.cursor:
+        position = Place(*map(int, read_cursor(context.keys.cursor, kind, query.cursor).split(":")))
     scope = await context.groups.scope_of(call)
-    found, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, place, n=page.limit))
+    events, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, position, n=query.limit))
     cursor = show_cursor(context.keys.cursor, kind, f"{more.until}:{more.seen}") if more else None
-    mine = [_event(one) for one in found if one.task_id is None or scope in (None, one.resource_group_id)]
-    return BotEventList(mine, cursor)
+    visible = [event for event in events if event.task_id is None or scope in (None, event.resource_group_id)]
+    return BotEventList([_event_info(event) for event in visible], cursor)
 
 
-def _event(one: Told) -> BotEventInfo:
-    run = show_run(one.task_id, one.run) if one.task_id is not None else None
-    return BotEventInfo(one.at, one.kind, one.message, run, one.version)
+def _event_info(event: Told) -> BotEventInfo:
+    run = show_run(event.task_id, event.run) if event.task_id is not None else None
+    return BotEventInfo(event.at, event.kind, event.message, run, event.version)
 
 
 class BotRun(Struct, frozen=True, kw_only=True):
@@ -74,16 +74,16 @@ class BotRunList(Struct, frozen=True):
 
 
 async def list_runs(context: ServerContext, call: Call) -> BotRunList:
-    """What a bot has run, newest task first."""
-    bot_id, page = call.params["id"], call.query
+    """Runs of a bot in the caller's resource group, newest task first."""
+    bot_id, query = call.params["id"], call.query
     kind = f"runs {bot_id}"
-    before = int(read_cursor(context.keys.cursor, kind, page.cursor)) if page.cursor else LAST_ID
+    before = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else LAST_ID
     scope = await context.groups.scope_of(call)
-    found, last = await context.db.read(
-        lambda tx: listings.runs_of_bot(tx, bot_id, group_id=scope, before=before, n=page.limit)
+    lines, last = await context.db.read(
+        lambda tx: listings.runs_of_bot(tx, bot_id, group_id=scope, before=before, n=query.limit)
     )
-    more = show_cursor(context.keys.cursor, kind, str(last)) if last else None
-    return BotRunList([_bot_run(line) for line in found], more)
+    cursor = show_cursor(context.keys.cursor, kind, str(last)) if last else None
+    return BotRunList([_bot_run(line) for line in lines], cursor)
 
 
 def _bot_run(line: RunLine) -> BotRun:
@@ -101,17 +101,17 @@ def _bot_run(line: RunLine) -> BotRun:
     )
 
 
-# ---------------------------------------------------------------- what all of them have
+# ---------------------------------------------------------------- dimensions
 
 
 class DimensionsQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of the bots of one pool, or of all."""
+    """``pool`` limits the count to the bots of one pool."""
 
     pool: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
 
 class DimensionInfo(Struct, frozen=True):
-    """One dimension, and how many bots have each of its values."""
+    """A dimension, and the number of bots for each of its values."""
 
     key: str
     values: dict[str, int]
@@ -123,9 +123,9 @@ class DimensionList(Struct, frozen=True):
 
 
 async def list_dimensions(context: ServerContext, call: Call) -> DimensionList:
-    """Which dimensions there are to ask for."""
-    values, at = await count_dimensions(context, call.query.pool)
-    return DimensionList([DimensionInfo(key, found) for key, found in values.items()], at)
+    """The dimensions of all bots, with the number of bots for each value. Counts can be ten seconds old."""
+    counts, counted_at = await count_dimensions(context, call.query.pool)
+    return DimensionList([DimensionInfo(key, values) for key, values in counts.items()], counted_at)
 
 
 ROUTES = (
@@ -136,7 +136,7 @@ ROUTES = (
         who=READERS,
         query=DimensionsQuery,
         out=DimensionList,
-        summary="Which dimensions bots have, and how many have each",
+        summary="Count the dimensions of bots",
     ),
     Route(
         method="GET",
@@ -145,7 +145,7 @@ ROUTES = (
         who=READERS,
         query=PageQuery,
         out=BotEventList,
-        summary="What happened to a bot",
+        summary="List events of a bot",
     ),
     Route(
         method="GET",
@@ -154,6 +154,6 @@ ROUTES = (
         who=READERS,
         query=PageQuery,
         out=BotRunList,
-        summary="What a bot has run",
+        summary="List runs of a bot",
     ),
 )

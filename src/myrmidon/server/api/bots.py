@@ -1,4 +1,4 @@
-"""Bots as people see them: lists, one in full, and putting them aside."""
+"""Bots: list, get, quarantine, drain, terminate, delete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta, Raw, Struct, json
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, show_run
-from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler import bots as scheduler_bots
 from myrmidon.server.api.common import Done, Limit
 from myrmidon.server.calls import (
     ADMINS,
@@ -19,7 +19,7 @@ from myrmidon.server.calls import (
     Route,
 )
 from myrmidon.server.context import ServerContext
-from myrmidon.server.usecases import bots as terminate
+from myrmidon.server.usecases import bots as bot_usecases
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
@@ -28,11 +28,11 @@ from myrmidon.store.views import listings
 from myrmidon.store.views.listings import BotFilter
 
 Busy: TypeAlias = Mapping[str, Sequence[tuple[int, int, int]]]
-"""Runs under way by bot: task, run, resource group."""
+"""Running runs by bot id: (task id, run number, resource group id)."""
 
 
 class BotQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``dimension`` is ``key:value``; all that are given must be there."""
+    """Filters; all must match. A ``dimension`` is ``key:value``."""
 
     dimension: Annotated[list[str], Meta(max_length=16)] = []
     state: Literal["alive", "dead", "quarantined", "maintenance", "draining", "busy", "idle"] | None = None
@@ -41,7 +41,7 @@ class BotQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class BotSummary(Struct, frozen=True, kw_only=True):
-    """``status`` is one word for what matters most about the bot now."""
+    """``status`` is dead, quarantined, maintenance, draining, busy or idle: the first that applies."""
 
     bot_id: str
     status: str
@@ -58,7 +58,7 @@ class BotSummary(Struct, frozen=True, kw_only=True):
 
 
 class BotInfo(BotSummary, frozen=True, kw_only=True):
-    """A bot in full; ``state`` is what it says of itself, ``group`` the one of bots.toml that it is in."""
+    """A bot in full. ``state`` is what the bot reports about itself; ``group`` is its group in bots.toml."""
 
     state: Raw
     session: int
@@ -75,50 +75,50 @@ class BotList(Struct, frozen=True):
 
 
 async def list_bots(context: ServerContext, call: Call) -> BotList:
+    """Bots that match all filters, ordered by id."""
     query: BotQuery = call.query
     after = read_cursor(context.keys.cursor, "bots", query.cursor) if query.cursor else ""
-    wanted = BotFilter(dimensions=query.dimension, state=query.state)
+    bot_filter = BotFilter(dimensions=query.dimension, state=query.state)
     scope = await context.groups.scope_of(call)
 
-    def look(tx: Tx) -> tuple[list[str], list[Bot], Busy]:
-        ids = listings.bots(tx, wanted, after=after, n=query.limit)
+    def read(tx: Tx) -> tuple[list[str], list[Bot], Busy]:
+        ids = listings.bots(tx, bot_filter, after=after, n=query.limit)
         return ids, bots.read_many(tx, ids), listings.busy_with(tx, ids)
 
-    ids, found, busy = await context.db.read(look)  # one that was deleted meanwhile does not end the list
-    more = show_cursor(context.keys.cursor, "bots", ids[-1]) if len(ids) == query.limit else None
-    return BotList([_summary(context, bot, busy, scope) for bot in found], more)
+    # The cursor is taken from the ids: fewer rows are read when a bot was deleted between the two statements.
+    ids, rows, busy = await context.db.read(read)
+    cursor = show_cursor(context.keys.cursor, "bots", ids[-1]) if len(ids) == query.limit else None
+    return BotList([_summary(context, bot, busy, scope) for bot in rows], cursor)
 
 
 async def get_bot(context: ServerContext, call: Call) -> BotInfo:
+    """A bot in full."""
     bot_id = call.params["id"]
     scope = await context.groups.scope_of(call)
 
-    def look(tx: Tx) -> tuple[Bot, Busy]:
-        bot = bots.read(tx, bot_id)
-        if bot is None:
-            raise NotFound("bot", bot_id)
-        return bot, listings.busy_with(tx, [bot_id])
+    def read(tx: Tx) -> tuple[Bot, Busy]:
+        return _get(tx, bot_id), listings.busy_with(tx, [bot_id])
 
-    bot, busy = await context.db.read(look)
+    bot, busy = await context.db.read(read)
     return _info(context, bot, _summary(context, bot, busy, scope))
 
 
-def _info(context: ServerContext, bot: Bot, short: BotSummary) -> BotInfo:
-    given = context.state.config.given(bot.id)
+def _info(context: ServerContext, bot: Bot, summary: BotSummary) -> BotInfo:
+    config = context.state.config.given(bot.id)
     return BotInfo(
-        **{field: getattr(short, field) for field in BotSummary.__struct_fields__},
+        **{field: getattr(summary, field) for field in BotSummary.__struct_fields__},
         state=Raw(bot.state.encode()),
         session=bot.session,
         boot_id=bot.boot_id,
         authenticated=bot.authenticated,
         num_quick_failures=bot.num_quick_failures,
-        group=given.group or None if given is not None else None,
-        owners=given.owners if given is not None else [],
+        group=config.group or None if config is not None else None,
+        owners=config.owners if config is not None else [],
     )
 
 
 def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None) -> BotSummary:
-    """That it is busy everybody may know; with what, only those whose tasks they are."""
+    """Everybody may see that a bot is busy; only runs in the caller's resource group are listed."""
     seat = context.hub.seats.get(bot.id)
     runs = [show_run(task_id, run) for task_id, run, group in busy.get(bot.id, ()) if scope in (None, group)]
     return BotSummary(
@@ -149,11 +149,11 @@ def _status(bot: Bot, *, busy: bool) -> str:
     return "busy" if busy else "idle"
 
 
-# ---------------------------------------------------------------- putting aside
+# ---------------------------------------------------------------- actions
 
 
 class QuarantineBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Why the bot shall get no work; null lets it work again."""
+    """``reason``: why the bot is quarantined; null ends the quarantine."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=1024)] | None
 
@@ -172,14 +172,14 @@ class BotChanged(Struct, frozen=True):
     draining: bool
     quarantined: str | None
     task_id: str | None = None
-    """The task that tells the bot to end."""
+    """The task that terminates the bot."""
 
 
 def _changed(bot: Bot) -> BotChanged:
     return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined)
 
 
-def _known(tx: Tx, bot_id: str) -> Bot:
+def _get(tx: Tx, bot_id: str) -> Bot:
     bot = bots.read(tx, bot_id)
     if bot is None:
         raise NotFound("bot", bot_id)
@@ -187,27 +187,27 @@ def _known(tx: Tx, bot_id: str) -> Bot:
 
 
 async def quarantine_bot(context: ServerContext, call: Call) -> BotChanged:
-    """Give a bot no more work, for a reason, or let it work again; what it runs goes on."""
+    """Quarantine a bot, or end its quarantine. A quarantined bot gets no new tasks; its runs continue."""
     bot_id, reason, now = call.params["id"], call.body.reason, context.now()
 
-    def put(tx: Tx) -> Bot:
+    def quarantine(tx: Tx) -> Bot:
         if not claim_call_key(tx, call, "quarantine", bot_id, now=now):
-            return _known(tx, bot_id)
-        return fleet.quarantine(tx, bot_id, reason, now=now, ids=context.ids, rules=context.rules)
+            return _get(tx, bot_id)
+        return scheduler_bots.quarantine(tx, bot_id, reason, now=now, ids=context.ids, rules=context.rules)
 
-    bot = await context.db.write(put)
+    bot = await context.db.write(quarantine)
     context.hub.look(bot_id)
     return _changed(bot)
 
 
 async def drain_bot(context: ServerContext, call: Call) -> BotChanged:
-    """Let a bot finish what it has and give it nothing more, or end that."""
+    """Drain a bot, or stop draining it. A draining bot finishes its runs and gets no new tasks."""
     bot_id, draining, now = call.params["id"], call.body.draining, context.now()
 
     def drain(tx: Tx) -> Bot:
         if not claim_call_key(tx, call, "drain", bot_id, now=now):
-            return _known(tx, bot_id)
-        return fleet.drain_bot(tx, bot_id, draining, now=now, ids=context.ids, rules=context.rules)
+            return _get(tx, bot_id)
+        return scheduler_bots.drain_bot(tx, bot_id, draining, now=now, ids=context.ids, rules=context.rules)
 
     bot = await context.db.write(drain)
     context.hub.look(bot_id)
@@ -215,22 +215,22 @@ async def drain_bot(context: ServerContext, call: Call) -> BotChanged:
 
 
 async def terminate_bot(context: ServerContext, call: Call) -> BotChanged:
-    """Let a bot finish what it has and then end its process. Saying it again is the same as saying it once."""
+    """Let a bot finish its runs and then exit. Idempotent."""
     bot_id = call.params["id"]
-    task_id = await terminate.terminate_bot(context, bot_id, call.body.reason, who=call.who.name)
-    bot = await context.db.read(lambda tx: _known(tx, bot_id))
+    task_id = await bot_usecases.terminate_bot(context, bot_id, call.body.reason, who=call.who.name)
+    bot = await context.db.read(lambda tx: _get(tx, bot_id))
     return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
 
 
 async def delete_bot(context: ServerContext, call: Call) -> Done:
-    """Forget a bot. Saying it again is the same as saying it once."""
-    await terminate.delete_bot(context, call.params["id"])
+    """Delete a bot; its events are kept. Idempotent."""
+    await bot_usecases.delete_bot(context, call.params["id"])
     return Done()
 
 
 ROUTES = (
-    Route(method="GET", path="/api/v1/bots", call=list_bots, who=READERS, query=BotQuery, out=BotList, summary="Bots"),
-    Route(method="GET", path="/api/v1/bots/{id}", call=get_bot, who=READERS, out=BotInfo, summary="One bot in full"),
+    Route(method="GET", path="/api/v1/bots", call=list_bots, who=READERS, query=BotQuery, out=BotList, summary="List bots"),
+    Route(method="GET", path="/api/v1/bots/{id}", call=get_bot, who=READERS, out=BotInfo, summary="Get a bot"),
     Route(
         method="POST",
         path="/api/v1/bots/{id}/quarantine",
@@ -239,7 +239,7 @@ ROUTES = (
         body=QuarantineBody,
         out=BotChanged,
         mutates=True,
-        summary="Give a bot no work, or let it work again",
+        summary="Quarantine a bot, or end its quarantine",
     ),
     Route(
         method="POST",
@@ -249,7 +249,7 @@ ROUTES = (
         body=DrainBody,
         out=BotChanged,
         mutates=True,
-        summary="Let a bot finish and give it nothing more",
+        summary="Drain a bot, or stop draining it",
     ),
     Route(
         method="POST",
@@ -259,7 +259,7 @@ ROUTES = (
         body=TerminateBody,
         out=BotChanged,
         mutates=True,
-        summary="Let a bot finish and end",
+        summary="Terminate a bot after its runs",
     ),
     Route(
         method="DELETE",
@@ -268,6 +268,6 @@ ROUTES = (
         who=ADMINS,
         out=Done,
         mutates=True,
-        summary="Forget a bot",
+        summary="Delete a bot",
     ),
 )

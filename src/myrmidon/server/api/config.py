@@ -1,4 +1,4 @@
-"""The settings folder as it is in force: which files, since when, by whom, and how each came to be what it is."""
+"""The configuration folder: the version in force, its files, and the history of both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAST = (1 << 63) - 1
 
 
 class VersionInfo(Struct, frozen=True, kw_only=True):
-    """One version of a file, or of the folder as a whole."""
+    """A version of a file, or of the whole folder. ``who`` made the change."""
 
     version: str
     created_at: Micros
@@ -28,7 +28,7 @@ class VersionInfo(Struct, frozen=True, kw_only=True):
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True):
-    """``version`` empty: nothing was ever decided. ``in_force``: whether this server uses it."""
+    """The newest configuration; ``version`` is empty if there is none. ``in_force``: this server uses it."""
 
     version: str
     created_at: Micros | None
@@ -38,7 +38,7 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
 
 
 class HistoryQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``file`` is a name as ``bots.toml`` or ``scripts/lab.py``; the folder as a whole when left out."""
+    """``file`` is a name such as ``bots.toml`` or ``scripts/lab.py``; the whole folder if absent."""
 
     file: Annotated[str, Meta(max_length=128)] | None = None
     limit: Limit = 20
@@ -51,35 +51,36 @@ class History(Struct, frozen=True):
 
 
 async def get_config(context: ServerContext, call: Call) -> FleetSettings:
-    """What is in force for all servers, without the texts."""
-    found = await context.db.read(configs.current)
-    if found is None:
+    """The newest configuration of all servers, without the contents of its files."""
+    folder = await context.db.read(configs.current)
+    if folder is None:
         return FleetSettings(version="", created_at=None, who="", in_force=True, files={})
-    files = {name: _shown(one, text=False) for name, one in found.files.items()}
+    files = {name: _info(file, with_content=False) for name, file in folder.files.items()}
     return FleetSettings(
-        version=found.version,
-        created_at=found.created_at,
-        who=found.who,
-        in_force=found.position == context.state.config.position,
+        version=folder.version,
+        created_at=folder.created_at,
+        who=folder.who,
+        in_force=folder.position == context.state.config.position,
         files=files,
     )
 
 
 async def list_history(context: ServerContext, call: Call) -> History:
-    """Every version that was ever in force, newest first; with its text, if it is a file's."""
+    """All versions of a file with their contents, or of the folder without; newest first."""
     query: HistoryQuery = call.query
-    kind, name = query.file or FOLDER, f"config {query.file}"
-    before = int(read_cursor(context.keys.cursor, name, query.cursor)) if query.cursor else _LAST
-    found = await context.db.read(lambda tx: configs.history(tx, kind, before=before, n=query.limit))
-    if query.file is not None and not found and not query.cursor:
-        raise NotFound("file of the settings folder", query.file)
-    more = show_cursor(context.keys.cursor, name, str(found[-1].position)) if len(found) == query.limit else None
-    return History([_shown(one, text=kind != FOLDER) for one in found], more)
+    kind, cursor_kind = query.file or FOLDER, f"config {query.file}"
+    before = int(read_cursor(context.keys.cursor, cursor_kind, query.cursor)) if query.cursor else _LAST
+    versions = await context.db.read(lambda tx: configs.history(tx, kind, before=before, n=query.limit))
+    if query.file is not None and not versions and not query.cursor:
+        raise NotFound("configuration file", query.file)
+    has_more = len(versions) == query.limit
+    cursor = show_cursor(context.keys.cursor, cursor_kind, str(versions[-1].position)) if has_more else None
+    return History([_info(version, with_content=kind != FOLDER) for version in versions], cursor)
 
 
-def _shown(one: Version, *, text: bool) -> VersionInfo:
-    content = one.content if text else None
-    return VersionInfo(version=one.version, created_at=one.created_at, who=one.who, content=content)
+def _info(version: Version, *, with_content: bool) -> VersionInfo:
+    content = version.content if with_content else None
+    return VersionInfo(version=version.version, created_at=version.created_at, who=version.who, content=content)
 
 
 ROUTES = (
@@ -89,7 +90,7 @@ ROUTES = (
         call=get_config,
         who=ADMINS,
         out=FleetSettings,
-        summary="The settings folder that is in force",
+        summary="Get the configuration",
     ),
     Route(
         method="GET",
@@ -98,6 +99,6 @@ ROUTES = (
         who=ADMINS,
         query=HistoryQuery,
         out=History,
-        summary="Versions of the settings folder, or of one of its files",
+        summary="List versions of the configuration or of one of its files",
     ),
 )

@@ -1,7 +1,7 @@
-"""Events as a stream: the outbox, read by its numbers and pushed to whoever listens.
+"""GET /api/v1/events: events of tasks and jobs, read from the outbox and streamed as server-sent events.
 
-The number of an event is its id in the stream, so that a listener whose connection was cut says which one it
-saw last and misses nothing. Whoever is bound to a resource group hears of that group only.
+An event's position in the outbox is its id in the stream: a client that reconnects sends the last one as
+``Last-Event-ID`` and misses nothing. A caller whose token is bound to a resource group gets that group's events only.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from myrmidon.store.tables import outbox, task_result
 from myrmidon.store.tables.outbox import Event
 
 BATCH = 500
-STILL_HERE_S = 15.0
-STILL_HERE = b": still here\n\n"
+KEEP_ALIVE_S = 15.0
+KEEP_ALIVE = b": keep-alive\n\n"
 _encode = json.Encoder().encode
 
 
 class EventsQuery(Struct, frozen=True, kw_only=True):
-    """``after``: the number of the last event that was seen; 0 for all there are, nothing for those to come."""
+    """``after``: the position of the last event received; 0 for all stored events; absent for new events only."""
 
     after: Annotated[int, Meta(ge=0, le=LARGEST)] | None = None
 
 
-class Told(Struct, frozen=True):
-    """One event on the wire; ``about`` is what it says besides the state."""
+class EventData(Struct, frozen=True):
+    """The data of an event; ``about`` has further details."""
 
     position: int
     kind: str
@@ -51,17 +51,18 @@ class Told(Struct, frozen=True):
 
 
 async def events(context: ServerContext, call: Call) -> Answer:
-    """Everything that happens to tasks and jobs, as it happens."""
+    """Stream events of tasks and jobs."""
     query: EventsQuery = call.query
     group = await context.groups.scope_of(call)
-    last = call.headers.get("last-event-id", "")
-    if last.isdecimal() and len(last) < 20 and int(last) <= LARGEST:
-        position = int(last)
+    last_id = call.headers.get("last-event-id", "")
+    if last_id.isdecimal() and len(last_id) < 20 and int(last_id) <= LARGEST:
+        position = int(last_id)
     elif query.after is not None:
         position = query.after
     else:
         position = LARGEST
-    # A number that no event has yet is from before an older copy of the data was restored: what comes now is new.
+    # A position beyond the newest event is from before the database was restored from a backup: without this, the
+    # client would miss all events until the outbox has grown to that position.
     position = min(position, await context.db.read(outbox.newest))
     return Answer(headers={"content-type": "text/event-stream"}, body=_stream(context, position, group))
 
@@ -70,35 +71,35 @@ async def _stream(context: ServerContext, position: int, group: int | None) -> A
     hub = context.hub
     hub.num_streams += 1
     try:
-        yield STILL_HERE
+        yield KEEP_ALIVE
         while not hub.stopping:
             with hub.watch_growth(["events"]) as watch:
-                found, heard = await context.db.read(partial(_next, after=position, group=group))
-                came = bool(found) or await watch.wait(STILL_HERE_S)
-            if heard:
-                yield b"".join(show(event) for event in heard)
-            if found:
-                position = found[-1].position
-            elif not came:
-                yield STILL_HERE
+                batch, visible = await context.db.read(partial(_next, after=position, group=group))
+                notified = bool(batch) or await watch.wait(KEEP_ALIVE_S)
+            if visible:
+                yield b"".join(show(event) for event in visible)
+            if batch:
+                position = batch[-1].position
+            elif not notified:
+                yield KEEP_ALIVE
     finally:
         hub.num_streams -= 1
 
 
 def _next(tx: Tx, after: int, group: int | None) -> tuple[list[Event], list[Event]]:
-    """The next events, and those of them that the listener may hear of."""
-    found = outbox.after(tx, after, BATCH)
+    """The next events, and those of them that are in the resource group (all if group is None)."""
+    batch = outbox.after(tx, after, BATCH)
     if group is None:
-        return found, found
-    tasks = [event.subject for event in found if event.kind == outbox.TASK]
-    others = [event.subject for event in found if event.kind != outbox.TASK]
-    groups = {**task_result.groups_of(tx, tasks), **jobs.groups_of(tx, others)}
-    return found, [event for event in found if groups.get(event.subject) == group]
+        return batch, batch
+    task_ids = [event.subject for event in batch if event.kind == outbox.TASK]
+    job_ids = [event.subject for event in batch if event.kind != outbox.TASK]
+    groups = {**task_result.groups_of(tx, task_ids), **jobs.groups_of(tx, job_ids)}
+    return batch, [event for event in batch if groups.get(event.subject) == group]
 
 
 def show(event: Event) -> bytes:
-    """An event as lines of the stream."""
-    told = Told(
+    """An event in the format of server-sent events."""
+    data = EventData(
         position=event.position,
         kind=event.kind,
         id=show_task(event.subject),
@@ -107,7 +108,7 @@ def show(event: Event) -> bytes:
         at=event.at,
         about=Raw(event.body.encode()),
     )
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.encode(), _encode(told))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.encode(), _encode(data))
 
 
 ROUTES = (
@@ -116,7 +117,7 @@ ROUTES = (
         path="/api/v1/events",
         call=events,
         who=READERS,
-        summary="Everything that happens to tasks and jobs, as a stream",
+        summary="Stream events of tasks and jobs",
         query=EventsQuery,
         media="text/event-stream",
         waits=True,

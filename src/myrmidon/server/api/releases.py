@@ -26,7 +26,7 @@ from myrmidon.server.fleet.bot_zip import bootstrap_script, public_url
 from myrmidon.server.settings import seconds
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
-from myrmidon.store.tables.release import Fate, Known
+from myrmidon.store.tables.release import ReleaseInfo, ReleaseState
 
 
 async def current_zip(context: ServerContext, call: Call) -> Answer:
@@ -106,11 +106,11 @@ class RevertBody(Struct, frozen=True, forbid_unknown_fields=True):
 async def list_releases(context: ServerContext, call: Call) -> ReleaseList:
     """Every zip that bots were ever told to run and that is still kept, newest first."""
     since = context.now() - seconds(context.settings.release_grace_s)
-    found = await context.db.read(lambda tx: release.every(tx, since=since))
+    found = await context.db.read(lambda tx: release.read_all(tx, since=since))
     return ReleaseList([_shown(context, one) for one in found])
 
 
-def _shown(context: ServerContext, one: Known) -> ReleaseInfo:
+def _shown(context: ServerContext, one: ReleaseInfo) -> ReleaseInfo:
     return ReleaseInfo(
         digest=one.digest,
         state=_word_for(context, one),
@@ -124,8 +124,8 @@ def _shown(context: ServerContext, one: Known) -> ReleaseInfo:
     )
 
 
-def _word_for(context: ServerContext, one: Known) -> str:
-    if one.state in (Fate.BAD, Fate.NEW) or one.digest == context.hub.canary:
+def _word_for(context: ServerContext, one: ReleaseInfo) -> str:
+    if one.state in (ReleaseState.BAD, ReleaseState.NEW) or one.digest == context.hub.canary:
         return one.state
     return "active" if one.active else "old"  # a trial that the next release has cut short is over, too
 

@@ -1,4 +1,4 @@
-"""Submitting over HTTP: tasks one by one or thousands at once; what was answered is on disk."""
+"""POST /api/v1/tasks: submits one task or up to thousands. A task that was confirmed is on disk."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from myrmidon.server.usecases.submit import (
     store_within_quota,
 )
 
-MANY = 32
-"""From so many tasks on a submit is checked on a thread, so that it holds up no other call."""
+THREAD_MIN_TASKS = 32
+"""From this number of tasks on, a part is parsed and checked in a thread: it would block the event loop."""
 FIRST_PART, LARGEST_PART = 32, 128
-MOST_AT_ONCE = 10_000
+MAX_TASKS = 10_000
 EXAMPLE = {
     "name": "hello",
     "slices": [
@@ -35,18 +35,18 @@ EXAMPLE = {
     "priority": 100,
     "tags": ["purpose:greeting"],
 }
-"""A task as it is asked for; docs/requests.md tells of every field."""
+"""A task request; docs/requests.md describes every field."""
 
 
 class Submit(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tasks as the documentation of requests describes them; each is read and checked by itself."""
+    """Task requests, in the format of docs/requests.md. Each is parsed and checked on its own."""
 
-    tasks: Annotated[list[Raw], Meta(min_length=1, max_length=MOST_AT_ONCE, examples=[[EXAMPLE]])]
+    tasks: Annotated[list[Raw], Meta(min_length=1, max_length=MAX_TASKS, examples=[[EXAMPLE]])]
     group: Name | None = None
 
 
 class TaskAnswer(Struct, frozen=True, omit_defaults=True):
-    """What became of one task of a submit: an id and a state, or an error. No id: it was only evaluated."""
+    """The result for one task: its id and state, or an error. No id if the task was only evaluated."""
 
     task_id: str | None = None
     state: str | None = None
@@ -62,18 +62,16 @@ class SubmitAnswer(Struct, frozen=True):
 
 
 async def submit_tasks(context: ServerContext, call: Call) -> SubmitAnswer:
-    """Store tasks; one answer or error for each, in order. What was answered is on disk.
+    """Store tasks. The response has one result or error per task, in order; results are on disk.
 
-    The request key counts for the whole call: each task gets a key made of it and of its place in the list.
+    The request key covers the whole call: the key of a task is made of it and the task's index in the list.
     """
     body: Submit = call.body
-    group = context.groups.name_for(call, body.group)
     n = len(body.tasks)
-
     answers = await store_within_quota(
         context,
         call,
-        group,
+        context.groups.name_for(call, body.group),
         num_tasks=n,
         keys=lambda: [_key_of(call, number) for number in range(n)],
         store=lambda group_id: _submit_parts(context, call, group_id, _parts(call)),
@@ -82,9 +80,10 @@ async def submit_tasks(context: ServerContext, call: Call) -> SubmitAnswer:
 
 
 def _parts(call: Call) -> list[range]:
-    """A long list is stored part by part: its first tasks run while the last are read, and others can write meanwhile.
+    """The indexes of the tasks, in parts that are stored one after the other.
 
-    A call without a request key is stored at once: it could not be repeated if it broke off in the middle.
+    The first tasks run while the last ones are parsed, and other calls can write in between. A call without a request
+    key is one part: it could not be repeated safely if it failed halfway.
     """
     n = len(call.body.tasks)
     if call.request_key is None:
@@ -97,7 +96,7 @@ def _parts(call: Call) -> list[range]:
 
 
 async def _submit_parts(context: ServerContext, call: Call, group_id: int, parts: Sequence[range]) -> list[TaskAnswer]:
-    """The next part is checked while this one is stored: a bot that comes back for more finds it in line before it."""
+    """Store the parts in order. Each part is checked while the one before it is stored, so that bots do not idle."""
     answers: list[TaskAnswer] = []
     checked = await _check(context, call, parts[0])
     for part in parts[1:]:
@@ -112,32 +111,33 @@ async def _submit_parts(context: ServerContext, call: Call, group_id: int, parts
     return answers + await _submit_part(context, group_id, checked)
 
 
-class Checked(NamedTuple):
-    """The tasks of a part as they were found good or bad, and when."""
+class CheckedPart(NamedTuple):
+    """The drafts of a part, with an error in place of each invalid request; and when they were made."""
 
     now: Micros
-    tasks: list[Draft | MyrmidonError]
+    drafts: list[Draft | MyrmidonError]
 
 
-async def _check(context: ServerContext, call: Call, part: range) -> Checked:
+async def _check(context: ServerContext, call: Call, part: range) -> CheckedPart:
     now = context.now()
+    make_drafts = partial(_make_drafts, context, call, part, now)
+    in_thread = len(part) >= THREAD_MIN_TASKS
+    return CheckedPart(now, await context.db.run_in_thread(make_drafts) if in_thread else make_drafts())
+
+
+async def _submit_part(context: ServerContext, group_id: int, checked: CheckedPart) -> list[TaskAnswer]:
+    valid = [draft for draft in checked.drafts if isinstance(draft, Draft)]
+    results = iter(await store_drafts(context, group_id, valid, checked.now) if valid else ())
+    return [_answer(next(results) if isinstance(draft, Draft) else draft) for draft in checked.drafts]
+
+
+def _make_drafts(context: ServerContext, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:
+    """Check each request on its own: an invalid one does not affect the others."""
     group = context.groups.name_for(call, call.body.group)
-    draft = partial(_drafted, context, call, group, part, now)
-    return Checked(now, draft() if len(part) < MANY else await context.db.run_in_thread(draft))
-
-
-async def _submit_part(context: ServerContext, group_id: int, checked: Checked) -> list[TaskAnswer]:
-    good = [one for one in checked.tasks if isinstance(one, Draft)]
-    stored = iter(await store_drafts(context, group_id, good, checked.now) if good else ())
-    return [_answer(next(stored) if isinstance(one, Draft) else one) for one in checked.tasks]
-
-
-def _drafted(context: ServerContext, call: Call, group: str, part: range, now: Micros) -> list[Draft | MyrmidonError]:
-    """Each request checked by itself: one that is wrong harms no other."""
     drafts: list[Draft | MyrmidonError] = []
     for number in part:
         try:
-            document = _read(call.body.tasks[number])
+            document = _parse(call.body.tasks[number])
             key = _key_of(call, number)
             drafts.append(draft_task(context, call, document, group=group, key=key, now=now))
         except MyrmidonError as error:
@@ -145,15 +145,16 @@ def _drafted(context: ServerContext, call: Call, group: str, part: range, now: M
     return drafts
 
 
-def _read(raw: Raw) -> Any:
-    """Not before its turn: ten thousand tasks would hold up the event loop for as many microseconds times four.
+def _parse(raw: Raw) -> Any:
+    """Parse one request. Parsing all requests with the body would block the event loop for tens of milliseconds.
 
-    The body as a whole was only skimmed: a text that is no UTF-8, a number too large or a depth too great shows here.
+    Decoding the body has skipped over the requests, so invalid UTF-8, numbers out of range and too deep nesting show
+    only here.
     """
     try:
         return json.decode(raw)
-    except (MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
-        raise InvalidRequest([Problem("", str(wrong), "JSON of a sensible depth", "json")]) from None
+    except (MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest([Problem("", str(error), "JSON of a sensible depth", "json")]) from None
 
 
 def _key_of(call: Call, number: int) -> str | None:
@@ -163,16 +164,16 @@ def _key_of(call: Call, number: int) -> str | None:
     return listed_task_key(key, number)
 
 
-def _answer(one: Submitted | MyrmidonError) -> TaskAnswer:
-    if isinstance(one, MyrmidonError):
-        return TaskAnswer(error=one.as_dict())
+def _answer(result: Submitted | MyrmidonError) -> TaskAnswer:
+    if isinstance(result, MyrmidonError):
+        return TaskAnswer(error=result.as_dict())
     return TaskAnswer(
-        task_id=show_task(one.task_id) if one.task_id else None,
-        state=one.state,
-        job_id=show_optional_task(one.job_id),
-        deduped_from=show_optional_task(one.deduped_from),
-        cost_saved_usd=one.cost_saved_usd,
-        repeated=one.repeated,
+        task_id=show_task(result.task_id) if result.task_id else None,
+        state=result.state,
+        job_id=show_optional_task(result.job_id),
+        deduped_from=show_optional_task(result.deduped_from),
+        cost_saved_usd=result.cost_saved_usd,
+        repeated=result.repeated,
     )
 
 

@@ -1,6 +1,6 @@
-"""Looking at tasks over HTTP: one as a whole, and lists. Logs are in api_logs, waiting in api_wait.
+"""Reading tasks: one task in full, lists, recent tags.
 
-A caller bound to a resource group sees the tasks of that group only; those of others do not exist for it.
+A caller whose token is bound to a resource group sees only that group's tasks; for others it gets NotFound.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SliceInfo(Struct, frozen=True):
 
 
 class RequestInfo(Struct, frozen=True, kw_only=True):
-    """What was asked for. A secret is never shown, only that there is one."""
+    """The request. A secret is never shown; ``has_secret`` says whether there is one."""
 
     name: str
     created_at: Micros
@@ -64,7 +64,7 @@ class RequestInfo(Struct, frozen=True, kw_only=True):
 
 
 class ResultInfo(Struct, frozen=True, kw_only=True):
-    """What became of it so far. Exit code and duration are those of the run that counts."""
+    """The current state and result. ``exit_code`` and ``duration`` are those of the run that decided the result."""
 
     state: str
     reason: str
@@ -117,27 +117,26 @@ class TaskInfo(Struct, frozen=True, kw_only=True):
 
 
 async def get_task(context: ServerContext, call: Call) -> TaskInfo:
-    """A task: what was asked for, what became of it, and every run."""
+    """A task with its request, its result and all its runs."""
     task_id = parse_path_id(call.params["id"])[0]
     scope = await context.groups.scope_of(call)
 
-    def look(tx: Tx) -> TaskInfo:
+    def read(tx: Tx) -> TaskInfo:
         task = get_visible_task(tx, task_id, scope)
         row = task_request.read(tx, [task_id])[task_id]
         slices = task_request.slices(tx, [task_id])[task_id]
         runs = task_result.runs_of(tx, [task_id])
         group = resource_group.names(tx, [row.resource_group_id]).get(row.resource_group_id, "")
-        hidden = bool(task_request.with_secret(tx, [task_id]))
         return TaskInfo(
             task_id=show_task(task_id),
             group=group,
             job_id=show_optional_task(task.job_id),
-            request=_request_info(row, slices, has_secret=hidden),
+            request=_request_info(row, slices, has_secret=bool(task_request.with_secret(tx, [task_id]))),
             result=_result_info(task, runs),
             runs=[_run_info(run) for run in runs],
         )
 
-    return await context.db.read(look)
+    return await context.db.read(read)
 
 
 def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bool) -> RequestInfo:
@@ -161,8 +160,8 @@ def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bo
         tags=json.decode(row.tags, type=list[str]),
         metadata=Raw(row.metadata.encode()),
         slices=[
-            SliceInfo(Raw(one.properties.encode()), one.expiration / SECOND, bool(one.wait_for_capacity))
-            for one in slices
+            SliceInfo(Raw(row.properties.encode()), row.expiration / SECOND, bool(row.wait_for_capacity))
+            for row in slices
         ],
         has_secret=has_secret,
     )
@@ -170,8 +169,8 @@ def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bo
 
 def _result_info(task: TaskResult, runs: Sequence[TaskRun]) -> ResultInfo:
     number = task.instance_id or task.run_number
-    ended = [run for run in runs if run.run == number and run.generation == task.generation and task.final]
-    counts = ended[0] if ended else None
+    deciding = [run for run in runs if run.run == number and run.generation == task.generation and task.final]
+    decided_by = deciding[0] if deciding else None
     return ResultInfo(
         state=task.state,
         reason=task.reason,
@@ -181,8 +180,8 @@ def _result_info(task: TaskResult, runs: Sequence[TaskRun]) -> ResultInfo:
         slice=task.current_task_slice,
         run=show_run(task.id, number) if number else None,
         bot_id=task.bot_id,
-        exit_code=counts.exit_code if counts else None,
-        duration=counts.duration if counts else None,
+        exit_code=decided_by.exit_code if decided_by else None,
+        duration=decided_by.duration if decided_by else None,
         num_retries=task.num_retries,
         num_reruns=task.num_reruns,
         deduped_from=show_run(task.deduped_from, task.deduped_run or 0) if task.deduped_from else None,
@@ -221,7 +220,7 @@ def _run_info(run: TaskRun) -> RunInfo:
 
 
 class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All conditions must hold. ``start`` and ``end`` bound the time of creation."""
+    """Filters; all must match. ``start`` and ``end`` limit the time of creation, in microseconds UTC."""
 
     state: list[_STATES] = []
     tag: Annotated[list[str], Meta(max_length=16)] = []
@@ -256,21 +255,21 @@ class TaskSummary(Struct, frozen=True, kw_only=True):
 
 
 class TaskList(Struct, frozen=True):
-    """``cursor`` leads to the next page; a page may be short, or empty, and still have one."""
+    """A page. There are more pages while ``cursor`` is not null, even if this one is short or empty."""
 
     tasks: list[TaskSummary]
     cursor: str | None
 
 
 async def list_tasks(context: ServerContext, call: Call) -> TaskList:
-    """Tasks by what they are like, by time of creation."""
+    """Tasks that match all filters, ordered by time of creation."""
     query: TaskQuery = call.query
     kind = f"tasks {query.sort}"
     cursor = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else None
     scope = await context.groups.scope_of(call)
     if query.group is not None:
         scope = await context.groups.id_for(call, query.group)
-    wanted = TaskFilter(
+    task_filter = TaskFilter(
         group_id=scope,
         states=list(query.state),
         tags=[*query.tag, *([f"pool:{query.pool}"] if query.pool is not None else [])],
@@ -280,21 +279,21 @@ async def list_tasks(context: ServerContext, call: Call) -> TaskList:
         until_id=first_id_at(query.end) if query.end is not None else listings.ALL_IDS,
     )
 
-    def look(tx: Tx) -> tuple[list[TaskLine], int, dict[int, str]]:
-        found, more = listings.tasks(tx, wanted, n=query.limit, cursor=cursor, oldest_first=query.sort == "oldest")
-        return found, more, resource_group.names(tx, sorted({line.resource_group_id for line in found}))
+    def read(tx: Tx) -> tuple[list[TaskLine], int, dict[int, str]]:
+        lines, more = listings.tasks(tx, task_filter, n=query.limit, cursor=cursor, oldest_first=query.sort == "oldest")
+        return lines, more, resource_group.names(tx, sorted({line.resource_group_id for line in lines}))
 
-    found, more, names = await context.db.read(look)
+    lines, more, group_names = await context.db.read(read)
     return TaskList(
-        [_summary(line, names) for line in found],
+        [_summary(line, group_names) for line in lines],
         show_cursor(context.keys.cursor, kind, str(more)) if more else None,
     )
 
 
-def _summary(line: TaskLine, names: dict[int, str]) -> TaskSummary:
+def _summary(line: TaskLine, group_names: dict[int, str]) -> TaskSummary:
     return TaskSummary(
         task_id=show_task(line.id),
-        group=names.get(line.resource_group_id, ""),
+        group=group_names.get(line.resource_group_id, ""),
         name=line.name,
         state=line.state,
         reason=line.reason,
@@ -313,7 +312,7 @@ def _summary(line: TaskLine, names: dict[int, str]) -> TaskSummary:
 
 
 class TagInfo(Struct, frozen=True):
-    """A key of tags and its values; without values when there are very many."""
+    """A tag key and its values; no values if there are too many to list."""
 
     key: str
     values: list[str]
@@ -324,7 +323,7 @@ class TagList(Struct, frozen=True):
 
 
 async def list_tags(context: ServerContext, call: Call) -> TagList:
-    """The tags of the newest tasks, to search by."""
+    """Tags of the newest tasks that the caller may see."""
     return TagList([TagInfo(key, values) for key, values in (await recent_tags(context, call)).items()])
 
 
@@ -336,7 +335,7 @@ ROUTES = (
         who=READERS,
         query=TaskQuery,
         out=TaskList,
-        summary="Tasks by what they are like",
+        summary="List tasks",
     ),
     Route(
         method="GET",
@@ -344,9 +343,9 @@ ROUTES = (
         call=list_tags,
         who=READERS,
         out=TagList,
-        summary="The tags of the newest tasks",
+        summary="List tags of the newest tasks",
     ),
     Route(
-        method="GET", path="/api/v1/tasks/{id}", call=get_task, who=READERS, out=TaskInfo, summary="One task in full"
+        method="GET", path="/api/v1/tasks/{id}", call=get_task, who=READERS, out=TaskInfo, summary="Get a task"
     ),
 )

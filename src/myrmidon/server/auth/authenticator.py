@@ -1,8 +1,8 @@
 """Authenticates callers by token, bot credential or network, and checks Host and Origin.
 
-What a caller may do is in the route table. Secrets are compared in constant time with their stored digest. Valid tokens are
-cached, so that a busy client costs no database read per call: a token revoked on this server is dropped at once, one
-revoked on another server after at most ``CACHE_S``.
+What a caller may do is in the route table. Secrets are compared in constant time with their stored digest. Valid tokens
+are cached, so that a busy client costs no database read per call: a token revoked on this server is dropped at once,
+one revoked on another server after at most ``CACHE_S``.
 """
 
 from __future__ import annotations

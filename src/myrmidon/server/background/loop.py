@@ -176,8 +176,8 @@ class Service:
     async def aggregate(self) -> None:
         """Count which dimensions the fleet has, for those who look for bots."""
         context = self._context
-        if await context.db.read(task_queues.counted) != await context.db.read(task_queues.aggregated):
-            await context.db.write(task_queues.aggregate)
+        if await context.db.read(task_queues.count_dimensions) != await context.db.read(task_queues.read_aggregation):
+            await context.db.write(task_queues.refresh_aggregation)
 
     async def check_tallies(self) -> None:
         """A server of before does not say when it changes what was tallied: it may be at work, or was just now."""
@@ -220,8 +220,8 @@ class Service:
         alone = context.db.engine.dialect is Dialect.SQLITE
         if alone and not context.hub.num_streams:
             return 0
-        if not await context.db.read(outbox.is_numbered):
-            await context.db.write(lambda tx: outbox.number(tx, BATCH))
+        if not await context.db.read(outbox.all_have_positions):
+            await context.db.write(lambda tx: outbox.assign_positions(tx, BATCH))
         found = await context.db.read(partial(outbox.after, position=self._position, n=BATCH))
         if not found:
             return 0
@@ -301,7 +301,7 @@ class Service:
 
 
 def _beat(tx: Tx, beats: list[tuple[str, int, Micros]]) -> None:
-    bots.beat_many(tx, beats)
+    bots.heartbeat_many(tx, beats)
 
 
 async def _again(name: str, seconds: float, step: Callable[[], Awaitable[object]]) -> None:

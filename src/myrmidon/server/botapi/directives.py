@@ -63,7 +63,7 @@ async def note_order(
         if old:
             done = [Finish(task_id=one.task_id, run=one.run, token=one.token, exit_code=0) for one in old]
             reporting.report(tx, bot_id, done, session=seat.session, now=now, ids=context.ids, rules=context.rules)
-            bots.set_ending(tx, bot_id, seat.session)
+            bots.set_terminating_session(tx, bot_id, seat.session)
         bot = bots.read(tx, bot_id)
         if bot is not None and kind is not None:
             bot_event.insert(

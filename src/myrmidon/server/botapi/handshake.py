@@ -179,7 +179,7 @@ def look(tx: Tx, bot_id: str, session: int, *, for_work: bool = False) -> Looked
     bot = bots.read(tx, bot_id)
     if bot is None or bot.session != session or not bot.alive:
         raise WrongState("This bot's session has ended; it must shake hands again.")
-    ends = bots.ending(tx, bot_id)
+    ends = bots.terminating_session(tx, bot_id)
     serving = bool(bot.serving)
     return Looked(
         queues=task_queues.queues_of_bot(tx, bot_id) if serving else [],

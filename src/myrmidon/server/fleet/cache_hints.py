@@ -21,7 +21,7 @@ from myrmidon.scheduler.policy import DAY
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import cache_sizes as store
-from myrmidon.store.tables.cache_sizes import Hint
+from myrmidon.store.tables.cache_sizes import CacheSize
 
 FORGET: Micros = 8 * DAY
 _NAME_CHARS = 128
@@ -44,7 +44,7 @@ def hints_for(context: ServerContext, os: str) -> Callable[[Properties], dict[st
 async def load(context: ServerContext) -> None:
     """Know what is written down; under the system "" is the largest of all systems."""
     hints: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-    for one in await context.db.read(store.every):
+    for one in await context.db.read(store.read_all):
         hints[one.pool, one.os][one.name] = one.size
         anywhere = hints[one.pool, ""]
         anywhere[one.name] = max(anywhere.get(one.name, 0), one.size)
@@ -56,9 +56,9 @@ async def measure(context: ServerContext) -> int:
     now = context.now()
     lately = {seat.bot_id: seat.caches for seat in context.hub.seats.values() if seat.caches}
     sizes = await context.db.read(partial(_gather, lately=lately))
-    known = {(one.pool, one.os, one.name): one for one in await context.db.read(store.every)}
+    known = {(one.pool, one.os, one.name): one for one in await context.db.read(store.read_all)}
     fresh = [
-        Hint(*key, size, now)
+        CacheSize(*key, size, now)
         for key, found in sorted(sizes.items())
         if _is_news(known.get(key), size := percentile(found), now)
     ]
@@ -68,12 +68,12 @@ async def measure(context: ServerContext) -> int:
     return len(fresh)
 
 
-def _write(tx: Tx, fresh: list[Hint], before: Micros) -> None:
-    store.put(tx, fresh)
-    store.forget(tx, before)
+def _write(tx: Tx, fresh: list[CacheSize], before: Micros) -> None:
+    store.save(tx, fresh)
+    store.delete_old(tx, before)
 
 
-def _is_news(known: Hint | None, size: int, now: Micros) -> bool:
+def _is_news(known: CacheSize | None, size: int, now: Micros) -> bool:
     return known is None or size > known.size * 11 // 10 or known.measured_at < now - DAY
 
 
@@ -85,7 +85,7 @@ def percentile(sizes: Iterable[int]) -> int:
 
 def _gather(tx: Tx, lately: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str, str], list[int]]:
     sizes: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for bot_id, has, state in store.said(tx):
+    for bot_id, has, state in store.bot_states(tx):
         caches = {**_named(state), **lately.get(bot_id, {})}
         if not caches:
             continue

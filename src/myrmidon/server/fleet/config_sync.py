@@ -141,7 +141,7 @@ class Folder:
         """Whether this server was merely started again with what it had: others know better by now."""
         if newest_change(seen) // 1000 > self._context.state.config.created_at:
             return False
-        return await self._context.db.read(partial(configs.is_known, version=fleet.version))
+        return await self._context.db.read(partial(configs.exists, version=fleet.version))
 
     async def _put(self, fleet: FleetConfig, who: str) -> bool:
         """Bring an edit into force for all servers; False when others were faster each time."""
@@ -153,7 +153,7 @@ class Folder:
                 tx: Tx, newest: int = max(context.state.config.position, context.state.invalid_config)
             ) -> int | None:
                 place = configs.put(
-                    tx, version=fleet.version, files=files, who=who, now=context.now(), unless_newer=newest
+                    tx, version=fleet.version, files=files, who=who, now=context.now(), expected_position=newest
                 )
                 if place is not None:
                     _order_pools(tx, fleet)

@@ -21,7 +21,7 @@ AUTO, CANARY_PREFER, CANARY_NEVER, SKIP = "AUTO", "CANARY_PREFER", "CANARY_NEVER
 _NO_POOL = PoolRules(name="")
 
 
-def ruled(
+def apply_pool_policy(
     context: ServerContext,
     who: Identity,
     raw: Any,

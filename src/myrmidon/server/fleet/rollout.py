@@ -25,7 +25,7 @@ from myrmidon.server.settings import seconds
 from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
-from myrmidon.store.tables.release import Choice, Fate, Known
+from myrmidon.store.tables.release import Choice, ReleaseInfo, ReleaseState
 
 log = structlog.get_logger("releases")
 
@@ -79,7 +79,7 @@ async def settle(context: ServerContext) -> str:
     careful = 0 < context.settings.canary_percent < 100
     # A server of an older version tells bots of the active release only: beside it a few bots would go to and fro.
     wait = careful and not await context.db.read(partial(servers.is_nobody_older, now=now, rules=context.rules))
-    choice = await context.db.read(partial(release.look, since=since, careful=careful, wait=wait))
+    choice = await context.db.read(partial(release.current_choice, since=since, careful=careful, wait=wait))
     if choice is None:
         choice = await context.db.write(partial(release.choose, now=now, since=since, careful=careful, wait=wait))
     share = await _share(context, choice) if choice.canary else 0
@@ -92,7 +92,7 @@ async def settle(context: ServerContext) -> str:
 
 async def _share(context: ServerContext, choice: Choice) -> int:
     """How many of a hundred bots try the new release; enough that at least one living bot does."""
-    living = await context.db.read(release.living_bots)
+    living = await context.db.read(release.alive_bots)
     if not living:
         context.hub.proven = choice.canary  # nobody is there to try it
     return share_of(living, context.settings.canary_percent)
@@ -117,8 +117,8 @@ async def refresh(context: ServerContext) -> bool:
 
 
 def _renew(tx: Tx, context: ServerContext, now: Micros) -> None:
-    release.back(tx, context.state.offered_release, server=context.server.id, now=now)
-    release.forget_backers(tx, now - 10 * seconds(context.settings.release_grace_s))
+    release.renew_backing(tx, context.state.offered_release, server=context.server.id, now=now)
+    release.delete_old_backers(tx, now - 10 * seconds(context.settings.release_grace_s))
 
 
 def has_done(context: ServerContext, seat: Seat, *, finished: bool) -> None:
@@ -159,15 +159,15 @@ async def note_failure(context: ServerContext, bot_id: str, digest: str) -> None
 def _note_failure(tx: Tx, digest: str, bot_id: str, now: Micros) -> int | None:
     if release.read(tx, digest) is None:
         return None
-    return release.note_failure(tx, digest, bot_id, now)
+    return release.record_failure(tx, digest, bot_id, now)
 
 
-def _judge(tx: Tx, digest: str, now: Micros) -> Known | None:
+def _judge(tx: Tx, digest: str, now: Micros) -> ReleaseInfo | None:
     """Take a release back if enough bots have failed with it."""
-    known = next((one for one in release.every(tx, since=now) if one.digest == digest), None)
-    if known is None or known.state == Fate.BAD:
+    known = next((one for one in release.read_all(tx, since=now) if one.digest == digest), None)
+    if known is None or known.state == ReleaseState.BAD:
         return None
-    if known.state != Fate.CANARY and not too_many(known.num_failures, release.num_living_bots(tx)):
+    if known.state != ReleaseState.CANARY and not too_many(known.num_failures, release.num_alive_bots(tx)):
         return None
     bots = "bot" if known.num_failures == 1 else "bots"
     why = f"{known.num_failures} {bots} could not live with it"
@@ -179,7 +179,7 @@ def too_many(failures: int, living: int) -> bool:
     return failures >= living or (failures >= 2 and failures * _SHARE_OF_ALL >= living)
 
 
-async def revert(context: ServerContext, digest: str, *, who: str, why: str) -> Known:
+async def revert(context: ServerContext, digest: str, *, who: str, why: str) -> ReleaseInfo:
     """Take a release back by hand. Saying it again is the same as saying it once."""
     known = await context.db.write(partial(release.revert, digest=digest, who=who, why=why, now=context.now()))
     if known is None:
@@ -188,7 +188,7 @@ async def revert(context: ServerContext, digest: str, *, who: str, why: str) -> 
     return known
 
 
-async def _taken_back(context: ServerContext, known: Known) -> None:
+async def _taken_back(context: ServerContext, known: ReleaseInfo) -> None:
     context.metrics.release_reverted()
     await settle(context)
     log.error("a release was taken back", release=known.digest, who=known.who, why=known.why, active=context.hub.wanted)

@@ -15,7 +15,7 @@ from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.direct_assign import place
-from myrmidon.server.fleet.pool_policy import AUTO, ruled
+from myrmidon.server.fleet.pool_policy import AUTO, apply_pool_policy
 from myrmidon.server.usecases.unsupported import check_no_files
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import request_key
@@ -63,7 +63,7 @@ def draft_task(
 
     ``complete`` can change the document after the policy and before validation.
     """
-    applied, _ = ruled(context, call.who, document, group=group, clamp=clamp_priority, template=template)
+    applied, _ = apply_pool_policy(context, call.who, document, group=group, clamp=clamp_priority, template=template)
     if complete is not None:
         applied = complete(applied)
     draft = submit.draft_task(

@@ -38,7 +38,7 @@ def get_visible_task(tx: Tx, task_id: int, scope: int | None) -> TaskResult:
 
 def cancellable_tasks(tx: Tx, call: Call, task_ids: Sequence[int]) -> list[int]:
     """Those of the tasks that the caller may cancel: tasks that terminate a bot are for administrators only."""
-    terminate_tasks = set() if call.who.role is Role.ADMIN else task_request.orders(tx, task_ids)
+    terminate_tasks = set() if call.who.role is Role.ADMIN else task_request.terminate_tasks(tx, task_ids)
     return [task_id for task_id in task_ids if task_id not in terminate_tasks]
 
 

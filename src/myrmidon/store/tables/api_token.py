@@ -1,4 +1,4 @@
-"""Bearer tokens. Only a digest of the secret half is stored: who reads the table cannot act as anybody."""
+"""Bearer tokens. Only a digest of the secret part is stored, so the table gives nobody access."""
 
 from msgspec import Struct, structs
 
@@ -8,7 +8,7 @@ from myrmidon.store.engine.sql import Insert
 
 
 class Token(Struct, frozen=True):
-    """One token. ``resource_group_id`` is the only group it works in; None for administrators."""
+    """One token. It is valid only in its resource group; ``resource_group_id`` is None for administrators."""
 
     id: int
     name: str
@@ -29,7 +29,7 @@ REVOKE = "UPDATE tokens SET revoked_at = :now WHERE id = :id AND revoked_at IS N
 
 
 def insert(tx: Tx, token: Token) -> bool:
-    """A new token; False when there is one with this id already."""
+    """Add a token; False when the id exists already."""
     return tx.insert_new(_TOKENS, [structs.astuple(token)]) == 1
 
 
@@ -44,10 +44,10 @@ def page(tx: Tx, *, before: int, n: int) -> list[Token]:
 
 
 def has_role(tx: Tx, role: str) -> bool:
-    """Whether anybody with this role was ever let in and not put out again."""
+    """Whether a token with this role exists that is not revoked."""
     return tx.one(HAS_ROLE, role=role) is not None
 
 
 def revoke(tx: Tx, token_id: int, now: Micros) -> bool:
-    """Put a token out of use; False when it is so already, or unknown."""
+    """Revoke a token; False when it is revoked already or unknown."""
     return tx.run(REVOKE, id=token_id, now=now) == 1

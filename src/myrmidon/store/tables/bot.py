@@ -1,4 +1,4 @@
-"""Bots and what happened to them."""
+"""Bots: their present state, dimensions, heartbeats and settings."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def read(tx: Tx, bot_id: str) -> Bot | None:
 
 
 def lock(tx: Tx, bot_id: str) -> Bot | None:
-    """A bot, locked; after jobs and tasks, and nothing is waited for behind it."""
+    """Lock a bot. Jobs and tasks are locked before bots; no other lock is waited for after this one."""
     row = tx.one(LOCK, id=bot_id)
     return Bot(*row) if row else None
 
@@ -39,7 +39,7 @@ def read_many(tx: Tx, ids: Sequence[str]) -> list[Bot]:
 
 
 def insert(tx: Tx, bot: Bot) -> bool:
-    """A bot never seen before; False when another server has just met it."""
+    """Add a bot; False when another server has just added it."""
     return tx.insert_new(_BOTS, [structs.astuple(bot)]) == 1
 
 
@@ -53,69 +53,69 @@ _SAVE = RowUpdate(
 
 
 def save(tx: Tx, bot: Bot) -> None:
-    """Write a locked bot."""
+    """Write a locked bot; ``serving`` is computed here."""
     bot.serving = int(bool(bot.alive) and not bot.draining and bot.quarantined is None and bot.maintenance is None)
     tx.update_rows(_SAVE, [structs.astuple(bot)])
 
 
-BEAT = "UPDATE bots SET heartbeat = :now WHERE id = :id AND session = :session AND heartbeat < :now"
-# A text of its own: the end of a run is written down though a sign of life of that moment, or of a later one, was.
-IDLE = """
+HEARTBEAT = "UPDATE bots SET heartbeat = :now WHERE id = :id AND session = :session AND heartbeat < :now"
+# Unlike HEARTBEAT this also writes when a heartbeat of the same or a later time is stored: idle_at must be recorded.
+HEARTBEAT_AND_IDLE = """
     UPDATE bots SET heartbeat = CASE WHEN heartbeat < :now THEN :now ELSE heartbeat END, idle_at = :now
      WHERE id = :id AND session = :session
 """
-STILL_HERE = f"{BEAT} AND alive = 1"
-CLAIMED = "UPDATE bots SET heartbeat = :now, nonce = :nonce WHERE id = :id"
+HEARTBEAT_IF_ALIVE = f"{HEARTBEAT} AND alive = 1"
+SAVE_CLAIM = "UPDATE bots SET heartbeat = :now, nonce = :nonce WHERE id = :id"
 
 
-def beat(tx: Tx, bot_id: str, session: int, now: Micros, *, idle: bool = False) -> None:
-    """A sign of life; it keeps every run of this session alive with one write. ``idle``: a run has just ended."""
-    tx.run(IDLE if idle else BEAT, id=bot_id, session=session, now=now)
+def heartbeat(tx: Tx, bot_id: str, session: int, now: Micros, *, idle: bool = False) -> None:
+    """Record a heartbeat, which keeps every run of this session alive. ``idle``: a run has just ended."""
+    tx.run(HEARTBEAT_AND_IDLE if idle else HEARTBEAT, id=bot_id, session=session, now=now)
 
 
-def still_here(tx: Tx, bot_id: str, session: int, now: Micros) -> bool:
-    """A sign of life of a session that goes on; False when it has ended, or was heard of at a later moment."""
-    return tx.run(STILL_HERE, id=bot_id, session=session, now=now) == 1
+def heartbeat_if_alive(tx: Tx, bot_id: str, session: int, now: Micros) -> bool:
+    """Record a heartbeat of a live session; False when the session has ended or a later heartbeat is stored."""
+    return tx.run(HEARTBEAT_IF_ALIVE, id=bot_id, session=session, now=now) == 1
 
 
-def claimed(tx: Tx, bot: Bot, nonce: int, now: Micros) -> None:
-    """Remember the last claim of a locked bot."""
-    tx.run(CLAIMED, id=bot.id, nonce=nonce, now=max(now, bot.heartbeat))
+def save_claim(tx: Tx, bot: Bot, nonce: int, now: Micros) -> None:
+    """Record the nonce of a locked bot's last claim."""
+    tx.run(SAVE_CLAIM, id=bot.id, nonce=nonce, now=max(now, bot.heartbeat))
 
 
 SET_STATE = "UPDATE bots SET state = :state WHERE id = :id AND session = :session"
 
 
 def set_state(tx: Tx, bot_id: str, session: int, state: str) -> None:
-    """What a bot says of itself besides its dimensions: free space, load, versions."""
+    """Store the state that a bot reports besides its dimensions: free disk space, load, versions."""
     tx.run(SET_STATE, id=bot_id, session=session, state=state)
 
 
-_BEATS = RowUpdate("bots", key="id, session", sets="heartbeat", types="text, bigint, bigint")
+_HEARTBEATS = RowUpdate("bots", key="id, session", sets="heartbeat", types="text, bigint, bigint")
 
 
-def beat_many(tx: Tx, beats: Sequence[tuple[str, int, Micros]]) -> None:
-    """Signs of life of idle bots (id, session, when), flushed together."""
-    tx.update_rows(_BEATS, sorted(beats))
+def heartbeat_many(tx: Tx, beats: Sequence[tuple[str, int, Micros]]) -> None:
+    """Record heartbeats (bot, session, time) of many idle bots."""
+    tx.update_rows(_HEARTBEATS, sorted(beats))
 
 
-ALARMS = "SELECT id FROM bots WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+DUE = "SELECT id FROM bots WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
 
 
-def alarms(tx: Tx, now: Micros, n: int) -> list[str]:
-    """Bots that should have been heard of by now; look before you believe it."""
-    return [row[0] for row in tx.all(ALARMS, now=now, n=n)]
+def due(tx: Tx, now: Micros, n: int) -> list[str]:
+    """Bots whose heartbeat may be overdue; the caller checks again under a lock."""
+    return [row[0] for row in tx.all(DUE, now=now, n=n)]
 
 
-HEARD = """
+POSTPONE_CHECKS = """
     UPDATE bots SET alarm_at = heartbeat + :dead_after
      WHERE id {in_text:ids} AND alive = 1 AND heartbeat > :now - :dead_after
 """
 
 
-def put_off(tx: Tx, ids: Sequence[str], *, now: Micros, dead_after: Micros) -> int:
-    """Let those of these bots that were heard of lately be looked at later; how many those were."""
-    return tx.run(HEARD, ids=ids, now=now, dead_after=dead_after)
+def postpone_checks(tx: Tx, ids: Sequence[str], *, now: Micros, dead_after: Micros) -> int:
+    """Move the next check of those bots that have sent a heartbeat lately; how many those were."""
+    return tx.run(POSTPONE_CHECKS, ids=ids, now=now, dead_after=dead_after)
 
 
 _DIMENSIONS = Insert("bot_dimensions", "dimension, bot_id")
@@ -125,13 +125,13 @@ DELETE_SETTINGS = "DELETE FROM bot_settings WHERE bot_id = :id"
 
 
 def set_dimensions(tx: Tx, bot_id: str, flat: Sequence[str]) -> None:
-    """Replace what the bot is found by."""
+    """Replace the dimensions (``key:value``) by which a bot is found."""
     tx.run(DROP_DIMENSIONS, id=bot_id)
     tx.insert(_DIMENSIONS, [(dimension, bot_id) for dimension in sorted(set(flat))])
 
 
 def delete(tx: Tx, bot_id: str) -> None:
-    """Forget a bot; its events stay until their retention ends."""
+    """Delete a bot; its events stay until their retention ends."""
     for text in (DROP_DIMENSIONS, DELETE_SETTINGS, DELETE):
         tx.run(text, id=bot_id)
 
@@ -142,7 +142,7 @@ SET_QUARANTINE = "UPDATE bot_settings SET quarantined = :why WHERE bot_id = :id"
 
 
 def quarantine_setting(tx: Tx, bot_id: str) -> str | None:
-    """Why an administrator keeps this bot from working."""
+    """Why an administrator has quarantined this bot; None when none has."""
     row = tx.one(SETTINGS, id=bot_id)
     return row[0] if row else None
 
@@ -152,27 +152,27 @@ def set_quarantine(tx: Tx, bot_id: str, why: str | None) -> None:
     tx.run(SET_QUARANTINE, id=bot_id, why=why)
 
 
-ENDING = "SELECT ends_session FROM bot_settings WHERE bot_id = :id"
-SET_ENDING = "UPDATE bot_settings SET ends_session = :session WHERE bot_id = :id"
+TERMINATING_SESSION = "SELECT ends_session FROM bot_settings WHERE bot_id = :id"
+SET_TERMINATING_SESSION = "UPDATE bot_settings SET ends_session = :session WHERE bot_id = :id"
 
 
-def ending(tx: Tx, bot_id: str) -> int | None:
-    """The last session of a bot that shall end; a bot that was started again since then may stay."""
-    row = tx.one(ENDING, id=bot_id)
+def terminating_session(tx: Tx, bot_id: str) -> int | None:
+    """The session that was told to terminate. A bot that was started again since then has a later one, and stays."""
+    row = tx.one(TERMINATING_SESSION, id=bot_id)
     return row[0] if row else None
 
 
-def set_ending(tx: Tx, bot_id: str, session: int) -> None:
+def set_terminating_session(tx: Tx, bot_id: str, session: int) -> None:
     tx.insert_new(_SETTINGS, [(bot_id, None)])
-    tx.run(SET_ENDING, id=bot_id, session=session)
+    tx.run(SET_TERMINATING_SESSION, id=bot_id, session=session)
 
 
-WITH = """
+DIMENSIONS_OF_BOTS_WITH = """
     SELECT b.dimensions FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id
      WHERE d.dimension = :dimension ORDER BY b.id
 """
 
 
-def dimensions_of_those_with(tx: Tx, dimension: str) -> list[str]:
-    """What the bots with a certain dimension (``key:value``) have, dead ones too."""
-    return [row[0] for row in tx.all(WITH, dimension=dimension)]
+def dimensions_of_bots_with(tx: Tx, dimension: str) -> list[str]:
+    """The dimensions of all bots with this dimension (``key:value``), dead ones too."""
+    return [row[0] for row in tx.all(DIMENSIONS_OF_BOTS_WITH, dimension=dimension)]

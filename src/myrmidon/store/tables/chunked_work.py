@@ -1,8 +1,7 @@
-"""Drains: what follows from one decision for many rows, done in chunks.
+"""Chunked work: a change of many rows that is done in several transactions.
 
-The decision itself is one row of its own table; a drain remembers how far its
-consequences have been carried out, so that any server can go on after a crash
-and no transaction grows with the size of a graph.
+The decision itself is committed at once, in its own table. A row here records how far it has been applied, so that any
+server can continue after a crash, and no transaction grows with the size of a graph.
 """
 
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert
 
 CHUNK = 1000
+"""Rows that one transaction changes."""
 
 FEED = "feed"
 START = "start"
@@ -26,8 +26,8 @@ CAPACITY = "capacity"
 TAGGED = "tagged"
 
 
-class Drain(Struct):
-    """One unfinished consequence; ``position`` is the last id it has dealt with."""
+class ChunkedWork(Struct):
+    """One unfinished piece of work; ``position`` is the last id that was processed."""
 
     id: int
     kind: str
@@ -38,12 +38,12 @@ class Drain(Struct):
     created_at: Micros
 
 
-_COLUMNS = ", ".join(Drain.__struct_fields__)
-_DRAINS = Insert("drains", _COLUMNS)
+_COLUMNS = ", ".join(ChunkedWork.__struct_fields__)
+_ROWS = Insert("drains", _COLUMNS)
 
 
-def insert(tx: Tx, drains: Sequence[Drain]) -> None:
-    tx.insert(_DRAINS, [structs.astuple(drain) for drain in drains])
+def insert(tx: Tx, drains: Sequence[ChunkedWork]) -> None:
+    tx.insert(_ROWS, [structs.astuple(drain) for drain in drains])
 
 
 PENDING = f"SELECT {_COLUMNS} FROM drains WHERE id > :after ORDER BY id LIMIT :n"
@@ -54,22 +54,22 @@ OF_JOB = "SELECT COUNT(*) FROM drains WHERE job_id = :job"
 OF_KIND = "SELECT COUNT(*) FROM drains WHERE kind = :kind AND subject = :subject"
 
 
-def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[Drain]:
-    """Drains that somebody has to carry on with, oldest first."""
-    return [Drain(*row) for row in tx.all(PENDING, after=after, n=n)]
+def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[ChunkedWork]:
+    """The next n unfinished pieces of work, oldest first."""
+    return [ChunkedWork(*row) for row in tx.all(PENDING, after=after, n=n)]
 
 
-def lock(tx: Tx, drain_id: int) -> Drain | None:
-    """A drain to work on; None when another server has finished it. Lock its job first."""
+def lock(tx: Tx, drain_id: int) -> ChunkedWork | None:
+    """Lock unfinished work; None when another server has finished it. Lock its job first."""
     row = tx.one(LOCK, id=drain_id)
-    return Drain(*row) if row else None
+    return ChunkedWork(*row) if row else None
 
 
-def advance(tx: Tx, drain: Drain) -> None:
+def advance(tx: Tx, drain: ChunkedWork) -> None:
     tx.run(ADVANCE, id=drain.id, position=drain.position, args=drain.args)
 
 
-def finish(tx: Tx, drain: Drain) -> None:
+def finish(tx: Tx, drain: ChunkedWork) -> None:
     tx.run(FINISH, id=drain.id)
 
 

@@ -1,7 +1,7 @@
-"""Jobs, their edges and their labels.
+"""Jobs, and the labels of their tasks.
 
-The job row is the lock of its graph: whoever feeds children, extends, cancels,
-reruns or may end the job holds it, so the counters on it are exact.
+The row of a job is the lock of its graph. Every transaction that satisfies edges, extends, cancels, reruns or ends the
+job holds it, so its counters are exact.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,9 +19,8 @@ from myrmidon.store.tables import outbox
 class Job(Struct):
     """A submitted graph.
 
-    ``num_active`` counts tasks that are READY, RUNNING or held, ``num_draining``
-    the unfinished drains that may still change tasks: while either is above zero
-    the job cannot end.
+    ``num_active`` counts tasks that are READY, RUNNING or held, ``num_draining`` the unfinished chunked work that may
+    still change tasks. The job cannot end while either is above zero.
     """
 
     id: int
@@ -52,7 +51,7 @@ class Job(Struct):
 
     @property
     def view(self) -> str:
-        """The state as graphs know it: running, blocked or finished."""
+        """The state of the graph: running, blocked or finished."""
         if self.state == JobState.SUCCEEDED:
             return "finished"
         if self.blocked_by is not None or self.state in (JobState.FAILED, JobState.CANCELLED):
@@ -71,15 +70,15 @@ def read(tx: Tx, ids: Sequence[int]) -> dict[int, Job]:
 
 
 def lock(tx: Tx, ids: Iterable[int | None]) -> dict[int, Job]:
-    """Jobs locked by ascending id, before any of their tasks."""
-    wanted = sorted({i for i in ids if i is not None})
-    return {row[0]: Job(*row) for row in tx.all(LOCK, ids=wanted)} if wanted else {}
+    """Lock jobs by ascending id; before any of their tasks."""
+    job_ids = sorted({i for i in ids if i is not None})
+    return {row[0]: Job(*row) for row in tx.all(LOCK, ids=job_ids)} if job_ids else {}
 
 
 def insert(tx: Tx, jobs: Sequence[Job], what: str = "running") -> None:
-    """New jobs, with their first event; a staged one is announced when it is flipped in.
+    """Add jobs with their first event. A staged job gets its first event when it is started.
 
-    The caller has seen that their external ids are free; LostRace when one was taken meanwhile.
+    The caller has checked that their external ids are free; LostRace when one was taken meanwhile.
     """
     rows = [structs.astuple(job) for job in jobs]
     if all(job.external_id is None for job in jobs):
@@ -104,28 +103,28 @@ _SAVE = RowUpdate(
 
 
 def save(tx: Tx, jobs: Iterable[Job]) -> None:
-    """Write locked jobs' counters and states."""
+    """Write the counters and states of locked jobs."""
     rows = [
         (j.id, j.state, j.seq, j.num_retries, j.staged, j.sealed_at, j.blocked_by, j.error, j.ended_at, j.alarm_at,
          j.num_tasks, j.num_succeeded, j.num_failed, j.num_active, j.num_draining)
         for j in jobs
     ]  # fmt: skip
     if rows and tx.update_rows(_SAVE, rows) != len(rows):
-        raise BrokenPromise("a locked job vanished under its writer")
+        raise BrokenPromise("a locked job was deleted by another transaction")
 
 
-def announce(tx: Tx, job: Job, what: str, now: Micros) -> None:
-    """Tell of a change of a locked job; ``save`` it afterwards."""
+def add_event(tx: Tx, job: Job, what: str, now: Micros) -> None:
+    """Write an event about a change of a locked job; the caller saves the job afterwards."""
     job.seq += 1
     outbox.write(tx, [_event(job, what, now)])
 
 
-ALARMS = "SELECT id FROM jobs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+DUE = "SELECT id FROM jobs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
 
 
-def alarms(tx: Tx, now: Micros, n: int) -> list[int]:
-    """Jobs that are due: to be retried, past their deadline, or past their retention."""
-    return [row[0] for row in tx.all(ALARMS, now=now, n=n)]
+def due(tx: Tx, now: Micros, n: int) -> list[int]:
+    """Jobs that are to be retried, or are past their deadline or their retention."""
+    return [row[0] for row in tx.all(DUE, now=now, n=n)]
 
 
 BY_EXTERNAL = "SELECT id FROM jobs WHERE resource_group_id = :resource_group AND external_id = :external_id"
@@ -154,34 +153,32 @@ def insert_labels(tx: Tx, rows: Sequence[tuple[int, str, int, str]]) -> None:
 
 
 def labels(tx: Tx, job_id: int) -> dict[str, tuple[int, str]]:
-    """Task and definition digest of every label of a job."""
+    """For every label of a job: the task, and the digest of its definition."""
     return {row[0]: (row[1], row[2]) for row in tx.all(LABELS, job=job_id)}
-
-
-# ---------------------------------------------------------------- edges
 
 
 _INPUT_TASKS = Insert("input_tasks", "job_id, task_id")
 _OUTPUT_TASKS = Insert("output_tasks", "job_id, task_id")
-DROP_OUTPUT = "DELETE FROM output_tasks WHERE job_id = :job AND task_id {in:ids}"
+DROP_OUTPUTS = "DELETE FROM output_tasks WHERE job_id = :job AND task_id {in:ids}"
 
 
-def insert_ends(tx: Tx, job_id: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-    """Note the tasks without parents and those without children."""
+def insert_input_and_output_tasks(tx: Tx, job_id: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    """Record the tasks without parents (inputs) and those without children (outputs)."""
     tx.insert(_INPUT_TASKS, [(job_id, task) for task in inputs])
     tx.insert(_OUTPUT_TASKS, [(job_id, task) for task in outputs])
 
 
 def drop_outputs(tx: Tx, job_id: int, ids: Sequence[int]) -> None:
-    """Tasks that an extension gave children are no longer outputs of the job."""
-    tx.run(DROP_OUTPUT, job=job_id, ids=ids)
+    """Remove tasks from the outputs of the job, because an extension gave them children."""
+    tx.run(DROP_OUTPUTS, job=job_id, ids=ids)
 
 
-TASK_PAGE = "SELECT id FROM task_results WHERE job_id = :job ORDER BY id LIMIT :n"
+TASK_IDS = "SELECT id FROM task_results WHERE job_id = :job ORDER BY id LIMIT :n"
 
 
-def some_tasks(tx: Tx, job_id: int, n: int) -> list[int]:
-    return [row[0] for row in tx.all(TASK_PAGE, job=job_id, n=n)]
+def task_ids(tx: Tx, job_id: int, n: int) -> list[int]:
+    """The first n tasks of a job, by id."""
+    return [row[0] for row in tx.all(TASK_IDS, job=job_id, n=n)]
 
 
 DELETES = tuple(
@@ -198,12 +195,9 @@ DELETES = tuple(
 
 
 def delete(tx: Tx, job_id: int) -> None:
-    """Forget a job whose tasks are gone."""
+    """Delete a job whose tasks are deleted."""
     for text in DELETES:
         tx.run(text, job=job_id)
-
-
-# ---------------------------------------------------------------- resource groups
 
 
 GROUPS_OF = "SELECT id, resource_group_id FROM jobs WHERE id {in:ids}"

@@ -1,12 +1,11 @@
-"""Events: what the rest of the world learns of a state change.
+"""Events: a transactional outbox of the state changes of tasks and jobs.
 
-A row is written in the transaction of the change it tells. Rows become visible
-in no particular order on databases with many writers, so one sequencer numbers
-the committed ones, and sinks read by that number. (subject, seq) is the key: a
-subject's event k is committed before its event k + 1, hence also numbered first.
+An event is written in the transaction of the change that it describes. On databases with many writers rows become
+visible in no particular order, so one sequencer gives each committed event a position, and readers read by position.
+The key is (subject, seq): event k of a subject is committed before its event k + 1, and so gets its position first.
 
-SQLite has one writer. What is written there first is committed first, and an event
-gets its number with its row; the sequencer finds only what came from elsewhere.
+SQLite has one writer, which commits in the order of writing: there an event gets its position when it is written. The
+sequencer finds only rows that were copied from another database.
 """
 
 from collections.abc import Sequence
@@ -22,12 +21,12 @@ TASK = "task"
 JOB = "job"
 _POSITION = "outbox_position"
 _EVENTS = Insert("outbox", "subject, seq, at, kind, state, body")
-_NUMBERED_EVENTS = Insert("outbox", "subject, seq, at, kind, state, body, position")
+_EVENTS_WITH_POSITION = Insert("outbox", "subject, seq, at, kind, state, body, position")
 _encode = json.Encoder().encode
 
 
 class Event(Struct, frozen=True):
-    """One numbered event, as a sink sees it."""
+    """One event as readers get it; ``position`` is 0 while it has none."""
 
     position: int
     subject: int
@@ -39,7 +38,7 @@ class Event(Struct, frozen=True):
 
 
 class TaskBody(Struct, frozen=True, omit_defaults=True):
-    """What a task's event says besides its state."""
+    """The body of a task's event."""
 
     generation: int
     reason: str = ""
@@ -52,7 +51,7 @@ class TaskBody(Struct, frozen=True, omit_defaults=True):
 
 
 class JobBody(Struct, frozen=True, omit_defaults=True):
-    """What a job's event says besides its state: the view of its graph and what blocks it."""
+    """The body of a job's event: the state of its graph, and what blocks it."""
 
     view: str
     what: str
@@ -65,49 +64,48 @@ def body_of(body: TaskBody | JobBody) -> str:
 
 
 def write(tx: Tx, rows: Sequence[tuple[int, int, Micros, str, str, str]]) -> None:
-    """Add events (subject, seq, at, kind, state, body) to the transaction of their change."""
+    """Write events (subject, seq, at, kind, state, body), and add them to ``tx.effects``."""
     if tx.dialect is Dialect.SQLITE and rows:
         last = shared_numbers.lock(tx, _POSITION)
-        tx.insert(_NUMBERED_EVENTS, [(*row, last + i) for i, row in enumerate(rows, start=1)])
+        tx.insert(_EVENTS_WITH_POSITION, [(*row, last + i) for i, row in enumerate(rows, start=1)])
         shared_numbers.put(tx, _POSITION, last + len(rows))
     else:
         tx.insert(_EVENTS, rows)
     tx.effects.events.extend(rows)
 
 
-UNNUMBERED = """
+WITHOUT_POSITION = """
     SELECT subject, seq FROM outbox WHERE position IS NULL ORDER BY subject, seq LIMIT :n
 """
-_NUMBER = RowUpdate(
+_SET_POSITION = RowUpdate(
     "outbox", key="subject, seq", sets="position", where="position IS NULL", types="bigint, int, bigint"
 )
 
 
-def number(tx: Tx, n: int) -> int:
-    """Give the next numbers to committed events; how many got one.
+def assign_positions(tx: Tx, n: int) -> int:
+    """Give positions to up to n committed events; how many got one.
 
-    The mark's row lock makes this the only sequencer; a second server waits its
-    turn and goes on behind it.
+    The lock of the shared number makes this the only sequencer; a second server waits, and continues after it.
     """
     last = shared_numbers.lock(tx, _POSITION)
-    found = tx.all(UNNUMBERED, n=n)
-    if not found:
+    rows = tx.all(WITHOUT_POSITION, n=n)
+    if not rows:
         return 0
-    tx.update_rows(_NUMBER, [(subject, seq, last + i) for i, (subject, seq) in enumerate(found, start=1)])
-    shared_numbers.put(tx, _POSITION, last + len(found))
-    return len(found)
+    tx.update_rows(_SET_POSITION, [(subject, seq, last + i) for i, (subject, seq) in enumerate(rows, start=1)])
+    shared_numbers.put(tx, _POSITION, last + len(rows))
+    return len(rows)
 
 
-ANY_UNNUMBERED = "SELECT subject FROM outbox WHERE position IS NULL ORDER BY subject, seq LIMIT 1"
+ANY_WITHOUT_POSITION = "SELECT subject FROM outbox WHERE position IS NULL ORDER BY subject, seq LIMIT 1"
 
 
-def is_numbered(tx: Tx) -> bool:
-    """Whether every event has its number; read without locks, so that a quiet server writes nothing."""
-    return tx.one(ANY_UNNUMBERED) is None
+def all_have_positions(tx: Tx) -> bool:
+    """Whether every event has its position. Reads without locks, so that an idle server writes nothing."""
+    return tx.one(ANY_WITHOUT_POSITION) is None
 
 
 def newest(tx: Tx) -> int:
-    """The number of the last event that has one."""
+    """The greatest position of an event."""
     return shared_numbers.read(tx, _POSITION) or 0
 
 
@@ -118,7 +116,7 @@ AFTER = """
 
 
 def after(tx: Tx, position: int, n: int) -> list[Event]:
-    """The next numbered events of the stream."""
+    """The next n events after a position."""
     return [Event(*row) for row in tx.all(AFTER, position=position, n=n)]
 
 
@@ -128,8 +126,8 @@ OF_SUBJECT = """
 """
 
 
-def story(tx: Tx, subject: int) -> list[Event]:
-    """All that ever happened to one task or job; numbered or not."""
+def history(tx: Tx, subject: int) -> list[Event]:
+    """All events of one task or job, with or without a position."""
     return [Event(*row) for row in tx.all(OF_SUBJECT, subject=subject)]
 
 
@@ -152,8 +150,8 @@ ADVANCE = """
 """
 
 
-def hold_sink(tx: Tx, name: str, holder: int, *, now: Micros, until: Micros) -> int | None:
-    """Become, or stay, the one server that feeds a sink; its cursor, or None while another holds it."""
+def lease_sink(tx: Tx, name: str, holder: int, *, now: Micros, until: Micros) -> int | None:
+    """Take or renew the lease of a sink; its cursor, or None while another server has the lease."""
     tx.insert_new(_SINKS, [(name, 0, None, None)])
     if not tx.run(LEASE, name=name, holder=holder, now=now, until=until):
         return None
@@ -162,5 +160,5 @@ def hold_sink(tx: Tx, name: str, holder: int, *, now: Micros, until: Micros) -> 
 
 
 def advance_sink(tx: Tx, name: str, holder: int, position: int) -> bool:
-    """Move the cursor past delivered events; False when the lease went to another server."""
+    """Move the cursor of a sink past delivered events; False when another server has the lease."""
     return tx.run(ADVANCE, name=name, holder=holder, position=position) == 1

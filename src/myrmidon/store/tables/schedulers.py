@@ -1,4 +1,4 @@
-"""Servers that are, or lately were, at work; each leases the slot that keeps its ids apart from the others'."""
+"""Running servers. Each leases a slot, which is part of the ids that it generates, so that ids never collide."""
 
 from msgspec import Struct, structs
 
@@ -8,7 +8,7 @@ from myrmidon.store.engine.sql import Insert
 
 
 class Scheduler(Struct, frozen=True):
-    """One server process, found at an address."""
+    """One server process and its address."""
 
     id: int
     address: str
@@ -20,13 +20,13 @@ class Scheduler(Struct, frozen=True):
 _COLUMNS = ", ".join(Scheduler.__struct_fields__)
 _SCHEDULERS = Insert("schedulers", _COLUMNS)
 ALL = f"SELECT {_COLUMNS} FROM schedulers ORDER BY slot"
-BEAT = "UPDATE schedulers SET heartbeat = :now WHERE id = :id"
+HEARTBEAT = "UPDATE schedulers SET heartbeat = :now WHERE id = :id"
 DELETE = "DELETE FROM schedulers WHERE id = :id AND heartbeat = :heartbeat"
-LEAVE = "DELETE FROM schedulers WHERE id = :id"
+RELEASE_SLOT = "DELETE FROM schedulers WHERE id = :id"
 
 
-def every(tx: Tx) -> list[Scheduler]:
-    """All servers, the silent ones too."""
+def read_all(tx: Tx) -> list[Scheduler]:
+    """All servers, including those without a recent heartbeat."""
     return [Scheduler(*row) for row in tx.all(ALL)]
 
 
@@ -35,16 +35,16 @@ def insert(tx: Tx, scheduler: Scheduler) -> bool:
     return tx.insert_new(_SCHEDULERS, [structs.astuple(scheduler)]) == 1
 
 
-def beat(tx: Tx, scheduler_id: int, now: Micros) -> bool:
-    """A sign of life; False when the slot was given to another server meanwhile."""
-    return tx.run(BEAT, id=scheduler_id, now=now) == 1
+def heartbeat(tx: Tx, scheduler_id: int, now: Micros) -> bool:
+    """Record a heartbeat; False when another server has taken the slot."""
+    return tx.run(HEARTBEAT, id=scheduler_id, now=now) == 1
 
 
 def delete(tx: Tx, scheduler: Scheduler) -> bool:
-    """Free a slot, if its holder is still as silent as it was when it was read."""
+    """Free the slot of a dead server; False when it has sent a heartbeat since it was read."""
     return tx.run(DELETE, id=scheduler.id, heartbeat=scheduler.heartbeat) == 1
 
 
-def leave(tx: Tx, scheduler_id: int) -> None:
-    """Free one's own slot, whatever sign of life was given last."""
-    tx.run(LEAVE, id=scheduler_id)
+def release_slot(tx: Tx, scheduler_id: int) -> None:
+    """Free the slot of this server when it stops."""
+    tx.run(RELEASE_SLOT, id=scheduler_id)

@@ -1,4 +1,4 @@
-"""Secrets that all servers share; the first server makes them."""
+"""Secret keys that all servers share; the first server creates them."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ _KEYS = Insert("server_keys", "name, value, created_at")
 ALL = "SELECT name, value FROM server_keys"
 
 
-def keep(tx: Tx, offered: Sequence[tuple[str, bytes]], now: Micros) -> dict[str, bytes]:
-    """The keys of this installation by name; those that nobody has made yet are taken from ``offered``.
+def get_or_create(tx: Tx, offered: Sequence[tuple[str, bytes]], now: Micros) -> dict[str, bytes]:
+    """The stored keys by name; a key that does not exist yet is created from ``offered``.
 
-    Servers that start at the same time all read back what the fastest one stored.
+    Servers that start at the same time all get the keys that were stored first.
     """
     tx.insert_new(_KEYS, [(name, value, now) for name, value in offered])
     return {name: bytes(value) for name, value in tx.all(ALL)}

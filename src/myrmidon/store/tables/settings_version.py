@@ -1,7 +1,6 @@
-"""Versions of the settings folder: what is in force for all servers, and everything that ever was.
+"""Versions of the configuration folder: the active one, and all earlier ones.
 
-A version is only ever added. Going back to what was in force before is a version again, so that the list of them
-tells the whole story.
+Versions are only added. Going back to an earlier content adds a version too, so the list is a complete history.
 """
 
 from collections.abc import Mapping
@@ -14,11 +13,11 @@ from myrmidon.store.engine.sql import Insert
 from myrmidon.store.tables import shared_numbers
 
 FOLDER = "folder"
-_MARK = "config_position"
+_POSITION = "config_position"
 
 
 class Version(Struct, frozen=True):
-    """One file, or the whole folder, as it came into force. ``version`` is the digest of the content."""
+    """One version of a file or of the whole folder. ``version`` is the digest of the content."""
 
     kind: str
     position: int
@@ -29,7 +28,7 @@ class Version(Struct, frozen=True):
 
 
 class Folder(Struct, frozen=True):
-    """The settings folder as a whole: its files by name, and since when each is as it is."""
+    """The configuration folder with its files by name, each with its own version."""
 
     position: int
     version: str
@@ -42,57 +41,59 @@ _COLUMNS = "kind, position, version, created_at, who, content"
 _VERSIONS = Insert("config_versions", _COLUMNS)
 NEWEST = f"SELECT {_COLUMNS} FROM config_versions WHERE kind = :kind ORDER BY position DESC LIMIT 1"
 ONE = f"SELECT {_COLUMNS} FROM config_versions WHERE kind = :kind AND position = :position"
-KNOWN = "SELECT position FROM config_versions WHERE kind = :kind AND version = :version ORDER BY position DESC LIMIT 1"
+EXISTS = "SELECT position FROM config_versions WHERE kind = :kind AND version = :version ORDER BY position DESC LIMIT 1"
 HISTORY = f"""
     SELECT {_COLUMNS} FROM config_versions WHERE kind = :kind AND position < :before ORDER BY position DESC LIMIT :n
 """
 
 
 def position(tx: Tx) -> int:
-    """Which version of the folder is in force; 0 when there never was one. Cheap enough to be asked all the time."""
-    return shared_numbers.read(tx, _MARK) or 0
+    """The position of the active version of the folder; 0 when there is none. Cheap: reads one number."""
+    return shared_numbers.read(tx, _POSITION) or 0
 
 
 def current(tx: Tx) -> Folder | None:
-    """The folder that is in force."""
+    """The active version of the folder."""
     row = tx.one(NEWEST, kind=FOLDER)
     if row is None:
         return None
-    whole = Version(*row)
-    places = json.decode(whole.content, type=dict[str, int])
-    found = {kind: tx.one(ONE, kind=kind, position=at) for kind, at in places.items()}
+    folder = Version(*row)
+    positions = json.decode(folder.content, type=dict[str, int])
+    found = {kind: tx.one(ONE, kind=kind, position=at) for kind, at in positions.items()}
     files = {kind: Version(*one) for kind, one in found.items() if one is not None}
-    return Folder(whole.position, whole.version, whole.created_at, whole.who, files)
+    return Folder(folder.position, folder.version, folder.created_at, folder.who, files)
 
 
-def is_known(tx: Tx, version: str) -> bool:
-    """Whether the folder was ever like this."""
-    return tx.one(KNOWN, kind=FOLDER, version=version) is not None
+def exists(tx: Tx, version: str) -> bool:
+    """Whether this version of the folder has ever been active."""
+    return tx.one(EXISTS, kind=FOLDER, version=version) is not None
 
 
 def put(
-    tx: Tx, *, version: str, files: Mapping[str, tuple[str, str]], who: str, now: Micros, unless_newer: int
+    tx: Tx, *, version: str, files: Mapping[str, tuple[str, str]], who: str, now: Micros, expected_position: int
 ) -> int | None:
-    """Bring a checked folder into force; None when it is no longer ``unless_newer`` that it would replace.
+    """Activate a checked folder; its position, or None when the active position is no longer ``expected_position``.
 
-    ``files`` are digest and text by name. A file that is as it was keeps its version. The same folder again,
-    for instance because nobody knows whether an earlier commit happened, is no new version.
+    ``files`` are digest and text by name. An unchanged file keeps its version. When the position differs but the
+    content is active already, as after a commit with an unknown outcome, no version is added.
     """
-    newest = shared_numbers.lock(tx, _MARK)
-    if newest != unless_newer:
-        return newest if (now_there := current(tx)) is not None and now_there.version == version else None
+    newest = shared_numbers.lock(tx, _POSITION)
+    if newest != expected_position:
+        return newest if (active := current(tx)) is not None and active.version == version else None
     before = current(tx)
-    place = newest + 1
+    new_position = newest + 1
     old = before.files if before is not None else {}
     kept = {
         kind: old[kind].position for kind, (digest, _) in files.items() if kind in old and old[kind].version == digest
     }
-    fresh = [(kind, place, digest, now, who, text) for kind, (digest, text) in files.items() if kind not in kept]
-    places = {kind: kept.get(kind, place) for kind in sorted(files)}
-    whole = (FOLDER, place, version, now, who, json.encode(places).decode())
-    tx.insert(_VERSIONS, [*fresh, whole])
-    shared_numbers.put(tx, _MARK, place)
-    return place
+    changed = [
+        (kind, new_position, digest, now, who, text) for kind, (digest, text) in files.items() if kind not in kept
+    ]
+    positions = {kind: kept.get(kind, new_position) for kind in sorted(files)}
+    folder = (FOLDER, new_position, version, now, who, json.encode(positions).decode())
+    tx.insert(_VERSIONS, [*changed, folder])
+    shared_numbers.put(tx, _POSITION, new_position)
+    return new_position
 
 
 def history(tx: Tx, kind: str, *, before: int, n: int) -> list[Version]:

@@ -1,4 +1,4 @@
-"""Requests: what somebody asked for, immutable once stored."""
+"""Task requests with their slices, tags and secrets; immutable once stored."""
 
 from collections.abc import Sequence
 
@@ -58,7 +58,7 @@ class SliceRow(Struct, frozen=True, gc=False):
 
 _COLUMNS = ", ".join(RequestRow.__struct_fields__)
 _REQUESTS = Insert("task_requests", _COLUMNS)
-_EXTERNAL = RequestRow.__struct_fields__.index("external_id")
+_EXTERNAL_ID = RequestRow.__struct_fields__.index("external_id")
 _SLICE_COLUMNS = ", ".join(SliceRow.__struct_fields__)
 _SLICES = Insert("task_slices", _SLICE_COLUMNS)
 _SECRETS = Insert("secret_bytes", "task_id, secret_bytes")
@@ -68,10 +68,10 @@ _TAGS = Insert("task_tags", "tag, task_id")
 def insert(tx: Tx, rows: Sequence[tuple[object, ...]]) -> None:
     """Store requests, given as tuples in the order of ``RequestRow``.
 
-    The caller has seen that their external ids are free; LostRace when one was taken meanwhile.
+    The caller has checked that their external ids are free; LostRace when one was taken meanwhile.
     """
-    named = [row for row in rows if row[_EXTERNAL] is not None]
-    tx.insert(_REQUESTS, [row for row in rows if row[_EXTERNAL] is None] if named else rows)
+    named = [row for row in rows if row[_EXTERNAL_ID] is not None]
+    tx.insert(_REQUESTS, [row for row in rows if row[_EXTERNAL_ID] is None] if named else rows)
     if named and tx.insert_new(_REQUESTS, named) != len(named):
         raise LostRace("an external id was taken")
 
@@ -96,8 +96,8 @@ def read(tx: Tx, ids: Sequence[int]) -> dict[int, RequestRow]:
     return {row[0]: RequestRow(*row) for row in tx.all(READ, ids=ids)}
 
 
-class Brief(Struct, frozen=True, gc=False):
-    """The little that judging the end of a run needs to know of a request."""
+class RunPolicy(Struct, frozen=True, gc=False):
+    """The part of a request that decides what follows the end of a run."""
 
     id: int
     func_name: str | None
@@ -108,15 +108,15 @@ class Brief(Struct, frozen=True, gc=False):
     idempotent: int
 
 
-BRIEF = """
+RUN_POLICIES = """
     SELECT r.id, r.func_name, r.retries, r.max_num_retries, r.max_num_instances, r.timeout,
            (SELECT MAX(s.idempotent) FROM task_slices s WHERE s.task_id = r.id)
       FROM task_requests r WHERE r.id {in:ids}
 """
 
 
-def brief(tx: Tx, ids: Sequence[int]) -> dict[int, Brief]:
-    return {row[0]: Brief(*row) for row in tx.all(BRIEF, ids=ids)}
+def run_policies(tx: Tx, ids: Sequence[int]) -> dict[int, RunPolicy]:
+    return {row[0]: RunPolicy(*row) for row in tx.all(RUN_POLICIES, ids=ids)}
 
 
 SLICES = f"SELECT {_SLICE_COLUMNS} FROM task_slices WHERE task_id {{in:ids}} ORDER BY task_id, slice"
@@ -130,7 +130,7 @@ def slices(tx: Tx, ids: Sequence[int]) -> dict[int, list[SliceRow]]:
 
 
 class Work(Struct, frozen=True, gc=False):
-    """What a bot is told of a task: the request as far as it concerns it, and the slice that it shall run."""
+    """The part of a request that its bot gets, with the slice to run."""
 
     task_id: int
     name: str
@@ -159,27 +159,27 @@ WORK = """
 
 
 def work(tx: Tx, ids: Sequence[int]) -> dict[tuple[int, int], Work]:
-    """What tasks want done, by task and slice."""
+    """What bots need to run these tasks, by task and slice."""
     return {(row[0], row[12]): Work(*row) for row in tx.all(WORK, ids=ids)}
 
 
-ORDERS = """
+TERMINATE_TASKS = """
     SELECT r.id, r.func_name, s.properties FROM task_requests r JOIN task_slices s ON s.task_id = r.id
      WHERE r.id {in:ids} AND r.func_name IS NULL AND s.properties LIKE :no_command
 """
 
 
-def orders(tx: Tx, ids: Sequence[int]) -> set[int]:
-    """Those of the tasks that are orders to a bot to end."""
-    found = tx.all(ORDERS, ids=ids, no_command=f"%{NO_COMMAND_JSON}%") if ids else []
-    return {row[0] for row in found if is_terminate_task(row[1], row[2])}
+def terminate_tasks(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Those of the tasks that tell a bot to terminate."""
+    rows = tx.all(TERMINATE_TASKS, ids=ids, no_command=f"%{NO_COMMAND_JSON}%") if ids else []
+    return {row[0] for row in rows if is_terminate_task(row[1], row[2])}
 
 
 SECRETS = "SELECT task_id, secret_bytes FROM secret_bytes WHERE task_id {in:ids}"
 
 
 def secrets(tx: Tx, ids: Sequence[int]) -> dict[int, bytes]:
-    """Secrets of tasks, for the bot whose claim is being written and for nobody else."""
+    """The secret bytes of tasks. Only for the bot that claims them, in the transaction of its claim."""
     return {row[0]: bytes(row[1]) for row in tx.all(SECRETS, ids=ids)}
 
 
@@ -187,23 +187,23 @@ WITH_SECRET = "SELECT task_id FROM secret_bytes WHERE task_id {in:ids}"
 
 
 def with_secret(tx: Tx, ids: Sequence[int]) -> set[int]:
-    """Those of the tasks that have a secret, which stays where it is."""
+    """Those of the tasks that have secret bytes; the bytes are not read."""
     return {row[0] for row in tx.all(WITH_SECRET, ids=ids)}
 
 
-KNOWN = "SELECT id FROM task_requests WHERE id {in:ids}"
+EXISTING = "SELECT id FROM task_requests WHERE id {in:ids}"
 
 
-def known(tx: Tx, ids: Sequence[int]) -> set[int]:
-    """Which of these ids are stored already; asked when an earlier commit's outcome is unknown."""
-    return {row[0] for row in tx.all(KNOWN, ids=ids)}
+def existing(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Those of the ids that are stored; used when it is unknown whether an earlier attempt was committed."""
+    return {row[0] for row in tx.all(EXISTING, ids=ids)}
 
 
 NEWEST = "SELECT MAX(id) FROM task_requests"
 
 
 def newest(tx: Tx) -> int:
-    """The greatest id that any task has; 0 when there is none."""
+    """The greatest task id; 0 when there are no tasks."""
     row = tx.one(NEWEST)
     return (row[0] or 0) if row else 0
 
@@ -222,7 +222,7 @@ CHILDREN = "SELECT id FROM task_requests WHERE parent_task_id = :parent AND id >
 
 
 def children(tx: Tx, parent_task_id: int, *, after: int = 0, n: int = 1000) -> list[int]:
-    """Tasks that this task has triggered."""
+    """The next n tasks that this task has started, by id."""
     return [row[0] for row in tx.all(CHILDREN, parent=parent_task_id, after=after, n=n)]
 
 
@@ -237,16 +237,16 @@ TAGGED = """
     SELECT task_id FROM task_tags
      WHERE tag = :tag AND task_id > :after AND task_id <= :until ORDER BY task_id LIMIT :n
 """
-TAGGED_TOO = "SELECT task_id FROM task_tags WHERE tag = :tag AND task_id {in:ids}"
+ALSO_TAGGED = "SELECT task_id FROM task_tags WHERE tag = :tag AND task_id {in:ids}"
 
 
 def tagged(tx: Tx, tags: Sequence[str], *, after: int, until: int, n: int) -> tuple[list[int], int | None]:
-    """Tasks that carry all tags, by id, and where to go on; None when there is no more."""
+    """A page of tasks with all these tags, by id, and the id to continue after; None at the end."""
     page = [row[0] for row in tx.all(TAGGED, tag=tags[0], after=after, until=until, n=n)]
     cursor = page[-1] if len(page) == n else None
     for tag in tags[1:]:
         if page:
-            page = sorted(row[0] for row in tx.all(TAGGED_TOO, tag=tag, ids=page))
+            page = sorted(row[0] for row in tx.all(ALSO_TAGGED, tag=tag, ids=page))
     return page, cursor
 
 
@@ -272,7 +272,7 @@ def tags_of(tx: Tx, ids: Sequence[int]) -> list[tuple[int, str]]:
 
 
 def delete(tx: Tx, ids: Sequence[int], tags: Sequence[tuple[str, int]]) -> None:
-    """Forget requests; ``tags`` are all that they carry, each with its task."""
+    """Delete requests. ``tags`` are all their tags, each with its task."""
     tx.delete_rows(_DELETE_TAGS, tags)
     for text in DELETES:
         tx.run(text, ids=ids)

@@ -1,7 +1,7 @@
-"""The hot table: which tasks may start a run, in which order.
+"""Ready tasks: one row per run that may be started, in the order of their queue.
 
-This file does not decide anything and changes no task: it hands out rows of
-``task_to_run`` and takes them back.
+Every submit, claim and retry writes this table. The functions here only insert, lock and delete its rows; they decide
+nothing and change no task.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,15 @@ _ROWS = Insert("task_to_run", _COLUMNS)
 
 
 def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
+    """Add rows, and count them by queue in ``tx.effects``."""
     tx.insert(_ROWS, [structs.astuple(row) for row in rows])
     enqueued = tx.effects.enqueued
     for row in rows:
         enqueued[row.queue] = enqueued.get(row.queue, 0) + 1
 
 
-# The subquery is answered by the first entry of its queue in one index, however deep the queue is. As a join with
-# task_to_run MariaDB sometimes reads the whole table, depending on its statistics.
+# The subquery reads the first index entry of a queue, however deep the queue is. With a join instead, MariaDB
+# sometimes reads the whole table, depending on its statistics.
 HEADS = """
     SELECT b.queue, d.resource_group_id, d.dimensions, d.shared,
            (SELECT t.task_rank FROM task_to_run t WHERE t.queue = b.queue ORDER BY t.task_rank, t.task_id LIMIT 1)
@@ -35,7 +36,7 @@ HEADS = """
 
 
 def heads(tx: Tx, bot_id: str) -> list[Head]:
-    """The best row of each queue that the bot serves and that is not empty; read without locks, so only a hint."""
+    """The first row of each non-empty queue that the bot serves. Reads without locks: the rows may be gone already."""
     return [Head(*row) for row in tx.all(HEADS, bot=bot_id) if row[4] is not None]
 
 
@@ -47,12 +48,12 @@ FIRST = f"""
 
 
 def first(tx: Tx, queue: int, n: int, *, bot_id: str, now: Micros) -> list[TaskToRun]:
-    """The best n of one queue that this bot may take; read without locks, so only a hint."""
+    """The first n rows of one queue that this bot may take. Reads without locks: they may be gone already."""
     return [TaskToRun(*row) for row in tx.all(FIRST, queue=queue, n=n, bot=bot_id, now=now)]
 
 
 def _several(size: int) -> str:
-    """The same for so many queues in one statement; a few sizes, so that the texts stay constant."""
+    """FIRST for ``size`` queues in one statement. Only a few sizes are used, so that few statements are prepared."""
     one = f"""
         SELECT * FROM (SELECT {_COLUMNS} FROM task_to_run
                         WHERE queue = :queue_N AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot)
@@ -66,10 +67,10 @@ _NO_QUEUE = 0
 
 
 def first_of_several(tx: Tx, queues: Sequence[int], n: int, *, bot_id: str, now: Micros) -> dict[int, list[TaskToRun]]:
-    """The best n of each of up to 32 queues; read without locks, so only a hint."""
+    """As `first`, for up to 32 queues with one statement."""
     size = next(size for size in SEVERAL if size >= len(queues))
-    asked = [*queues, *([_NO_QUEUE] * (size - len(queues)))]
-    params = {f"queue{number}": queue for number, queue in enumerate(asked)}
+    padded = [*queues, *([_NO_QUEUE] * (size - len(queues)))]
+    params = {f"queue{number}": queue for number, queue in enumerate(padded)}
     found: dict[int, list[TaskToRun]] = {queue: [] for queue in queues}
     for row in tx.all(SEVERAL[size], n=n, bot=bot_id, now=now, **params):
         found[row[2]].append(TaskToRun(*row))
@@ -84,15 +85,15 @@ TAKE = f"""
 
 
 def take(tx: Tx, queue: int, n: int, *, bot_id: str, now: Micros) -> list[TaskToRun]:
-    """Lock the best n of one queue; fewer, or none, if others were faster.
+    """Lock the first n rows of one queue that this bot may take; rows that others have locked are skipped.
 
-    One queue per call on purpose: with ``queue IN (...)`` InnoDB locks every row
-    it sorts, and the other bots see an empty queue while one bot commits.
+    One queue per call: with ``queue IN (...)`` InnoDB locks every row that it sorts, and other bots would see an empty
+    queue until the commit.
     """
     return [TaskToRun(*row) for row in tx.all(TAKE, queue=queue, n=n, bot=bot_id, now=now)]
 
 
-# Without an order, because these are found by their keys: a sort would make InnoDB lock more than it returns.
+# No ORDER BY: a sort would make InnoDB lock more rows than it returns.
 TAKE_THESE = f"""
     SELECT {_COLUMNS} FROM task_to_run
      WHERE task_id {{in:task_ids}} AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot)
@@ -101,10 +102,10 @@ TAKE_THESE = f"""
 
 
 def take_these(tx: Tx, task_ids: Sequence[int], *, bot_id: str, now: Micros) -> list[TaskToRun]:
-    """Lock chosen rows of any queues; those still free, in the order asked for."""
+    """Lock the rows of these tasks that are still free; in the order of ``task_ids``."""
     rows = [TaskToRun(*row) for row in tx.all(TAKE_THESE, task_ids=task_ids, bot=bot_id, now=now)]
-    place = {task_id: number for number, task_id in enumerate(task_ids)}
-    return sorted(rows, key=lambda row: (place[row.task_id], row.instance))
+    order = {task_id: number for number, task_id in enumerate(task_ids)}
+    return sorted(rows, key=lambda row: (order[row.task_id], row.instance))
 
 
 OF_TASKS = f"SELECT {_COLUMNS} FROM task_to_run WHERE task_id {{in:task_ids}} ORDER BY task_id, instance"
@@ -119,12 +120,12 @@ REMOVE_INSTANCE = "DELETE FROM task_to_run WHERE task_id {in:task_ids} AND insta
 
 
 def remove(tx: Tx, task_ids: Sequence[int]) -> int:
-    """Take back every right to run these tasks; the caller holds their tasks' locks."""
+    """Delete all rows of these tasks; how many there were. The caller has locked the tasks."""
     return tx.run(REMOVE, task_ids=task_ids) if task_ids else 0
 
 
 def remove_taken(tx: Tx, taken: Sequence[TaskToRun]) -> int:
-    """Use up rows that ``take`` locked."""
+    """Delete rows that `take` or `take_these` has locked."""
     by_instance: dict[int, list[int]] = {}
     for row in taken:
         by_instance.setdefault(row.instance, []).append(row.task_id)
@@ -137,7 +138,7 @@ EXPIRED = """
 
 
 def expired(tx: Tx, now: Micros, n: int) -> list[int]:
-    """Tasks whose slice has waited long enough."""
+    """Up to n tasks whose present slice has expired."""
     return [row[0] for row in tx.all(EXPIRED, now=now, n=n)]
 
 
@@ -148,19 +149,19 @@ UNSERVED = """
 
 
 def unserved(tx: Tx, queue: int, *, after: int, n: int) -> list[int]:
-    """Tasks of a queue without bots that do not want to wait for one."""
+    """The next n tasks of a queue that must not wait when no bot serves it."""
     return [row[0] for row in tx.all(UNSERVED, queue=queue, after=after, n=n)]
 
 
-FORGIVE = "UPDATE task_to_run SET avoid_bot = NULL WHERE queue = :queue AND avoid_bot IS NOT NULL"
+CLEAR_AVOID_BOT = "UPDATE task_to_run SET avoid_bot = NULL WHERE queue = :queue AND avoid_bot IS NOT NULL"
 
 
-def forgive(tx: Tx, queue: int) -> None:
-    """Let a bot try again what it lost: nobody else is left to do it."""
-    tx.run(FORGIVE, queue=queue)
+def clear_avoid_bot(tx: Tx, queue: int) -> None:
+    """Allow every bot to claim from this queue again, because no other bot serves it."""
+    tx.run(CLEAR_AVOID_BOT, queue=queue)
 
 
-# A subquery for the same reason as in HEADS; with EXISTS, MariaDB reads the whole index.
+# A subquery for the reason given at HEADS; with EXISTS MariaDB reads the whole index.
 NOT_EMPTY = """
     SELECT each.value,
            (SELECT t.task_id FROM task_to_run t WHERE t.queue = each.value ORDER BY t.task_rank, t.task_id LIMIT 1)
@@ -169,7 +170,7 @@ NOT_EMPTY = """
 
 
 def not_empty(tx: Tx, queues: Sequence[int]) -> list[int]:
-    """Those of these queues that have work."""
+    """Those of the queues that have ready tasks."""
     return [row[0] for row in tx.all(NOT_EMPTY, queues=queues) if row[1] is not None] if queues else []
 
 
@@ -177,19 +178,19 @@ QUEUES_OF = "SELECT queue, COUNT(*) FROM task_to_run WHERE task_id {in:task_ids}
 
 
 def queues_of(tx: Tx, task_ids: Sequence[int]) -> dict[int, int]:
-    """Where these tasks wait for a bot, and how many of them in each queue."""
+    """The queues of these tasks' rows, and the number of rows in each."""
     return {row[0]: row[1] for row in tx.all(QUEUES_OF, task_ids=task_ids)} if task_ids else {}
 
 
 DEPTH = """
     SELECT COUNT(*) FROM (SELECT task_id FROM task_to_run WHERE queue = :queue
-                           ORDER BY task_rank, task_id LIMIT :most) waiting
+                           ORDER BY task_rank, task_id LIMIT :limit) waiting
 """
 
 
-def depth(tx: Tx, queue: int, most: int) -> int:
-    """How many tasks of a queue wait; counted up to ``most``."""
-    row = tx.one(DEPTH, queue=queue, most=most)
+def depth(tx: Tx, queue: int, limit: int) -> int:
+    """The number of ready tasks in a queue, counted up to ``limit``."""
+    row = tx.one(DEPTH, queue=queue, limit=limit)
     return row[0] if row else 0
 
 
@@ -200,6 +201,6 @@ POSITION = """
 
 
 def position(tx: Tx, row: TaskToRun) -> int:
-    """How many rows of its queue stand before this one."""
+    """The number of rows of its queue before this one."""
     found = tx.one(POSITION, queue=row.queue, task_rank=row.task_rank, task_id=row.task_id)
     return found[0] if found else 0

@@ -1,9 +1,4 @@
-"""Values of jobs, shared values and who references them.
-
-A shared value exists exactly while something references it. Its row is locked
-before its references change, so that the last of two simultaneous unrefs sees
-that it is the last.
-"""
+"""Values of jobs, and the inputs and outputs of tasks."""
 
 from collections.abc import Sequence
 
@@ -21,7 +16,7 @@ SHARED = "SHARED_VALUE"
 
 
 def insert(tx: Tx, rows: Sequence[tuple[int, int, int, str, bytes | None, str | None, int | None]]) -> None:
-    """Values (id, graph data id, job, type, payload, digest, size); size is empty until they are produced."""
+    """Add values (id, graph data id, job, type, payload, digest, size); size is None until they are produced."""
     tx.insert(_VALUES, rows)
 
 
@@ -37,7 +32,7 @@ LAST_DATA_ID = 'SELECT COALESCE(MAX(task_graph_data_id), -1) FROM "values" WHERE
 
 
 def last_data_id(tx: Tx, job_id: int) -> int:
-    """The highest number given to a value of this job; -1 when it has none."""
+    """The greatest graph data id of this job's values; -1 when it has none."""
     row = tx.one(LAST_DATA_ID, job=job_id)
     return int(row[0]) if row else -1
 
@@ -55,12 +50,12 @@ SHARED_INPUTS = """
 
 
 def inputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[Value]]:
-    """What each task is given, in position order."""
+    """The input values of each task, by position."""
     rows = sorted(tx.all(INPUTS, ids=task_ids) + tx.all(SHARED_INPUTS, ids=task_ids), key=lambda row: row[:2])
     found: dict[int, list[Value]] = {}
     for task_id, _position, _kind, value_id, kind, payload, digest, size in rows:
-        held = bytes(payload) if payload is not None else None
-        found.setdefault(task_id, []).append(Value(value_id, kind, held, digest, size))
+        content = bytes(payload) if payload is not None else None
+        found.setdefault(task_id, []).append(Value(value_id, kind, content, digest, size))
     return found
 
 
@@ -68,7 +63,7 @@ READS_SHARED = "SELECT DISTINCT task_id FROM task_inputs WHERE task_id {in:ids} 
 
 
 def reads_shared(tx: Tx, task_ids: Sequence[int]) -> set[int]:
-    """Those of the tasks that read a shared value, so that where they run may matter."""
+    """Those of the tasks that read a shared value; for them it may matter on which bot they run."""
     return {row[0] for row in tx.all(READS_SHARED, ids=task_ids)} if task_ids else set()
 
 
@@ -81,7 +76,7 @@ UNWRITTEN = """
 
 
 def lacks_input(tx: Tx, task_id: int) -> bool:
-    """Some input of the task has not been produced."""
+    """Whether some input of the task has not been produced."""
     return tx.one(UNWRITTEN, task=task_id) is not None
 
 
@@ -93,7 +88,7 @@ OUTPUTS = """
 
 
 def outputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[tuple[str, int, int | None, str]]]:
-    """Each task's output positions: kind, value, shared value when produced, type string."""
+    """The outputs of each task by position: kind, value, shared value once produced, type string."""
     found: dict[int, list[tuple[str, int, int | None, str]]] = {}
     for row in tx.all(OUTPUTS, ids=task_ids):
         found.setdefault(row[0], []).append((row[2], row[3], row[4], row[5]))
@@ -114,7 +109,7 @@ WRITE = 'UPDATE "values" SET payload = :payload, digest = :digest, size = :size 
 
 
 def write(tx: Tx, value_id: int, payload: Payload) -> bool:
-    """Give a value its bytes, once; False when it already has them."""
+    """Store the content of a value; False when it has content already."""
     return tx.run(WRITE, id=value_id, payload=payload.inline, digest=payload.digest, size=payload.size) == 1
 
 
@@ -126,12 +121,12 @@ _LINK_INPUTS = RowUpdate("task_inputs", key="task_id, position", sets="shared_va
 
 
 def erase(tx: Tx, value_ids: Sequence[int]) -> None:
-    """Take back what a task has produced, because it will run again."""
+    """Remove the content of values, because their task runs again."""
     tx.run(ERASE, ids=value_ids)
 
 
 def link_output(tx: Tx, task_id: int, position: int, shared_value_id: int | None) -> None:
-    """Say which shared value an output position has produced."""
+    """Set the shared value that an output has produced."""
     tx.update_rows(_LINK, [(task_id, position, shared_value_id)])
 
 
@@ -142,14 +137,11 @@ INPUTS_OF = """
 
 
 def link_consumers(tx: Tx, producer: int, value_id: int, shared_value_id: int | None) -> None:
-    """Point the inputs fed by a shared output to the shared value that was produced."""
+    """Set the shared value in every input that reads this output of the producer."""
     rows = [
         (task, position, shared_value_id) for task, position in tx.all(INPUTS_OF, producer=producer, value=value_id)
     ]
     tx.update_rows(_LINK_INPUTS, rows)
-
-
-# ---------------------------------------------------------------- shared values
 
 
 DELETES = (
@@ -168,16 +160,16 @@ def delete_of_job(tx: Tx, job_id: int) -> None:
     tx.run(DELETE_VALUES, job=job_id)
 
 
-LINKED = """
+OUTPUT_NAMING = """
     SELECT r.id FROM task_results r JOIN task_outputs o ON o.task_id = r.id
      WHERE r.job_id = :job AND o.shared_value_id = :shared LIMIT 1
 """
-LINKED_INPUT = """
+INPUT_NAMING = """
     SELECT r.id FROM task_results r JOIN task_inputs i ON i.task_id = r.id
      WHERE r.job_id = :job AND i.shared_value_id = :shared LIMIT 1
 """
 
 
-def linked(tx: Tx, job_id: int, shared_value_id: int) -> bool:
-    """Some input or output of the job still names the shared value."""
-    return any(tx.one(text, job=job_id, shared=shared_value_id) is not None for text in (LINKED, LINKED_INPUT))
+def names_shared_value(tx: Tx, job_id: int, shared_value_id: int) -> bool:
+    """Whether some input or output of the job refers to the shared value."""
+    return any(tx.one(text, job=job_id, shared=shared_value_id) is not None for text in (OUTPUT_NAMING, INPUT_NAMING))

@@ -374,7 +374,7 @@ def _(w: World, f: Facts) -> Any:
 @verb("change_bot that leaves its queues", a_ready_task, told_again="bot_events")
 def _(w: World, f: Facts) -> Any:
     has = {"id": ["b1"], "pool": ["elsewhere"]}
-    return w.do(bots.change_bot, bots.Change(bot_id="b1", session=1, dimensions=has, maintenance="moving"))
+    return w.do(bots.change_bot, bots.BotChange(bot_id="b1", session=1, dimensions=has, maintenance="moving"))
 
 
 @verb("order_end", a_ready_task)

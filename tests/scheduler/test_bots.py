@@ -135,16 +135,16 @@ def test_a_bot_that_was_heard_of_is_not_buried(w):
 def test_a_bot_that_was_buried_twice_is_buried_once(w):
     w.advance(601)
     w.sweep()
-    assert w.db.write(lambda tx: fleet.bury_bot(Turn(tx, w.now, w.ids, w.rules), "b1")) is False
+    assert w.db.write(lambda tx: fleet.mark_bot_dead(Turn(tx, w.now, w.ids, w.rules), "b1")) is False
     assert events(w).count("bot_missing") == 1
 
 
 def test_a_bot_that_has_said_goodbye_is_dead_at_once_and_nothing_waits_for_it(w):
     task = w.submit(wait_for_capacity=False)
-    w.do(fleet.say_goodbye, "b1", session=0)
+    w.do(fleet.mark_bot_stopped, "b1", session=0)
     w.carry()
     assert (w.bot_row("b1").alive, w.state(task)) == (1, "READY"), "that was an earlier process"
-    w.do(fleet.say_goodbye, "b1", session=1)
+    w.do(fleet.mark_bot_stopped, "b1", session=1)
     w.carry()
     assert (w.bot_row("b1").alive, w.state(task)) == (0, "NO_RESOURCE")
     w.bot("b1", session=2)
@@ -243,15 +243,15 @@ def test_a_bot_that_is_told_to_end_may_come_back_with_a_new_session(w):
 
 
 def test_what_a_bot_says_of_itself_is_noted_once(w):
-    assert w.do(fleet.note_event, "b1", "bot_error", "no disk", session=1)
-    assert not w.do(fleet.note_event, "b1", "bot_error", "no disk", session=1)
-    assert w.do(fleet.note_event, "b1", "bot_log", "hello", session=1)
+    assert w.do(fleet.record_event, "b1", "bot_error", "no disk", session=1)
+    assert not w.do(fleet.record_event, "b1", "bot_error", "no disk", session=1)
+    assert w.do(fleet.record_event, "b1", "bot_log", "hello", session=1)
     w.clock.advance(61)
-    assert w.do(fleet.note_event, "b1", "bot_log", "hello", session=1)
+    assert w.do(fleet.record_event, "b1", "bot_log", "hello", session=1)
     assert events(w) == ["bot_connected", "bot_error", "bot_log", "bot_log"]
     for bot_id, session in (("b1", 2), ("nobody", 1)):
         with pytest.raises(WrongState):
-            w.do(fleet.note_event, bot_id, "bot_log", "late", session=session)
+            w.do(fleet.record_event, bot_id, "bot_log", "late", session=session)
 
 
 def end(w, bot_id="b1", **given):
@@ -321,7 +321,7 @@ def test_a_mass_cancel_spares_orders_to_end_unless_they_are_meant(w):
 
 
 def change(w, bot_id="b1", session=1, **given):
-    return w.do(fleet.change_bot, fleet.Change(bot_id=bot_id, session=session, **given))
+    return w.do(fleet.change_bot, fleet.BotChange(bot_id=bot_id, session=session, **given))
 
 
 def test_a_bot_that_has_changed_leaves_queues_and_finds_others(world):

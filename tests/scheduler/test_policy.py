@@ -240,7 +240,7 @@ def test_the_end_of_a_lease(run, heartbeat, resumed_at, end):
 
 @pytest.mark.parametrize(("resumed_at", "end"), [(0, 130), (500, 530)])
 def test_the_end_of_the_time_to_start(resumed_at, end):
-    assert policy.start_end(a_run(), resumed_at, 30) == end
+    assert policy.start_deadline(a_run(), resumed_at, 30) == end
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_the_end_of_the_time_to_start(resumed_at, end):
     [(100, 0, False), (100, 40, False), (100, 39, True), (100, 101, False), (100, 104, False), (100, 105, True)],
 )
 def test_when_the_service_was_away(now, last_alive, away):
-    assert policy.resumed(now * SECOND, last_alive * SECOND, DEFAULT_RULES) is away
+    assert policy.service_was_away(now * SECOND, last_alive * SECOND, DEFAULT_RULES) is away
 
 
 @pytest.mark.parametrize(("skew", "may"), [(0, True), (2, True), (-2, True), (3, False), (-3, False)])

@@ -17,7 +17,7 @@ from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskRun
 from myrmidon.model.validation import LARGEST, Checker
-from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, judge_lost, judge_unstarted, may_have_begun
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, judge_lost, judge_unstarted, may_have_started
 from myrmidon.scheduler.propagate import settle
 from myrmidon.scheduler.ready import look_at_queues, make_ready
 from myrmidon.scheduler.report import conclude
@@ -28,7 +28,7 @@ from myrmidon.store.tables import bot_event, pool_order, task_queues, task_resul
 from myrmidon.store.tables import chunked_work as drains
 from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 
-FREE_LOSSES = 2
+MAX_UNCOUNTED_LOSSES = 2
 """So often a run of a task may be lost before anybody has seen it begin."""
 _NOT_STARTED = "not_started"
 _STATE_CHARS = 1 << 20
@@ -188,12 +188,12 @@ def _end_unheld(turn: Turn, hello: Handshake, boot_id: str) -> list[tuple[int, i
     evidence = Evidence(message="the bot shook hands without this run", boot_id=hello.boot_id)
     knows = bool(hello.begun and boot_id) and hello.boot_id == boot_id
     waited = {run.task_id for run in lost}.difference(hello.begun) if knows else ()
-    lose_runs(turn, lost, runs, why="bot_restarted", evidence=evidence, begun=hello.begun, waited=waited)
+    end_lost_runs(turn, lost, runs, why="bot_restarted", evidence=evidence, begun=hello.begun, waited=waited)
     settle(turn)
     return [(run.task_id, run.run) for run in kept]
 
 
-def lose_runs(
+def end_lost_runs(
     turn: Turn,
     lost: Sequence[TaskRun],
     runs: Sequence[TaskRun],
@@ -219,7 +219,7 @@ def lose_runs(
         task = tasks[run.task_id]
         run.evidence = json.encode(evidence).decode()
         retries = turn.requests[task.id].retries
-        counts = run.task_id in begun or may_have_begun(run, retries=retries, waited=run.task_id in waited)
+        counts = run.task_id in begun or may_have_started(run, retries=retries, waited=run.task_id in waited)
         verdict = judge_lost(task, why, retries=retries) if counts else judge_unstarted(task)
         turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, why if counts else _NOT_STARTED)
         others = [other for other in live(runs, task) if other is not run]
@@ -232,13 +232,13 @@ def lose_runs(
 
 def _often_lost(turn: Turn, lost: Sequence[TaskRun]) -> set[int]:
     """The tasks that were lost free of charge as often as they may be."""
-    seen = sorted({run.task_id for run in lost if run.started_at is None and run.run > FREE_LOSSES})
+    seen = sorted({run.task_id for run in lost if run.started_at is None and run.run > MAX_UNCOUNTED_LOSSES})
     earlier = task_result.runs_of(turn.tx, seen) if seen else []
     free = Counter(run.task_id for run in earlier if run.reason == _NOT_STARTED)
-    return {task_id for task_id, count in free.items() if count >= FREE_LOSSES}
+    return {task_id for task_id, count in free.items() if count >= MAX_UNCOUNTED_LOSSES}
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class BotChange(Struct, frozen=True, kw_only=True):
     """What a bot says of itself by now. ``dimensions`` None: they are as they were."""
 
     bot_id: str
@@ -250,7 +250,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def change_bot(
-    tx: Tx, change: Change, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, limits: Limits = DEFAULT_LIMITS
+    tx: Tx, change: BotChange, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, limits: Limits = DEFAULT_LIMITS
 ) -> Bot:
     """A bot has changed while it lives: its queues are found anew, and an event tells of it if it may work or not.
 
@@ -319,11 +319,11 @@ def drain_bot(tx: Tx, bot_id: str, draining: bool, *, now: Micros, ids: IdSource
     return _changed(turn, bot, "bot_draining" if draining else "bot_released", "")
 
 
-BOT_SAYS = frozenset({"bot_error", "bot_log", "bot_rebooting", "bot_shutdown"})
+BOT_EVENT_KINDS = frozenset({"bot_error", "bot_log", "bot_rebooting", "bot_shutdown"})
 _SAME_EVENT = 60_000_000
 
 
-def note_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, now: Micros, ids: IdSource) -> bool:
+def record_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, now: Micros, ids: IdSource) -> bool:
     """Write down what a bot says has happened to it; False when it said just that a moment ago.
 
     A bot repeats a call whose answer was lost, and one that is in trouble repeats itself.
@@ -338,7 +338,7 @@ def note_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, no
     return True
 
 
-def say_goodbye(tx: Tx, bot_id: str, *, session: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
+def mark_bot_stopped(tx: Tx, bot_id: str, *, session: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
     """A bot has ended and will not come back by itself: it counts as dead at once, and nothing waits for it."""
     turn = Turn(tx, now, ids, rules)
     bot = _bot(turn, bot_id)
@@ -380,7 +380,7 @@ def delete_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules 
     look_at_queues(turn, queues)
 
 
-def bury_bot(turn: Turn, bot_id: str) -> bool:
+def mark_bot_dead(turn: Turn, bot_id: str) -> bool:
     """Declare a silent bot dead, if it really is; its queues hear of it."""
     bot = _bot(turn, bot_id)
     silent_until = bot.heartbeat + turn.rules.dead_after
@@ -403,7 +403,7 @@ def _let_die(turn: Turn, bot: Bot) -> None:
 # ---------------------------------------------------------------- capacity
 
 
-def capacity_on(turn: Turn, drain: ChunkedWork) -> None:
+def lost_capacity_chunk(turn: Turn, drain: ChunkedWork) -> None:
     """The next chunk of a queue without bots: tasks that would not wait go to their next slice, or end."""
     if task_queues.served(turn.tx, [drain.subject]):
         turn.drained(drain)

@@ -12,7 +12,7 @@ from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import IdSource, Micros, first_id_at, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.propagate import CallOff, settle, stop
+from myrmidon.scheduler.propagate import CancelArgs, settle, cancel_or_kill
 from myrmidon.scheduler.submit import was_asked
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
@@ -59,7 +59,7 @@ def _cancel(turn: Turn, task_ids: Sequence[int], *, kill_running: bool, reason: 
         running = task.state == TaskState.RUNNING
         ok = not task.final and (kill_running or not running)
         if ok:
-            stop(turn, task, reason)
+            cancel_or_kill(turn, task, reason)
         answers.append(Canceled(task_id, ok=ok, was_running=running))
     return answers
 
@@ -81,7 +81,7 @@ def cancel_job(
         raise NotFound("job", show_task(job_id))
     if job.state in (JobState.RUNNING, JobState.PENDING_RETRY):
         turn.move_job(job, JobState.CANCELLED, "cancelled")
-        turn.drain(drains.CANCEL, job.id, job=job, args=json.encode(CallOff("job_canceled")).decode())
+        turn.drain(drains.CANCEL, job.id, job=job, args=json.encode(CancelArgs("job_canceled")).decode())
         settle(turn)
     return job
 

@@ -5,10 +5,10 @@ on the drain (and, before it, on its job) lets only one at a time.
 """
 
 from myrmidon.model.ids import IdSource, Micros
-from myrmidon.scheduler.bots import capacity_on
+from myrmidon.scheduler.bots import lost_capacity_chunk
 from myrmidon.scheduler.cancel import cancel_children_on, cancel_tagged_on
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.propagate import call_off, feed_on, settle
+from myrmidon.scheduler.propagate import cancel_job_chunk, propagate_chunk, settle
 from myrmidon.scheduler.rerun import reset_on
 from myrmidon.scheduler.retention import remove_group_on, remove_job_on
 from myrmidon.scheduler.submit_job import start_on
@@ -19,12 +19,12 @@ from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables.chunked_work import ChunkedWork
 
 _STEPS = {
-    drains.FEED: feed_on,
+    drains.FEED: propagate_chunk,
     drains.START: start_on,
-    drains.CANCEL: call_off,
+    drains.CANCEL: cancel_job_chunk,
     drains.CHILDREN: cancel_children_on,
     drains.RESET: reset_on,
-    drains.CAPACITY: capacity_on,
+    drains.CAPACITY: lost_capacity_chunk,
     drains.TAGGED: cancel_tagged_on,
 }
 _REMOVALS = {drains.DELETE_JOB: remove_job_on, drains.DELETE_GROUP: remove_group_on}

@@ -183,22 +183,22 @@ def lease_end(run: TaskRun, heartbeat: Micros, resumed_at: Micros) -> Micros:
     return max(run.started_at or run.claimed_at, heartbeat, resumed_at) + run.lease
 
 
-def start_end(run: TaskRun, resumed_at: Micros, start_within: Micros) -> Micros:
+def start_deadline(run: TaskRun, resumed_at: Micros, start_within: Micros) -> Micros:
     """When a claimed run that was never started goes back to the queue."""
     return max(run.claimed_at, resumed_at) + start_within
 
 
-def surely_waited(run: TaskRun, heartbeat: Micros, rules: Rules) -> bool:
+def known_not_started(run: TaskRun, heartbeat: Micros, rules: Rules) -> bool:
     """A run has not begun of which its bot says nothing after the time in which it could have begun it."""
     return run.started_at is None and heartbeat >= run.claimed_at + rules.start_within
 
 
-def may_have_begun(run: TaskRun, *, retries: int, waited: bool) -> bool:
+def may_have_started(run: TaskRun, *, retries: int, waited: bool) -> bool:
     """Whether the loss of a run counts. What may run at most once has begun unless it is known to have waited."""
     return run.started_at is not None or (retries == 0 and not waited)
 
 
-def resumed(now: Micros, last_alive: Micros, rules: Rules) -> bool:
+def service_was_away(now: Micros, last_alive: Micros, rules: Rules) -> bool:
     """The service was away, or its clock jumped: silence of bots proves nothing now.
 
     Two servers whose clocks are both good enough may still disagree by twice the skew.

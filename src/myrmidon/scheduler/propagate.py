@@ -119,7 +119,7 @@ def _satisfy(turn: Turn, parents: dict[int, TaskResult], edges: Sequence[tuple[i
     turn.ready.extend(t for t in able if turn.jobs[t.job_id or 0].state == JobState.RUNNING)
 
 
-def feed_on(turn: Turn, drain: ChunkedWork) -> None:
+def propagate_chunk(turn: Turn, drain: ChunkedWork) -> None:
     """One more chunk of a fan-out that was too wide for the transaction that ended its parent."""
     parents = task_result.read(turn.tx, [drain.subject])
     parent = parents.get(drain.subject)
@@ -138,7 +138,7 @@ def feed_on(turn: Turn, drain: ChunkedWork) -> None:
 # ---------------------------------------------------------------- calling off
 
 
-class CallOff(Struct, frozen=True):
+class CancelArgs(Struct, frozen=True):
     """Why the rest of a job is called off."""
 
     reason: str
@@ -149,16 +149,16 @@ def _begin_calling_off(turn: Turn) -> None:
     found = [drain for drain in turn.begun if drain.kind == drains.CANCEL]
     turn.begun = [drain for drain in turn.begun if drain.kind != drains.CANCEL]
     for drain in found:
-        call_off(turn, drain)
+        cancel_job_chunk(turn, drain)
         turn.flush()
 
 
-def call_off(turn: Turn, drain: ChunkedWork) -> None:
+def cancel_job_chunk(turn: Turn, drain: ChunkedWork) -> None:
     """Cancel the next chunk of a job: what has not started ends at once, what runs is told to stop."""
-    reason = json.decode(drain.args, type=CallOff).reason
+    reason = json.decode(drain.args, type=CancelArgs).reason
     page = task_result.lock_of_job(turn.tx, drain.subject, after=drain.position, n=CHUNK)
     for task in page:
-        stop(turn, task, reason)
+        cancel_or_kill(turn, task, reason)
     if len(page) < CHUNK:
         turn.drained(drain)
         return
@@ -166,7 +166,7 @@ def call_off(turn: Turn, drain: ChunkedWork) -> None:
     drains.advance(turn.tx, drain)
 
 
-def stop(turn: Turn, task: TaskResult, reason: str) -> None:
+def cancel_or_kill(turn: Turn, task: TaskResult, reason: str) -> None:
     """End a locked task that has not started; ask the bot of a running one to stop it."""
     if task.state == RUNNING:
         if not task.killing:
@@ -190,7 +190,7 @@ def _block(turn: Turn, task: TaskResult) -> None:
     job.error = job.error or f"task {show_task(task.id)} ended {task.state} ({task.reason})"
     jobs.add_event(turn.tx, job, "blocked", turn.now)
     if job.failure_policy == FailurePolicy.FAIL_FAST:
-        turn.drain(drains.CANCEL, job.id, job=job, args=json.encode(CallOff("fail_fast")).decode())
+        turn.drain(drains.CANCEL, job.id, job=job, args=json.encode(CancelArgs("fail_fast")).decode())
 
 
 def _end_job(turn: Turn, job: Job) -> None:

@@ -77,13 +77,13 @@ def _queue_up(turn: Turn, task: TaskResult, number: int, *, shared: bool, lost_b
     turn.move(task, READY, turned)
     task.current_task_slice = number
     task.ready_at = turn.now
-    turn.enqueue(to_run(turn, task, 0, shared=shared, avoid_bot=_avoided(turn, task, lost_by)))
+    turn.enqueue(new_task_to_run(turn, task, 0, shared=shared, avoid_bot=_avoided(turn, task, lost_by)))
 
 
 _TOLD = frozenset({"retry", "rerun", "given_back", "job_retry"})
 
 
-def to_run(turn: Turn, task: TaskResult, instance: int, *, shared: bool, avoid_bot: str | None) -> TaskToRun:
+def new_task_to_run(turn: Turn, task: TaskResult, instance: int, *, shared: bool, avoid_bot: str | None) -> TaskToRun:
     """The right to start one run of the task's current slice, with a fresh expiry inside its deadline."""
     request = turn.requests[task.id]
     piece = turn.slices[task.id][task.current_task_slice]
@@ -120,7 +120,7 @@ def look_at_queues(turn: Turn, queues: Sequence[int]) -> None:
 # ---------------------------------------------------------------- dedupe
 
 
-class Donor:
+class DedupeSource:
     """Whose result answers a task, and what that run had cost."""
 
     __slots__ = ("cost_usd", "run", "task_id")
@@ -131,7 +131,7 @@ class Donor:
         self.cost_usd = cost_usd
 
 
-def _donors(turn: Turn, tasks: Sequence[TaskResult]) -> dict[int, Donor]:
+def _donors(turn: Turn, tasks: Sequence[TaskResult]) -> dict[int, DedupeSource]:
     """Equal earlier results, by task. A task that somebody ran again wants a run, not an answer.
 
     One that is READY was not answered before, and only moves to another slice: it keeps its turn.
@@ -147,7 +147,7 @@ def _donors(turn: Turn, tasks: Sequence[TaskResult]) -> dict[int, Donor]:
     for task in asked:
         for key in keys[task.id].values():
             if key in known:
-                hits[task.id] = Donor(*known[key])
+                hits[task.id] = DedupeSource(*known[key])
                 break
     return hits
 
@@ -188,7 +188,7 @@ def _key(turn: Turn, request: RequestRow, piece: SliceRow, given: Sequence[Value
     return dedupe_key(content, request.resource_group_id, queue.pool if queue else "", request.service_account)
 
 
-def _answer(turn: Turn, task: TaskResult, donor: Donor) -> None:
+def _answer(turn: Turn, task: TaskResult, donor: DedupeSource) -> None:
     """Succeed without a run: the donor's result is this task's result."""
     task.deduped_from = donor.task_id
     task.deduped_run = donor.run
@@ -197,7 +197,7 @@ def _answer(turn: Turn, task: TaskResult, donor: Donor) -> None:
     turn.move(task, SUCCEEDED, "deduped")
 
 
-def _copy_outputs(turn: Turn, task: TaskResult, donor: Donor) -> None:
+def _copy_outputs(turn: Turn, task: TaskResult, donor: DedupeSource) -> None:
     if turn.requests[task.id].func_name is None:
         return
     both = values.outputs(turn.tx, [task.id, donor.task_id])

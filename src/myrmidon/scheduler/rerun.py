@@ -16,7 +16,7 @@ from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.new_tasks import open_group
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.propagate import settle, stop
+from myrmidon.scheduler.propagate import settle, cancel_or_kill
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
@@ -179,7 +179,7 @@ def _rewait(turn: Turn, task: TaskResult, *, kill: bool) -> None:
             other.forced = 1
             turn.touch(other)
             if kill:
-                stop(turn, other, "rerun_of_parent")
+                cancel_or_kill(turn, other, "rerun_of_parent")
         elif other.state != TaskState.WAITING:
             _renew(turn, other, "parent_rerun")
             waiting.append(other)

@@ -16,7 +16,7 @@ _MOST_AGEING: Micros = 30 * DAY
 _STARTING: Micros = 10 * SECOND
 
 
-def enroll(tx: Tx, address: str, port: int, *, now: Micros, rules: Rules = DEFAULT_RULES) -> Scheduler:
+def register(tx: Tx, address: str, port: int, *, now: Micros, rules: Rules = DEFAULT_RULES) -> Scheduler:
     """Give a starting server an id and a slot; that of a server long silent may be taken over.
 
     Ids grow with time, so those that the silent one made are all smaller than any
@@ -34,12 +34,12 @@ def enroll(tx: Tx, address: str, port: int, *, now: Micros, rules: Rules = DEFAU
     raise StoreRefused(f"{SLOTS} servers use this database already; stop one of them before starting another.")
 
 
-def stay_enrolled(tx: Tx, server: Scheduler, *, now: Micros) -> bool:
+def renew(tx: Tx, server: Scheduler, *, now: Micros) -> bool:
     """Keep the slot; False means that it is lost and this server must make no more ids."""
     return schedulers.heartbeat(tx, server.id, now)
 
 
-def leave(tx: Tx, server: Scheduler) -> None:
+def unregister(tx: Tx, server: Scheduler) -> None:
     """Give the slot back."""
     schedulers.release_slot(tx, server.id)
 

@@ -18,19 +18,19 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import JobState, RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
 from myrmidon.scheduler import chunked_work
-from myrmidon.scheduler.bots import bury_bot, lose_runs
+from myrmidon.scheduler.bots import mark_bot_dead, end_lost_runs
 from myrmidon.scheduler.policy import (
     DEFAULT_RULES,
     Rules,
     lease_end,
-    may_have_begun,
+    may_have_started,
     may_sweep,
-    resumed,
-    start_end,
-    surely_waited,
+    service_was_away,
+    start_deadline,
+    known_not_started,
 )
 from myrmidon.scheduler.propagate import settle
-from myrmidon.scheduler.ready import make_ready, to_run
+from myrmidon.scheduler.ready import make_ready, new_task_to_run
 from myrmidon.scheduler.rerun import retry_job
 from myrmidon.scheduler.retention import begin_removal, remove_tasks
 from myrmidon.scheduler.tag_counts import tally
@@ -228,7 +228,7 @@ def _note_logs_seen(tx: Tx, task_id: int) -> None:
 def mark_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
     """Leave a sign of life; True when the service was away, so that leases begin anew."""
     last = shared_numbers.lock(tx, _LAST_ALIVE)
-    was_away = resumed(now, last, rules)
+    was_away = service_was_away(now, last, rules)
     if was_away:
         shared_numbers.lock(tx, _RESUMED)
         shared_numbers.put(tx, _RESUMED, now)
@@ -262,8 +262,8 @@ def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
         proof = Evidence(last_heartbeat=bot.heartbeat if bot else None, boot_id=bot.boot_id if bot else "")
         if noted is not None:
             noted.lost += [_silence(run, bot.heartbeat if bot else 0, now) for run in its_runs]
-        waited = {run.task_id for run in its_runs if surely_waited(run, bot.heartbeat if bot else 0, rules)}
-        lose_runs(turn, its_runs, runs, why="bot_lost", evidence=proof, waited=waited)
+        waited = {run.task_id for run in its_runs if known_not_started(run, bot.heartbeat if bot else 0, rules)}
+        end_lost_runs(turn, its_runs, runs, why="bot_lost", evidence=proof, waited=waited)
     settle(turn)
     return len(looked)
 
@@ -280,9 +280,9 @@ def _still_good(
 ) -> bool:
     """Set the run's next alarm, unless its time has come."""
     if run.started_at is None:
-        end = start_end(run, back, turn.rules.start_within)
-        waited = surely_waited(run, heartbeat, turn.rules)
-        if may_have_begun(run, retries=turn.requests[task.id].retries, waited=waited):
+        end = start_deadline(run, back, turn.rules.start_within)
+        waited = known_not_started(run, heartbeat, turn.rules)
+        if may_have_started(run, retries=turn.requests[task.id].retries, waited=waited):
             end = max(end, lease_end(run, heartbeat, back))  # it may have begun, and the bot may come back with its end
         run.alarm_at = end
     else:
@@ -307,7 +307,7 @@ def _grant_instance(turn: Turn, task: TaskResult, run: TaskRun, runs: list[TaskR
         return
     instance = 1 + max(r.instance for r in live(runs, task))
     shared = task.id in values.reads_shared(turn.tx, [task.id])
-    turn.enqueue(to_run(turn, task, instance, shared=shared, avoid_bot=run.bot_id))
+    turn.enqueue(new_task_to_run(turn, task, instance, shared=shared, avoid_bot=run.bot_id))
     turn.touch(task)
 
 
@@ -324,7 +324,7 @@ def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     if heard:
         return heard  # the silent ones come in a transaction of their own each: pools are locked before bots
     for bot_id in due[:1]:
-        bury_bot(Turn(tx, now, ids, rules), bot_id)
+        mark_bot_dead(Turn(tx, now, ids, rules), bot_id)
     return len(due[:1])
 
 

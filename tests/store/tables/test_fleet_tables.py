@@ -203,7 +203,7 @@ def test_sizes_of_caches_are_replaced_and_forgotten(db):
     def put_sizes(size, at):
         db.write(
             partial(
-                cache_sizes.save, hints=[CacheSize("p", "Linux", "git", size, at), CacheSize("p", "Mac", "git", 9, at)]
+                cache_sizes.save, sizes=[CacheSize("p", "Linux", "git", size, at), CacheSize("p", "Mac", "git", 9, at)]
             )
         )
 

@@ -18,7 +18,7 @@ from myrmidon.store.tables import shared_numbers
 
 
 class ReleaseState(StrEnum):
-    """NEW: not yet given to bots. CANARY: given to a few. GOOD: has been given to all. BAD: reverted, never used again."""
+    """The state of a release; a bad one is never given to bots again."""
 
     NEW = "new"
     CANARY = "canary"
@@ -151,13 +151,13 @@ def choose(tx: Tx, *, now: Micros, since: Micros, careful: bool, wait: bool = Fa
 
 
 def _decide(
-    known: Sequence[ReleaseInfo], *, careful: bool, wait: bool
+    releases: Sequence[ReleaseInfo], *, careful: bool, wait: bool
 ) -> tuple[ReleaseInfo | None, ReleaseInfo | None]:
     """The release for all bots, and the canary.
 
     When no running server backs a release, all of them run older code, and the choice stays as it is.
     """
-    usable = [one for one in known if one.state != ReleaseState.BAD]
+    usable = [one for one in releases if one.state != ReleaseState.BAD]
     current = next((one for one in usable if one.active), None)
     backed = [one for one in usable if one.num_servers]
     best = backed[0] if backed else current or next((one for one in usable if one.state == ReleaseState.GOOD), None)

@@ -14,6 +14,7 @@ from myrmidon.model.ids import parse_id, show_run
 from myrmidon.scheduler import servers
 from myrmidon.server.api import submit
 from myrmidon.server.settings import PoolOrder, Quota
+from myrmidon.server.usecases import submit as usecases
 from myrmidon.store.views import listings
 from tests.server.contexts import a_task, finish
 from tests.server.inside import inside
@@ -245,7 +246,7 @@ def test_a_long_list_that_broke_off_in_the_middle_is_completed_by_its_repeat(app
         stored.append(1)
         return await store_drafts(*given)
 
-    store_drafts = submit.store_drafts
+    store_drafts = usecases.store_drafts
     tasks = {"tasks": [a_task(f"t{n}") for n in range(300)]}
     key = {"Idempotency-Key": "all of them"}
     monkeypatch.setattr(submit, "store_drafts", store)
@@ -260,7 +261,7 @@ def test_a_long_list_that_broke_off_in_the_middle_is_completed_by_its_repeat(app
 
 def test_a_long_list_without_a_key_is_stored_at_once_or_not_at_all(app, monkeypatch):
     calls: list[int] = []
-    store_drafts = submit.store_drafts
+    store_drafts = usecases.store_drafts
 
     async def store(*given):
         calls.append(1)
@@ -483,7 +484,9 @@ def test_calls_at_the_same_time_do_not_mix(app):
 
 def test_a_server_that_died_is_still_shown_and_shown_as_dead(app):
     long_ago = app.context.now() - 3_600_000_000
-    app.context.db.engine.write(lambda tx: servers.enroll(tx, "10.0.0.9", 8910, now=long_ago, rules=app.context.rules))
+    app.context.db.engine.write(
+        lambda tx: servers.register(tx, "10.0.0.9", 8910, now=long_ago, rules=app.context.rules)
+    )
     told = {one["address"]: one for one in app.get("/api/v1/servers").json["servers"]}
     assert (told["10.0.0.9"]["alive"], told["10.0.0.9"]["this"]) == (False, False)
     assert (told["127.0.0.1"]["alive"], told["127.0.0.1"]["this"]) == (True, True)

@@ -19,6 +19,8 @@ from myrmidon.server.api import wait as api_wait
 from myrmidon.server.api.logs import FollowQuery, LogQuery, Stream
 from myrmidon.server.api.wait import Mode, WaitRequest
 from myrmidon.server.calls import Call, Identity, Role
+from myrmidon.server.usecases.logs import missing_line, read_range
+from myrmidon.store.tables.log import STDOUT
 from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, finish, serving, start, submit
 
 
@@ -53,7 +55,7 @@ async def a_running_task(context, **more):
 
 
 async def read(context, task_id, **query):
-    answer = await logs.log_range(context, Call(who=ADMIN, params={"id": task_id}, query=LogQuery(**query)))
+    answer = await logs.get_log(context, Call(who=ADMIN, params={"id": task_id}, query=LogQuery(**query)))
     return answer.body, answer.headers
 
 
@@ -115,7 +117,7 @@ def test_a_cut_middle_is_shown(small_logs):
         body, headers = await read(context, task_id, stream=Stream.STDOUT, limit=8 << 20)
         low, high = (int(part) for part in headers["x-log-cut"].split("-"))
         assert headers["x-log-length"] == headers["x-log-next"] == str(30 << 16)
-        marker = logs.missing_line(high - low)
+        marker = missing_line(high - low)
         head, tail = body.split(marker)
         assert (len(head), len(tail)) == (low, (30 << 16) - high)
         assert (head[:1], tail[-1:]) == (b"A", bytes([65 + 29]))
@@ -156,16 +158,16 @@ def test_a_range_that_begins_in_a_hole_says_so_and_goes_on_behind_it(context):
         await bot.log(task, 0, 100, b"tail after a gap\n")
         await bot.log(task, 1, 0, b"stderr")
         for offset, body, after in (
-            (50, logs.missing_line(50) + b"tail after", 110),
-            (0, b"head\n" + logs.missing_line(95) + b"tail ", 105),
+            (50, missing_line(50) + b"tail after", 110),
+            (0, b"head\n" + missing_line(95) + b"tail ", 105),
             (110, b" a gap\nstd", 120),
         ):
             got, headers = await read(context, task_id, offset=offset, limit=10)
             assert (got, headers["x-log-next"], headers["x-log-length"]) == (body, str(after), "123")
         shown = await context.logs.read(
-            lambda tx: logs.read_output(tx, *parse_id(task["run"]), offset=50, length=10, both=False)
+            lambda tx: read_range(tx, *parse_id(task["run"]), streams=[STDOUT], offset=50, limit=10)
         )
-        assert shown == logs.missing_line(50) + b"tail after"
+        assert shown.content == missing_line(50) + b"tail after"
 
     run(story, context)
 
@@ -274,7 +276,7 @@ def test_logs_and_states_of_another_group_do_not_exist(context):
         )
         stranger = Identity("stranger", Role.USER, "others")
         for handler, call in [
-            (logs.log_range, Call(who=stranger, params={"id": task_id}, query=LogQuery())),
+            (logs.get_log, Call(who=stranger, params={"id": task_id}, query=LogQuery())),
             (logs.follow, Call(who=stranger, params={"id": task_id}, query=FollowQuery())),
             (api_wait.wait, Call(who=stranger, body=WaitRequest(task_ids=[task_id]))),
         ]:

@@ -108,7 +108,7 @@ async def set_pool(context: ServerContext, call: Call) -> PoolInfo:
     def set_order(tx: Tx) -> PoolInfo:
         order = requested
         if claim_call_key(tx, call, "order of a pool", name, now=now):
-            servers.set_pool(tx, name, order)
+            servers.set_pool_order(tx, name, order)
         else:
             order = pool_order.of_pool(tx, name)
         return PoolInfo(name, order.task_order, order.ageing, listings.bots_in_pool(tx, name))

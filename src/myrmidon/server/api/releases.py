@@ -1,4 +1,4 @@
-"""Bot zips for those who may have them, the script that brings one to a new machine, and the list of releases."""
+"""Bot releases: downloads of bot zips, the bootstrap script for new machines, the list of releases, reverting one."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from myrmidon.server.fleet.bot_zip import bootstrap_script, public_url
 from myrmidon.server.settings import seconds
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
-from myrmidon.store.tables.release import ReleaseInfo, ReleaseState
+from myrmidon.store.tables.release import ReleaseState
 
 
 async def current_zip(context: ServerContext, call: Call) -> Answer:
-    """The zip that every bot shall run."""
+    """The zip of the release that all bots should run."""
     return await _zip(context, await rollout.wanted_zip(context), call.headers.get("if-none-match", ""))
 
 
 async def one_zip(context: ServerContext, call: Call) -> Answer:
-    """A zip by its digest."""
+    """A bot zip by its digest."""
     return await _zip(context, call.params["digest"], call.headers.get("if-none-match", ""))
 
 
-async def _zip(context: ServerContext, digest: str, known: str) -> Answer:
-    tag = f'"{digest}"'
-    if digest and known == tag:
-        return Answer(status=304, headers={"etag": tag}, body=b"")
-    found = await context.db.read(lambda tx: _read(tx, digest))
-    if found is None:
+async def _zip(context: ServerContext, digest: str, if_none_match: str) -> Answer:
+    etag = f'"{digest}"'
+    if digest and if_none_match == etag:
+        return Answer(status=304, headers={"etag": etag}, body=b"")
+    stored = await context.db.read(lambda tx: _read(tx, digest))
+    if stored is None:
         raise NotFound("bot zip", digest[: rollout.DIGEST_CHARS])
-    return Answer(headers={"etag": f'"{found.digest}"', "content-type": "application/zip"}, body=found.content)
+    return Answer(headers={"etag": f'"{stored.digest}"', "content-type": "application/zip"}, body=stored.content)
 
 
 def _read(tx: Tx, digest: str) -> release.Release | None:
@@ -54,7 +54,7 @@ def _read(tx: Tx, digest: str) -> release.Release | None:
 
 
 class BootstrapQuery(Struct, frozen=True, kw_only=True):
-    """Settings of the new bot, kept in its folder; ``tok`` is the token that it introduces itself with."""
+    """Settings that the script writes to the new bot's folder. ``tok`` is the token for its first handshake."""
 
     tok: str = ""
     pool: str = ""
@@ -62,11 +62,11 @@ class BootstrapQuery(Struct, frozen=True, kw_only=True):
 
 
 async def bootstrap(context: ServerContext, call: Call) -> Answer:
-    """A script that turns a machine with Python into a bot: ``curl -s SERVER/bootstrap?tok=... | python3 -``."""
+    """A Python script that installs and starts a bot: ``curl -s SERVER/bootstrap?tok=... | python3 -``."""
     query: BootstrapQuery = call.query
     if query.bot_id:
         bots.check_id(query.bot_id)
-    text = bootstrap_script(
+    script = bootstrap_script(
         server=public_url(context),
         token=bearer_of(call.headers) or query.tok,
         digest=await rollout.wanted_zip(context),
@@ -75,14 +75,14 @@ async def bootstrap(context: ServerContext, call: Call) -> Answer:
         now=context.now(),
         text=context.state.config.files.get(BOOTSTRAP),
     )
-    return Answer(headers={"content-type": "text/x-python; charset=utf-8"}, body=text.encode())
+    return Answer(headers={"content-type": "text/x-python; charset=utf-8"}, body=script.encode())
 
 
 # ---------------------------------------------------------------- releases
 
 
 class ReleaseInfo(Struct, frozen=True, kw_only=True):
-    """``state``: active, canary, new, old, or bad, which no bot is ever told to run again."""
+    """``state``: active, canary, new, old, or bad. A bad release is never used again."""
 
     digest: str
     state: str
@@ -104,36 +104,36 @@ class RevertBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def list_releases(context: ServerContext, call: Call) -> ReleaseList:
-    """Every zip that bots were ever told to run and that is still kept, newest first."""
+    """Stored releases, newest first."""
     since = context.now() - seconds(context.settings.release_grace_s)
-    found = await context.db.read(lambda tx: release.read_all(tx, since=since))
-    return ReleaseList([_shown(context, one) for one in found])
+    rows = await context.db.read(lambda tx: release.read_all(tx, since=since))
+    return ReleaseList([_info(context, row) for row in rows])
 
 
-def _shown(context: ServerContext, one: ReleaseInfo) -> ReleaseInfo:
+def _info(context: ServerContext, row: release.ReleaseInfo) -> ReleaseInfo:
     return ReleaseInfo(
-        digest=one.digest,
-        state=_word_for(context, one),
-        created_at=one.created_at,
-        changed_at=one.changed_at,
-        who=one.who,
-        why=one.why,
-        num_servers=one.num_servers,
-        num_failures=one.num_failures,
-        canary_share=context.hub.canary_share if one.digest == context.hub.canary else None,
+        digest=row.digest,
+        state=_state(context, row),
+        created_at=row.created_at,
+        changed_at=row.changed_at,
+        who=row.who,
+        why=row.why,
+        num_servers=row.num_servers,
+        num_failures=row.num_failures,
+        canary_share=context.hub.canary_share if row.digest == context.hub.canary else None,
     )
 
 
-def _word_for(context: ServerContext, one: ReleaseInfo) -> str:
-    if one.state in (ReleaseState.BAD, ReleaseState.NEW) or one.digest == context.hub.canary:
-        return one.state
-    return "active" if one.active else "old"  # a trial that the next release has cut short is over, too
+def _state(context: ServerContext, row: release.ReleaseInfo) -> str:
+    if row.state in (ReleaseState.BAD, ReleaseState.NEW) or row.digest == context.hub.canary:
+        return row.state
+    return "active" if row.active else "old"  # includes a former canary that a newer release has replaced
 
 
 async def revert_release(context: ServerContext, call: Call) -> ReleaseInfo:
-    """Take a release back: bots go to the one before it. Saying it again is the same as saying it once."""
+    """Mark a release as bad: bots return to the one before it. Idempotent."""
     body: RevertBody = call.body
-    return _shown(context, await rollout.revert(context, call.params["digest"], who=call.who.name, why=body.reason))
+    return _info(context, await rollout.revert(context, call.params["digest"], who=call.who.name, why=body.reason))
 
 
 ROUTES = (
@@ -142,7 +142,7 @@ ROUTES = (
         path="/bootstrap",
         call=bootstrap,
         who=INTRODUCERS,
-        summary="A script that turns a machine into a bot",
+        summary="Get the bootstrap script for a new bot",
         query=BootstrapQuery,
         media="text/x-python",
         query_token=True,
@@ -152,7 +152,7 @@ ROUTES = (
         path="/bot/v1/zip",
         call=current_zip,
         who=INTRODUCERS | BOTS,
-        summary="The zip that every bot shall run",
+        summary="Download the current bot zip",
         media="application/zip",
         query_token=True,
     ),
@@ -161,7 +161,7 @@ ROUTES = (
         path="/bot/v1/zip/{digest}",
         call=one_zip,
         who=INTRODUCERS | BOTS,
-        summary="A bot zip by its digest",
+        summary="Download a bot zip by its digest",
         media="application/zip",
         query_token=True,
     ),
@@ -171,7 +171,7 @@ ROUTES = (
         call=list_releases,
         who=READERS,
         out=ReleaseList,
-        summary="Releases of the bot, newest first",
+        summary="List bot releases",
     ),
     Route(
         method="POST",
@@ -181,6 +181,6 @@ ROUTES = (
         body=RevertBody,
         out=ReleaseInfo,
         mutates=True,
-        summary="Take a release of the bot back",
+        summary="Revert a bot release",
     ),
 )

@@ -1,4 +1,4 @@
-"""Resource groups: who owns tasks and values, and what tokens are bound to."""
+"""Resource groups, which own tasks and values and which tokens are bound to: list, create, delete."""
 
 from __future__ import annotations
 
@@ -43,40 +43,40 @@ def _info(group: ResourceGroup) -> GroupInfo:
 
 
 async def list_groups(context: ServerContext, call: Call) -> GroupList:
-    """The groups that this caller may work in."""
-    page: PageQuery = call.query
+    """Resource groups that the caller has access to."""
+    query: PageQuery = call.query
     scope = await context.groups.scope_of(call)
     if scope is not None:
-        mine = await context.db.read(lambda tx: resource_group.read(tx, scope))
-        return GroupList([_info(mine)] if mine else [], None)
-    after = read_cursor(context.keys.cursor, "groups", page.cursor) if page.cursor else ""
-    found = await context.db.read(lambda tx: resource_groups.list_groups(tx, after=after, n=page.limit))
-    more = show_cursor(context.keys.cursor, "groups", found[-1].external_id) if len(found) == page.limit else None
-    return GroupList([_info(group) for group in found], more)
+        own = await context.db.read(lambda tx: resource_group.read(tx, scope))
+        return GroupList([_info(own)] if own else [], None)
+    after = read_cursor(context.keys.cursor, "groups", query.cursor) if query.cursor else ""
+    groups = await context.db.read(lambda tx: resource_groups.list_groups(tx, after=after, n=query.limit))
+    cursor = show_cursor(context.keys.cursor, "groups", groups[-1].external_id) if len(groups) == query.limit else None
+    return GroupList([_info(group) for group in groups], cursor)
 
 
 async def create_group(context: ServerContext, call: Call) -> GroupInfo:
-    """A new group; a call repeated with its request key gets the group that it has made."""
+    """Create a resource group. A call repeated with its request key gets the group that the first one created."""
     name, now = call.body.name, context.now()
     group_id = None
     if call.request_key is not None:
         seed = hmac.digest(context.keys.secret, f"group\n{call.who.name}\n{call.request_key}".encode(), "sha256")
         group_id = int.from_bytes(seed[:8], "big") >> 1 or 1
-    made = await context.db.write(
+    created = await context.db.write(
         lambda tx: resource_groups.create_group(tx, name, now=now, ids=context.ids, group_id=group_id)
     )
-    return _info(made)
+    return _info(created)
 
 
 async def delete_group(context: ServerContext, call: Call) -> Done:
-    """Delete a group with everything in it; nothing in it may be under way.
+    """Delete a resource group and everything in it. WrongState if one of its tasks or jobs has not ended.
 
-    A call repeated with its request key finds the group gone and is content.
+    With a request key, deleting a group that does not exist succeeds.
     """
     name, now = call.params["name"], context.now()
     if name in named_groups(context.settings):
         raise WrongState(
-            f"The settings name the resource group {name}, as default_group or in allow; change them first."
+            f"The server's settings use the resource group {name}, as default_group or in allow; change them first."
         )
 
     def delete(tx: Tx) -> int | None:
@@ -114,7 +114,7 @@ ROUTES = (
         body=NewGroup,
         out=GroupInfo,
         mutates=True,
-        summary="A new resource group",
+        summary="Create a resource group",
     ),
     Route(
         method="DELETE",

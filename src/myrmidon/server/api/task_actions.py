@@ -1,4 +1,4 @@
-"""What can be done to tasks over HTTP: cancel, run again; and asking why one does not run."""
+"""Actions on tasks: cancel one, cancel by tags, rerun, explain why one does not run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from myrmidon.store.engine.db import Tx
 
 
 class CancelBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A running task is left alone unless ``kill_running``."""
+    """A running task is killed only if ``kill_running`` is true."""
 
     kill_running: bool = False
 
 
 class Cancelled(Struct, frozen=True):
-    """``ok``: the task has ended unfinished, or is being stopped; the same however often it is asked for."""
+    """``ok``: the task was canceled or killed, or is being killed. Repeated calls get the same response."""
 
     task_id: str
     ok: bool
@@ -42,12 +42,12 @@ class Cancelled(Struct, frozen=True):
 
 
 async def cancel_task(context: ServerContext, call: Call) -> Cancelled:
-    """Cancel a task. Said again with the same request key it does not mean what has been run again meanwhile."""
+    """Cancel a task. A call repeated with its request key does not cancel a rerun that was started in between."""
     task_id = parse_path_id(call.params["id"])[0]
     scope = await context.groups.scope_of(call)
     kill, now = call.body.kill_running, context.now()
 
-    def stop(tx: Tx) -> Cancelled:
+    def cancel(tx: Tx) -> Cancelled:
         get_visible_task(tx, task_id, scope)
         check_may_cancel(tx, call, task_id)
         if claim_call_key(tx, call, "cancel", show_task(task_id), now=now, subject=task_id):
@@ -57,11 +57,11 @@ async def cancel_task(context: ServerContext, call: Call) -> Cancelled:
         running = task.state in (TaskState.RUNNING, TaskState.KILLED)
         return Cancelled(show_task(task_id), stopped, task.state, running)
 
-    return await context.db.write(stop)
+    return await context.db.write(cancel)
 
 
 class CancelMany(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All tasks with all these tags, made between ``start`` and ``end``, or until now."""
+    """Tasks that have all these tags and were created between ``start`` and ``end``, or until now."""
 
     tags: Annotated[list[Annotated[str, Meta(max_length=321)]], Meta(min_length=1, max_length=16)]
     start: Moment | None = None
@@ -70,16 +70,17 @@ class CancelMany(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     group: Name | None = None
 
 
-class Began(Struct, frozen=True):
-    """The decision is on disk and is being carried out, however many tasks it concerns."""
+class CancelStarted(Struct, frozen=True):
+    """The cancellation is on disk and runs in the background."""
 
     ok: bool = True
 
 
-async def cancel_tagged(context: ServerContext, call: Call) -> Began:
+async def cancel_tagged(context: ServerContext, call: Call) -> CancelStarted:
+    """Cancel all tasks that have certain tags, in the background."""
     body: CancelMany = call.body
     group_id = await context.groups.id_for(call, body.group)
-    stop = partial(
+    cancel = partial(
         canceling.cancel_tagged,
         tags=body.tags,
         group_id=group_id,
@@ -92,8 +93,8 @@ async def cancel_tagged(context: ServerContext, call: Call) -> Began:
         request_key=call.request_key,
         rules=context.rules,
     )
-    await context.db.write(stop)
-    return Began()
+    await context.db.write(cancel)
+    return CancelStarted()
 
 
 class RerunBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,7 +103,7 @@ class RerunBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RerunAnswer(Struct, frozen=True):
-    """The task as it is now; each rerun starts a new generation."""
+    """The task after the call. Each rerun starts a new generation."""
 
     task_id: str
     state: str
@@ -110,33 +111,37 @@ class RerunAnswer(Struct, frozen=True):
 
 
 async def rerun_task(context: ServerContext, call: Call) -> RerunAnswer:
-    """Run an ended task again; with a request key only once, however often it is asked for."""
+    """Run an ended task again. A call repeated with its request key does not start another rerun."""
     task_id = parse_path_id(call.params["id"])[0]
     scope = await context.groups.scope_of(call)
     body: RerunBody = call.body
     now = context.now()
 
-    def again(tx: Tx) -> RerunAnswer:
+    def rerun(tx: Tx) -> RerunAnswer:
         get_visible_task(tx, task_id, scope)
-        how = {"force": body.force, "cascade": body.cascade}
+        options = {"force": body.force, "cascade": body.cascade}
         if call.request_key is None:
-            rerunning.rerun(tx, task_id, now=now, ids=context.ids, rules=context.rules, **how)
+            rerunning.rerun(tx, task_id, now=now, ids=context.ids, rules=context.rules, **options)
         else:
-            rerunning.rerun_once(tx, task_id, call.request_key, now=now, ids=context.ids, rules=context.rules, **how)
+            rerunning.rerun_once(
+                tx, task_id, call.request_key, now=now, ids=context.ids, rules=context.rules, **options
+            )
         task = get_visible_task(tx, task_id, scope)
         return RerunAnswer(show_task(task_id), task.state, task.generation)
 
-    return await context.db.write(again)
+    return await context.db.write(rerun)
 
 
-class Lacking(Struct, frozen=True):
+class DimensionStep(Struct, frozen=True):
+    """One dimension applied as a filter: ``removes`` bots do not have it, ``left`` bots remain."""
+
     dimension: str
     removes: int
     left: int
 
 
-class Why(Struct, frozen=True, kw_only=True):
-    """Why a task does not run now, in one sentence, with the evidence."""
+class TaskExplanation(Struct, frozen=True, kw_only=True):
+    """Why a task does not run now: ``summary`` in one sentence, and the facts behind it."""
 
     task_id: str
     state: str
@@ -144,33 +149,34 @@ class Why(Struct, frozen=True, kw_only=True):
     waiting_on: list[str]
     unreachable: bool
     held: bool
-    dimensions: list[Lacking]
+    dimensions: list[DimensionStep]
     num_bots: int
     num_serving: int
     position: int | None
 
 
-async def explain_task(context: ServerContext, call: Call) -> Why:
+async def explain_task(context: ServerContext, call: Call) -> TaskExplanation:
+    """Explain why a task does not run now."""
     task_id = parse_path_id(call.params["id"])[0]
     scope = await context.groups.scope_of(call)
 
-    def look(tx: Tx) -> explaining.Explanation:
+    def explain(tx: Tx) -> explaining.Explanation:
         get_visible_task(tx, task_id, scope)
         return explaining.explain(tx, task_id)
 
-    found = await context.db.read(look)
-    resting = found.state == TaskState.READY and context.state.config.asleep
-    return Why(
-        task_id=show_task(found.task_id),
-        state=found.state,
-        summary="No bot gets any task: bots.toml says that the fleet is asleep." if resting else found.summary,
-        waiting_on=[show_task(parent) for parent in found.waiting_on],
-        unreachable=found.unreachable,
-        held=found.held,
-        dimensions=[Lacking(step.dimension, step.removes, step.left) for step in found.dimensions],
-        num_bots=found.num_bots,
-        num_serving=found.num_serving,
-        position=found.position,
+    explanation = await context.db.read(explain)
+    asleep = explanation.state == TaskState.READY and context.state.config.asleep
+    return TaskExplanation(
+        task_id=show_task(explanation.task_id),
+        state=explanation.state,
+        summary="No bot gets any task: asleep is set in bots.toml." if asleep else explanation.summary,
+        waiting_on=[show_task(parent) for parent in explanation.waiting_on],
+        unreachable=explanation.unreachable,
+        held=explanation.held,
+        dimensions=[DimensionStep(step.dimension, step.removes, step.left) for step in explanation.dimensions],
+        num_bots=explanation.num_bots,
+        num_serving=explanation.num_serving,
+        position=explanation.position,
     )
 
 
@@ -180,8 +186,8 @@ ROUTES = (
         path="/api/v1/tasks/{id}/why",
         call=explain_task,
         who=READERS,
-        out=Why,
-        summary="Why a task does not run",
+        out=TaskExplanation,
+        summary="Explain why a task does not run",
     ),
     Route(
         method="POST",
@@ -199,9 +205,9 @@ ROUTES = (
         call=cancel_tagged,
         who=WRITERS,
         body=CancelMany,
-        out=Began,
+        out=CancelStarted,
         mutates=True,
-        summary="Cancel everything with certain tags",
+        summary="Cancel all tasks with certain tags",
     ),
     Route(
         method="POST",
@@ -211,6 +217,6 @@ ROUTES = (
         body=RerunBody,
         out=RerunAnswer,
         mutates=True,
-        summary="Run a task again",
+        summary="Rerun a task",
     ),
 )

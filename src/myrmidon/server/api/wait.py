@@ -1,4 +1,4 @@
-"""Waiting for tasks to end, however many: the answer is held until then."""
+"""POST /api/v1/tasks/wait: a long poll that returns when tasks have ended."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from myrmidon.store.tables import task_result
 from myrmidon.store.views import run_details
 from myrmidon.store.views.run_details import End
 
-LOOK_AGAIN_S = 5.0
-MOST_TASKS = 1000
-LONGEST_WAIT_S = 120.0
+RECHECK_S = 5.0
+"""How often states are read without a notification: another server may have written them."""
+MAX_TASKS = 1000
+MAX_WAIT_S = 120.0
 
 
 class Mode(StrEnum):
@@ -32,15 +33,15 @@ class Mode(StrEnum):
 
 
 class WaitRequest(Struct, frozen=True, kw_only=True):
-    """Tasks to wait for: until one of them, or all, have ended, or the time is up."""
+    """Wait until any or all of these tasks have ended, at most ``wait_s`` seconds. The server limits that to 120."""
 
-    task_ids: Annotated[list[str], Meta(max_length=MOST_TASKS)]
+    task_ids: Annotated[list[str], Meta(max_length=MAX_TASKS)]
     mode: Mode = Mode.ALL
     wait_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
 
 
 class TaskEnd(Struct, frozen=True):
-    """Where a task stands. ``run`` and ``exit_code`` are there once it has ended with a run."""
+    """The state of a task. ``run`` and ``exit_code`` are those of its last run, null before the task has ended."""
 
     task_id: str
     state: str
@@ -51,53 +52,55 @@ class TaskEnd(Struct, frozen=True):
 
 
 class Waited(Struct, frozen=True):
-    """``done``: what was waited for has come."""
+    """``done`` is false if the time was up first."""
 
     done: bool
     tasks: list[TaskEnd]
 
 
 async def wait(context: ServerContext, call: Call) -> Waited:
-    """Hold the answer until tasks have ended."""
+    """Wait until any or all of these tasks have ended, or the time is up."""
     body: WaitRequest = call.body
     ids = [parse_id(shown, f"task_ids[{number}]")[0] for number, shown in enumerate(body.task_ids)]
     group = await context.groups.scope_of(call)
     clock = asyncio.get_running_loop().time
-    until = clock() + min(body.wait_s, LONGEST_WAIT_S)
+    deadline = clock() + min(body.wait_s, MAX_WAIT_S)
     waiting = set(ids)
     while True:
         watched = waiting if body.mode is Mode.ANY else {max(waiting, default=0)}
         with context.hub.watch_ends(watched) as watch:
-            ended, answer = await context.db.read(partial(_look, ids=ids, waiting=waiting, mode=body.mode, group=group))
+            ended, response = await context.db.read(
+                partial(_check, ids=ids, waiting=waiting, mode=body.mode, group=group)
+            )
             waiting = waiting - ended
-            left = until - clock()
-            if answer is not None:
-                return answer
-            if left <= 0 or context.hub.stopping:
+            remaining_s = deadline - clock()
+            if response is not None:
+                return response
+            if remaining_s <= 0 or context.hub.stopping:
                 return await context.db.read(lambda tx: Waited(done=False, tasks=_ends(tx, ids)))
             if not watched & ended:
-                await watch.wait(min(left, LOOK_AGAIN_S))
+                await watch.wait(min(remaining_s, RECHECK_S))
 
 
-def _look(
+def _check(
     tx: Tx, ids: Sequence[int], waiting: AbstractSet[int], mode: Mode, group: int | None
 ) -> tuple[set[int], Waited | None]:
-    """Those of the tasks that have ended, and the answer if that is what was waited for."""
-    found = task_result.standing(tx, sorted(waiting))
+    """Which of the waiting tasks have ended, and the response if the condition is met."""
+    states = task_result.standing(tx, sorted(waiting))
     for task_id in waiting:
-        if task_id not in found or group not in (None, found[task_id][0]):
+        if task_id not in states or group not in (None, states[task_id][0]):
             raise NotFound("task", show_task(task_id))
-    ended = {task_id for task_id, (_, state) in found.items() if state in FINAL}
+    ended = {task_id for task_id, (_, state) in states.items() if state in FINAL}
     done = len(ended) == len(waiting) or (mode is Mode.ANY and bool(ended))
     return ended, Waited(done=True, tasks=_ends(tx, ids)) if done else None
 
 
 def _ends(tx: Tx, ids: Sequence[int]) -> list[TaskEnd]:
-    found = run_details.ends(tx, sorted(set(ids)))
-    return [_shown(found[task_id]) for task_id in ids if task_id in found]
+    ends = run_details.ends(tx, sorted(set(ids)))
+    return [_task_end(ends[task_id]) for task_id in ids if task_id in ends]
 
 
-def _shown(end: End) -> TaskEnd:
+def _task_end(end: End) -> TaskEnd:
     final = end.state in FINAL
     run = end.run if final else None
     return TaskEnd(
@@ -116,7 +119,7 @@ ROUTES = (
         path="/api/v1/tasks/wait",
         call=wait,
         who=READERS,
-        summary="Hold the answer until tasks have ended",
+        summary="Wait until tasks have ended",
         body=WaitRequest,
         out=Waited,
         waits=True,

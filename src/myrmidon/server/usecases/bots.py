@@ -28,7 +28,7 @@ async def terminate_bot(context: ServerContext, bot_id: str, reason: str = "", *
     """
     group_id, now = await context.groups.id_of(context.settings.default_group), context.now()
     submit = partial(
-        terminate.order_end,
+        terminate.terminate_bot,
         bot_id=bot_id,
         group_id=group_id,
         task_id=context.ids.next(now),

@@ -64,7 +64,7 @@ def test_a_machine_can_be_set_up_before_its_bot_starts(tmp_path: Path):
     env = {**os.environ, "SWARMING_EXTERNAL_BOT_SETUP": "1", "MYRMIDON_BOT_HOST_DIR": str(tmp_path / "host")}
     assert _call(sys.executable, path, *given, "yes", env=env).returncode == 0
     told = _call(sys.executable, path, *given, "no", env=env)
-    assert (told.returncode, "setup_bot asks for it" in told.stderr) == (1, True)
+    assert (told.returncode, "requested by setup_bot" in told.stderr) == (1, True)
 
 
 def test_a_machine_is_rebooted_by_hand_only_when_no_bot_lives_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -201,7 +201,7 @@ def test_orders_are_kept_in_the_folder(tmp_path: Path, monkeypatch):
 
 def test_a_folder_with_other_files_is_not_taken(tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("x")
-    with pytest.raises(startup_config.StartupError, match="no bot's"):
+    with pytest.raises(startup_config.StartupError, match="do not belong to a bot"):
         startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s", "--token", "t"])
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
@@ -209,8 +209,8 @@ def test_a_folder_with_other_files_is_not_taken(tmp_path: Path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--wrong", "x"], "not understood"),
-        (["--dir"], "not understood"),
+        (["--wrong", "x"], "unknown"),
+        (["--dir"], "unknown"),
         (["--dimension", "x"], "KEY=VALUE"),
         (["--token-file", "/no/such"], "cannot be read"),
         ([], "no server"),

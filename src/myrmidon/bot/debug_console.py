@@ -1,8 +1,8 @@
 """A Python prompt inside a running bot, for debugging on its machine: SIGUSR2 opens it, `bot.zip shell` connects to it.
 
-The prompt listens on a Unix socket in the bot's folder, which only the bot's user can enter. After the signal it accepts
-one connection within a minute. It runs in its own thread, so that it works while the other threads hang. Code typed
-there runs inside the bot and can break it.
+The prompt listens on a Unix socket in the bot's folder, which only the bot's user can enter. After the signal it
+accepts one connection within a minute. It runs in its own thread, so that it works while the other threads hang. Code
+typed there runs inside the bot and can break it.
 """
 
 from __future__ import annotations

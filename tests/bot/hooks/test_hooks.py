@@ -221,7 +221,7 @@ def test_headers_are_written_as_lines_with_the_time_to_ask_again():
 
 def test_a_bot_on_somebodys_own_machine_minds_neither_a_crowded_temp_nor_a_disk_that_is_nearly_full(monkeypatch):
     usual = settings.defaults()
-    monkeypatch.setenv("MYRMIDON_BOT_AT_HOME", "1")
+    monkeypatch.setenv("MYRMIDON_BOT_LOCAL", "1")
     at_home = settings.defaults()
     terabyte = 1 << 40
     assert settings.required_free(terabyte, usual["free_partition"]["bot"]) > 70 << 30
@@ -427,7 +427,7 @@ def test_a_hook_may_put_its_bot_into_quarantine_or_maintenance(tmp_path: Path):
         "def get_state(bot): return {**bot.state, 'maintenance': 'new disk', 'quarantined': True}"
     )
     made.refresh()
-    assert made.health_reasons() == ("a hook says so", "new disk")
+    assert made.health_reasons() == ("set by a hook without a reason", "new disk")
     assert made.handshake_fields()["maintenance"] == "new disk"
 
 

@@ -33,7 +33,7 @@ def test_updates_alternate_between_two_files(stub: Stub, tmp_path: Path):
     [
         ({"task_runner": "def broken(:\n"}, "SyntaxError"),
         ({"session_loop": "import no_such_module\n"}, "no_such_module"),
-        ({"result_journal": "while True: pass\n", "updater": "TRY"}, "did not start within"),
+        ({"result_journal": "while True: pass\n", "updater": "TRY"}, "did not finish within"),
     ],
     ids=["syntax error", "bad import", "hang at import"],
 )

@@ -115,7 +115,7 @@ def test_the_oldest_go_until_enough_is_free_but_never_what_a_run_asks_for(
     caches = Caches(str(tmp_path / "c"))
     for at, name in enumerate(["a", "b", "c"]):
         _fill(caches, tmp_path, name, now=NOW + at)
-    required = settings.required_free(roomy["total"], caches.room) + caches.room["wiggle"]
+    required = settings.required_free(roomy["total"], caches.free_space_rule) + caches.free_space_rule["wiggle"]
     roomy["free"] = int(required) - 1
 
     def free_a_little(path: str, remove=host.remove_tree) -> bool:
@@ -123,7 +123,7 @@ def test_the_oldest_go_until_enough_is_free_but_never_what_a_run_asks_for(
         return remove(path)
 
     monkeypatch.setattr(host, "remove_tree", free_a_little)
-    assert caches.trim(NOW, wanted=["a"]) == ["b"]
+    assert caches.trim(NOW, needed=["a"]) == ["b"]
     assert caches.make_room(["a", "new"], {"a": 50, "new": 1}, NOW) == ["c"]
     assert caches.make_room(["a", "new"], {"new": 1 << 30}, NOW) == []
     assert caches.names() == ["a"]
@@ -133,7 +133,9 @@ def test_the_oldest_go_until_enough_is_free_but_never_what_a_run_asks_for(
 def test_a_hint_that_says_nothing_asks_for_no_room(tmp_path: Path, roomy: dict[str, int], hint: object):
     caches = Caches(str(tmp_path / "c"))
     _fill(caches, tmp_path, "a")
-    roomy["free"] = settings.required_free(roomy["total"], caches.room) + int(caches.room["wiggle"])
+    roomy["free"] = settings.required_free(roomy["total"], caches.free_space_rule) + int(
+        caches.free_space_rule["wiggle"]
+    )
     assert caches.make_room(["new"], {"new": hint}, NOW) == []
 
 

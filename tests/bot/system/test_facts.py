@@ -259,7 +259,7 @@ def test_short_of_disk_the_oldest_caches_go_first(tmp_path: Path, monkeypatch: p
         caches.put_back(name, str(tmp_path / "x"), now=1e9 + at)
     caches.rules = {**caches.rules, "age_s": 1e12}
     disk = [(5 << 30, 100 << 30), (20 << 30, 100 << 30)]
-    monkeypatch.setattr(system, "free_disk", lambda _: disk[len(caches.kept) < 2])
+    monkeypatch.setattr(system, "free_disk", lambda _: disk[len(caches.entries) < 2])
     assert health.disk_problem(str(tmp_path), settings.DEFAULTS, caches) is None
     assert caches.names() == ["b"]
     disk = [(5 << 30, 100 << 30)] * 2
@@ -270,4 +270,4 @@ def test_short_of_disk_the_oldest_caches_go_first(tmp_path: Path, monkeypatch: p
 
 def test_the_disk_of_the_system_counts_when_it_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(system, "free_disk", lambda _: (5 << 30, 100 << 30))
-    assert "of the system" in (health.other_problem("/proc", settings.DEFAULTS) or "")
+    assert "the root disk" in (health.other_problem("/proc", settings.DEFAULTS) or "")

@@ -37,7 +37,7 @@ The argument `bot`
     bot.post_error(message)         send a bot_error; the same message at most once in ten minutes
     bot.host_reboot(message)        reboot the machine when no task runs; False if another bot runs on the machine
     bot.bot_restart(message)        restart the bot when no task runs
-    bot.get_pseudo_rand(width)      a number between -width and width, always the same for this bot; to spread work in time
+    bot.get_pseudo_rand(width)      a number from -width to width, always the same for this bot; spreads a fleet in time
 All of these return at once; events are sent in the background.
 """
 
@@ -72,8 +72,8 @@ def get_settings(bot):
 def get_authentication_headers(bot):
     """Return (headers, expiry): HTTP headers for a proxy in front of the server, or None.
 
-    `headers` is a dict of strings, `expiry` the Unix time at which to call this hook again, or None for never. The header
-    Authorization is reserved for the bot and ignored here.
+    `headers` is a dict of strings, `expiry` the Unix time at which to call this hook again, or None for never. Headers
+    that the bot sets itself, such as Authorization, are ignored.
     """
 
 
@@ -103,8 +103,8 @@ def get_dimensions(bot):
 def get_state(bot):
     """Return the state of the bot as a dict that JSON can represent, or None to keep bot.state.
 
-    The state is shown to people and not used to match tasks. A string under "quarantined" or "maintenance" is the reason
-    why the bot gets no tasks:
+    The state is shown to people and not used to match tasks. A string under "quarantined" or "maintenance" is the
+    reason why the bot gets no tasks:
 
         if not os.path.exists("/dev/ttyUSB0"):
             return {**bot.state, "quarantined": "the serial cable is missing"}
@@ -135,8 +135,8 @@ def on_before_task(bot, bot_file, runner_cmd, runner_env):
     """A command is about to start.
 
     `runner_cmd` (a list) and `runner_env` (a dict) are the command line and the environment; change them in place.
-    `bot_file` is the path of a JSON file that tasks can read as ${SWARMING_BOT_FILE}; write to it what they should know.
-    If the hook fails, the command runs unchanged.
+    `bot_file` is the path of a JSON file that tasks can read as ${SWARMING_BOT_FILE}; write to it what they need to
+    know. If the hook fails, the command runs unchanged.
     """
 
 

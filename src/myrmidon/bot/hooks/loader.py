@@ -41,8 +41,8 @@ class HookFailed(Exception):
 class Hooks:
     """The hooks of both layers. Different hooks may be called from different threads, each from one at a time.
 
-    ``zip_hooks`` come from bot_config.py, ``group_hooks`` from the group's script. ``functions`` holds, for each hook that
-    does something, (layer, function) in the order of the calls.
+    ``zip_hooks`` come from bot_config.py, ``group_hooks`` from the group's script. ``functions`` holds, for each hook
+    that is not empty, (layer, function) in the order of the calls.
     """
 
     def __init__(self, report_error: Callable[[str], None]) -> None:

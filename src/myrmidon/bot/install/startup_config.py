@@ -1,11 +1,11 @@
-"""What a bot was told when it was started: read from the command line once, kept in its folder, read from there.
+"""The startup configuration: read from the command line by `start`, stored in the bot's folder, loaded by the worker.
 
-    bot.json    server, bot id, pool, dimensions; also the mark that this folder is a bot's
-    token       with which the bot shakes hands for the first time; private
-    credential  the bot's own, given by the server; private
-    session     the number of the last session
+    bot.json    server, bot id, pool, dimensions; its presence identifies the folder of a bot
+    token       bootstrap token for the first handshake; private
+    credential  the bot's credential, issued by the server; private
+    session     number of the last session
 
-The token is never part of a command line that the bot writes itself, and never reaches a task.
+The token is never passed on a command line that the bot builds, and never reaches a task.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _FILES = (
 
 
 class StartupError(Exception):
-    """The bot cannot start with these orders; the message says what to change."""
+    """The bot cannot start; the message says what to change."""
 
 
 def parse(argv: list[str]) -> dict[str, Any]:
-    """Flags, then the environment, then what the zip brings along."""
+    """The options: flags first, then environment variables, then the configuration in the zip."""
     given: dict[str, list[str]] = {flag: [] for flag in _FLAGS}
     rest = list(argv)
     while rest:
         flag, equals, value = rest.pop(0).partition("=")
         if flag not in given or (not equals and not rest):
-            raise StartupError(f"{flag} is not understood; try help")
+            raise StartupError(f"{flag} is unknown or lacks a value; see `help`")
         given[flag].append(value if equals else rest.pop(0))
     return {
         "dir": _first_set(given["--dir"], os.environ.get("MYRMIDON_BOT_DIR"), os.path.join("~", "myrmidon-bot")),
@@ -53,13 +53,16 @@ def parse(argv: list[str]) -> dict[str, Any]:
 
 
 def prepare(argv: list[str]) -> str:
-    """Make or check the bot's folder and write the orders down; the folder."""
+    """Create or check the bot's folder and store the configuration in it; the path of the folder.
+
+    Options that are not given keep their stored values. Raises StartupError.
+    """
     given = parse(argv)
     folder = _real_path(given["dir"])
     _prepare_folder(folder)
     stored = _load(folder)
     if given["bot_id"] not in (None, stored.get("bot_id")) and not dimensions.is_id(given["bot_id"]):
-        raise StartupError(f"{given['bot_id']!r} is no id of a bot: {dimensions.ID_RULE}")
+        raise StartupError(f"{given['bot_id']!r} is not a valid bot id: {dimensions.ID_RULE}")
     config = {
         "server": given["server"] or stored.get("server"),
         "bot_id": given["bot_id"] or stored.get("bot_id") or dimensions.default_id(),
@@ -67,22 +70,22 @@ def prepare(argv: list[str]) -> str:
         "extra": given["extra"] or stored.get("extra") or {},
     }
     if not config["server"]:
-        raise StartupError("no server is known: say --server URL or start the zip that the server gives out")
+        raise StartupError("no server is configured: use --server URL or a zip downloaded from the server")
     try:
-        if config != stored:  # a full disk must not keep a bot from starting again
+        if config != stored:  # a bot must be able to restart while the disk is full
             host.write_private(os.path.join(folder, CONFIG_FILE), json.dumps(config, indent=2).encode())
         if given["token"] and given["token"] != _text(folder, "token"):
             host.write_private(os.path.join(folder, "token"), given["token"].encode())
     except OSError as error:
         raise StartupError(f"the folder cannot be used: {error}") from error
-    os.environ.pop("MYRMIDON_BOT_TOKEN", None)  # what a process inherits, its children can read
+    os.environ.pop("MYRMIDON_BOT_TOKEN", None)  # child processes could read it
     if not (_text(folder, "token") or _text(folder, "credential")):
-        raise StartupError("no token is known: say --token-file FILE or set MYRMIDON_BOT_TOKEN")
+        raise StartupError("no token is configured: use --token-file FILE or MYRMIDON_BOT_TOKEN")
     return folder
 
 
 def folder_of(argv: list[str]) -> str:
-    """The folder that these flags mean."""
+    """The folder selected by these options."""
     return _real_path(parse(argv)["dir"])
 
 
@@ -91,7 +94,7 @@ def _real_path(path: str) -> str:
 
 
 def _bot_id(given: list[str], suffix: list[str]) -> str | None:
-    """The id that was asked for; with a suffix, that of one of several bots of this machine."""
+    """The requested bot id, with the suffix if one is given; None to use the stored or default id."""
     asked = _first_set(given, os.environ.get("MYRMIDON_BOT_ID"), os.environ.get("SWARMING_BOT_ID"))
     if not suffix:
         return str(asked) if asked else None
@@ -99,16 +102,16 @@ def _bot_id(given: list[str], suffix: list[str]) -> str | None:
 
 
 def _prepare_folder(folder: str) -> None:
-    """Only a folder that is new, empty or a bot's already: a bot removes things, but only its own."""
+    """Create the folder, or check that it is empty or belongs to a bot: a bot removes files from its folder."""
     if folder in ("/", os.path.realpath(os.path.expanduser("~"))):
-        raise StartupError(f"{folder} is not a bot's own folder: choose an empty one with --dir")
+        raise StartupError(f"{folder} cannot be the folder of a bot: choose an empty folder with --dir")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         found = set(os.listdir(folder))
     except OSError as error:
         raise StartupError(f"the folder cannot be used: {error}") from error
     if CONFIG_FILE not in found and found - {"bot.zip", "token", "bot.log"}:
-        raise StartupError(f"{folder} holds files that are no bot's: choose an empty folder with --dir")
+        raise StartupError(f"{folder} contains files that do not belong to a bot: choose an empty folder with --dir")
     try:
         _check_entries(folder)
         os.chmod(folder, 0o700)
@@ -117,13 +120,13 @@ def _prepare_folder(folder: str) -> None:
 
 
 def _check_entries(folder: str) -> None:
-    """Where the bot would make a folder or a file, there is none yet, or one of the right kind and of this user.
+    """Check that every file and folder that the bot uses is missing, or has the right type and belongs to this user.
 
-    Whatever else is there, a person has put it there: the bot neither removes it nor follows it elsewhere. Only the zip
-    that a person starts may be anybody's, and a link.
+    Anything else was put there by a person; the bot neither removes it nor follows links. Only bot.zip may be a link or
+    belong to another user, because a person starts it.
     """
     if os.path.isdir(os.path.join(folder, updater.GOOD_ZIP)):
-        raise StartupError(f"{os.path.join(folder, updater.GOOD_ZIP)} is in the way: it is a folder; move it away")
+        raise StartupError(f"{os.path.join(folder, updater.GOOD_ZIP)} is a folder, not a zip; move it away")
     for names, right, kind in ((_DIRECTORIES, stat.S_ISDIR, "folder"), (_FILES, stat.S_ISREG, "file")):
         for name in names:
             path = os.path.join(folder, name)
@@ -132,13 +135,13 @@ def _check_entries(folder: str) -> None:
             except FileNotFoundError:
                 continue
             if not right(found.st_mode):
-                raise StartupError(f"{path} is in the way: it is no {kind} of the bot's; move it away")
+                raise StartupError(f"{path} is not a {kind}, as the bot needs; move it away")
             if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
                 raise StartupError(f"{path} belongs to another user; start the bot as that user, or move it away")
 
 
 class StartupConfig:
-    """The orders as a running bot reads them."""
+    """The stored configuration of a folder, as the worker uses it."""
 
     def __init__(self, folder: str) -> None:
         config = _load(folder)
@@ -156,9 +159,10 @@ class StartupConfig:
             host.write_private(os.path.join(self.folder, "credential"), credential.encode())
 
     def next_session(self) -> int:
-        """Greater than every session before, also when the clock was set back.
+        """A session number greater than all earlier ones, even if the clock was set back.
 
-        A bot that was never let in has had none: its clock may have been the reason.
+        Without a credential no session was ever accepted, and the stored number is ignored: a wrong clock may have been
+        the reason.
         """
         last = 0
         with contextlib.suppress(ValueError):
@@ -167,13 +171,13 @@ class StartupConfig:
         try:
             host.write_private(os.path.join(self.folder, "session"), str(session).encode())
         except OSError as error:
-            if not host.disk_is_full(error):  # the clock alone is right nearly always
+            if not host.disk_is_full(error):  # the clock alone is nearly always sufficient
                 raise
         return session
 
 
 def zip_config() -> dict[str, Any]:
-    """config.json of the zip."""
+    """config.json of the running zip; empty without a zip."""
     import zipfile
 
     path = updater.own_zip()
@@ -206,7 +210,7 @@ def _token(given: list[str], files: list[str]) -> str:
             with open(files[-1]) as file:
                 return file.read().strip()
         except OSError as error:
-            raise StartupError(f"the token cannot be read: {error}") from error
+            raise StartupError(f"the token file cannot be read: {error}") from error
     return _first_set(given, os.environ.get("MYRMIDON_BOT_TOKEN")) or ""
 
 
@@ -215,7 +219,7 @@ def _pairs(given: list[str]) -> dict[str, list[str]]:
     for pair in given:
         key, equals, value = pair.partition("=")
         if not (key and equals and value):
-            raise StartupError(f"--dimension {pair}: say KEY=VALUE")
+            raise StartupError(f"--dimension {pair}: use KEY=VALUE")
         found.setdefault(key, []).append(value)
     return found
 

@@ -1,14 +1,14 @@
-"""A new zip: fetched, checked, tried in a process of its own, and only then chosen.
+"""Installs new zips: verify, self-test in a separate process, then select for the next start.
 
-    bot.zip                  the last known good one: what a person starts, and what is returned to
-    bot.1.zip, bot.2.zip     new ones, alternating, so that the running zip is never written to
-    next.json                which zip the keeper shall start next, with its digest
-    failed.json              a new zip that was started and left again, until the server has been told
-    bad.json                 versions that were not fine, and when: not tried again for an hour
+    bot.zip                  the known good zip: started by people, and returned to when a new one fails
+    bot.1.zip, bot.2.zip     new zips, alternating, so that the running zip is never overwritten
+    next.json                the zip that the supervisor starts next, with its digest
+    failed.json              a new zip that failed after its start, until this is reported to the server
+    bad.json                 versions that failed, and when: not tried again for an hour
 
-The version of a zip is a digest over the names and contents of its files. A zip is started only if its digest is
-the one the server has named and the server has signed that digest with this bot's credential. Starting it, and
-going back when it fails, is the keeper's work.
+The version of a zip is a digest of the names and contents of its files. A zip is started only if its digest is the one
+that the server has announced, and the server has signed that digest with this bot's credential. The supervisor starts
+it, and returns to the known good zip if it fails.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, 
 
 
 class BadZip(Exception):
-    """A zip that must not be started, and why."""
+    """A zip that must not be started; the message says why."""
 
 
 class SelfTestFailed(BadZip):
-    """The right zip, but it does not work."""
+    """The self-test of a verified zip failed."""
 
 
 class ServerUnreachable(BadZip):
-    """The right zip, but it got no answer from the server; whose fault that is remains to be seen."""
+    """The self-test of a verified zip got no response from the server. The zip or the server may be at fault."""
 
 
 def digest_of(files: dict[str, bytes]) -> str:
-    """The version of a zip with these files; how it was packed makes no difference."""
+    """The version of a zip with these files. Independent of compression and order."""
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         raw = name.encode()
@@ -67,12 +67,12 @@ def digest_of(files: dict[str, bytes]) -> str:
 
 
 def content_digest(zipped: bytes) -> str:
-    """The version of a zip. Raises BadZip when it cannot be read, or holds two files of one name."""
+    """The version of a zip. Raises BadZip when it cannot be read or contains a file name twice."""
     try:
         with zipfile.ZipFile(BytesIO(zipped)) as archive:
             names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
             if len(set(names)) != len(names):
-                raise BadZip("two files of the zip have the same name")
+                raise BadZip("the zip contains a file name twice")
             return digest_of({name: archive.read(name) for name in names})
     except _ZIP_ERRORS as error:
         raise BadZip(f"the zip cannot be read: {error}") from error
@@ -92,19 +92,19 @@ def own_version() -> str:
 
 
 def check(zipped: bytes, version: str, signature: str, credential: str) -> None:
-    """Raise BadZip unless this is the zip that the server has named, and the server has named it."""
+    """Verify the server's signature of the version, and that the zip has that version. Raises BadZip."""
     expected = hmac.new(credential.encode(), version.encode(), "sha256").hexdigest()
     if not hmac.compare_digest(expected, signature):
-        raise BadZip("the server's signature of the new version is wrong")
+        raise BadZip("the signature of the new version is invalid")
     found = content_digest(zipped)
     if found != version:
         raise BadZip(f"the new zip has the digest {found}, not {version}")
 
 
 def install(folder: str, zipped: bytes, version: str, server: str) -> None:
-    """Put a checked zip beside the running one, try it, and choose it.
+    """Store a verified zip beside the running one, run its self-test, and select it for the next start.
 
-    Raises NotFine, Unheard, or OSError for a full disk.
+    Raises SelfTestFailed, ServerUnreachable, or OSError for a full disk.
     """
     name = NEW_ZIPS[1] if os.path.basename(own_zip() or "") == NEW_ZIPS[0] else NEW_ZIPS[0]
     path = os.path.join(folder, name)
@@ -114,8 +114,8 @@ def install(folder: str, zipped: bytes, version: str, server: str) -> None:
 
 
 def run_self_test(path: str, server: str, timeout_s: float = SELF_TEST_S) -> None:
-    """Run the zip's own test of itself in a process of its own. A zip of before does not look at the server."""
-    with tempfile.TemporaryFile(dir=os.path.dirname(path)) as output:  # a pipe might be kept open by its children
+    """Run the self-test of a zip in a separate process. Raises SelfTestFailed, ServerUnreachable or OSError."""
+    with tempfile.TemporaryFile(dir=os.path.dirname(path)) as output:  # not a pipe, which its children could keep open
         child = subprocess.Popen(
             [sys.executable, "-I", path, "self-test", "--server", server],
             stdin=subprocess.DEVNULL,
@@ -127,23 +127,23 @@ def run_self_test(path: str, server: str, timeout_s: float = SELF_TEST_S) -> Non
         try:
             child.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise SelfTestFailed(f"the new zip did not start within {timeout_s:.0f} s") from None
+            raise SelfTestFailed(f"the self-test did not finish within {timeout_s:.0f} s") from None
         finally:
             host.kill_group(child.pid)
             child.wait()
         output.seek(0)
         output_bytes = output.read()
     if child.returncode == exit_codes.SELF_TEST_DISK_FULL:
-        raise OSError(errno.ENOSPC, "the new zip could not be tried: the disk is full")
+        raise OSError(errno.ENOSPC, "the self-test could not run: the disk is full")
     message = output_bytes[-500:].decode(errors="replace").strip()
     if child.returncode == exit_codes.SELF_TEST_SERVER_UNREACHABLE:
         raise ServerUnreachable(f"the new zip cannot reach the server: {message}")
     if child.returncode != 0:
-        raise SelfTestFailed(f"the new zip is not fine: {message}")
+        raise SelfTestFailed(f"the self-test failed: {message}")
 
 
 def take_next(folder: str) -> str | None:
-    """The zip to start next, chosen by `install`; None when none was, or it is not what was checked any more."""
+    """The zip selected by `install`, once; None when there is none, or it has changed since it was verified."""
     path = os.path.join(folder, NEXT_FILE)
     try:
         chosen = json.loads(_read(path))
@@ -157,10 +157,10 @@ def take_next(folder: str) -> str | None:
 
 
 def is_proved(folder: str, alive_s: float, *, succeeded: bool) -> bool:
-    """Whether the zip of this process has earned to be the one to return to.
+    """Whether the running zip may become the known good one.
 
-    It has run a task well and has lived for a while: a zip that crashes after some seconds must not replace a good
-    one. Without tasks, a good one of more than a week ago is too old to return to.
+    It must have run a task successfully and have been alive for PROVE_S, so that a zip that crashes after some seconds
+    does not replace a good one. Without tasks, it may replace a zip that is older than a week.
     """
     try:
         age = time.time() - os.stat(os.path.join(folder, GOOD_ZIP)).st_mtime
@@ -170,19 +170,19 @@ def is_proved(folder: str, alive_s: float, *, succeeded: bool) -> bool:
 
 
 def runs_good_zip(folder: str) -> bool:
-    """Whether this process runs the zip to return to, or none."""
+    """Whether this process runs the known good zip, or a source tree."""
     return own_zip() in (None, os.path.join(folder, GOOD_ZIP))
 
 
 def promote_own_zip(folder: str) -> None:
-    """From now on the zip of this process is the one to return to. Raises OSError when the disk is full."""
+    """Make the running zip the known good one. Raises OSError when the disk is full."""
     own = own_zip()
     if own is not None and not runs_good_zip(folder):
         host.write_private(os.path.join(folder, GOOD_ZIP), _read(own))
 
 
 def record_bad(folder: str, version: str, now: float | None = None) -> None:
-    """This version is not fine: it is not tried again for a while."""
+    """Record that a version has failed, so that it is not tried again for BAD_S."""
     now = time.time() if now is None else now
     bad = {known: at for known, at in _bad_versions(folder).items() if 0 <= now - at < BAD_S}
     with contextlib.suppress(OSError):
@@ -201,7 +201,7 @@ def _bad_versions(folder: str) -> dict[str, float]:
 
 
 def record_failure(folder: str, path: str, why: str) -> None:
-    """The keeper goes back to the good zip; the bot will tell the server why."""
+    """Record that a new zip has failed after its start; the next worker reports it to the server."""
     version = ""
     with contextlib.suppress(OSError, BadZip):
         version = content_digest(_read(path))
@@ -211,7 +211,7 @@ def record_failure(folder: str, path: str, why: str) -> None:
 
 
 def take_failure(folder: str) -> tuple[str, str] | None:
-    """(version, why) of a new zip that was started and failed; told once."""
+    """(version, reason) of a new zip that has failed after its start; returned once."""
     path = os.path.join(folder, FAILED_FILE)
     try:
         failure = json.loads(_read(path))

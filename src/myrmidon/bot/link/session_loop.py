@@ -49,8 +49,8 @@ log = logging.getLogger("myrmidon.bot")
 class SessionLoop:
     """``has_session``: the handshake was accepted. ``start_reported``: the last run reported as started.
 
-    ``zip_is_good``: the running zip is the known good one. ``task_succeeded``: a task has ended with exit code 0 in this
-    process. ``suspect_tasks``: tasks that ran when an earlier process of this bot died; they may have killed it.
+    ``zip_is_good``: the running zip is the known good one. ``task_succeeded``: this process has run a task that ended
+    with exit code 0. ``suspect_tasks``: tasks that ran when an earlier process died, and may have killed it.
     """
 
     def __init__(

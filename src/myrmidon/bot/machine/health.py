@@ -1,7 +1,4 @@
-"""Is this machine fit for work? A bot that cannot store what a task writes should not take one.
-
-Short of disk, the oldest caches go first. What is found is a reason in words; whoever asks decides what follows.
-"""
+"""Health checks of the machine: free disk space and temporary files. A check returns a problem as text, or None."""
 
 from __future__ import annotations
 
@@ -15,36 +12,39 @@ from myrmidon.bot.system import facts, host
 
 
 def disk_problem(folder: str, settings: dict[str, Any], caches: Caches) -> str | None:
-    """Why the bot's own disk is not fit for work; None when it is. One look at the disk, if it is."""
+    """Check the free space of the bot's disk, after removing caches if it is short."""
     limits = settings["free_partition"]["bot"]
-    problem = _free_space_problem(folder, "of the bot", limits)
+    problem = _free_space_problem(folder, "bot's", limits)
     if problem and caches.trim():
-        problem = _free_space_problem(folder, "of the bot", limits)
+        problem = _free_space_problem(folder, "bot's", limits)
     return problem
 
 
 def other_problem(folder: str, settings: dict[str, Any]) -> str | None:
-    """What else is not as it should be: the system's disk, if it is another one, and the temporary files."""
+    """Check the root partition, if it is another one than the bot's, and the folder for temporary files."""
     if host.NAME != "windows" and os.stat("/").st_dev != os.stat(folder).st_dev:
-        problem = _free_space_problem("/", "of the system", settings["free_partition"]["root"])
+        problem = _free_space_problem("/", "root", settings["free_partition"]["root"])
         if problem:
             return problem
     return temp_problem(tempfile.gettempdir(), int(settings["temp"]["items"]))
 
 
-def _free_space_problem(path: str, whose: str, limits: dict[str, float]) -> str | None:
-    """The reason has no number in it that changes all the time: each new reason is told to the server."""
+def _free_space_problem(path: str, disk: str, limits: dict[str, float]) -> str | None:
+    """The reason must not contain the free space: a reason that changes is sent to the server each time."""
     free, total = host.free_disk(path)
     required = bot_settings.required_free(total, limits)
     if free >= required:
         return None
-    return f"the disk {whose} is full: less than {required >> 20} of its {total >> 20} MiB are free"
+    return f"the {disk} disk is full: less than {required >> 20} of {total >> 20} MiB are free"
 
 
 def temp_problem(folder: str, limit: int) -> str | None:
-    """Too many entries mean that something leaves its files behind; a folder that cannot be read stops most tasks."""
+    """Check that the folder for temporary files is readable and has at most ``limit`` entries.
+
+    More entries mean that something does not delete its files.
+    """
     try:
         count = facts.entries(folder, limit)
     except OSError as error:
-        return f"the folder for temporary files cannot be read: {error}"
-    return f"the folder for temporary files {folder} has more than {limit} entries" if count > limit else None
+        return f"the temporary folder cannot be read: {error}"
+    return f"the temporary folder {folder} has more than {limit} entries" if count > limit else None

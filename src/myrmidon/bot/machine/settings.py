@@ -1,7 +1,6 @@
-"""How much a bot may fill and how much it must leave free: the defaults, and what its group and its hook change.
+"""Settings of a bot: free disk space, cache sizes, price. Defaults, overridden by its group and by get_settings.
 
-What is given is laid over the defaults, key by key. A value that makes no sense is told and changes nothing: a typing
-mistake in a settings file must not fill a disk.
+Overrides are merged key by key. An invalid value is reported and ignored, so that a typing mistake cannot fill a disk.
 """
 
 from __future__ import annotations
@@ -30,22 +29,25 @@ LOCAL_OVERRIDES: dict[str, Any] = {
     },
     "temp": {"items": 1 << 30},
 }
-"""For the bots of `myrmidon up`: on somebody's own machine disks are nearly full and temporary folders crowded."""
+"""For the bots of `myrmidon up`: disks and temporary folders of developers' machines are often nearly full."""
 
 
 def defaults() -> dict[str, Any]:
-    is_local = os.environ.get("MYRMIDON_BOT_AT_HOME")
+    is_local = os.environ.get("MYRMIDON_BOT_LOCAL")
     return merge(DEFAULTS, LOCAL_OVERRIDES, []) if is_local else DEFAULTS
 
 
 def merge(base: dict[str, Any], overrides: Any, problems: list[str], path: str = "settings") -> dict[str, Any]:
-    """The base with what was given in its place. What else a group is given may be meant for its script."""
+    """A copy of ``base`` with the valid overrides; problems are appended to ``problems``.
+
+    Unknown keys at the top level of a group's settings are ignored: they may be meant for its script.
+    """
     if not isinstance(overrides, dict):
-        problems.append(f"{path} must be a table, not {overrides!r:.100}")
+        problems.append(f"{path} must be a dict, not {overrides!r:.100}")
         return base
     result = dict(base)
     if path != "settings":
-        problems += [f"{path}.{key} is not known" for key in overrides if key not in base]
+        problems += [f"{path}.{key} is unknown" for key in overrides if key not in base]
     for key, default in base.items():
         if key not in overrides:
             continue
@@ -55,11 +57,11 @@ def merge(base: dict[str, Any], overrides: Any, problems: list[str], path: str =
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
             result[key] = value
         else:
-            problems.append(f"{path}.{key} must be a number that is not negative, not {value!r:.100}")
+            problems.append(f"{path}.{key} must be a non-negative number, not {value!r:.100}")
     return result
 
 
 def required_free(total: int, rule: dict[str, float]) -> int:
-    """How many bytes of a disk of this size must be free: an amount, but within shares of the disk."""
+    """Bytes that must be free on a disk of this size: rule["size"], limited to a range of percentages of the disk."""
     minimum = total * rule["min_percent"] / 100
     return int(max(minimum, min(rule["size"], total * rule["max_percent"] / 100)))

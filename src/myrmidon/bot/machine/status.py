@@ -1,8 +1,8 @@
-"""What a bot offers and how it is: dimensions, state, quarantine, maintenance; and what its hooks have to say to it.
+"""The status of a bot: dimensions, state, quarantine and maintenance, as found on the machine and changed by hooks.
 
-Everything is looked at from time to time while the bot is idle, never while a command runs: hooks may start programs,
-and whatever is found below a bot after a command is killed. What has changed since the server was told is news. A hook
-that fails or answers nonsense puts the bot into quarantine until it answers well again; the bot goes on talking.
+It is refreshed while the bot is idle and never while a command runs: hooks may start processes, and the bot kills all
+its child processes after a command. Changes since the last report are sent to the server. A hook that fails or returns
+an invalid value quarantines the bot until it succeeds again; a quarantined bot stays connected.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from myrmidon.bot.system import host
 
 REFRESH_S = float(os.environ.get("MYRMIDON_BOT_REFRESH_S") or 60.0)
 REPORT_INTERVAL_S = 900.0
-"""How old a state may get that has not changed but for what always changes."""
+"""A state in which only volatile values have changed is reported this often."""
 QUARANTINE_REFRESH_S = 5.0
-"""How often a bot that is not well looks again."""
+"""How often a quarantined bot is refreshed."""
 MAX_VALUES = 16
 _KEY = re.compile(r"[a-zA-Z\-_.][0-9a-zA-Z\-_.]{0,63}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -36,9 +36,12 @@ _RESERVED_HEADERS = ("authorization", "host", "content-length", "content-type", 
 
 
 class BotStatus:
-    """``config`` is the version of what the bot's group gives it; None while the server is older than that.
+    """``config``: version of the group's configuration of this bot; None if the server does not send one.
 
-    ``wish`` is what a hook has asked for: reboot or restart, and why.
+    ``forced``, ``group_settings``: dimensions and settings from the group. ``script``: text and name of a group script
+    that is not applied yet. ``quarantine_reasons``: by source of the reason. ``reported``: dimensions and stable state
+    as last sent to the server. ``requested_action``: reboot or restart requested by a hook, and why. ``host_lock``:
+    shows other bots of this machine that this one runs; None if that is impossible.
     """
 
     def __init__(
@@ -86,17 +89,17 @@ class BotStatus:
 
     @property
     def quarantine_reason(self) -> str | None:
-        """Why this bot should get no work; None when it is well."""
+        """Why this bot must get no tasks; None when it is healthy."""
         return "; ".join(self.quarantine_reasons[source] for source in sorted(self.quarantine_reasons))[:1000] or None
 
     def health_reasons(self) -> tuple[str | None, str | None]:
-        """(quarantined, maintenance): the bot's own word on whether it can work."""
+        """(quarantine reason, maintenance reason), each None if it does not apply."""
         return self.quarantine_reason, self.maintenance
 
-    # ---------------------------------------------------------------- at the start
+    # ---------------------------------------------------------------- start
 
     def start(self) -> None:
-        """Before the first word to the server."""
+        """Load and call the hooks of the start, and take a first look at the machine. Called before the handshake."""
         self.load_hooks()
         if os.environ.get("SWARMING_EXTERNAL_BOT_SETUP") != "1":
             self.set_up()
@@ -107,21 +110,21 @@ class BotStatus:
         self.check(host.awake())
 
     def load_hooks(self) -> None:
-        """Those of the zip; they find what is known of the machine."""
+        """Load bot_config.py; `bot.dimensions` and `bot.state` are set before."""
         self._read_machine()
         swarming_api.install(self.bot)
         self._set_reason("bot_config", self.hooks.load_zip_hooks(loader.packed_text()))
 
     def set_up(self) -> None:
-        """Let the hook make the machine ready."""
+        """Call setup_bot; request a reboot if it returns False."""
         try:
             if self.hooks.query("setup_bot", self.bot) is False:
-                self.request_action("reboot", "setup_bot asks for it")
+                self.request_action("reboot", "requested by setup_bot")
         except HookFailed as error:
             self.report_error(str(error))
 
     def _read_settings(self) -> None:
-        """Defaults, then what the group says, then what the hook says."""
+        """Merge the defaults, the group's settings and those of get_settings."""
         problems: list[str] = []
         settings = bot_settings.merge(bot_settings.defaults(), self.group_settings, problems)
         try:
@@ -134,10 +137,10 @@ class BotStatus:
             self.report_error(problem)
         self.settings = settings
         self.caches.rules = settings["caches"]["named"]
-        self.caches.room = settings["free_partition"]["bot"]
+        self.caches.free_space_rule = settings["free_partition"]["bot"]
 
     def refresh_headers(self) -> None:
-        """What a proxy in front of the server wants to see, if a hook knows it and it is time to ask."""
+        """Call get_authentication_headers if the present headers have expired."""
         if not self.hooks.has("get_authentication_headers") or time.time() < self.headers_until:
             return
         try:
@@ -146,10 +149,10 @@ class BotStatus:
             self.headers_until = time.time() + REFRESH_S
             self.report_error(str(error))
 
-    # ---------------------------------------------------------------- after a handshake
+    # ---------------------------------------------------------------- handshake
 
     def apply_handshake(self, answer: dict[str, Any]) -> None:
-        """What the server gives this bot. If that is anything new, it is taken when the bot is idle."""
+        """Store the group's configuration from a handshake; if it has changed, `check` applies it while idle."""
         self.config = answer.get("config")
         before = (self.forced, self.group_settings, self.hooks.script)
         forced, settings = answer.get("dimensions"), answer.get("settings")
@@ -172,42 +175,39 @@ class BotStatus:
             self.handshake_done = True
             self.hooks.call("on_handshake", self.bot)
 
-    # ---------------------------------------------------------------- while the bot is idle
+    # ---------------------------------------------------------------- refresh while idle
 
     def check(self, now: float) -> None:
-        """Look at everything that is due. Called often, and does nothing most of the time."""
+        """Refresh what is due. Called often; does nothing but check the free disk space most of the time."""
         self.refresh_headers()
         if self.script is not None:
             self._apply_group_config(self.script)
-        if (
-            now - self.refreshed_at >= (min(REFRESH_S, QUARANTINE_REFRESH_S) if self.quarantine_reasons else REFRESH_S)
-            or self._caches_changed()
-        ):
+        interval_s = min(REFRESH_S, QUARANTINE_REFRESH_S) if self.quarantine_reasons else REFRESH_S
+        if now - self.refreshed_at >= interval_s or self._caches_changed():
             self.refresh()
         self._set_reason("disk", health.disk_problem(self.startup.folder, self.settings, self.caches))
 
     def _caches_changed(self) -> bool:
-        """Whether caches have come or gone since the last look: the next task may want to follow them."""
+        """Whether the dimension `caches` is outdated: the next task may prefer a bot with its cache."""
         if self.caches.changes == self.seen_cache_changes:
             return False
         self.seen_cache_changes = self.caches.changes
         return set(self.caches.recent(MAX_VALUES)) != set(self.dimensions.get("caches", ()))
 
     def refresh(self) -> None:
-        """Look at the machine, and let the hooks have their say."""
+        """Read the machine's dimensions and state, and apply the hooks and the group's configuration to them."""
         self.refreshed_at = host.awake()
         self.caches.trim()
         self.seen_cache_changes = self.caches.changes
         self._set_reason("health", health.other_problem(self.startup.folder, self.settings))
         found, machine_state = self._read_machine()
-        offered = self._apply_hook(
-            "get_dimensions", found, lambda value: dimensions_problem(value, self.startup.bot_id)
-        )
+        bot_id = self.startup.bot_id
+        offered = self._apply_hook("get_dimensions", found, lambda value: dimensions_problem(value, bot_id))
         shown = self._apply_hook("get_state", machine_state, state_problem)
         reason = _reason_text(offered.pop("quarantined", None)) or _reason_text(shown.get("quarantined"))
         self._set_reason("hook", reason)
         self.maintenance = _reason_text(shown.get("maintenance"))
-        offered = {"pool": [self.startup.pool], **offered, "id": [self.startup.bot_id], **self.forced}
+        offered = {"pool": [self.startup.pool], **offered, "id": [bot_id], **self.forced}
         if offered != self.dimensions:
             self.on_dimensions(offered)
         self.dimensions, self.state = offered, shown
@@ -216,7 +216,7 @@ class BotStatus:
         self.bot.update_snapshot(offered, shown)
 
     def _read_machine(self) -> tuple[dict[str, list[str]], dict[str, Any]]:
-        """What is found without hooks; hooks find it in their bot."""
+        """Dimensions and state without hooks; also set as `bot.dimensions` and `bot.state`."""
         startup = self.startup
         found = machine.dimensions(startup.bot_id, startup.pool, startup.extra, self.caches.recent(MAX_VALUES))
         price = self.settings["cost_usd_hour"]
@@ -227,7 +227,7 @@ class BotStatus:
         return found, machine_state
 
     def _apply_hook(self, name: str, found: dict[str, Any], problem_of: Callable[[Any], str | None]) -> dict[str, Any]:
-        """What the hook makes of what was found; that itself when the hook makes nothing sensible of it."""
+        """The value that a hook returns in place of ``found``; ``found`` if it returns None, fails or is invalid."""
         if not self.hooks.has(name):
             self._set_reason(name, None)
             return found
@@ -235,7 +235,7 @@ class BotStatus:
             answer = self.hooks.query(name, self.bot)
             problem = None if answer is None else problem_of(answer)
             if problem:
-                problem = f"{name} returned something wrong: {problem}"
+                problem = f"{name} returned an invalid value: {problem}"
         except HookFailed as error:
             answer, problem = None, str(error)
         if problem:
@@ -249,21 +249,21 @@ class BotStatus:
         else:
             self.quarantine_reasons.pop(source, None)
 
-    # ---------------------------------------------------------------- what the server is told
+    # ---------------------------------------------------------------- reports to the server
 
     def handshake_fields(self) -> dict[str, Any]:
-        """The part of a handshake that tells what the bot offers and how it is."""
+        """Dimensions, state and health for a handshake; marks them as reported."""
         self._record_report()
         fields = self._health_fields()
         return {"dimensions": self.dimensions, "state": {**self.state, **fields}, **fields}
 
     def _health_fields(self) -> dict[str, str]:
-        """The bot's own word, as a part of what it says: whoever says a state without it is well."""
+        """The reasons that apply. A reported state without them means that the bot is healthy."""
         fields = zip(("quarantined", "maintenance"), self.health_reasons())
         return {name: reason for name, reason in fields if reason}
 
     def changes(self) -> dict[str, Any]:
-        """What has changed since the server was told; told by this."""
+        """State and dimensions for an exchange if they have changed since the last report; marks them as reported."""
         if self.config is None or not self.has_changes():
             return {}
         reported = self.reported
@@ -274,8 +274,8 @@ class BotStatus:
         return changes
 
     def has_changes(self) -> bool:
-        """Whether the last look has found something that the server does not know."""
-        if self.reported[0] is self.dimensions:  # every look makes new ones
+        """Whether the last refresh has found something that was not reported."""
+        if self.reported[0] is self.dimensions:  # each refresh creates a new dict
             return False
         now = (self.dimensions, _stable_part(self.state))
         if self.reported != now or host.awake() - self.reported_at > REPORT_INTERVAL_S:
@@ -287,43 +287,39 @@ class BotStatus:
         self.reported = (self.dimensions, _stable_part(self.state))
         self.reported_at = host.awake()
 
-    # ---------------------------------------------------------------- what hooks may ask for
+    # ---------------------------------------------------------------- requests of hooks
 
     def request_action(self, action: str, message: str) -> bool:
-        """Note a wish; it is carried out when nothing runs. A machine with other bots is not rebooted."""
+        """Request a reboot or restart when no task runs. False for a reboot of a machine on which other bots run."""
         if action == "reboot":
             other_bots = host.neighbours(self.startup.folder)
             if other_bots or self.host_lock is None:
-                why = (
-                    f"another bot lives here in {other_bots[0]}"
-                    if other_bots
-                    else "it cannot be told who else lives here"
-                )
-                self.report_error(f"the machine is not rebooted, because {why}; it was asked for because: {message}")
+                why = f"another bot runs in {other_bots[0]}" if other_bots else "other bots on it cannot be detected"
+                self.report_error(f"the machine is not rebooted, because {why}; requested because: {message}")
                 return False
         self.requested_action = (action, message)
         self.wake()
         return True
 
 
-# ---------------------------------------------------------------- what hooks may answer
+# ---------------------------------------------------------------- validation of hooks' results
 
 
 def dimensions_problem(value: Any, bot_id: str) -> str | None:
-    """What is wrong with dimensions; None when nothing is."""
+    """Why these dimensions are invalid; None if they are valid."""
     if not isinstance(value, dict):
         return f"dimensions must be a dict, not {value!r:.100}"
     for key, values in value.items():
         if key == "quarantined":
             continue
         if not isinstance(key, str) or not _KEY.fullmatch(key):
-            return f"{key!r:.100} is no key of a dimension"
+            return f"{key!r:.100} is not a valid key of a dimension"
         if not isinstance(values, list) or not values or len(values) > MAX_VALUES or not all(map(_is_value, values)):
-            return f"{key} must be a list of 1 to {MAX_VALUES} texts, not {values!r:.100}"
+            return f"{key} must be a list of 1 to {MAX_VALUES} strings, not {values!r:.100}"
         if len(set(values)) != len(values):
-            return f"{key} has a value twice: {values!r:.100}"
+            return f"{key} contains a value twice: {values!r:.100}"
     if value.get("id", [bot_id]) != [bot_id]:
-        return f"the id must stay {bot_id}, not {value['id']!r:.100}"
+        return f"id must be {bot_id}, not {value['id']!r:.100}"
     return None
 
 
@@ -332,18 +328,19 @@ def _is_value(value: Any) -> bool:
 
 
 def state_problem(value: Any) -> str | None:
+    """Why this state is invalid; None if it is valid."""
     if not isinstance(value, dict):
-        return f"a state must be a dict, not {value!r:.100}"
+        return f"the state must be a dict, not {value!r:.100}"
     try:
         if len(json.dumps(value, allow_nan=False)) > 1 << 19:
             return "the state is too large"
     except (TypeError, ValueError, RecursionError) as error:
-        return f"the state is nothing that JSON can hold: {error}"
+        return f"the state cannot be represented as JSON: {error}"
     return None
 
 
 def parse_headers(value: Any) -> tuple[str, float]:
-    """(header lines, when to ask again) of what the hook answers; without those that are the bot's own business.
+    """(header lines, time of expiry) from the result of get_authentication_headers, without reserved headers.
 
     Raises ValueError.
     """
@@ -354,18 +351,18 @@ def parse_headers(value: Any) -> tuple[str, float]:
         pairs = [(str(name), str(text)) for name, text in dict(headers or {}).items()]
         until = float(expiry) if expiry else float("inf")
     except (TypeError, ValueError) as error:
-        raise ValueError(f"get_authentication_headers returned something wrong: {error}") from error
+        raise ValueError(f"get_authentication_headers returned an invalid value: {error}") from error
     for name, text in pairs:
         if not _HEADER.fullmatch(name) or not text.isprintable():
-            raise ValueError(f"get_authentication_headers returned a header that is not sent: {name!r:.100}")
+            raise ValueError(f"get_authentication_headers returned an invalid header: {name!r:.100}")
     return "".join(f"{name}: {text}\r\n" for name, text in pairs if name.lower() not in _RESERVED_HEADERS), until
 
 
 def _reason_text(value: Any) -> str | None:
-    """A reason in words; True counts as one without words."""
+    """The reason that a hook gives under "quarantined" or "maintenance"; it may be True."""
     if not value:
         return None
-    return "a hook says so" if value is True else str(value)[:300]
+    return "set by a hook without a reason" if value is True else str(value)[:300]
 
 
 def _stable_part(state: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What goes along with every command: the hooks before and after it, its price, and how its end is to be read.
+"""Calls the hooks around a command, and adds cost and overhead to its result.
 
-For a bot without such hooks this is a few comparisons per command. A hook before a command may change it; when it fails
-or leaves something that cannot be started, the command runs as it was sent.
+on_before_task may change the command; if it fails or leaves something that cannot be started, the command runs
+unchanged. Without hooks this costs a few comparisons per command.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from myrmidon.bot.run.task_runner import Runner
 from myrmidon.bot.system import host
 
 MIN_COST_USD = 1e-6
-"""What costs less is not worth a word."""
+"""A lower cost is not reported."""
 
 
 class TaskHooks:
-    """Used by the thread that runs. ``succeeded`` tells whether this process has run a command well."""
+    """Used by the thread that runs commands. ``succeeded``: a command has ended with exit code 0 in this process."""
 
     def __init__(self, status: BotStatus, runner: Runner, run_queue: Duty) -> None:
         self.status = status
@@ -31,23 +31,23 @@ class TaskHooks:
         self.succeeded = False
 
     def prepare(self) -> None:
-        """The hooks may have changed since the last command."""
+        """Set or clear the runner's hook before each command, because hooks may have changed since the last one."""
         self.runner.before_task = self._run_before_task if self.status.hooks.has("on_before_task") else None
 
     def _run_before_task(
         self, need_file: Callable[[], str], argv: list[str], env: dict[bytes, bytes]
     ) -> tuple[list[str], dict[bytes, bytes]]:
         status = self.status
-        argv_, variables = list(argv), {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-        if not status.hooks.call("on_before_task", status.bot, need_file(), argv_, variables):
+        new_argv, variables = list(argv), {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+        if not status.hooks.call("on_before_task", status.bot, need_file(), new_argv, variables):
             return argv, env
-        if not argv_ or not all(isinstance(word, str) for word in argv_) or not _is_str_dict(variables):
-            status.report_error("on_before_task has left a command or an environment that cannot be started")
+        if not new_argv or not all(isinstance(argument, str) for argument in new_argv) or not _is_str_dict(variables):
+            status.report_error("on_before_task left an invalid command or environment; the command runs unchanged")
             return argv, env
-        return argv_, {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
+        return new_argv, {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
 
     def complete_record(self, task: dict[str, Any], record: dict[str, Any]) -> None:
-        """Add to a result what only the bot knows."""
+        """Add the bot's overhead and the cost to a result; turn one caused by a shutdown into a fault."""
         report = record["report"]
         if report["type"] != "finish":
             return
@@ -65,18 +65,18 @@ class TaskHooks:
             report["cost_usd"] = round(cost, 9)
 
     def _as_shutdown_fault(self, record: dict[str, Any]) -> None:
-        """A machine that goes down asks everybody to end, the command and the bot: that is no fault of the command."""
+        """Replace the report: a machine that shuts down sends SIGTERM to the command and to the bot alike."""
         report = record["report"]
         record["report"] = {
             "type": "fault",
             "run": report["run"],
             "token": report["token"],
             "kind": "shutdown",
-            "message": "the machine went down: the command was asked to end, and so was the bot",
+            "message": "the machine was shut down: the command and the bot received SIGTERM",
         }
 
     def after_task(self, task: dict[str, Any], record: dict[str, Any] | None) -> None:
-        """The result is on its way already: a slow hook delays the next command, and no report."""
+        """Call on_after_task. The result is queued already, so a slow hook delays the next command but no report."""
         status = self.status
         if not status.hooks.has("on_after_task"):
             return

@@ -1,9 +1,9 @@
-"""Results on disk, from the end of a command until the server has acknowledged them.
+"""The result journal: a file with all results that the server has not acknowledged, one JSON object per line.
 
-A line of JSON per result. It is written as soon as the command has ended, which survives the death of the bot. It is
-forced to the disk, which survives the death of the machine, unless the server answers for it at once: results that
-end close together share that cost, and no report waits for a disk. After a restart the bot reports what is still
-here: the server knows how to take a repeat.
+A result is written as soon as its command has ended, so that it survives a crash of the bot. The file is synced to the
+disk, to survive a crash of the machine, only if the server does not answer at once: results that end close together
+share one sync, and no report waits for the disk. After a restart the bot reports what is left in the journal; the
+server accepts repeated reports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class ResultJournal:
-    """The results that are not acknowledged yet. One thread adds, another one acknowledges."""
+    """Unacknowledged results. One thread adds, another one acknowledges and syncs.
+
+    ``recovered`` are the records that an earlier process has left; ``open_runs`` all that are not acknowledged, by run.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -37,7 +40,7 @@ class ResultJournal:
         self.size = os.fstat(self.file).st_size
 
     def add(self, record: dict[str, Any]) -> bool:
-        """Write a result down. False when the disk is full: it is then in memory only."""
+        """Write a result. False when the disk is full: then it is in memory only."""
         with self.lock:
             self.open_runs[record["report"]["run"]] = record
             line = _line(record)
@@ -52,20 +55,20 @@ class ResultJournal:
             return True
 
     def sync(self) -> None:
-        """Everything added so far is on the disk when this returns."""
+        """Force everything added so far to the disk."""
         if self.dirty:
             self.dirty = False
             os.fsync(self.file)
 
     def acknowledge(self, runs: list[str]) -> None:
-        """The server has answered for these. An empty journal starts anew; so does one with much that is done."""
+        """Remove acknowledged runs. Truncates an empty journal, and rewrites a large one that is mostly obsolete."""
         with self.lock:
             for run in runs:
                 self.open_runs.pop(run, None)
             if not self.open_runs:
                 os.ftruncate(self.file, 0)
                 self.size = 0
-                self.dirty = False  # nothing is left to be kept: the next wait need not stand behind a busy disk
+                self.dirty = False  # nothing is left to sync, and a sync of a busy disk may be slow
             elif self.size > _COMPACT_BYTES:
                 remaining = b"".join(map(_line, self.open_runs.values()))
                 if len(remaining) < self.size // 2:
@@ -75,12 +78,12 @@ class ResultJournal:
 
 
 def _line(record: dict[str, Any]) -> bytes:
-    """With a line end on both sides: a line that a full disk has cut does not spoil the next one."""
+    """The record with a newline on both sides, so that a line cut off by a full disk does not damage the next one."""
     return b"\n%s\n" % (_plain(record) or _encode(record)).encode()
 
 
 def _plain(record: dict[str, Any]) -> str:
-    """What most records are, a command that has ended by itself and said nothing: written in a third of the time."""
+    """The JSON of a plain result: no log, no optional fields. Takes a third of the time of `_encode`; else empty."""
     report = record["report"]
     if record["logs"] or len(report) != _PLAIN_FIELDS or report["type"] != "finish":
         return ""
@@ -92,7 +95,7 @@ def _plain(record: dict[str, Any]) -> str:
 
 
 def _load(path: str) -> list[dict[str, Any]]:
-    """The records of an earlier process. A line that was cut by a crash is nothing that was ever reported."""
+    """The records of an earlier process. Lines cut off by a crash are skipped: they were never reported."""
     try:
         with open(path, "rb") as file:
             lines = file.read().split(b"\n")

@@ -182,7 +182,7 @@ class World:
         """Time passes while no server runs, or the clock jumps."""
         self.clock.advance(seconds)
 
-    def sweep(self) -> sweep.Swept:
+    def sweep(self) -> sweep.SweepResult:
         done = sweep.sweep(self.db, now=self.now, ids=self.ids, rules=self.rules)
         assert done is not None
         return done
@@ -190,7 +190,7 @@ class World:
     def carry(self) -> int:
         """Carry out what is left of decisions, and nothing else."""
         gone: list[int] = []
-        return sweep.carry_all(self.db, now=self.now, ids=self.ids, rules=self.rules, gone=gone, woken=set())
+        return sweep.run_chunked_work(self.db, now=self.now, ids=self.ids, rules=self.rules, gone=gone, woken=set())
 
     def lose(self, bot_id: str, seconds: float = LEASE_S) -> None:
         """A bot falls silent for the length of a lease; the others beat on."""

@@ -136,7 +136,7 @@ class World:
         steps = 0
         while waiting := self.db.read(chunked_work.pending):
             for drain in waiting:
-                self.do(chunked_work.carry_on, drain, rules=self.rules)
+                self.do(chunked_work.run_chunk, drain, rules=self.rules)
                 steps += 1
         return steps
 

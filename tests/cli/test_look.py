@@ -37,7 +37,7 @@ def test_tasks_are_listed_by_what_they_are_like(terminal: Terminal, failed: str)
     found = terminal.json("tasks", "--tag", "shelf:3", "--state", "failed", "--since", "1h", "--pool", "default")
     assert [task["task_id"] for task in found["tasks"]] == [failed]
     shown = terminal.ok("tasks", "--name", "failed")
-    assert shown.splitlines()[0].split() == ["TASK", "STATE", "AGE", "TOOK", "BOT", "NAME"]
+    assert shown.splitlines()[0].split() == ["TASK", "STATE", "CREATED", "DURATION", "BOT", "NAME"]
     assert failed in shown
 
 
@@ -336,7 +336,7 @@ def test_an_expired_token_is_shown_as_such(terminal: Terminal):
 
 
 def test_no_match_is_told_as_such(terminal: Terminal, failed: str):
-    assert terminal.run("bots", "-d", "shelf=none").stderr == "No bots are so.\n"
+    assert terminal.run("bots", "-d", "shelf=none").stderr == "No matching bots.\n"
     assert failed in terminal.ok("tasks", "--since", "99999d", "-l", "1000")
 
 

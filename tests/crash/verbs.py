@@ -381,7 +381,7 @@ def _(w: World, f: Facts) -> Any:
 def _(w: World, f: Facts) -> Any:
     """The id is made at the context, once for all tries of a call."""
     made = w.ids.next(w.now)
-    return w.do(terminate.order_end, "b1", w.group, task_id=made, reason="old", authenticated="ann")
+    return w.do(terminate.terminate_bot, "b1", w.group, task_id=made, reason="old", authenticated="ann")
 
 
 @verb("delete_bot", a_ready_task)
@@ -457,13 +457,13 @@ def _(w: World, f: Facts) -> Any:
 @verb("sweep of old events and idle queues", a_bot)
 def _(w: World, f: Facts) -> Any:
     w.now += 61 * DAY
-    return w.db.write(lambda tx: sweep.forget(tx, now=w.now))
+    return w.db.write(lambda tx: sweep.delete_old(tx, now=w.now))
 
 
-@verb("mark of life after an outage", lambda w: {"was": w.db.write(lambda tx: sweep.mark_alive(tx, w.now))})
+@verb("mark of life after an outage", lambda w: {"was": w.db.write(lambda tx: sweep.record_alive(tx, w.now))})
 def _(w: World, f: Facts) -> Any:
     w.now += 301 * SECOND
-    return w.db.write(lambda tx: sweep.mark_alive(tx, w.now))
+    return w.db.write(lambda tx: sweep.record_alive(tx, w.now))
 
 
 # --- Removing, values, events ---

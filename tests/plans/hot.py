@@ -38,7 +38,7 @@ from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
 from myrmidon.store.views import listings, next_due, run_details, task_search
 from myrmidon.store.views.listings import BotSearch
-from myrmidon.store.views.task_search import Search
+from myrmidon.store.views.task_search import TaskSearch
 from tests.world import INT, KEY, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
 Facts = dict[str, Any]
@@ -98,23 +98,23 @@ def _newest(w: World, n: int) -> int:
     return int(w.value("SELECT id FROM task_results ORDER BY id DESC LIMIT 1 OFFSET :n", n=n))
 
 
-def _search(**more: Any) -> Search:
-    return Search(terms=[["k:v"], ["pool:default"]], states=("READY", "RUNNING"), **more)
+def _search(**more: Any) -> TaskSearch:
+    return TaskSearch(terms=[["k:v"], ["pool:default"]], states=("READY", "RUNNING"), **more)
 
 
 def _counts(tx: Any, w: World, f: Facts) -> Any:
     """The rows of a span's worth of tasks, and the sums of everything that was tallied."""
     low = _newest(w, 2000)
-    edges = tag_counts.whole_spans(tx, low, task_search.EVER)
+    edges = tag_counts.whole_spans(tx, low, task_search.MAX_ID)
     assert edges is not None
     return (
-        task_search._count_rows(tx, _search(), low, task_search.EVER),
-        task_search._count_rows(tx, Search(states=("READY",)), low, task_search.EVER),
-        task_search._count_loose(tx, _search(), sorted(f["ids"].values())[:50]),
+        task_search._count_rows(tx, _search(), low, task_search.MAX_ID),
+        task_search._count_rows(tx, TaskSearch(states=("READY",)), low, task_search.MAX_ID),
+        task_search._count_ids(tx, _search(), sorted(f["ids"].values())[:50]),
         tag_counts.sums(tx, "pool:default", edges, None),
         tag_counts.sums(tx, "", edges, w.group),
-        tag_counts.is_tallied(tx, "pool:default", edges),
-        tag_counts.spans_with(tx, ("KILLED", "FAILED"), low, task_search.EVER),
+        tag_counts.is_counted(tx, "pool:default", edges),
+        tag_counts.spans_with_states(tx, ("KILLED", "FAILED"), low, task_search.MAX_ID),
         tag_counts.version(tx),
     )
 
@@ -127,25 +127,27 @@ def _tally(tx: Any, w: World, f: Facts) -> Any:
     tag_counts.ended(tx, span[0])
     tag_counts.ended_of(tx, sorted(f["ids"].values())[:50])
     tag_counts.sealed_after(tx, 0, 16)
-    tag_counts.num_unended(tx, span[0])
-    tag_counts.put_off(tx, span[0].first_id, w.now)
+    tag_counts.num_unfinished(tx, span[0])
+    tag_counts.postpone(tx, span[0].first_id, w.now)
     return tag_counts.open_spans(tx, [span[0].first_id], w.now)
 
 
 def _sorted(tx: Any, w: World, f: Facts) -> Any:
     low = _newest(w, 2000)
-    return task_search._latest(tx, _search(), "completed_at", None, low, task_search.EVER, n=50, after=task_search.TOP)
+    return task_search._latest(
+        tx, _search(), "completed_at", None, low, task_search.MAX_ID, n=50, after=task_search.START
+    )
 
 
 def _of_bot(tx: Any, w: World, f: Facts) -> Any:
     ids = sorted(f["ids"].values())[:50]
     return (
         run_details.children(tx, ids),
-        run_details.runs_of_bot(tx, "b1", low=0, high=task_search.EVER, n=50),
+        run_details.runs_of_bot(tx, "b1", low=0, high=task_search.MAX_ID, n=50),
         run_details.bots_of_runs(tx, ids),
         run_details.stats(tx, ids),
         run_details.ends(tx, ids),
-        bot_event.read_full(tx, "b1", low=0, high=task_search.EVER, n=50),
+        bot_event.read_full(tx, "b1", low=0, high=task_search.MAX_ID, n=50),
         listings.search_bots(tx, BotSearch(terms=[["os:Linux"]], busy=True, dead=False), after="", n=50),
     )
 
@@ -267,7 +269,7 @@ HOT: dict[str, Call] = {
         step(tx, now=w.now - SECOND, ids=w.ids)
         for step in (sweep.sweep_runs, sweep.sweep_slices, sweep.sweep_tasks, sweep.sweep_jobs, sweep.sweep_bots)
     ],
-    "forget": lambda tx, w, f: sweep.forget(tx, now=w.now),
+    "forget": lambda tx, w, f: sweep.delete_old(tx, now=w.now),
     "what is left to carry on": lambda tx, w, f: chunked_work.pending(tx),
     "number events": lambda tx, w, f: outbox.assign_positions(tx, 1000),
     "read events": lambda tx, w, f: outbox.after(tx, 5000, 100),
@@ -281,9 +283,9 @@ HOT: dict[str, Call] = {
     "triggered tasks": lambda tx, w, f: task_request.children(tx, f["ids"]["x"]),
     "references": _references,
     "a page of tasks with tags and states": lambda tx, w, f: task_search.page(tx, _search(), n=100),
-    "a page of tasks by state": lambda tx, w, f: task_search.page(tx, Search(states=("READY",)), n=100),
+    "a page of tasks by state": lambda tx, w, f: task_search.page(tx, TaskSearch(states=("READY",)), n=100),
     "a page of tasks with one of several tags": lambda tx, w, f: task_search.page(
-        tx, Search(terms=[["k:v", "a:b"]]), n=9
+        tx, TaskSearch(terms=[["k:v", "a:b"]]), n=9
     ),
     "count tasks": _counts,
     "tally a span": _tally,

@@ -826,7 +826,7 @@ class CarryOnCarryOnOfOneDrain:
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.do(chunked_work.carry_on, f["drain"])
+        return w.do(chunked_work.run_chunk, f["drain"])
 
     b = a
 
@@ -849,7 +849,7 @@ class CarryOnCarryOnOfAMassCancel:
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.do(chunked_work.carry_on, f["drain"])
+        return w.do(chunked_work.run_chunk, f["drain"])
 
     b = a
 

@@ -11,7 +11,7 @@ from myrmidon.model.errors import InvalidRequest, NotFound, WrongState
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler.cancel import cancel_tagged
 from myrmidon.scheduler.rerun import rerun, rerun_once
-from myrmidon.scheduler.terminate import TAG, order_end
+from myrmidon.scheduler.terminate import TAG, terminate_bot
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event
@@ -255,7 +255,7 @@ def test_what_a_bot_says_of_itself_is_noted_once(w):
 
 
 def end(w, bot_id="b1", **given):
-    return w.do(order_end, bot_id, w.group.id, task_id=w.ids.next(w.now), reason="", authenticated="ann", **given)
+    return w.do(terminate_bot, bot_id, w.group.id, task_id=w.ids.next(w.now), reason="", authenticated="ann", **given)
 
 
 def test_an_order_to_end_is_taken_before_everything_else_by_that_bot_only(world):

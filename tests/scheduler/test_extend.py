@@ -105,7 +105,7 @@ def test_a_job_that_is_half_deleted_says_that_it_has_ended(w, small_chunks):
     w.carry()
     w.work("b1", outputs=returned(b"1"))
     w.do(retention.delete_job, job.id, group_id=w.group.id)
-    w.do(chunked_work.carry_on, *w.read(chunked_work.pending))
+    w.do(chunked_work.run_chunk, *w.read(chunked_work.pending))
     w.removed = True
     assert w.count("task_results") == 1
     with pytest.raises(WrongState):

@@ -199,7 +199,7 @@ def test_the_name_of_a_deleted_group_is_free(w):
 
 
 def test_removing_nothing_does_nothing(w):
-    w.db.write(lambda tx: retention.remove_tasks(Turn(tx, w.now, w.ids), []))
+    w.db.write(lambda tx: retention.delete_tasks(Turn(tx, w.now, w.ids), []))
 
 
 def test_a_deleted_group_takes_its_queues_with_it(w):

@@ -9,7 +9,7 @@ import pytest
 from myrmidon.model.errors import InvalidRequest, StoreRefused
 from myrmidon.model.ids import SLOTS, IdSource
 from myrmidon.model.task_to_run import LIFO, Order
-from myrmidon.scheduler.servers import register, is_nobody_older, unregister, list_servers, set_pool, renew
+from myrmidon.scheduler.servers import register, all_servers_current, unregister, list_servers, set_pool_order, renew
 from myrmidon.store.tables import pool_order, release
 from myrmidon.store.tables.log import log_url
 
@@ -55,7 +55,7 @@ def test_a_leaving_server_frees_its_slot_at_once(db: Any, clock: Any) -> None:
 
 def test_a_server_of_before_is_known_by_what_it_does_not_say(db: Any, clock: Any) -> None:
     def alone() -> bool:
-        return bool(db.read(lambda tx: is_nobody_older(tx, now=clock.now)))
+        return bool(db.read(lambda tx: all_servers_current(tx, now=clock.now)))
 
     assert alone()
     ours, older = (db.write(lambda tx, n=n: register(tx, f"10.0.0.{n}", 8080, now=clock.now)) for n in (1, 2))
@@ -79,7 +79,7 @@ def test_more_servers_than_slots_are_refused(sqlite_db: Any, clock: Any) -> None
 
 
 def test_a_pool_remembers_its_order(db: Any) -> None:
-    db.write(lambda tx: set_pool(tx, "lab", Order(LIFO)))
+    db.write(lambda tx: set_pool_order(tx, "lab", Order(LIFO)))
     assert db.read(lambda tx: pool_order.of_pool(tx, "lab")) == Order(LIFO)
     assert db.read(lambda tx: pool_order.of_pool(tx, "other")) == Order()
 
@@ -96,7 +96,7 @@ def test_an_order_that_makes_no_sense_is_refused_with_all_its_problems(
     sqlite_db: Any, order: Order, paths: list[str]
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        sqlite_db.write(lambda tx: set_pool(tx, "lab", order))
+        sqlite_db.write(lambda tx: set_pool_order(tx, "lab", order))
     assert [problem.path for problem in refused.value.problems] == paths
 
 

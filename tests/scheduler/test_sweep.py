@@ -378,7 +378,7 @@ def test_more_than_one_batch_is_swept(lite):
 
 def test_a_sweep_of_nothing_does_nothing(w):
     w.sweep()
-    assert w.sweep() == sweep.Swept()
+    assert w.sweep() == sweep.SweepResult()
 
 
 def test_a_sweep_wakes_the_queues_that_got_work(world, small_chunks):

@@ -295,7 +295,7 @@ class Server:
 
         def step(server: Server) -> None:
             for drain in server.db.read(lambda tx: chunked_work.pending(tx, n=2)):
-                server.write(lambda tx, drain=drain, **given: chunked_work.carry_on(tx, drain, **given))
+                server.write(lambda tx, drain=drain, **given: chunked_work.run_chunk(tx, drain, **given))
 
         try:
             self.do("carry", step)

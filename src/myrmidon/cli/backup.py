@@ -137,7 +137,7 @@ class DataCommandFailed(click.ClickException):
 
 
 def _copy_token(source: Path, target: Path) -> None:
-    """Copy the administrator token if there is one; the file may have been removed. An old target is kept as .before."""
+    """Copy the administrator token, if the file still exists. A token that it replaces is kept as .before."""
     if not source.exists():
         return
     if target.exists():

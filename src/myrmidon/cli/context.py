@@ -58,9 +58,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --server, --token and --json to a command; its first argument becomes a CliContext."""
 
     @json_option
-    @click.option(
-        "--token", metavar="TOKEN", help="Access token. Prefer MYRMIDON_TOKEN: other users can see options in `ps`."
-    )
+    @click.option("--token", metavar="TOKEN", help="Access token. Prefer MYRMIDON_TOKEN: `ps` shows options.")
     @click.option("--server", "-S", metavar="URL", help="Address of the server. [env: MYRMIDON_SERVER]")
     @wraps(command)
     def with_context(server: str | None, token: str | None, *, as_json: bool, **options: Any) -> Any:

@@ -39,7 +39,7 @@ def find_endpoint(server: str | None, token: str | None) -> Endpoint:
     config = read_config()
     running = local_servers()
     url, url_source = _server(server, next(iter(running), {}), config)
-    local = next((one for one in running if _normalize(one["server"]) == url), {})
+    local = next((entry for entry in running if _normalize(entry["server"]) == url), {})
     selected_token, token_source = _token(token, url, local, config)
     return Endpoint(url, url_source, selected_token, token_source)
 

@@ -166,7 +166,7 @@ class LocalCluster:
         words = bot_command(
             bootstrap_cli, self.folder / "bots" / str(number), bot_id=f"{socket.gethostname()}-{number}"
         )
-        env = {**bot_environment(bootstrap_cli), "MYRMIDON_BOT_AT_HOME": "1"}
+        env = {**bot_environment(bootstrap_cli), "MYRMIDON_BOT_LOCAL": "1"}
         self.bots[number] = child_processes.start(words, log=self._bot_log(number), env=env)
 
     def _bot_log(self, number: int) -> Path:

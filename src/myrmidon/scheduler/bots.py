@@ -17,9 +17,10 @@ from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskRun
 from myrmidon.model.validation import LARGEST, Checker
+from myrmidon.scheduler.capacity import handle_lost_capacity
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, judge_lost, judge_unstarted, may_have_started
 from myrmidon.scheduler.propagate import settle
-from myrmidon.scheduler.ready import look_at_queues, make_ready
+from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.report import conclude
 from myrmidon.scheduler.unit_of_work import Turn, live
 from myrmidon.store.engine.db import Tx
@@ -32,7 +33,7 @@ MAX_UNCOUNTED_LOSSES = 2
 """So often a run of a task may be lost before anybody has seen it begin."""
 _NOT_STARTED = "not_started"
 _STATE_CHARS = 1 << 20
-_OUTDATED = "a newer process of this bot has shaken hands; this one must end"
+_NEWER_SESSION = "a newer process of this bot has shaken hands; this one must end"
 
 
 class HandshakeResult(Struct, frozen=True):
@@ -59,18 +60,18 @@ def handshake(
     later. Dimensions that make no sense put it into quarantine: it must stay able
     to speak, or it could never be repaired.
     """
-    _check_hello(hello)
+    _check_handshake(hello)
     turn = Turn(tx, now, ids, rules)
     known = bots.read(tx, hello.bot_id)
     if known is None:
         check_id(hello.bot_id)
     elif hello.session < known.session:
-        raise WrongState(_OUTDATED)
-    keep = _end_unheld(turn, hello, known.boot_id if known is not None else "")
+        raise WrongState(_NEWER_SESSION)
+    keep = _end_runs_not_held(turn, hello, known.boot_id if known is not None else "")
     has, problem = _dimensions(hello.bot_id, hello.dimensions, limits)
     pools = has.get("pool", [])
     pool_order.lock_pools(tx, pools)
-    bot = _meet(turn, hello, has, problem, busy=bool(keep))
+    bot = _upsert_bot(turn, hello, has, problem, busy=bool(keep))
     bots.set_dimensions(tx, bot.id, dimensions.flat(has))
     served = set(task_queues.queues_of_bot(tx, bot.id))
     if bot.quarantined is None:
@@ -79,19 +80,19 @@ def handshake(
         task_queues.unmatch_bot(tx, bot.id)
     bot_event.insert(tx, bot, turn.new_id(), at=now, kind="bot_connected", message=bot.quarantined or "")
     serves = task_queues.queues_of_bot(tx, bot.id) if bot.serving else []
-    look_at_queues(turn, sorted(served.difference(serves)))
+    handle_lost_capacity(turn, sorted(served.difference(serves)))
     return HandshakeResult(bot.id, bot.session, keep, bot.quarantined)
 
 
-_CHARS = {"bot_id": 256, "address": 40, "boot_id": 64, "version": 64, "authenticated": 256}
+_MAX_CHARS = {"bot_id": 256, "address": 40, "boot_id": 64, "version": 64, "authenticated": 256}
 _TEXTS = ("state", "quarantined", "maintenance")
 
 
-def _check_hello(hello: Handshake) -> None:
+def _check_handshake(hello: Handshake) -> None:
     """What cannot even be written down is refused: without a name there is no bot to put into quarantine."""
     given = structs.asdict(hello)
     check = Checker()
-    for field, most in _CHARS.items():
+    for field, most in _MAX_CHARS.items():
         check.item(given[field], (field,), most, least=int(field == "bot_id"))
     for field in _TEXTS:
         if given[field] is not None:
@@ -103,7 +104,7 @@ def _check_hello(hello: Handshake) -> None:
 def check_id(bot_id: str) -> None:
     """For new bots: one that is known by an id of before keeps it."""
     check = Checker()
-    check.item(bot_id, ("bot_id",), _CHARS["bot_id"], least=1, pattern=BOT_ID, allowed=BOT_ID_RULE)
+    check.item(bot_id, ("bot_id",), _MAX_CHARS["bot_id"], least=1, pattern=BOT_ID, allowed=BOT_ID_RULE)
     check.finish()
 
 
@@ -117,14 +118,14 @@ def _dimensions(bot_id: str, said: object, limits: Limits) -> tuple[dict[str, li
     return has, None
 
 
-def _meet(turn: Turn, hello: Handshake, has: dict[str, list[str]], problem: str | None, *, busy: bool) -> Bot:
+def _upsert_bot(turn: Turn, hello: Handshake, has: dict[str, list[str]], problem: str | None, *, busy: bool) -> Bot:
     """Write down what the bot says of itself, behind every other lock."""
     bot = bots.lock(turn.tx, hello.bot_id)
     if bot is None:
         bots.insert(turn.tx, _new_bot(turn, hello, busy=busy))
         bot = bots.lock(turn.tx, hello.bot_id)  # ours, or that of a server that met it at the same time
     if bot is None or hello.session < bot.session:
-        raise WrongState(_OUTDATED)
+        raise WrongState(_NEWER_SESSION)
     if hello.session > bot.session:
         bot.nonce = 0
         bot.idle_at = bot.idle_at if busy else turn.now
@@ -171,7 +172,7 @@ def _new_bot(turn: Turn, hello: Handshake, *, busy: bool) -> Bot:
     )
 
 
-def _end_unheld(turn: Turn, hello: Handshake, boot_id: str) -> list[tuple[int, int]]:
+def _end_runs_not_held(turn: Turn, hello: Handshake, boot_id: str) -> list[tuple[int, int]]:
     """End the runs that a restarted bot has lost; those that it holds go on.
 
     Only runs of earlier sessions can be lost by a restart. This handshake may be
@@ -211,7 +212,7 @@ def end_lost_runs(
     """
     if not lost:
         return
-    begun = {*begun, *_often_lost(turn, lost)}
+    begun = {*begun, *_lost_too_often(turn, lost)}
     tasks = task_result.read(turn.tx, sorted({run.task_id for run in lost}))
     turn.know(tasks)
     again, avoid = [], {}
@@ -230,7 +231,7 @@ def end_lost_runs(
     make_ready(turn, again, avoid=avoid)
 
 
-def _often_lost(turn: Turn, lost: Sequence[TaskRun]) -> set[int]:
+def _lost_too_often(turn: Turn, lost: Sequence[TaskRun]) -> set[int]:
     """The tasks that were lost free of charge as often as they may be."""
     seen = sorted({run.task_id for run in lost if run.started_at is None and run.run > MAX_UNCOUNTED_LOSSES})
     earlier = task_result.runs_of(turn.tx, seen) if seen else []
@@ -291,7 +292,7 @@ def _rematch(turn: Turn, bot: Bot, has: dict[str, list[str]], before: tuple[str,
     why = bot.quarantined or bot.maintenance or ("other dimensions" if bot.dimensions != before[0] else "it may work")
     bot_event.insert(turn.tx, bot, turn.new_id(), at=turn.now, kind="request_sleep", message=why)
     serves = task_queues.queues_of_bot(turn.tx, bot.id) if bot.serving else []
-    look_at_queues(turn, sorted(served.difference(serves)))
+    handle_lost_capacity(turn, sorted(served.difference(serves)))
 
 
 # ---------------------------------------------------------------- putting aside
@@ -302,25 +303,25 @@ def quarantine(
 ) -> Bot:
     """Keep a bot from getting work, until it is called with None; what it runs goes on."""
     turn = Turn(tx, now, ids, rules)
-    bot = _bot(turn, bot_id)
+    bot = _lock_bot(turn, bot_id)
     bots.set_quarantine(tx, bot_id, why)
     bot.quarantined = why
     if why is None:
         bot.num_quick_failures = 0
     kind = "bot_quarantined" if why is not None else "bot_released"
-    return _changed(turn, bot, kind, why or "")
+    return _save_change(turn, bot, kind, why or "")
 
 
 def drain_bot(tx: Tx, bot_id: str, draining: bool, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Bot:
     """Let a bot finish what it has and give it nothing more."""
     turn = Turn(tx, now, ids, rules)
-    bot = _bot(turn, bot_id)
+    bot = _lock_bot(turn, bot_id)
     bot.draining = int(draining)
-    return _changed(turn, bot, "bot_draining" if draining else "bot_released", "")
+    return _save_change(turn, bot, "bot_draining" if draining else "bot_released", "")
 
 
 BOT_EVENT_KINDS = frozenset({"bot_error", "bot_log", "bot_rebooting", "bot_shutdown"})
-_SAME_EVENT = 60_000_000
+_REPEAT_WINDOW = 60_000_000
 
 
 def record_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, now: Micros, ids: IdSource) -> bool:
@@ -332,7 +333,7 @@ def record_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, 
     if bot is None or bot.session != session:
         raise WrongState("this bot's session has ended; it must shake hands again")
     for _, at, last_kind, last_message in bot_event.read(tx, bot_id, before=LARGEST, n=1):
-        if (last_kind, last_message) == (kind, message) and now - at < _SAME_EVENT:
+        if (last_kind, last_message) == (kind, message) and now - at < _REPEAT_WINDOW:
             return False
     bot_event.insert(tx, bot, ids.next(now), at=now, kind=kind, message=message)
     return True
@@ -341,12 +342,12 @@ def record_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, 
 def mark_bot_stopped(tx: Tx, bot_id: str, *, session: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
     """A bot has ended and will not come back by itself: it counts as dead at once, and nothing waits for it."""
     turn = Turn(tx, now, ids, rules)
-    bot = _bot(turn, bot_id)
+    bot = _lock_bot(turn, bot_id)
     if bot.alive and bot.session == session:
-        _let_die(turn, bot)
+        _set_dead(turn, bot)
 
 
-def _bot(turn: Turn, bot_id: str) -> Bot:
+def _lock_bot(turn: Turn, bot_id: str) -> Bot:
     known = bots.read(turn.tx, bot_id)
     if known is None:
         raise NotFound("bot", bot_id)
@@ -357,14 +358,14 @@ def _bot(turn: Turn, bot_id: str) -> Bot:
     return bot
 
 
-def _changed(turn: Turn, bot: Bot, kind: str, message: str) -> Bot:
+def _save_change(turn: Turn, bot: Bot, kind: str, message: str) -> Bot:
     bots.save(turn.tx, bot)
     pools = json.decode(bot.dimensions, type=dict[str, list[str]]).get("pool", [])
     if bot.alive and bot.quarantined is None:
         task_queues.match_bot(turn.tx, bot.id, bot.dimensions, pools)
     bot_event.insert(turn.tx, bot, turn.new_id(), at=turn.now, kind=kind, message=message)
     if not bot.serving:
-        look_at_queues(turn, task_queues.queues_of_bot(turn.tx, bot.id))
+        handle_lost_capacity(turn, task_queues.queues_of_bot(turn.tx, bot.id))
     return bot
 
 
@@ -373,48 +374,28 @@ def delete_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules 
     if tx.attempt > 1 and bots.read(tx, bot_id) is None:
         return
     turn = Turn(tx, now, ids, rules)
-    bot = _bot(turn, bot_id)
+    bot = _lock_bot(turn, bot_id)
     queues = task_queues.unmatch_bot(tx, bot_id)
     bot_event.insert(tx, bot, turn.new_id(), at=now, kind="bot_deleted")
     bots.delete(tx, bot_id)
-    look_at_queues(turn, queues)
+    handle_lost_capacity(turn, queues)
 
 
 def mark_bot_dead(turn: Turn, bot_id: str) -> bool:
     """Declare a silent bot dead, if it really is; its queues hear of it."""
-    bot = _bot(turn, bot_id)
+    bot = _lock_bot(turn, bot_id)
     silent_until = bot.heartbeat + turn.rules.dead_after
     if not bot.alive or silent_until > turn.now:
         bot.alarm_at = silent_until if bot.alive else None
         bots.save(turn.tx, bot)
         return False
     bot_event.insert(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_missing")
-    _let_die(turn, bot)
+    _set_dead(turn, bot)
     return True
 
 
-def _let_die(turn: Turn, bot: Bot) -> None:
+def _set_dead(turn: Turn, bot: Bot) -> None:
     bot.alive = 0
     bot.alarm_at = None
     bots.save(turn.tx, bot)
-    look_at_queues(turn, task_queues.unmatch_bot(turn.tx, bot.id))
-
-
-# ---------------------------------------------------------------- capacity
-
-
-def lost_capacity_chunk(turn: Turn, drain: ChunkedWork) -> None:
-    """The next chunk of a queue without bots: tasks that would not wait go to their next slice, or end."""
-    if task_queues.served(turn.tx, [drain.subject]):
-        turn.drained(drain)
-        return
-    found = task_to_run.unserved(turn.tx, drain.subject, after=drain.position, n=CHUNK)
-    tasks = turn.lock(found)
-    queued = {row.task_id for row in task_to_run.of_tasks(turn.tx, found)} if found else set()
-    moving = [t for t in tasks.values() if t.state == TaskState.READY and t.id in queued]
-    make_ready(turn, moving)
-    if len(found) < CHUNK:
-        turn.drained(drain)
-        return
-    drain.position = found[-1]
-    drains.advance(turn.tx, drain)
+    handle_lost_capacity(turn, task_queues.unmatch_bot(turn.tx, bot.id))

@@ -12,7 +12,7 @@ from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import IdSource, Micros, first_id_at, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.propagate import CancelArgs, settle, cancel_or_kill
+from myrmidon.scheduler.propagate import CancelArgs, cancel_or_kill, settle
 from myrmidon.scheduler.submit import was_asked
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
@@ -86,7 +86,7 @@ def cancel_job(
     return job
 
 
-class Tagged(Struct, frozen=True, kw_only=True):
+class TagSelection(Struct, frozen=True, kw_only=True):
     """Which tasks a mass cancel means: all that carry the tags and were created in the time given."""
 
     tags: list[str]
@@ -123,7 +123,7 @@ def cancel_tagged(
         return None
     turn = Turn(tx, now, ids, rules)
     until = first_id_at(min(end, now) if end is not None else now) + (1 << 20)
-    meant = Tagged(tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running, orders=orders)
+    meant = TagSelection(tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running, orders=orders)
     drain = turn.drain(drains.TAGGED, 0, args=json.encode(meant).decode())
     if start is not None:
         drain.position = first_id_at(start) - 1
@@ -131,9 +131,9 @@ def cancel_tagged(
     return drain
 
 
-def cancel_tagged_on(turn: Turn, drain: ChunkedWork) -> None:
+def cancel_tagged_chunk(turn: Turn, drain: ChunkedWork) -> None:
     """The next chunk of a mass cancel. A task that has started meanwhile is killed only if that was asked for."""
-    meant = json.decode(drain.args, type=Tagged)
+    meant = json.decode(drain.args, type=TagSelection)
     found, cursor = task_request.tagged(turn.tx, meant.tags, after=drain.position, until=meant.until, n=CHUNK)
     requests = task_request.read(turn.tx, found) if found else {}
     mine = [i for i in found if requests[i].resource_group_id == meant.group_id]
@@ -143,7 +143,7 @@ def cancel_tagged_on(turn: Turn, drain: ChunkedWork) -> None:
     _advance(turn, drain, cursor)
 
 
-def cancel_children_on(turn: Turn, drain: ChunkedWork) -> None:
+def cancel_children_chunk(turn: Turn, drain: ChunkedWork) -> None:
     """The next chunk of the tasks that an ended task had triggered; detached ones go on."""
     found = task_request.children(turn.tx, drain.subject, after=drain.position, n=CHUNK)
     requests = task_request.read(turn.tx, found) if found else {}

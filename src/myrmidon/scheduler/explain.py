@@ -102,7 +102,7 @@ def _explain_ready(tx: Tx, task: TaskResult) -> Explanation:
     rows = task_to_run.of_tasks(tx, [task.id])
     piece = task_request.slices(tx, [task.id])[task.id][task.current_task_slice]
     queue = task_queues.read(tx, [piece.queue])[piece.queue]
-    removed, fitting = _funnel(tx, queue.dimensions, queue.pool)
+    removed, fitting = _filter_bots(tx, queue.dimensions, queue.pool)
     serving = len(task_queues.serving_bots(tx, queue.id, 1000))
     position = task_to_run.position(tx, rows[0]) if rows else None
     return Explanation(
@@ -126,7 +126,7 @@ def _ready_summary(removed: Sequence[Removed], fitting: int, serving: int, posit
     return f"{serving} bots can run it; {position} tasks stand before it in its queue."
 
 
-def _funnel(tx: Tx, wanted: str, pool: str) -> tuple[list[Removed], int]:
+def _filter_bots(tx: Tx, wanted: str, pool: str) -> tuple[list[Removed], int]:
     """Apply the wanted dimensions one by one to the bots of the pool; who falls out where.
 
     An order to a single bot is for no pool.

@@ -138,11 +138,11 @@ def _read(
         label: ExistingTask([kind for _, _, _, kind in outputs.get(task_id, [])])
         for label, (task_id, _) in known.items()
     }
-    graph = parse_graph(only_new(raw, known), limits, shown, tasks)
+    graph = parse_graph(without_existing(raw, known), limits, shown, tasks)
     return graph, build_dag(graph, tasks)
 
 
-def only_new(raw: object, known: Mapping[str, object]) -> object:
+def without_existing(raw: object, known: Mapping[str, object]) -> object:
     """The document without the nodes that the job has already."""
     if not isinstance(raw, dict):
         return raw

@@ -75,7 +75,7 @@ def judge_finish(task: TaskResult, report: Finish, *, reruns: int) -> Verdict:
         failed = Verdict(TaskState.FAILED, "exit_code")
     if task.num_reruns >= reruns or failed.state == TaskState.KILLED:
         return failed
-    return _again(task, Verdict(TaskState.READY, "rerun", rerun=True), failed.state)
+    return _requeue_unless_capped(task, Verdict(TaskState.READY, "rerun", rerun=True), failed.state)
 
 
 def judge_lost(task: TaskResult, why: str, *, retries: int) -> Verdict:
@@ -84,17 +84,17 @@ def judge_lost(task: TaskResult, why: str, *, retries: int) -> Verdict:
         return Verdict(TaskState.KILLED, task.reason)
     if task.num_retries >= retries:
         return Verdict(TaskState.BOT_DIED, why)
-    return _again(task, Verdict(TaskState.READY, "retry", retried=True), TaskState.BOT_DIED)
+    return _requeue_unless_capped(task, Verdict(TaskState.READY, "retry", retried=True), TaskState.BOT_DIED)
 
 
 def judge_unstarted(task: TaskResult) -> Verdict:
     """A claimed run never began, so nothing happened that would have to be counted."""
     if task.killing:
         return Verdict(TaskState.CANCELED, task.reason)
-    return _again(task, Verdict(TaskState.READY, "given_back"), TaskState.BOT_DIED)
+    return _requeue_unless_capped(task, Verdict(TaskState.READY, "given_back"), TaskState.BOT_DIED)
 
 
-def _again(task: TaskResult, verdict: Verdict, otherwise: TaskState) -> Verdict:
+def _requeue_unless_capped(task: TaskResult, verdict: Verdict, otherwise: TaskState) -> Verdict:
     """Run numbers never start over; at the cap the task ends."""
     if next_run_number(task.run_number) is None:
         return Verdict(otherwise, "run_cap")
@@ -141,7 +141,7 @@ def share_out(
     shares = dict(running)
     taken = dict.fromkeys(candidates, 0)
     picks: list[int] = []
-    heap = [_standing(rows[0], shares.get(groups[queue], 0), queue) for queue, rows in candidates.items() if rows]
+    heap = [_sort_key(rows[0], shares.get(groups[queue], 0), queue) for queue, rows in candidates.items() if rows]
     heapify(heap)
     for _ in range(n):
         while heap and heap[0][1] != shares.get(groups[heap[0][3]], 0):
@@ -154,11 +154,11 @@ def share_out(
         taken[queue] += 1
         shares[groups[queue]] = shares.get(groups[queue], 0) + 1
         if taken[queue] < len(candidates[queue]):
-            heappush(heap, _standing(candidates[queue][taken[queue]], shares[groups[queue]], queue))
+            heappush(heap, _sort_key(candidates[queue][taken[queue]], shares[groups[queue]], queue))
     return picks
 
 
-def _standing(row: TaskToRun, share: int, queue: int) -> tuple[int, int, int, int]:
+def _sort_key(row: TaskToRun, share: int, queue: int) -> tuple[int, int, int, int]:
     return (row.priority, share, row.task_rank, queue)
 
 

@@ -27,23 +27,23 @@ def settle(turn: Turn) -> None:
     """Carry out everything that follows from this turn, then see which jobs have ended."""
     turn.flush()
     budget = CHUNK
-    _begin_calling_off(turn)
+    _cancel_first_chunks(turn)
     while turn.ended or turn.ready:
         ended, turn.ended = turn.ended, []
-        budget = _follow(turn, ended, budget)
+        budget = _propagate_ends(turn, ended, budget)
         if turn.ready:
             ready, turn.ready = turn.ready, []
             make_ready(turn, ready)
         turn.flush()
-        _begin_calling_off(turn)
+        _cancel_first_chunks(turn)
     for job in turn.jobs.values():
-        _end_job(turn, job)
+        _end_job_if_done(turn, job)
     jobs.save(turn.tx, turn.jobs.values())
 
 
-def _follow(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
+def _propagate_ends(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
     """Pass on the end of these tasks; returns how many more edges this transaction may feed."""
-    _donate(turn, [t for t in ended if t.state == SUCCEEDED and t.instance_id is not None])
+    _store_dedupe_sources(turn, [t for t in ended if t.state == SUCCEEDED and t.instance_id is not None])
     for task in ended:
         if task.num_children:
             turn.drain(drains.CHILDREN, task.id)
@@ -52,11 +52,11 @@ def _follow(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
         return budget
     for task in members:
         if task.state != SUCCEEDED:
-            _block(turn, task)
-    return _feed(turn, members, budget)
+            _block_job(turn, task)
+    return _propagate_to_children(turn, members, budget)
 
 
-def _donate(turn: Turn, succeeded: Sequence[TaskResult]) -> None:
+def _store_dedupe_sources(turn: Turn, succeeded: Sequence[TaskResult]) -> None:
     """Remember idempotent results for equal tasks to come."""
     asked = [task for task in succeeded if not task.plain]
     turn.know_briefly(task.id for task in asked)
@@ -75,7 +75,7 @@ def _donate(turn: Turn, succeeded: Sequence[TaskResult]) -> None:
 # ---------------------------------------------------------------- children
 
 
-def _feed(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
+def _propagate_to_children(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
     """Tell children that a parent is done, up to the budget; the rest goes into drains."""
     parents = {task.id: task for task in ended if turn.jobs[task.job_id or 0].state != JobState.CANCELLED}
     if not parents:
@@ -87,11 +87,11 @@ def _feed(turn: Turn, ended: Sequence[TaskResult], budget: int) -> int:
         for parent in sorted(behind):
             turn.drain(drains.FEED, parent, job=turn.job_of(parents[parent]))
         edges = edges[:budget]
-    _satisfy(turn, parents, edges)
+    _satisfy_edges(turn, parents, edges)
     return budget - len(edges)
 
 
-def _satisfy(turn: Turn, parents: dict[int, TaskResult], edges: Sequence[tuple[int, int]]) -> None:
+def _satisfy_edges(turn: Turn, parents: dict[int, TaskResult], edges: Sequence[tuple[int, int]]) -> None:
     """Count satisfied edges into children and pick those that nothing holds back any more.
 
     In a job that has ended they are only counted: what waits there starts if somebody reopens the job.
@@ -127,7 +127,7 @@ def propagate_chunk(turn: Turn, drain: ChunkedWork) -> None:
         turn.drained(drain)
         return
     children = edge.unsatisfied(turn.tx, parent.id, after=drain.position, n=CHUNK)
-    _satisfy(turn, parents, [(parent.id, child) for child in children])
+    _satisfy_edges(turn, parents, [(parent.id, child) for child in children])
     if len(children) < CHUNK:
         turn.drained(drain)
         return
@@ -144,7 +144,7 @@ class CancelArgs(Struct, frozen=True):
     reason: str
 
 
-def _begin_calling_off(turn: Turn) -> None:
+def _cancel_first_chunks(turn: Turn) -> None:
     """Jobs that this turn has called off: their first chunk ends with it."""
     found = [drain for drain in turn.begun if drain.kind == drains.CANCEL]
     turn.begun = [drain for drain in turn.begun if drain.kind != drains.CANCEL]
@@ -181,7 +181,7 @@ def cancel_or_kill(turn: Turn, task: TaskResult, reason: str) -> None:
 # ---------------------------------------------------------------- jobs
 
 
-def _block(turn: Turn, task: TaskResult) -> None:
+def _block_job(turn: Turn, task: TaskResult) -> None:
     """A task has failed for good: its job is blocked, and under fail-fast the rest is called off."""
     job = turn.jobs[task.job_id or 0]
     if job.state != JobState.RUNNING or job.blocked_by is not None:
@@ -193,7 +193,7 @@ def _block(turn: Turn, task: TaskResult) -> None:
         turn.drain(drains.CANCEL, job.id, job=job, args=json.encode(CancelArgs("fail_fast")).decode())
 
 
-def _end_job(turn: Turn, job: Job) -> None:
+def _end_job_if_done(turn: Turn, job: Job) -> None:
     """End a job in which nothing can run any more.
 
     No task is ready, running or held and no drain is open, so every task that

@@ -30,20 +30,20 @@ def make_ready(turn: Turn, tasks: Sequence[TaskResult], *, avoid: Mapping[int, s
     """
     turn.know(task.id for task in tasks)
     due = [task for task in tasks if not _past_deadline(turn, task)]
-    hits = _donors(turn, due)
+    hits = _dedupe_sources(turn, due)
     wanted = [task for task in due if task.id not in hits]
-    served = task_queues.served(turn.tx, _impatient(turn, wanted))
+    served = task_queues.served(turn.tx, _queues_needing_bots(turn, wanted))
     shared = values.reads_shared(turn.tx, [t.id for t in wanted if turn.requests[t.id].func_name is not None])
     for task in due:
         if task.id in hits:
-            _answer(turn, task, hits[task.id])
+            _apply_dedupe(turn, task, hits[task.id])
             continue
         number = choose_slice(turn.slices[task.id], task.current_task_slice, served)
         if number is None:
-            _give_up(turn, task)
+            _end_without_bots(turn, task)
             continue
         lost_by = avoid.get(task.id) if avoid else None
-        _queue_up(turn, task, number, shared=task.id in shared, lost_by=lost_by)
+        _enqueue(turn, task, number, shared=task.id in shared, lost_by=lost_by)
 
 
 def _past_deadline(turn: Turn, task: TaskResult) -> bool:
@@ -59,12 +59,12 @@ def _is_retry(task: TaskResult) -> bool:
     return bool(task.num_retries) and task.state != WAITING
 
 
-def _impatient(turn: Turn, tasks: Iterable[TaskResult]) -> set[int]:
+def _queues_needing_bots(turn: Turn, tasks: Iterable[TaskResult]) -> set[int]:
     """The queues whose capacity matters, because a task would not wait for it."""
     return {s.queue for task in tasks for s in turn.slices[task.id] if not s.wait_for_capacity}
 
 
-def _give_up(turn: Turn, task: TaskResult) -> None:
+def _end_without_bots(turn: Turn, task: TaskResult) -> None:
     """No bot can run any slice that is left; for a task that was at work, they are gone."""
     if _is_retry(task) or task.state == RUNNING:
         turn.move(task, TaskState.BOT_DIED, "no_resource")
@@ -72,15 +72,15 @@ def _give_up(turn: Turn, task: TaskResult) -> None:
         turn.move(task, TaskState.NO_RESOURCE, "no_resource")
 
 
-def _queue_up(turn: Turn, task: TaskResult, number: int, *, shared: bool, lost_by: str | None) -> None:
-    turned = "next_slice" if task.state == READY else task.reason if task.reason in _TOLD else ""
+def _enqueue(turn: Turn, task: TaskResult, number: int, *, shared: bool, lost_by: str | None) -> None:
+    turned = "next_slice" if task.state == READY else task.reason if task.reason in _KEPT_REASONS else ""
     turn.move(task, READY, turned)
     task.current_task_slice = number
     task.ready_at = turn.now
-    turn.enqueue(new_task_to_run(turn, task, 0, shared=shared, avoid_bot=_avoided(turn, task, lost_by)))
+    turn.enqueue(new_task_to_run(turn, task, 0, shared=shared, avoid_bot=_bot_to_avoid(turn, task, lost_by)))
 
 
-_TOLD = frozenset({"retry", "rerun", "given_back", "job_retry"})
+_KEPT_REASONS = frozenset({"retry", "rerun", "given_back", "job_retry"})
 
 
 def new_task_to_run(turn: Turn, task: TaskResult, instance: int, *, shared: bool, avoid_bot: str | None) -> TaskToRun:
@@ -97,24 +97,12 @@ def new_task_to_run(turn: Turn, task: TaskResult, instance: int, *, shared: bool
     )  # fmt: skip
 
 
-def _avoided(turn: Turn, task: TaskResult, lost_by: str | None) -> str | None:
+def _bot_to_avoid(turn: Turn, task: TaskResult, lost_by: str | None) -> str | None:
     """Keep a retry away from the bot that lost it, unless nobody else is there to take it."""
     if lost_by is None:
         return None
     queue = turn.slices[task.id][task.current_task_slice].queue
     return lost_by if task_queues.served(turn.tx, [queue], excluding=lost_by) else None
-
-
-# ---------------------------------------------------------------- capacity
-
-
-def look_at_queues(turn: Turn, queues: Sequence[int]) -> None:
-    """Queues that have lost a bot: have those looked at that may have lost their last."""
-    for queue, left in sorted(task_queues.count_serving(turn.tx, queues).items()):
-        if left == 1:
-            task_to_run.clear_avoid_bot(turn.tx, queue)
-        if not left and not drains.exists(turn.tx, drains.CAPACITY, queue):
-            turn.drain(drains.CAPACITY, queue)
 
 
 # ---------------------------------------------------------------- dedupe
@@ -131,13 +119,13 @@ class DedupeSource:
         self.cost_usd = cost_usd
 
 
-def _donors(turn: Turn, tasks: Sequence[TaskResult]) -> dict[int, DedupeSource]:
+def _dedupe_sources(turn: Turn, tasks: Sequence[TaskResult]) -> dict[int, DedupeSource]:
     """Equal earlier results, by task. A task that somebody ran again wants a run, not an answer.
 
     One that is READY was not answered before, and only moves to another slice: it keeps its turn.
     """
     fresh = [t for t in tasks if t.run_number == 0 and t.generation == 1 and t.state == WAITING]
-    asked = [task for task in fresh if _idempotent(turn, task)]
+    asked = [task for task in fresh if _is_idempotent(turn, task)]
     if not asked:
         return {}
     keys = dedupe_keys(turn, [task.id for task in asked])
@@ -152,7 +140,7 @@ def _donors(turn: Turn, tasks: Sequence[TaskResult]) -> dict[int, DedupeSource]:
     return hits
 
 
-def _idempotent(turn: Turn, task: TaskResult) -> bool:
+def _is_idempotent(turn: Turn, task: TaskResult) -> bool:
     pieces = turn.slices[task.id]
     return bool(pieces[0].idempotent) if len(pieces) == 1 else any(piece.idempotent for piece in pieces)
 
@@ -168,7 +156,7 @@ def dedupe_keys(turn: Turn, task_ids: Sequence[int]) -> dict[int, dict[int, str]
     given = values.inputs(turn.tx, functions) if functions else {}
     return {
         task_id: {
-            piece.slice: _key(turn, turn.requests[task_id], piece, given.get(task_id, []))
+            piece.slice: _dedupe_key(turn, turn.requests[task_id], piece, given.get(task_id, []))
             for piece in turn.slices[task_id]
             if piece.idempotent
         }
@@ -176,7 +164,7 @@ def dedupe_keys(turn: Turn, task_ids: Sequence[int]) -> dict[int, dict[int, str]
     }
 
 
-def _key(turn: Turn, request: RequestRow, piece: SliceRow, given: Sequence[Value]) -> str:
+def _dedupe_key(turn: Turn, request: RequestRow, piece: SliceRow, given: Sequence[Value]) -> str:
     content = piece.properties_hash
     if given:
         digest = sha256(content.encode())
@@ -188,7 +176,7 @@ def _key(turn: Turn, request: RequestRow, piece: SliceRow, given: Sequence[Value
     return dedupe_key(content, request.resource_group_id, queue.pool if queue else "", request.service_account)
 
 
-def _answer(turn: Turn, task: TaskResult, donor: DedupeSource) -> None:
+def _apply_dedupe(turn: Turn, task: TaskResult, donor: DedupeSource) -> None:
     """Succeed without a run: the donor's result is this task's result."""
     task.deduped_from = donor.task_id
     task.deduped_run = donor.run

@@ -28,10 +28,11 @@ from myrmidon.model.task_result import (
     TaskRun,
 )
 from myrmidon.model.value import OutputValue
+from myrmidon.scheduler.capacity import handle_lost_capacity
 from myrmidon.scheduler.claim import token_hash
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, Verdict, judge_finish, judge_lost, judge_unstarted
 from myrmidon.scheduler.propagate import settle
-from myrmidon.scheduler.ready import look_at_queues, make_ready, share_output
+from myrmidon.scheduler.ready import make_ready, share_output
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
@@ -324,7 +325,7 @@ def _watch_bot(turn: Turn, bot_id: str, faults: int) -> None:
         bot_event.insert(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_quarantined", message=bot.quarantined)
     bots.save(turn.tx, bot)
     if not bot.serving:
-        look_at_queues(turn, task_queues.queues_of_bot(turn.tx, bot_id))
+        handle_lost_capacity(turn, task_queues.queues_of_bot(turn.tx, bot_id))
 
 
 # ---------------------------------------------------------------- signs of life

@@ -16,7 +16,7 @@ from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.new_tasks import open_group
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.propagate import settle, cancel_or_kill
+from myrmidon.scheduler.propagate import cancel_or_kill, settle
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.store.engine.db import Tx
@@ -62,14 +62,14 @@ def rerun(
         raise WrongState("the task told a bot to end, and is not run again; terminate the bot anew")
     if task.state in (TaskState.READY, TaskState.RUNNING):
         return Rerun(task_id, task.state, changed=False)
-    _check(turn, task, force=force)
-    reopen(turn, task)
+    _check_rerunnable(turn, task, force=force)
+    reopen_job(turn, task)
     if cascade:
-        _rewait(turn, task, kill=kill)
-    _renew(turn, task, "rerun")
-    task.forced = int(not _fed(task))
+        _reset_descendants(turn, task, kill=kill)
+    _start_generation(turn, task, "rerun")
+    task.forced = int(not _parents_satisfied(task))
     turn.flush()
-    unblock(turn, turn.job_of(task))
+    unblock_job(turn, turn.job_of(task))
     make_ready(turn, [task])
     settle(turn)
     return Rerun(task_id, task.state, changed=True)
@@ -100,7 +100,7 @@ def rerun_once(
     return task_result.read(tx, [task_id])[task_id]
 
 
-def _check(turn: Turn, task: TaskResult, *, force: bool) -> None:
+def _check_rerunnable(turn: Turn, task: TaskResult, *, force: bool) -> None:
     open_group(turn, task.resource_group_id)
     turn.know([task.id])
     job = turn.job_of(task)
@@ -114,18 +114,18 @@ def _check(turn: Turn, task: TaskResult, *, force: bool) -> None:
         raise WrongState("the task has used up its run numbers; submit it anew")
     if not force and task.state == TaskState.SUCCEEDED:
         raise WrongState("the task has succeeded; say force to run it again all the same")
-    if not force and not _fed(task):
+    if not force and not _parents_satisfied(task):
         raise WrongState("the task's parents have not succeeded; say force to run it without them")
     if values.lacks_input(turn.tx, task.id):
         raise WrongState("the task reads what its parents have not produced; run those again first")
 
 
-def _fed(task: TaskResult) -> bool:
+def _parents_satisfied(task: TaskResult) -> bool:
     """Whether its parents let it run, leaving aside that somebody had forced it before."""
     return task.num_succeeded_parents >= task.num_parents
 
 
-def _renew(turn: Turn, task: TaskResult, reason: str) -> None:
+def _start_generation(turn: Turn, task: TaskResult, reason: str) -> None:
     """Begin a new generation: what the last one came to no longer counts."""
     if task.final:
         turn.move(task, TaskState.WAITING, reason, new_generation=True)
@@ -143,7 +143,7 @@ def _renew(turn: Turn, task: TaskResult, reason: str) -> None:
     task.alarm_at = turn.requests[task.id].deadline_at
 
 
-def reopen(turn: Turn, task: TaskResult) -> None:
+def reopen_job(turn: Turn, task: TaskResult) -> None:
     """Let a job that has ended go on for a task, and for whatever else has come to wait for nothing meanwhile."""
     job = turn.job_of(task)
     if job is None or job.state == JobState.RUNNING:
@@ -153,7 +153,7 @@ def reopen(turn: Turn, task: TaskResult) -> None:
         turn.drain(drains.START, job.id, job=job)
 
 
-def unblock(turn: Turn, job: Job | None) -> None:
+def unblock_job(turn: Turn, job: Job | None) -> None:
     """When nothing that failed is left, nothing blocks the job any more."""
     if job is not None and job.blocked_by is not None and job.num_failed == 0:
         job.blocked_by = None
@@ -164,7 +164,7 @@ def unblock(turn: Turn, job: Job | None) -> None:
 # ---------------------------------------------------------------- cascade
 
 
-def _rewait(turn: Turn, task: TaskResult, *, kill: bool) -> None:
+def _reset_descendants(turn: Turn, task: TaskResult, *, kill: bool) -> None:
     """Put everything behind a task back to waiting for it, with exact counters.
 
     What already waits or runs there will have another result, too: it may be a rerun whose last one still counts. So
@@ -181,7 +181,7 @@ def _rewait(turn: Turn, task: TaskResult, *, kill: bool) -> None:
             if kill:
                 cancel_or_kill(turn, other, "rerun_of_parent")
         elif other.state != TaskState.WAITING:
-            _renew(turn, other, "parent_rerun")
+            _start_generation(turn, other, "parent_rerun")
             waiting.append(other)
     again = [task.id, *(other.id for other in waiting)]
     turn.flush()
@@ -273,7 +273,7 @@ def rerun_job(
     if job.deadline_at <= now:
         raise WrongState("the deadline of the job has passed; submit it anew")
     if job.state != JobState.RUNNING:
-        _begin(turn, job, Reset(full=full))
+        _begin_reset(turn, job, Reset(full=full))
         settle(turn)
     return job
 
@@ -281,19 +281,19 @@ def rerun_job(
 def retry_job(turn: Turn, job: Job) -> None:
     """Start again what failed of a locked job that waits for its retry."""
     job.num_retries += 1
-    _begin(turn, job, Reset(automatic=True))
+    _begin_reset(turn, job, Reset(automatic=True))
 
 
-def _begin(turn: Turn, job: Job, reset: Reset) -> None:
+def _begin_reset(turn: Turn, job: Job, reset: Reset) -> None:
     turn.move_job(job, JobState.RUNNING, "running")
     job.blocked_by = None
     job.error = None
     drain = turn.drain(drains.RESET, job.id, job=job, args=json.encode(reset).decode())
     turn.begun.remove(drain)
-    reset_on(turn, drain)
+    reset_job_chunk(turn, drain)
 
 
-def reset_on(turn: Turn, drain: ChunkedWork) -> None:
+def reset_job_chunk(turn: Turn, drain: ChunkedWork) -> None:
     """Reset the next chunk of a job; when all are reset, those that nothing holds back are let go."""
     reset = json.decode(drain.args, type=Reset)
     page = task_result.lock_of_job(turn.tx, drain.subject, after=drain.position, n=CHUNK)
@@ -302,7 +302,7 @@ def reset_on(turn: Turn, drain: ChunkedWork) -> None:
     late = [task for task in again if turn.requests[task.id].deadline_at <= turn.now]
     again = [task for task in again if task not in late]
     for task in again:
-        _renew(turn, task, "job_retry")
+        _start_generation(turn, task, "job_retry")
         task.num_reruns = 0
     turn.flush()
     _reopen_edges(turn, [task.id for task in again])
@@ -315,41 +315,3 @@ def reset_on(turn: Turn, drain: ChunkedWork) -> None:
     turn.drained(drain)
     job = turn.jobs[drain.subject]
     turn.drain(drains.START, job.id, job=job)
-
-
-# ---------------------------------------------------------------- holding
-
-
-def hold(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> TaskResult:
-    """Keep a task that has not started from starting."""
-    turn = Turn(tx, now, ids, rules)
-    task = _held_task(turn, task_id)
-    if task.held:
-        return task
-    if task.state not in (TaskState.WAITING, TaskState.READY):
-        raise WrongState(f"only a task that has not started can be held; this one is {task.state}")
-    if task.state == TaskState.READY:
-        turn.move(task, TaskState.WAITING, "held")
-    turn.hold(task, held=True)
-    settle(turn)
-    return task
-
-
-def release(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> TaskResult:
-    """Let a held task go; it starts when nothing else holds it back."""
-    turn = Turn(tx, now, ids, rules)
-    task = _held_task(turn, task_id)
-    if not task.held:
-        return task
-    turn.hold(task, held=False)
-    if task.satisfied:
-        make_ready(turn, [task])
-    settle(turn)
-    return task
-
-
-def _held_task(turn: Turn, task_id: int) -> TaskResult:
-    task = turn.lock([task_id]).get(task_id)
-    if task is None or turn.staged(task):
-        raise NotFound("task", show_task(task_id))
-    return task

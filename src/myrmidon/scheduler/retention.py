@@ -42,27 +42,27 @@ def delete_job(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource
         return
     if job.state in (JobState.RUNNING, JobState.PENDING_RETRY) or job.num_active or job.num_draining:
         raise WrongState(f"the job is {job.state} and not all of its tasks have ended; cancel it and wait for that")
-    begin_removal(turn, job)
+    begin_deletion(turn, job)
     jobs.save(tx, turn.jobs.values())
 
 
-def begin_removal(turn: Turn, job: Job) -> None:
+def begin_deletion(turn: Turn, job: Job) -> None:
     """Drain a locked job away."""
     job.alarm_at = None
     if not drains.exists(turn.tx, drains.DELETE_JOB, job.id):
         turn.drain(drains.DELETE_JOB, job.id, job=job)
 
 
-def remove_job_on(turn: Turn, drain: ChunkedWork) -> list[int]:
+def delete_job_chunk(turn: Turn, drain: ChunkedWork) -> list[int]:
     """Remove the next chunk of a job's tasks, and the job itself with the last; which tasks went."""
     page = jobs.task_ids(turn.tx, drain.subject, CHUNK)
-    remove_tasks(turn, page)
+    delete_tasks(turn, page)
     if len(page) < CHUNK:
-        _remove_job(turn, drain.subject)
+        _delete_job(turn, drain.subject)
     return page
 
 
-def _remove_job(turn: Turn, job_id: int) -> None:
+def _delete_job(turn: Turn, job_id: int) -> None:
     refs = shared_value.of_job(turn.tx, job_id, n=CHUNK)
     while refs:
         shared_value.lock(turn.tx, refs)
@@ -75,7 +75,7 @@ def _remove_job(turn: Turn, job_id: int) -> None:
     turn.jobs.pop(job_id, None)
 
 
-def remove_tasks(turn: Turn, task_ids: Sequence[int]) -> None:
+def delete_tasks(turn: Turn, task_ids: Sequence[int]) -> None:
     """Forget ended tasks: runs, edges, inputs and outputs, then requests and events. Their logs go by themselves."""
     if not task_ids:
         return
@@ -89,21 +89,21 @@ def remove_tasks(turn: Turn, task_ids: Sequence[int]) -> None:
     tag_counts.open_spans(turn.tx, task_ids, turn.now)
 
 
-def remove_group_on(turn: Turn, drain: ChunkedWork) -> list[int]:
+def delete_group_chunk(turn: Turn, drain: ChunkedWork) -> list[int]:
     """Remove the next chunk of a resource group: a job, or lone tasks, or references, or at last the group."""
     group_id = drain.subject
     some = jobs.of_group(turn.tx, group_id, 1)
     if some:
         turn.lock_jobs(some)
         page = jobs.task_ids(turn.tx, some[0], CHUNK)
-        remove_tasks(turn, page)
+        delete_tasks(turn, page)
         if len(page) < CHUNK:
-            _remove_job(turn, some[0])
+            _delete_job(turn, some[0])
         return page
     lone = task_request.of_group(turn.tx, group_id, CHUNK)
     if lone:
         turn.lock(lone)
-        remove_tasks(turn, lone)
+        delete_tasks(turn, lone)
         return lone
     refs = shared_value.of_group(turn.tx, group_id, n=CHUNK)
     if refs:

@@ -12,8 +12,8 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import pool_order, release, schedulers
 from myrmidon.store.tables.schedulers import Scheduler
 
-_MOST_AGEING: Micros = 30 * DAY
-_STARTING: Micros = 10 * SECOND
+_MAX_AGEING: Micros = 30 * DAY
+_STARTUP_TIME: Micros = 10 * SECOND
 
 
 def register(tx: Tx, address: str, port: int, *, now: Micros, rules: Rules = DEFAULT_RULES) -> Scheduler:
@@ -49,7 +49,7 @@ def list_servers(tx: Tx) -> list[Scheduler]:
     return schedulers.read_all(tx)
 
 
-def is_nobody_older(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
+def all_servers_current(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
     """Whether every server at work knows of all that this one keeps in the database.
 
     One of before says nowhere which bot zip it would hand out. Neither does one that is just starting, and it has a
@@ -57,10 +57,10 @@ def is_nobody_older(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> boo
     """
     alive = [one.id for one in schedulers.read_all(tx) if one.heartbeat >= now - rules.slot_lease]
     known = release.backing_servers(tx)
-    return all(server in known or created_ms(server) * 1000 > now - _STARTING for server in alive)
+    return all(server in known or created_ms(server) * 1000 > now - _STARTUP_TIME for server in alive)
 
 
-def set_pool(tx: Tx, pool: str, order: Order) -> None:
+def set_pool_order(tx: Tx, pool: str, order: Order) -> None:
     """Settle how a pool orders the tasks that become ready from now on.
 
     Ageing lets the oldest rise; under LIFO the newest is served first, so the two
@@ -69,8 +69,8 @@ def set_pool(tx: Tx, pool: str, order: Order) -> None:
     problems = []
     if order.task_order not in (FIFO, LIFO):
         problems.append(Problem("task_order", order.task_order, f"{FIFO} or {LIFO}", "choice"))
-    if not 0 <= order.ageing <= _MOST_AGEING:
-        problems.append(Problem("ageing", str(order.ageing), f"0 (none) to {_MOST_AGEING} microseconds", "range"))
+    if not 0 <= order.ageing <= _MAX_AGEING:
+        problems.append(Problem("ageing", str(order.ageing), f"0 (none) to {_MAX_AGEING} microseconds", "range"))
     if order.ageing and order.task_order == LIFO:
         problems.append(
             Problem("ageing", str(order.ageing), "0 with lifo: ageing serves the oldest first", "contradiction")

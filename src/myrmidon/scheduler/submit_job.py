@@ -116,7 +116,7 @@ def submit_job(
     where nobody sees it and flipped in by the last; if that never comes, a sweep
     removes what was staged.
     """
-    parts = _parts(draft)
+    parts = _chunks(draft)
     if len(parts) > 1:
         for number in range(len(parts)):
 
@@ -126,25 +126,25 @@ def submit_job(
             staged = write(stage)
             if staged.repeated:
                 return staged
-    return write(lambda tx: _flip_in(Turn(tx, now, ids, rules), group_id, draft, parts))
+    return write(lambda tx: _commit_job(Turn(tx, now, ids, rules), group_id, draft, parts))
 
 
-def _parts(draft: JobDraft) -> list[list[int]]:
+def _chunks(draft: JobDraft) -> list[list[int]]:
     """The nodes by chunk, parents before children, so that a chunk's values exist when they are read."""
     order = draft.wiring.order
     return [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
 
 
-def _known_job(turn: Turn, group_id: int, draft: JobDraft) -> JobSubmitted | None:
+def _existing_job(turn: Turn, group_id: int, draft: JobDraft) -> JobSubmitted | None:
     """The job that this draft has already become, by its key, its name or an earlier attempt."""
     if draft.request_key is not None:
         found = request_keys.read(turn.tx, group_id, [draft.request_key]).get(draft.request_key)
         if found is not None:
             if found[0] != draft.body_hash:
                 raise other_body(draft.request_key)
-            return _job_answer(turn, found[1])
+            return _repeated(turn, found[1])
     if turn.tx.attempt > 1 and (mine := jobs.read(turn.tx, [draft.job_id]).get(draft.job_id)) and not mine.staged:
-        return _job_answer(turn, draft.job_id)
+        return _repeated(turn, draft.job_id)
     if draft.graph.external_id is not None:
         taken = jobs.by_external(turn.tx, group_id, draft.graph.external_id)
         if taken is not None and taken != draft.job_id:
@@ -152,7 +152,7 @@ def _known_job(turn: Turn, group_id: int, draft: JobDraft) -> JobSubmitted | Non
     return None
 
 
-def _job_answer(turn: Turn, job_id: int) -> JobSubmitted:
+def _repeated(turn: Turn, job_id: int) -> JobSubmitted:
     job = jobs.read(turn.tx, [job_id]).get(job_id)
     labels = {label: task_id for label, (task_id, _) in jobs.labels(turn.tx, job_id).items()}
     state = job.state if job else JobState.RUNNING
@@ -164,7 +164,7 @@ def _stage(turn: Turn, group_id: int, draft: JobDraft, number: int, part: Sequen
     staged = JobSubmitted(job_id=draft.job_id, state=JobState.RUNNING, task_ids=draft.task_ids)
     if number == 0:
         open_group(turn, group_id)
-        known = _known_job(turn, group_id, draft)
+        known = _existing_job(turn, group_id, draft)
         if known is not None:
             return known
         if turn.tx.attempt > 1 and jobs.read(turn.tx, [draft.job_id]):
@@ -178,20 +178,20 @@ def _stage(turn: Turn, group_id: int, draft: JobDraft, number: int, part: Sequen
         first = draft.task_ids[draft.graph.nodes[part[0]].label]
         if turn.tx.attempt > 1 and task_request.existing(turn.tx, [first]):
             return staged
-    _store_part(turn, group_id, draft, part, staged=True)
+    _store_chunk(turn, group_id, draft, part, staged=True)
     return staged
 
 
-def _flip_in(turn: Turn, group_id: int, draft: JobDraft, parts: Sequence[Sequence[int]]) -> JobSubmitted:
+def _commit_job(turn: Turn, group_id: int, draft: JobDraft, parts: Sequence[Sequence[int]]) -> JobSubmitted:
     """Make the job real: take its key, then let its tasks go."""
     open_group(turn, group_id)
-    known = _known_job(turn, group_id, draft)
+    known = _existing_job(turn, group_id, draft)
     if known is not None:
         return known
     if draft.request_key is not None:
         row = (group_id, draft.request_key, draft.body_hash, draft.job_id, turn.now)
         if not request_keys.insert(turn.tx, [row]):
-            again = _known_job(turn, group_id, draft)
+            again = _existing_job(turn, group_id, draft)
             if again is not None:
                 return again
     if len(parts) > 1:
@@ -200,8 +200,8 @@ def _flip_in(turn: Turn, group_id: int, draft: JobDraft, parts: Sequence[Sequenc
         job = new_job(turn, group_id, draft.job_id, draft.graph, deadline_at=_deadline(turn, draft))
         jobs.insert(turn.tx, [job])
         turn.jobs[job.id] = job
-        make_ready(turn, [t for t in _store_part(turn, group_id, draft, parts[0]) if _may_start(t)])
-    _store_ends(turn, draft)
+        make_ready(turn, [t for t in _store_chunk(turn, group_id, draft, parts[0]) if _may_start(t)])
+    _store_input_and_output_tasks(turn, draft)
     settle(turn)
     return JobSubmitted(job_id=job.id, state=job.state, task_ids=draft.task_ids, woken=sorted(turn.woken))
 
@@ -230,7 +230,7 @@ def _deadline(turn: Turn, draft: JobDraft) -> Micros:
     return turn.now + (allowed * SECOND if allowed is not None else turn.rules.default_deadline)
 
 
-def _store_part(
+def _store_chunk(
     turn: Turn, group_id: int, draft: JobDraft, part: Sequence[int], *, staged: bool = False
 ) -> list[TaskResult]:
     deadline = _deadline(turn, draft)
@@ -283,7 +283,7 @@ def outputs_by_label(turn: Turn, tasks: Mapping[str, int]) -> dict[str, list[Pro
     }
 
 
-def _store_ends(turn: Turn, draft: JobDraft) -> None:
+def _store_input_and_output_tasks(turn: Turn, draft: JobDraft) -> None:
     """The tasks where the job begins and those where it ends."""
     ids = [draft.task_ids[node.label] for node in draft.graph.nodes]
     parents = draft.wiring.parents
@@ -293,7 +293,7 @@ def _store_ends(turn: Turn, draft: JobDraft) -> None:
     jobs.insert_input_and_output_tasks(turn.tx, draft.job_id, begins, ends)
 
 
-def start_on(turn: Turn, drain: ChunkedWork) -> None:
+def start_job_chunk(turn: Turn, drain: ChunkedWork) -> None:
     """Let the next chunk of a job go: what nothing holds back becomes ready."""
     page = task_result.lock_of_job(turn.tx, drain.subject, after=drain.position, n=CHUNK)
     make_ready(turn, [task for task in page if _may_start(task)])

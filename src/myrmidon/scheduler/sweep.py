@@ -18,22 +18,22 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import JobState, RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
 from myrmidon.scheduler import chunked_work
-from myrmidon.scheduler.bots import mark_bot_dead, end_lost_runs
+from myrmidon.scheduler.bots import end_lost_runs, mark_bot_dead
 from myrmidon.scheduler.policy import (
     DEFAULT_RULES,
     Rules,
+    known_not_started,
     lease_end,
     may_have_started,
     may_sweep,
     service_was_away,
     start_deadline,
-    known_not_started,
 )
 from myrmidon.scheduler.propagate import settle
 from myrmidon.scheduler.ready import make_ready, new_task_to_run
 from myrmidon.scheduler.rerun import retry_job
-from myrmidon.scheduler.retention import begin_removal, remove_tasks
-from myrmidon.scheduler.tag_counts import tally
+from myrmidon.scheduler.retention import begin_deletion, delete_tasks
+from myrmidon.scheduler.tag_counts import update_tag_counts
 from myrmidon.scheduler.unit_of_work import Turn, live
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.tables import bot as bots
@@ -55,14 +55,14 @@ from myrmidon.store.views.next_due import Alarms
 
 T = TypeVar("T")
 _LAST_ALIVE = "last_alive"
-_RESUMED = "resumed_at"
+_RESUMED_AT = "resumed_at"
 _LOGS_SEEN = "logs_seen"
 BATCH = 100
-NUMBERED = 250
+EVENT_BATCH = 250
 """Events in one transaction: on SQLite, whoever wants to write waits for it."""
 
 
-class Swept(Struct):
+class SweepResult(Struct):
     """How much each pass has done."""
 
     slices: int = 0
@@ -84,12 +84,12 @@ class Swept(Struct):
 
 def sweep(
     db: Db, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, log_db: Db | None = None
-) -> Swept | None:
+) -> SweepResult | None:
     """All passes, each in transactions of its own; None when this server's clock cannot be trusted."""
     if not may_sweep(now, db.clock(), rules):
         return None
-    db.write(lambda tx: mark_alive(tx, now, rules))
-    done = Swept()
+    db.write(lambda tx: record_alive(tx, now, rules))
+    done = SweepResult()
     gone: list[int] = []
     passes: dict[str, Callable[..., int]] = {
         "runs": partial(sweep_runs, now=now, ids=ids, rules=rules),
@@ -101,22 +101,22 @@ def sweep(
     due = db.read(next_due.first)
     for name, step in passes.items():
         due = _pass(db, step, due, done, name, now)
-    if _rings(due.drains, now):
-        noted = Noted()
-        done.drains = carry_all(db, now=now, ids=ids, rules=rules, gone=gone, woken=done.woken, noted=noted)
+    if _is_due(due.drains, now):
+        noted = PassEffects()
+        done.drains = run_chunked_work(db, now=now, ids=ids, rules=rules, gone=gone, woken=done.woken, noted=noted)
         done.no_resource += noted.no_resource
-    done.events = _all(db, lambda tx: outbox.assign_positions(tx, NUMBERED), NUMBERED)
-    if _rings(due.oldest_bot_event, now - rules.retention) or _rings(due.oldest_queue, now - rules.queue_idle):
-        done.forgotten = _all(db, lambda tx: forget(tx, now=now, rules=rules), BATCH)
+    done.events = _repeat(db, lambda tx: outbox.assign_positions(tx, EVENT_BATCH), EVENT_BATCH)
+    if _is_due(due.oldest_bot_event, now - rules.retention) or _is_due(due.oldest_queue, now - rules.queue_idle):
+        done.forgotten = _repeat(db, lambda tx: delete_old(tx, now=now, rules=rules), BATCH)
     drop_logs(db, log_db or db, gone)
-    tally(db, now=now, rules=rules)
+    update_tag_counts(db, now=now, rules=rules)
     return done
 
 
-def _pass(db: Db, step: Callable[..., int], due: Alarms, done: Swept, name: str, now: Micros) -> Alarms:
+def _pass(db: Db, step: Callable[..., int], due: Alarms, done: SweepResult, name: str, now: Micros) -> Alarms:
     """Repeat a pass while its alarm rings; what is due afterwards, for it may have given the next ones work."""
-    while _rings(getattr(due, name), now):
-        n, noted = db.write(partial(_noting, step=step, watched=name in _WATCHED))
+    while _is_due(getattr(due, name), now):
+        n, noted = db.write(partial(_run_step, step=step, watched=name in _WATCHED))
         if not n:
             break
         setattr(done, name, getattr(done, name) + n)
@@ -128,7 +128,7 @@ def _pass(db: Db, step: Callable[..., int], due: Alarms, done: Swept, name: str,
     return due
 
 
-class Noted(Struct):
+class PassEffects(Struct):
     """What one step has brought about, for those who watch: it counts only once the step is committed.
 
     Queues that got work are among it: a bot may wait that does not know it serves one of them.
@@ -144,8 +144,8 @@ _WATCHED = ("runs", "slices", "tasks")
 """The passes that tell how late they were."""
 
 
-def _noting(tx: Tx, step: Callable[..., int], *, watched: bool) -> tuple[int, Noted]:
-    noted = Noted()
+def _run_step(tx: Tx, step: Callable[..., int], *, watched: bool) -> tuple[int, PassEffects]:
+    noted = PassEffects()
     n = step(tx, noted=noted) if watched else step(tx)
     noted.queues = set(tx.effects.enqueued)
     noted.no_resource = count_no_resource(tx.effects.events)
@@ -157,11 +157,11 @@ def count_no_resource(told: Iterable[tuple[Any, ...]]) -> int:
     return sum(1 for _, _, _, kind, state, _ in told if state == TaskState.NO_RESOURCE and kind == outbox.TASK)
 
 
-def _rings(alarm: Micros | None, now: Micros) -> bool:
+def _is_due(alarm: Micros | None, now: Micros) -> bool:
     return alarm is not None and alarm <= now
 
 
-def _all(db: Db, step: Callable[[Tx], int], most: int) -> int:
+def _repeat(db: Db, step: Callable[[Tx], int], most: int) -> int:
     """Repeat a step for as long as it finds all that it may do at once; fewer were the last ones."""
     total = n = db.write(step)
     while n >= most:
@@ -170,7 +170,7 @@ def _all(db: Db, step: Callable[[Tx], int], most: int) -> int:
     return total
 
 
-def carry_all(
+def run_chunked_work(
     db: Db,
     *,
     now: Micros,
@@ -178,15 +178,15 @@ def carry_all(
     rules: Rules = DEFAULT_RULES,
     gone: list[int],
     woken: set[int],
-    noted: Noted | None = None,
+    noted: PassEffects | None = None,
 ) -> int:
     """Carry every drain to its end."""
     steps = 0
-    noted = noted or Noted()
+    noted = noted or PassEffects()
     while waiting := db.read(chunked_work.pending):
         for drain in waiting:
-            step = partial(chunked_work.carry_on, drain=drain, now=now, ids=ids, rules=rules)
-            (queues, removed), given_up = db.write(partial(_carrying, step=step))
+            step = partial(chunked_work.run_chunk, drain=drain, now=now, ids=ids, rules=rules)
+            (queues, removed), given_up = db.write(partial(_run_chunk, step=step))
             woken |= queues
             gone += removed
             noted.no_resource += given_up
@@ -194,7 +194,7 @@ def carry_all(
     return steps
 
 
-def _carrying(tx: Tx, step: Callable[[Tx], T]) -> tuple[T, int]:
+def _run_chunk(tx: Tx, step: Callable[[Tx], T]) -> tuple[T, int]:
     return step(tx), count_no_resource(tx.effects.events)
 
 
@@ -213,11 +213,11 @@ def drop_logs(db: Db, log_db: Db, gone: Iterable[int]) -> int:
         log_db.write(lambda tx: logs.delete(tx, lost))
     seen = page[-1] if len(page) == BATCH else 0
     if seen != last:
-        db.write(lambda tx: _note_logs_seen(tx, seen))
+        db.write(lambda tx: _save_logs_seen(tx, seen))
     return len(lost)
 
 
-def _note_logs_seen(tx: Tx, task_id: int) -> None:
+def _save_logs_seen(tx: Tx, task_id: int) -> None:
     shared_numbers.lock(tx, _LOGS_SEEN)
     shared_numbers.put(tx, _LOGS_SEEN, task_id)
 
@@ -225,13 +225,13 @@ def _note_logs_seen(tx: Tx, task_id: int) -> None:
 # ---------------------------------------------------------------- life of the service
 
 
-def mark_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
+def record_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
     """Leave a sign of life; True when the service was away, so that leases begin anew."""
     last = shared_numbers.lock(tx, _LAST_ALIVE)
     was_away = service_was_away(now, last, rules)
     if was_away:
-        shared_numbers.lock(tx, _RESUMED)
-        shared_numbers.put(tx, _RESUMED, now)
+        shared_numbers.lock(tx, _RESUMED_AT)
+        shared_numbers.put(tx, _RESUMED_AT, now)
     if was_away or now > last:
         shared_numbers.put(tx, _LAST_ALIVE, now)
     return was_away
@@ -240,7 +240,7 @@ def mark_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
 # ---------------------------------------------------------------- runs
 
 
-def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: Noted | None = None) -> int:
+def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: PassEffects | None = None) -> int:
     """Runs that were never started, have outlasted their soft timeout, or whose bot is silent."""
     due = task_result.run_alarms(tx, now, BATCH)
     if not due:
@@ -251,11 +251,11 @@ def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     runs = [run for run in task_result.runs_of(tx, sorted(tasks)) if run.live]
     looked = [run for run in runs if (run.task_id, run.run) in set(due) and (run.alarm_at or now + 1) <= now]
     heard = bots.lock_many(tx, sorted({run.bot_id for run in looked}))
-    back = shared_numbers.read(tx, _RESUMED) or 0
+    back = shared_numbers.read(tx, _RESUMED_AT) or 0
     lost: dict[str, list[TaskRun]] = {}
     for run in looked:
         heartbeat = heard[run.bot_id].heartbeat if run.bot_id in heard else 0
-        if not _still_good(turn, tasks[run.task_id], run, heartbeat=heartbeat, back=back, runs=runs):
+        if not _keep_run(turn, tasks[run.task_id], run, heartbeat=heartbeat, back=back, runs=runs):
             lost.setdefault(run.bot_id, []).append(run)
     for bot_id, its_runs in sorted(lost.items()):
         bot = heard.get(bot_id)
@@ -275,7 +275,7 @@ def _silence(run: TaskRun, heartbeat: Micros, now: Micros) -> tuple[str, Micros]
     return "bot_lost", now - max(run.started_at, heartbeat)
 
 
-def _still_good(
+def _keep_run(
     turn: Turn, task: TaskResult, run: TaskRun, *, heartbeat: Micros, back: Micros, runs: list[TaskRun]
 ) -> bool:
     """Set the run's next alarm, unless its time has come."""
@@ -316,7 +316,7 @@ def _grant_instance(turn: Turn, task: TaskResult, run: TaskRun, runs: list[TaskR
 
 def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
     """Bots that have not been heard of for too long; not for the time in which nobody listened."""
-    back = shared_numbers.read(tx, _RESUMED) or 0
+    back = shared_numbers.read(tx, _RESUMED_AT) or 0
     if back + rules.dead_after > now:
         return 0
     due = bots.due(tx, now, BATCH)
@@ -332,7 +332,7 @@ def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
 
 
 def sweep_slices(
-    tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: Noted | None = None
+    tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: PassEffects | None = None
 ) -> int:
     """Slices that have waited long enough: on to the next one, or the end of the task."""
     due = task_to_run.expired(tx, now, BATCH)
@@ -355,12 +355,12 @@ def sweep_slices(
             turn.move(task, TaskState.BOT_DIED if task.num_retries else TaskState.EXPIRED, "expired")
     expired = _expire_or_move(turn, moving)
     if noted is not None:
-        noted.late += [(_end_of_waiting(tasks[task_id]), delay) for task_id, delay in late.items()]
+        noted.late += [(_wait_outcome(tasks[task_id]), delay) for task_id, delay in late.items()]
     settle(turn)
     return len(rows) + expired - len(moving)
 
 
-def _end_of_waiting(task: TaskResult) -> str:
+def _wait_outcome(task: TaskResult) -> str:
     return "next_slice" if task.state == TaskState.READY else "expired"
 
 
@@ -389,7 +389,7 @@ def sweep_tasks(
     ids: IdSource,
     rules: Rules = DEFAULT_RULES,
     gone: list[int] | None = None,
-    noted: Noted | None = None,
+    noted: PassEffects | None = None,
 ) -> int:
     """Tasks past their deadline end; lone tasks past their retention go."""
     due = task_result.alarms(tx, now, BATCH)
@@ -404,7 +404,7 @@ def sweep_tasks(
     if noted is not None:
         noted.late += [("deadline", now - at) for task_id, at in ending.items() if tasks[task_id].final]
     settle(turn)
-    remove_tasks(turn, old)
+    delete_tasks(turn, old)
     if gone is not None:
         gone += old
     return len(tasks)
@@ -438,7 +438,7 @@ def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
         if job.alarm_at is None or job.alarm_at > now:
             continue
         if job.staged or job.state not in (JobState.RUNNING, JobState.PENDING_RETRY):
-            begin_removal(turn, job)
+            begin_deletion(turn, job)
         elif job.state == JobState.PENDING_RETRY:
             retry_job(turn, job)
         else:
@@ -447,7 +447,7 @@ def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     return len(due)
 
 
-def forget(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> int:
+def delete_old(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> int:
     """Old events of bots, queues that nobody uses any more, and request keys of what is about no task."""
     request_key.delete_old(tx, before=now - rules.keep_keys)
     old = bot_event.delete_old(tx, before=now - rules.retention, n=BATCH)

@@ -20,7 +20,7 @@ EXPIRES_S = 86_400
 TAG = "swarming.terminate:1"
 
 
-def order_end(
+def terminate_bot(
     tx: Tx,
     bot_id: str,
     group_id: int,
@@ -42,7 +42,7 @@ def order_end(
     bot = bots.lock(tx, bot_id)
     if bot is None:
         raise NotFound("bot", bot_id)
-    waiting = _waiting(tx, bot_id, now)
+    waiting = _pending_terminate_task(tx, bot_id, now)
     if waiting is not None:
         return waiting
     draft = Draft(task_id=task_id, job_id=0, request=_request(bot_id, reason), authenticated=authenticated)
@@ -53,7 +53,7 @@ def order_end(
     return answer.task_id
 
 
-def _waiting(tx: Tx, bot_id: str, now: Micros) -> int | None:
+def _pending_terminate_task(tx: Tx, bot_id: str, now: Micros) -> int | None:
     """The order that the bot has not carried out yet."""
     queues = task_queues.own_queues(tx, bot_id)
     for queue in queues:

@@ -133,7 +133,7 @@ class ServerContext:
             self.logs.executor.close()
         engine, log_engine = self.db.engine, self.logs.engine
         try:
-            engine.write(lambda tx: servers.leave(tx, self.server))
+            engine.write(lambda tx: servers.unregister(tx, self.server))
         finally:
             engine.close()
             if log_engine is not engine:
@@ -179,13 +179,13 @@ def _enroll(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
     if skew > rules.max_skew:
         raise StoreRefused(f"This machine's clock is {skew / 1e6:.1f} s away from the database's; set it right.")
     db.write(partial(server_version.record, version=version("myrmidon")[:64], now=now))
-    server = db.write(lambda tx: servers.enroll(tx, address[:40], port, now=now, rules=rules))
+    server = db.write(lambda tx: servers.register(tx, address[:40], port, now=now, rules=rules))
     newest = db.read(task_request.newest)
     ids = IdSource(server.slot, max(server.id, newest))
     for name in named_groups(settings):
         db.write(partial(resource_groups.ensure_group, external_id=name, now=now, ids=ids))
     for pool, order in settings.pools.items():
-        db.write(partial(servers.set_pool, pool=pool, order=Order(order.task_order, seconds(order.ageing_s))))
+        db.write(partial(servers.set_pool_order, pool=pool, order=Order(order.task_order, seconds(order.ageing_s))))
     return ServerContext(settings, db, log_db, keys=keys, server=server, ids=ids)
 
 

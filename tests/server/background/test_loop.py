@@ -77,7 +77,7 @@ def test_a_lost_slot_ends_the_service(context, monkeypatch):
         monkeypatch.setattr(loop, "SLOT_S", 0.01)
         async with serving(context) as background:
             assert context.state.enrolled
-            await context.db.write(lambda tx: servers.leave(tx, context.server))
+            await context.db.write(lambda tx: servers.unregister(tx, context.server))
             await asyncio.wait_for(asyncio.shield(background), 10)
             assert not context.state.enrolled
 
@@ -201,7 +201,7 @@ def test_tallies_are_checked_at_the_start_and_as_long_as_an_older_server_is_at_w
     with a_server_context(sqlite_url, tmp_path) as context:
 
         async def sealed_after_a_change_that_nobody_told_of() -> int:
-            tag_counts.tally(context.db.engine, now=context.now())
+            tag_counts.update_tag_counts(context.db.engine, now=context.now())
             await context.db.write(lambda tx: tx.run("UPDATE task_results SET seq = seq + 1 WHERE id = :id", id=ids[0]))
             await heart.check_tallies()
             return (await context.db.read(lambda tx: tx.all("SELECT COUNT(*) FROM task_spans WHERE sealed = 1")))[0][0]
@@ -219,7 +219,7 @@ def test_tallies_are_checked_at_the_start_and_as_long_as_an_older_server_is_at_w
             assert await sealed_after_a_change_that_nobody_told_of() == 2, "who is alone need not look"
             await context.db.write(lambda tx: schedulers.insert(tx, structs.replace(older, heartbeat=context.now())))
             assert await sealed_after_a_change_that_nobody_told_of() == 1
-            await context.db.write(lambda tx: servers.leave(tx, older))
+            await context.db.write(lambda tx: servers.unregister(tx, older))
             assert await sealed_after_a_change_that_nobody_told_of() == 1, "it may have had a last word"
             assert await sealed_after_a_change_that_nobody_told_of() == 2
 

@@ -17,7 +17,7 @@ from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, TooLarge,
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler import cancel
-from myrmidon.scheduler.terminate import order_end
+from myrmidon.scheduler.terminate import terminate_bot
 from myrmidon.scheduler.unit_of_work import Turn
 from myrmidon.server.api.submit import FIRST_PART, Submit, submit_tasks
 from myrmidon.server.botapi import exchange
@@ -391,7 +391,7 @@ def test_orders_reach_a_held_poll(context):
         poll = asyncio.ensure_future(bot.exchange(wait_s=20))
         await until(lambda: context.hub.num_waiting == 1)
         group, made = await context.groups.id_of("default"), context.ids.next(context.now())
-        order = partial(order_end, bot_id="b1", group_id=group, task_id=made, reason="", authenticated="another server")
+        order = partial(terminate_bot, bot_id="b1", group_id=group, task_id=made, reason="", authenticated="another server")
         await asyncio.to_thread(context.db.engine.write, partial(order, now=context.now(), ids=context.ids))
         assert (await poll)["order"] == "terminate"  # found by the service, without a word from the caller
         assert (await bot.exchange(wait_s=20))["order"] == "terminate"
@@ -558,7 +558,7 @@ def test_a_bot_without_its_folder_comes_back_once_the_old_one_is_gone(any_door, 
             later = context.now() + context.rules.dead_after
             context.now = lambda: later
         if end == "death":
-            await context.db.write(lambda tx: fleet.bury_bot(Turn(tx, later, context.ids, context.rules), "b1"))
+            await context.db.write(lambda tx: fleet.mark_bot_dead(Turn(tx, later, context.ids, context.rules), "b1"))
         await again.shake()
         await again.exchange(n=0)
         with pytest.raises(Forbidden):

@@ -15,7 +15,7 @@ from myrmidon.store.tables import server_version
 from myrmidon.store.tables import tag_counts as tallies
 from myrmidon.store.views import listings, run_details, task_search
 from myrmidon.store.views.listings import BotSearch
-from myrmidon.store.views.task_search import DEDUPED, EVER, TOP, Search
+from myrmidon.store.views.task_search import DEDUPED, MAX_ID, START, TaskSearch
 from tests.world import SECOND, World, a_task, finish
 
 STATES = [
@@ -74,7 +74,7 @@ def rows(w: World) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
-def brute(found: list[dict[str, Any]], search: Search) -> list[dict[str, Any]]:
+def brute(found: list[dict[str, Any]], search: TaskSearch) -> list[dict[str, Any]]:
     def fits(row: dict[str, Any]) -> bool:
         state = DEDUPED if row["state"] == "SUCCEEDED" and row["deduped_from"] else row["state"]
         tags = set(json.loads(row["tags"]))
@@ -88,11 +88,11 @@ def brute(found: list[dict[str, Any]], search: Search) -> list[dict[str, Any]]:
     return [row for row in found if fits(row)]
 
 
-def every_search(w: World, found: list[dict[str, Any]]) -> list[Search]:
+def every_search(w: World, found: list[dict[str, Any]]) -> list[TaskSearch]:
     ids = sorted(row["id"] for row in found)
-    ranges = [(0, EVER), (ids[37], ids[150]), (ids[100], EVER), (ids[5], ids[9])]
+    ranges = [(0, MAX_ID), (ids[37], ids[150]), (ids[100], MAX_ID), (ids[5], ids[9])]
     return [
-        Search(states=states, terms=terms, low=low, high=high, group_id=group)
+        TaskSearch(states=states, terms=terms, low=low, high=high, group_id=group)
         for states in STATES
         for terms in TERMS
         for low, high in ranges
@@ -109,7 +109,7 @@ def check_all(w: World) -> None:
 
 def seal_all(w: World) -> int:
     done = 0
-    while n := tally.tally(w.db, now=w.now):
+    while n := tally.update_tag_counts(w.db, now=w.now):
         done += n
         if w.value("SELECT COUNT(*) FROM task_spans WHERE look_at <= :now", now=w.now) == 0:
             break
@@ -140,7 +140,7 @@ def test_a_count_of_sealed_spans_reads_no_rows_of_tasks(world, small_spans):
     world.db.write(lambda tx: tx.run("UPDATE task_spans SET loose = '[]'"))
     last = world.value("SELECT MAX(until_id) FROM task_spans WHERE sealed = 1")
     first_open = world.value("SELECT MIN(first_id) FROM task_spans WHERE sealed = 0") or last
-    search = Search(terms=[["pool:default"]], states=("SUCCEEDED", DEDUPED), high=min(last, first_open))
+    search = TaskSearch(terms=[["pool:default"]], states=("SUCCEEDED", DEDUPED), high=min(last, first_open))
     before = world.db.read(lambda tx: task_search.count(tx, search))
     assert before > 20
     world.db.write(lambda tx: tx.run("UPDATE task_results SET state = 'FAILED'"))
@@ -150,24 +150,24 @@ def test_a_count_of_sealed_spans_reads_no_rows_of_tasks(world, small_spans):
 def check_few(w: World) -> None:
     found = rows(w)
     for terms in TERMS[:6]:
-        search = Search(states=("SUCCEEDED", DEDUPED), terms=terms)
+        search = TaskSearch(states=("SUCCEEDED", DEDUPED), terms=terms)
         assert w.db.read(lambda tx, s=search: task_search.count(tx, s)) == len(brute(found, search))
 
 
 def test_a_span_that_an_older_server_has_changed_is_found_out(world, small_spans):
     seal_all(world)
-    assert tally.check_tallies(world.db, now=world.now) == 0
+    assert tally.check_tag_counts(world.db, now=world.now) == 0
     change = "UPDATE task_results SET seq = seq + 1, state = 'FAILED' WHERE id >= :low AND id < :high AND state = 'SUCCEEDED'"  # noqa: E501
     for kind in ("loose = '[]'", "loose <> '[]'"):
         sealed = f"SELECT MAX(first_id) FROM task_spans WHERE sealed = 1 AND {kind}"
         span = world.value(sealed)
         until = world.value("SELECT until_id FROM task_spans WHERE first_id = :id", id=span)
         assert world.db.write(lambda tx, low=span, high=until: tx.run(change, low=low, high=high)) > 0
-        assert tally.check_tallies(world.db, now=world.now) == 1
+        assert tally.check_tag_counts(world.db, now=world.now) == 1
         check_few(world)
     seal_all(world)
     check_few(world)
-    assert tally.check_tallies(world.db, now=world.now) == 0
+    assert tally.check_tag_counts(world.db, now=world.now) == 0
 
 
 def test_a_span_with_too_many_waiting_tasks_stays_open(db, small_spans):
@@ -176,13 +176,13 @@ def test_a_span_with_too_many_waiting_tasks_stays_open(db, small_spans):
     w.now += 600 * SECOND
     seal_all(w)
     assert w.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1") == 0
-    assert w.db.read(lambda tx: task_search.count(tx, Search(states=("READY",)))) == 40
+    assert w.db.read(lambda tx: task_search.count(tx, TaskSearch(states=("READY",)))) == 40
     w.bot()
     w.run_all()
     w.now += 600 * SECOND
     seal_all(w)
     assert w.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1") == 2
-    assert w.db.read(lambda tx: task_search.count(tx, Search(states=("SUCCEEDED",)))) == 40
+    assert w.db.read(lambda tx: task_search.count(tx, TaskSearch(states=("SUCCEEDED",)))) == 40
 
 
 def test_pages_are_complete_and_in_order(world, small_spans):
@@ -203,7 +203,7 @@ def check_pages(w: World) -> None:
         assert all_pages(w, search, 23) == [row["id"] for row in brute(found, search)], search
 
 
-def all_pages(w: World, search: Search, n: int) -> list[int]:
+def all_pages(w: World, search: TaskSearch, n: int) -> list[int]:
     seen: list[int] = []
     before = None
     while True:
@@ -214,9 +214,9 @@ def all_pages(w: World, search: Search, n: int) -> list[int]:
         before = more
 
 
-def sorted_pages(w: World, search: Search, key: str, n: int) -> list[int]:
+def sorted_pages(w: World, search: TaskSearch, key: str, n: int) -> list[int]:
     seen: list[int] = []
-    after = TOP
+    after = START
     while True:
         ids, more = w.db.read(lambda tx, a=after: task_search.sorted_page(tx, search, key, n=n, after=a))
         seen += ids
@@ -231,9 +231,9 @@ def test_a_page_looks_at_a_bounded_number_of_tasks_and_goes_on_from_there(world,
     monkeypatch.setattr(task_search, "LOOKED_AT", 10)
     found = rows(world)
     for terms in ([], [["pool:default"]], [["k:a", "k:b"]]):
-        search = Search(states=("CANCELED",), terms=terms)
+        search = TaskSearch(states=("CANCELED",), terms=terms)
         assert all_pages(world, search, 50) == [row["id"] for row in brute(found, search)]
-    search = Search(terms=[["pool:default"]], states=("FAILED",))
+    search = TaskSearch(terms=[["pool:default"]], states=("FAILED",))
     wanted = sorted(((r["completed_at"], r["id"]) for r in brute(found, search)), reverse=True)
     assert sorted_pages(world, search, "completed_at", 5) == [task_id for _, task_id in wanted]
 
@@ -251,7 +251,7 @@ def test_a_rare_state_is_found_in_one_page_however_far_back(db, small_spans, mon
     seal_all(w)
     for terms in ([], [["k:v"]]):
         for states, found in ((("CANCELED",), [early[1], early[0]]), (("WAITING", "READY", "RUNNING"), [early[3]])):
-            search = Search(states=states, terms=terms)
+            search = TaskSearch(states=states, terms=terms)
             assert w.db.read(lambda tx, s=search: task_search.page(tx, s, n=5)) == (found, 0)
 
 
@@ -263,7 +263,7 @@ def test_counts_stay_true_while_spans_are_sealed_and_tasks_run_again_at_once(db,
     w.now += 600 * SECOND
     dice = random.Random(5)
     with ThreadPoolExecutor(1) as beside:
-        sealing = beside.submit(lambda: [tally.tally(db, now=w.now + 61 * SECOND * n) for n in range(40)])
+        sealing = beside.submit(lambda: [tally.update_tag_counts(db, now=w.now + 61 * SECOND * n) for n in range(40)])
         for _ in range(25):
             w.do(rerun.rerun, dice.choice(ids), force=True)
             w.report(*[finish(one, exit_code=dice.choice([0, 1])) for one in w.claim(n=9)])
@@ -273,7 +273,7 @@ def test_counts_stay_true_while_spans_are_sealed_and_tasks_run_again_at_once(db,
     assert w.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1") >= 3
     found = rows(w)
     for states in (("SUCCEEDED",), ("FAILED",)):
-        search = Search(states=states, terms=[["k:v"]])
+        search = TaskSearch(states=states, terms=[["k:v"]])
         assert w.db.read(lambda tx, s=search: task_search.count(tx, s)) == len(brute(found, search))
 
 
@@ -321,7 +321,7 @@ def test_runs_of_a_bot_come_page_by_page(db):
         w.report(finish(claimed))
     w.now += 10 * SECOND
     w.running()
-    first, more = db.read(lambda tx: run_details.runs_of_bot(tx, "b1", low=0, high=EVER, n=4))
+    first, more = db.read(lambda tx: run_details.runs_of_bot(tx, "b1", low=0, high=MAX_ID, n=4))
     rest, end = db.read(lambda tx: run_details.runs_of_bot(tx, "b1", low=0, high=more or 0, n=4))
     assert [one.run.task_id for one in first + rest] == ids[::-1]
     assert end is None

@@ -18,7 +18,7 @@ from myrmidon.model.errors import MyrmidonError, StoreError
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.scheduler.sweep import Swept
+from myrmidon.scheduler.sweep import SweepResult
 from myrmidon.server.botapi.handshake import beat_every
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import cache_hints, rollout
@@ -112,7 +112,7 @@ class Service:
 
     # -- time
 
-    async def sweep(self) -> Swept | None:
+    async def sweep(self) -> SweepResult | None:
         """What time has brought about; then a look at the queues for which bots wait, in case a wake was lost."""
         context, now = self._context, self._context.now()
         done = await context.db.run_in_thread(
@@ -134,7 +134,7 @@ class Service:
         await self.wake_waiting()
         return done
 
-    def _count(self, done: Swept) -> None:
+    def _count(self, done: SweepResult) -> None:
         metrics = self._context.metrics
         for end, late in done.late:
             metrics.gave_up(end, late / SECOND)
@@ -157,11 +157,11 @@ class Service:
         if not await context.db.read(partial(chunked_work.pending, n=1)):
             return
         gone: list[int] = []
-        noted = sweep.Noted()
+        noted = sweep.PassEffects()
         woken = noted.queues
         now = context.now()
         await context.db.run_in_thread(
-            lambda: sweep.carry_all(
+            lambda: sweep.run_chunked_work(
                 context.db.engine, now=now, ids=context.ids, rules=context.rules, gone=gone, woken=woken, noted=noted
             )
         )
@@ -182,9 +182,9 @@ class Service:
     async def check_tallies(self) -> None:
         """A server of before does not say when it changes what was tallied: it may be at work, or was just now."""
         context, now = self._context, self._context.now()
-        alone = await context.db.read(partial(servers.is_nobody_older, now=now, rules=context.rules))
+        alone = await context.db.read(partial(servers.all_servers_current, now=now, rules=context.rules))
         if not (alone and self._tallies_are_true):
-            opened = await context.db.run_in_thread(partial(tag_counts.check_tallies, context.db.engine, now=now))
+            opened = await context.db.run_in_thread(partial(tag_counts.check_tag_counts, context.db.engine, now=now))
             if opened:
                 log.info("an older server has changed tasks that were counted; they are counted anew", spans=opened)
         self._tallies_are_true = alone
@@ -196,7 +196,7 @@ class Service:
         context = self._context
         while True:
             try:
-                kept = await context.db.write(lambda tx: servers.stay_enrolled(tx, context.server, now=context.now()))
+                kept = await context.db.write(lambda tx: servers.renew(tx, context.server, now=context.now()))
             except StoreError as error:
                 log.warning("cannot keep the slot", code=error.code)
             else:

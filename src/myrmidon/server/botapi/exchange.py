@@ -333,13 +333,13 @@ async def event(context: ServerContext, call: Call) -> Noted:
     """Something that the bot's owner should see."""
     body: BotEvent = call.body
     bot_id = itself(call)
-    if body.kind not in fleet.BOT_SAYS:
-        raise InvalidRequest([Problem("kind", body.kind[:100], ", ".join(sorted(fleet.BOT_SAYS)), "choice")])
+    if body.kind not in fleet.BOT_EVENT_KINDS:
+        raise InvalidRequest([Problem("kind", body.kind[:100], ", ".join(sorted(fleet.BOT_EVENT_KINDS)), "choice")])
     message = body.message[:_MOST_TEXT].replace("\x00", "")
     now = context.now()
     await context.db.write(
         partial(
-            fleet.note_event,
+            fleet.record_event,
             bot_id=bot_id,
             kind=body.kind,
             message=message,
@@ -349,7 +349,7 @@ async def event(context: ServerContext, call: Call) -> Noted:
         )
     )
     if body.ended:
-        bye = partial(fleet.say_goodbye, session=body.session, now=now, ids=context.ids, rules=context.rules)
+        bye = partial(fleet.mark_bot_stopped, session=body.session, now=now, ids=context.ids, rules=context.rules)
         await context.db.write(partial(bye, bot_id=bot_id))
     if body.bad_release:
         await rollout.note_failure(context, bot_id, body.bad_release)

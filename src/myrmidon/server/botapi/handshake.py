@@ -260,7 +260,7 @@ def _change(
     before = bots.read(tx, bot_id)
     state = encode(ask.state).decode() if ask.state is not None else before.state if before is not None else "{}"
     word = own_word(json.decode(state, type=dict[str, Any]))
-    change = fleet.Change(
+    change = fleet.BotChange(
         bot_id=bot_id, session=ask.session, dimensions=own, state=state, quarantined=word[0], maintenance=word[1]
     )
     fleet.change_bot(tx, change, now=now, ids=context.ids, rules=context.rules, limits=context.limits)

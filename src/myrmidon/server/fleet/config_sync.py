@@ -170,7 +170,7 @@ def _order_pools(tx: Tx, fleet: FleetConfig) -> None:
     """How pools order their tasks is looked up in the database by every submit."""
     for pool, rules in sorted(fleet.pools.pools.items()):
         if rules.order is not None and pool_order.of_pool(tx, pool) != rules.order:
-            servers.set_pool(tx, pool, rules.order)
+            servers.set_pool_order(tx, pool, rules.order)
 
 
 def _who(seen: Print) -> str:

@@ -78,7 +78,7 @@ async def settle(context: ServerContext) -> str:
     since = now - seconds(context.settings.release_grace_s)
     careful = 0 < context.settings.canary_percent < 100
     # A server of an older version tells bots of the active release only: beside it a few bots would go to and fro.
-    wait = careful and not await context.db.read(partial(servers.is_nobody_older, now=now, rules=context.rules))
+    wait = careful and not await context.db.read(partial(servers.all_servers_current, now=now, rules=context.rules))
     choice = await context.db.read(partial(release.current_choice, since=since, careful=careful, wait=wait))
     if choice is None:
         choice = await context.db.write(partial(release.choose, now=now, since=since, careful=careful, wait=wait))

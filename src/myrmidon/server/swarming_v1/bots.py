@@ -20,14 +20,14 @@ from myrmidon.server.swarming_v1.encoding import (
     STATE_FILTERS,
     THREE_STATES,
     as_object,
-    at_seconds,
-    chosen,
     id_range,
-    moment,
-    number,
+    int64,
+    parse_enum,
+    parse_seconds,
+    timestamp,
     user_identity,
 )
-from myrmidon.server.swarming_v1.tasks import LIMIT, checked_limit
+from myrmidon.server.swarming_v1.tasks import DEFAULT_LIMIT, check_limit
 from myrmidon.server.usecases import bots as bot_usecases
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
@@ -38,9 +38,9 @@ from myrmidon.store.views import bot_history, listings, run_details
 from myrmidon.store.views.bot_history import Place, Told
 from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.run_details import BotRun
-from myrmidon.store.views.task_search import DEDUPED, EVER
+from myrmidon.store.views.task_search import DEDUPED, MAX_ID
 
-MOST_SORTED = 5000
+MAX_SORTED_RUNS = 5000
 """Runs of one bot that are sorted by another time than that of their tasks' creation."""
 
 
@@ -52,7 +52,7 @@ class BotsQuery(Struct, frozen=True, kw_only=True):
     in_maintenance: str | None = None
     is_busy: str | None = None
     is_dead: str | None = None
-    limit: int = LIMIT
+    limit: int = DEFAULT_LIMIT
     quarantined: str | None = None
 
 
@@ -62,7 +62,7 @@ class DimensionsQuery(Struct, frozen=True, kw_only=True):
 
 def _search(query: BotsQuery) -> BotSearch:
     def asked(name: str) -> bool | None:
-        return THREE_STATES[chosen(getattr(query, name), THREE_STATES, name, "NONE", first=1)]
+        return THREE_STATES[parse_enum(getattr(query, name), THREE_STATES, name, "NONE", first=1)]
 
     terms = []
     for one in query.dimensions:
@@ -81,21 +81,21 @@ def _search(query: BotsQuery) -> BotSearch:
 
 async def list_bots(context: ServerContext, call: Call) -> v1.BotList:
     query: BotsQuery = call.query
-    n, wanted, scope = checked_limit(query.limit), _search(query), await context.groups.scope_of(call)
+    n, wanted, scope = check_limit(query.limit), _search(query), await context.groups.scope_of(call)
     after = read_cursor(context.keys.cursor, "v1 bots", query.cursor) if query.cursor else ""
 
     def look(tx: Tx) -> tuple[list[str], list[v1.BotInfo]]:
         ids = listings.search_bots(tx, wanted, after=after, n=n)
-        work = _work(tx, ids, scope)
+        work = _running_tasks(tx, ids, scope)
         return ids, [show_bot(context, bot, work.get(bot.id)) for bot in bots.read_many(tx, ids)]
 
     ids, found = await context.db.read(look)  # one that was deleted meanwhile does not end the list
     more = show_cursor(context.keys.cursor, "v1 bots", ids[-1]) if len(ids) == n else None
-    death = number(context.settings.dead_after_s)
-    return v1.BotList(items=found, now=moment(context.now()), death_timeout=death, cursor=more)
+    death = int64(context.settings.dead_after_s)
+    return v1.BotList(items=found, now=timestamp(context.now()), death_timeout=death, cursor=more)
 
 
-def _work(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, tuple[str, str]]:
+def _running_tasks(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, tuple[str, str]]:
     """The run that each busy bot has at work, and the name of its task; those of other groups are nobody's business."""
     busy = listings.busy_with(tx, ids)
     mine = {bot: [(t, r) for t, r, group in runs if scope in (None, group)] for bot, runs in busy.items()}
@@ -113,9 +113,9 @@ def show_bot(context: ServerContext, bot: Bot, work: tuple[str, str] | None) -> 
         deleted=False,
         dimensions=show.string_lists(json.decode(bot.dimensions, type=dict[str, list[str]])),
         external_ip=bot.address,
-        first_seen_ts=moment(bot.first_seen_at),
+        first_seen_ts=timestamp(bot.first_seen_at),
         is_dead=not bot.alive,
-        last_seen_ts=moment(max(bot.heartbeat, seat.seen_at if seat else 0)),
+        last_seen_ts=timestamp(max(bot.heartbeat, seat.seen_at if seat else 0)),
         maintenance_msg=bot.maintenance,
         quarantined=bot.quarantined is not None,
         state=_state(bot.state, bot.quarantined),
@@ -137,12 +137,12 @@ async def count_bots(context: ServerContext, call: Call) -> v1.BotsCount:
     wanted = _search(call.query)
     found = await context.db.read(lambda tx: listings.count_bots(tx, wanted))
     return v1.BotsCount(
-        busy=number(found.busy),
-        count=number(found.count),
-        dead=number(found.dead),
-        maintenance=number(found.maintenance),
-        now=moment(context.now()),
-        quarantined=number(found.quarantined),
+        busy=int64(found.busy),
+        count=int64(found.count),
+        dead=int64(found.dead),
+        maintenance=int64(found.maintenance),
+        now=timestamp(context.now()),
+        quarantined=int64(found.quarantined),
     )
 
 
@@ -150,7 +150,7 @@ async def bots_dimensions(context: ServerContext, call: Call) -> v1.BotsDimensio
     """Every value of every dimension that some bot has."""
     found, at = await bot_usecases.count_dimensions(context, call.query.pool)
     lists = {key: list(values) for key, values in found.items()}
-    return v1.BotsDimensions(bots_dimensions=show.string_lists(lists), ts=moment(at))
+    return v1.BotsDimensions(bots_dimensions=show.string_lists(lists), ts=timestamp(at))
 
 
 # ---------------------------------------------------------------- one bot
@@ -163,16 +163,16 @@ async def get_bot(context: ServerContext, call: Call) -> v1.BotInfo:
     def look(tx: Tx) -> v1.BotInfo:
         bot = bots.read(tx, bot_id)
         if bot is not None:
-            return show_bot(context, bot, _work(tx, [bot_id], scope).get(bot_id))
-        last = bot_event.read_full(tx, bot_id, low=0, high=EVER, n=1)
+            return show_bot(context, bot, _running_tasks(tx, [bot_id], scope).get(bot_id))
+        last = bot_event.read_full(tx, bot_id, low=0, high=MAX_ID, n=1)
         if not last:
             raise NotFound("bot", bot_id[:100])
-        return _as_it_was(bot_id, last[0])
+        return _deleted_bot(bot_id, last[0])
 
     return await context.db.read(look)
 
 
-def _as_it_was(bot_id: str, event: BotEventRow) -> v1.BotInfo:
+def _deleted_bot(bot_id: str, event: BotEventRow) -> v1.BotInfo:
     return v1.BotInfo(
         authenticated_as=user_identity(event.authenticated) if event.authenticated else f"bot:{bot_id}",
         bot_id=bot_id,
@@ -180,7 +180,7 @@ def _as_it_was(bot_id: str, event: BotEventRow) -> v1.BotInfo:
         dimensions=_dimensions(event.dimensions),
         external_ip=event.address,
         is_dead=True,
-        last_seen_ts=moment(event.at),
+        last_seen_ts=timestamp(event.at),
         maintenance_msg=event.maintenance,
         quarantined=event.quarantined is not None,
         state=_state(event.state, event.quarantined),
@@ -195,22 +195,22 @@ def _dimensions(text: str | None) -> list[v1.StringListPair]:
 class EventsQuery(Struct, frozen=True, kw_only=True):
     cursor: str | None = None
     end: float | None = None
-    limit: int = LIMIT
+    limit: int = DEFAULT_LIMIT
     start: float | None = None
 
 
 async def bot_events(context: ServerContext, call: Call) -> v1.BotEvents:
     """What happened to a bot, newest first; also after it was deleted, until the retention ends."""
     query, bot_id = call.query, call.params["bot_id"]
-    n, scope, kind = checked_limit(query.limit), await context.groups.scope_of(call), f"v1 events {bot_id}"
-    since, end = at_seconds(query.start, "start") or 0, at_seconds(query.end, "end")
+    n, scope, kind = check_limit(query.limit), await context.groups.scope_of(call), f"v1 events {bot_id}"
+    since, end = parse_seconds(query.start, "start") or 0, parse_seconds(query.end, "end")
     place = Place(end - 1 if end is not None else context.now())
     if query.cursor:
         place = Place(*map(int, read_cursor(context.keys.cursor, kind, query.cursor).split()))
     found, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, place, n=n, since=since))
     mine = [_event(bot_id, one) for one in found if one.task_id is None or scope in (None, one.resource_group_id)]
     cursor = show_cursor(context.keys.cursor, kind, f"{more.until} {more.seen}") if more else None
-    return v1.BotEvents(items=mine, now=moment(context.now()), cursor=cursor)
+    return v1.BotEvents(items=mine, now=timestamp(context.now()), cursor=cursor)
 
 
 def _event(bot_id: str, event: Told) -> v1.BotEvent:
@@ -224,7 +224,7 @@ def _event(bot_id: str, event: Told) -> v1.BotEvent:
         quarantined=event.quarantined is not None,
         state=_state(event.state, event.quarantined) if event.state is not None else None,
         task_id=show_run(event.task_id, event.run or 0) if event.task_id is not None else None,
-        ts=moment(event.at),
+        ts=timestamp(event.at),
         version=event.version,
     )
 
@@ -233,7 +233,7 @@ class BotTasksQuery(Struct, frozen=True, kw_only=True):
     cursor: str | None = None
     end: float | None = None
     include_performance_stats: bool = False
-    limit: int = LIMIT
+    limit: int = DEFAULT_LIMIT
     sort: str | None = None
     start: float | None = None
     state: str | None = None
@@ -245,9 +245,9 @@ _NEVER_ON_A_BOT = ("PENDING", "PENDING_RUNNING", "DEDUPED")
 async def bot_tasks(context: ServerContext, call: Call) -> v1.BotTasks:
     """What a bot has run; by the time of creation of the tasks, or by another one where those are few enough."""
     query: BotTasksQuery = call.query
-    n, (low, high) = checked_limit(query.limit), id_range(query.start, query.end)
+    n, (low, high) = check_limit(query.limit), id_range(query.start, query.end)
     bot_id, scope = call.params["bot_id"], await context.groups.scope_of(call)
-    sort = chosen(query.sort, SORTS, "sort", "CREATED_TS")
+    sort = parse_enum(query.sort, SORTS, "sort", "CREATED_TS")
     states = _run_states(query)
     kind = f"v1 runs {bot_id} {sort}"
     place = read_cursor(context.keys.cursor, kind, query.cursor) if query.cursor else ""
@@ -258,33 +258,33 @@ async def bot_tasks(context: ServerContext, call: Call) -> v1.BotTasks:
             found, last = run_details.runs_of_bot(tx, bot_id, low=low, high=end, n=n)
             more = str(last) if last is not None else ""
         else:
-            there, last = run_details.runs_of_bot(tx, bot_id, low=low, high=high, n=MOST_SORTED)
-            _check_few(last, sort)
-            found, more = _sorted(_timed(tx, there, sort), place, n)
+            there, last = run_details.runs_of_bot(tx, bot_id, low=low, high=high, n=MAX_SORTED_RUNS)
+            _check_sortable(last, sort)
+            found, more = _sorted(_with_times(tx, there, sort), place, n)
         mine = [one for one in found if scope in (None, one.run.resource_group_id)]
         mine = [one for one in mine if not states or one.run.state in states]
         return _shown(tx, mine, stats=query.include_performance_stats), more
 
     found, more = await context.db.read(look)
     cursor = show_cursor(context.keys.cursor, kind, more) if more else None
-    return v1.BotTasks(items=found, now=moment(context.now()), cursor=cursor)
+    return v1.BotTasks(items=found, now=timestamp(context.now()), cursor=cursor)
 
 
 def _run_states(query: BotTasksQuery) -> list[str]:
-    state = chosen(query.state, STATE_FILTERS, "state", "ALL")
+    state = parse_enum(query.state, STATE_FILTERS, "state", "ALL")
     if state in _NEVER_ON_A_BOT:
         allowed = ", ".join(one for one in STATE_FILTERS if one not in _NEVER_ON_A_BOT)
         raise InvalidRequest([Problem("state", state, f"one that a run can have: {allowed}", "choice")])
     return [str(one) for one in STATE_FILTERS[state] if one != DEDUPED]
 
 
-def _check_few(last: int | None, sort: str) -> None:
+def _check_sortable(last: int | None, sort: str) -> None:
     if last is not None:
-        told = f"CREATED_TS, or start and end with at most {MOST_SORTED} runs between them"
+        told = f"CREATED_TS, or start and end with at most {MAX_SORTED_RUNS} runs between them"
         raise InvalidRequest([Problem("sort", sort, told, "too_many")])
 
 
-def _timed(tx: Tx, found: Sequence[BotRun], sort: str) -> list[tuple[Micros, BotRun]]:
+def _with_times(tx: Tx, found: Sequence[BotRun], sort: str) -> list[tuple[Micros, BotRun]]:
     """The runs that have this time, each with it."""
     tasks = task_result.read(tx, sorted({one.run.task_id for one in found})) if sort == "ABANDONED_TS" else {}
 

@@ -23,7 +23,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import SORTS, STATE_FILTERS, THREE_STATES
 from myrmidon.server.swarming_v1.methods import METHODS, ROOTS, SERVICE, Method
-from myrmidon.server.swarming_v1.tasks import LIMIT, MOST
+from myrmidon.server.swarming_v1.tasks import DEFAULT_LIMIT, MAX_LIMIT
 
 PREFIX: Final = "SwarmingRpcs"
 _ENUMS: Final[Mapping[str, list[str]]] = {
@@ -33,7 +33,7 @@ _ENUMS: Final[Mapping[str, list[str]]] = {
 }
 """Parameters of queries that are one of a few words."""
 _FORMATS: Final = {float: ("number", "double"), bool: ("boolean", ""), str: ("string", ""), int: ("string", "int64")}
-_EVERYWHERE: Final = {
+_COMMON_PARAMETERS: Final = {
     "alt": {
         "type": "string",
         "description": "Data format for the response.",
@@ -74,7 +74,7 @@ def document(root: str) -> dict[str, Any]:
         "basePath": f"{ROOTS[Style.V1]}{SERVICE}",
         "baseUrl": base,
         "batchPath": "batch",
-        "parameters": _EVERYWHERE,
+        "parameters": _COMMON_PARAMETERS,
         "schemas": dict(sorted(_schemas())),
         "resources": resources,
     }
@@ -116,7 +116,7 @@ def _parameters(method: Method) -> Iterator[tuple[str, dict[str, Any]]]:
             told["enum"] = _ENUMS[name]
             told["enumDescriptions"] = [""] * len(_ENUMS[name])
         if name == "limit":
-            told |= {"default": str(LIMIT), "minimum": "1", "maximum": str(MOST)}
+            told |= {"default": str(DEFAULT_LIMIT), "minimum": "1", "maximum": str(MAX_LIMIT)}
         yield name, told
 
 

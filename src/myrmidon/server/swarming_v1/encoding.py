@@ -1,7 +1,7 @@
 """How Swarming's API v1 writes things: states, times, numbers, enums. And how its clients write them to us.
 
 Out: whole numbers as decimal texts, times as naive UTC, bytes as base64, what is not there left out. In: numbers
-as numbers or texts, enums by name or by number. Nothing here knows a route or the database.
+as numbers or texts, enums by name or by number. IgnoredBody here knows a route or the database.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from myrmidon.model.states import TaskState
 from myrmidon.model.validation import show_value
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.calls import Identity, Role
-from myrmidon.store.views.task_search import DEDUPED, EVER
+from myrmidon.store.views.task_search import DEDUPED, MAX_ID
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - v1 writes UTC without a zone
 _S = TaskState
 
 PENDING: Final = (_S.WAITING, _S.READY)
-SHOWN: Final[Mapping[str, str]] = {
+STATE_NAMES: Final[Mapping[str, str]] = {
     **{state: state.value for state in TaskState},
     _S.WAITING: "PENDING",
     _S.READY: "PENDING",
@@ -68,16 +68,16 @@ TEMPLATES: Final = ("AUTO", "CANARY_PREFER", "CANARY_NEVER", "SKIP")
 # ---------------------------------------------------------------- out
 
 
-def moment(at: Micros) -> str:
+def timestamp(at: Micros) -> str:
     """``2026-01-02T03:04:05.678``: UTC without a zone, the fraction only where there is one."""
     return (_EPOCH + timedelta(microseconds=at)).isoformat()
 
 
-def maybe_moment(at: Micros | None) -> str | None:
-    return None if at is None else moment(at)
+def optional_timestamp(at: Micros | None) -> str | None:
+    return None if at is None else timestamp(at)
 
 
-def number(value: int) -> str:
+def int64(value: int) -> str:
     return str(value)
 
 
@@ -85,7 +85,7 @@ def maybe_number(value: int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def shown_bytes(value: bytes) -> str:
+def encode_bytes(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
@@ -104,7 +104,7 @@ def user_identity(name: str) -> str:
 # ---------------------------------------------------------------- in
 
 
-def chosen(value: str | int | None, known: Iterable[str], path: str, default: str, *, first: int = 0) -> str:
+def parse_enum(value: str | int | None, known: Iterable[str], path: str, default: str, *, first: int = 0) -> str:
     """The name of an enum's value, given by name or by number, from ``first`` on; what is not there is the default."""
     names = list(known)
     if value is None or value == "":
@@ -117,7 +117,7 @@ def chosen(value: str | int | None, known: Iterable[str], path: str, default: st
     raise InvalidRequest([Problem(path, show_value(value), f"one of {', '.join(names)}", "choice")])
 
 
-def decoded_bytes(value: str, path: str) -> bytes:
+def decode_bytes(value: str, path: str) -> bytes:
     """base64, with or without a newline at its end, with or without its padding, in either alphabet."""
     text = "".join(value.split()).replace("-", "+").replace("_", "/").rstrip("=")
     try:
@@ -129,7 +129,7 @@ def decoded_bytes(value: str, path: str) -> bytes:
 _LATEST_S: Final = 9_000_000_000.0
 
 
-def at_seconds(value: float | None, path: str) -> Micros | None:
+def parse_seconds(value: float | None, path: str) -> Micros | None:
     """Seconds since 1970, with a fraction if you like, as the core counts time."""
     if value is None:
         return None
@@ -140,15 +140,15 @@ def at_seconds(value: float | None, path: str) -> Micros | None:
 
 def id_range(start: float | None, end: float | None) -> tuple[int, int]:
     """The ids of what was made from ``start`` on and before ``end``."""
-    first, last = at_seconds(start, "start"), at_seconds(end, "end")
-    return (first_id_at(first) if first is not None else 0, first_id_at(last) if last is not None else EVER)
+    first, last = parse_seconds(start, "start"), parse_seconds(end, "end")
+    return (first_id_at(first) if first is not None else 0, first_id_at(last) if last is not None else MAX_ID)
 
 
 def tag_terms(tags: Sequence[str], path: str = "tags") -> list[list[str]]:
     """Tags to search for: all of the terms, of each at least one alternative. ``k:a|b`` is ``k:a`` or ``k:b``."""
     problems = [Problem(path, show_value(tag), "key:value", "pattern") for tag in tags if ":" not in tag]
-    if len(tags) > _MOST_TERMS:
-        problems.append(Problem(path, f"{len(tags)} tags", f"at most {_MOST_TERMS}", "too_many"))
+    if len(tags) > _MAX_TERMS:
+        problems.append(Problem(path, f"{len(tags)} tags", f"at most {_MAX_TERMS}", "too_many"))
     if problems:
         raise InvalidRequest(problems)
     terms: dict[str, list[str]] = {}
@@ -158,7 +158,7 @@ def tag_terms(tags: Sequence[str], path: str = "tags") -> list[list[str]]:
     return list(terms.values())
 
 
-_MOST_TERMS: Final = 16
+_MAX_TERMS: Final = 16
 
 
 def pairs_of(found: Mapping[str, Sequence[str]]) -> list[tuple[str, list[str]]]:

@@ -19,7 +19,7 @@ from myrmidon.server.calls import (
 )
 from myrmidon.server.swarming_v1 import bots, server, submit, tasks
 from myrmidon.server.swarming_v1 import messages as v1
-from myrmidon.server.swarming_v1.request_parser import GivenTask
+from myrmidon.server.swarming_v1.request_parser import NewTaskBody
 
 ROOTS = {Style.V1: "/_ah/api/", Style.V1_OLD: "/api/"}
 SERVICE = "swarming/v1/"
@@ -62,7 +62,7 @@ def _post(name: str, path: str, call: Handler, out: Any, about: str, **more: Any
     return Method(name=name, http="POST", path=path, call=call, out=out, about=about, **more)
 
 
-class Nothing(Struct, frozen=True):
+class IgnoredBody(Struct, frozen=True):
     """A body that says nothing, or nothing that is listened to."""
 
 
@@ -81,7 +81,7 @@ METHODS = (
     ),
     _post(
         "bot.delete", "bot/{bot_id}/delete", bots.delete_bot, v1.DeletedResponse,
-        "Forget a bot; its history stays", who=ADMINS, body=Nothing,
+        "Forget a bot; its history stays", who=ADMINS, body=IgnoredBody,
     ),
     _post(
         "bot.terminate", "bot/{bot_id}/terminate", bots.terminate_bot, v1.TerminateResponse,
@@ -104,7 +104,7 @@ METHODS = (
     ),
     _post(
         "server.token", "server/token", server.bootstrap_token, v1.BootstrapToken,
-        "A token for new bots, good for an hour", who=ADMINS, body=Nothing,
+        "A token for new bots, good for an hour", who=ADMINS, body=IgnoredBody,
     ),
     _get(
         "server.get_bootstrap", "server/get_bootstrap", server.get_bootstrap, v1.FileContent,
@@ -129,7 +129,7 @@ METHODS = (
     ),
     _post(
         "tasks.new", "tasks/new", submit.new_task, v1.TaskRequestMetadata,
-        "Submit a task", who=WRITERS, body=GivenTask, told=v1.NewTaskRequest, quiet=True,
+        "Submit a task", who=WRITERS, body=NewTaskBody, told=v1.NewTaskRequest, quiet=True,
     ),
     _post(
         "tasks.cancel", "tasks/cancel", tasks.cancel_tasks, v1.TasksCancelResponse,

@@ -18,13 +18,13 @@ from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import (
-    SHOWN,
+    STATE_NAMES,
     as_object,
-    maybe_moment,
-    moment,
-    number,
+    encode_bytes,
+    int64,
+    optional_timestamp,
     pairs_of,
-    shown_bytes,
+    timestamp,
     user_identity,
 )
 from myrmidon.store.engine.db import Tx
@@ -32,11 +32,11 @@ from myrmidon.store.tables import server_version, task_request, task_result
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import run_details
 from myrmidon.store.views.run_details import BotThen
-from myrmidon.store.views.task_search import EVER
+from myrmidon.store.views.task_search import MAX_ID
 
-REDACTED = shown_bytes(b"<REDACTED>")
-MOST_CHILDREN = 1000
-_LOST_CODE = -1
+REDACTED = encode_bytes(b"<REDACTED>")
+MAX_CHILDREN = 1000
+_UNKNOWN_EXIT_CODE = -1
 """The exit code of a command that was cut off before it could say one."""
 
 
@@ -61,12 +61,12 @@ def show_request(row: RequestRow, slices: Sequence[Wanted], *, has_secret: bool)
     parent = show_run(row.parent_task_id, row.parent_run or 0) if row.parent_task_id is not None else None
     return v1.TaskRequest(
         authenticated=user_identity(row.authenticated),
-        bot_ping_tolerance_secs=number(row.lease // SECOND),
-        created_ts=moment(row.created_at),
-        expiration_secs=number(sum(one.expiration_s for one in slices)),
+        bot_ping_tolerance_secs=int64(row.lease // SECOND),
+        created_ts=timestamp(row.created_at),
+        expiration_secs=int64(sum(one.expiration_s for one in slices)),
         name=row.name,
         parent_task_id=parent,
-        priority=number(row.priority),
+        priority=int64(row.priority),
         properties=shown[0].properties if shown else None,
         realm=as_object(row.metadata).get("realm") if row.metadata != "{}" else None,
         root_task_id=show_task(row.root_task_id) if row.root_task_id is not None else None,
@@ -80,7 +80,7 @@ def show_request(row: RequestRow, slices: Sequence[Wanted], *, has_secret: bool)
 
 def show_slice(one: Wanted, *, has_secret: bool) -> v1.TaskSlice:
     return v1.TaskSlice(
-        expiration_secs=number(one.expiration_s),
+        expiration_secs=int64(one.expiration_s),
         properties=show_properties(one.properties, has_secret=has_secret),
         wait_for_capacity=one.wait_for_capacity,
     )
@@ -94,11 +94,11 @@ def show_properties(given: Properties, *, has_secret: bool) -> v1.TaskProperties
         dimensions=[v1.StringPair(key=key, value=one) for key, many in given.dimensions.items() for one in many],
         env=[v1.StringPair(key=key, value=value) for key, value in given.env.items()],
         env_prefixes=[v1.StringListPair(key=key, value=value) for key, value in given.env_prefixes.items()],
-        execution_timeout_secs=number(given.execution_timeout_s),
-        grace_period_secs=number(given.grace_period_s),
+        execution_timeout_secs=int64(given.execution_timeout_s),
+        grace_period_secs=int64(given.grace_period_s),
         idempotent=given.idempotent,
         inputs_ref=_isolated(given.inputs),
-        io_timeout_secs=number(given.io_timeout_s or 0),
+        io_timeout_secs=int64(given.io_timeout_s or 0),
         outputs=given.outputs,
         relative_cwd=given.relative_cwd or None,
         secret_bytes=REDACTED if has_secret else None,
@@ -109,7 +109,7 @@ def show_files(files: FilesRef | None) -> v1.CASReference | None:
     if files is None:
         return None
     return v1.CASReference(
-        cas_instance=files.namespace, digest=v1.Digest(hash=files.digest, size_bytes=number(files.size))
+        cas_instance=files.namespace, digest=v1.Digest(hash=files.digest, size_bytes=int64(files.size))
     )
 
 
@@ -143,33 +143,33 @@ class Facts(Struct, frozen=True, kw_only=True):
     versions: Sequence[tuple[Micros, str]]
 
 
-def gather(tx: Tx, ids: Sequence[int], *, stats: bool) -> Facts:
+def load_facts(tx: Tx, ids: Sequence[int], *, stats: bool) -> Facts:
     tasks = task_result.read(tx, ids)
     donors = {task.deduped_from for task in tasks.values() if task.deduped_from is not None}
     ran = sorted({i for i, task in tasks.items() if task.run_number} | donors)
     runs: dict[int, list[TaskRun]] = {}
     for run in task_result.runs_of(tx, ran) if ran else ():
         runs.setdefault(run.task_id, []).append(run)
-    few = [i for i, task in tasks.items() if 0 < task.num_children <= MOST_CHILDREN]
-    many = [i for i, task in tasks.items() if task.num_children > MOST_CHILDREN]
+    few = [i for i, task in tasks.items() if 0 < task.num_children <= MAX_CHILDREN]
+    many = [i for i, task in tasks.items() if task.num_children > MAX_CHILDREN]
     return Facts(
         tasks=tasks,
         requests=task_request.read(tx, ids),
         runs=runs,
         bots=run_details.bots_of_runs(tx, ran),
         stats=run_details.stats(tx, ran) if stats else {},
-        children=run_details.children(tx, few) | {i: task_request.children(tx, i, n=MOST_CHILDREN) for i in many},
+        children=run_details.children(tx, few) | {i: task_request.children(tx, i, n=MAX_CHILDREN) for i in many},
         versions=server_version.read(tx),
     )
 
 
 def results(tx: Tx, ids: Sequence[int], *, stats: bool) -> list[v1.TaskResult]:
     """Tasks in the order of the ids; those that are gone are left out."""
-    facts = gather(tx, ids, stats=stats)
+    facts = load_facts(tx, ids, stats=stats)
     return [show_result(facts, i) for i in ids if i in facts.tasks and i in facts.requests]
 
 
-def counting_run(facts: Facts, task: TaskResult) -> TaskRun | None:
+def deciding_run(facts: Facts, task: TaskResult) -> TaskRun | None:
     """The run that a task's result is made of: that of an earlier task, the one that won, or the last one."""
     if task.deduped_from is not None:
         runs, wanted_number = facts.runs.get(task.deduped_from, []), task.deduped_run
@@ -183,36 +183,36 @@ def counting_run(facts: Facts, task: TaskResult) -> TaskRun | None:
 
 def show_result(facts: Facts, task_id: int) -> v1.TaskResult:
     task, request = facts.tasks[task_id], facts.requests[task_id]
-    run = counting_run(facts, task)
+    run = deciding_run(facts, task)
     deduped = task.deduped_from is not None
     code, duration = _outcome(task.state, run)
-    where = _where(facts, run)
+    where = _bot_fields(facts, run)
     own = facts.runs.get(task_id, [])
     tried = 0 if deduped else run.run if run else None
     return v1.TaskResult(
         **where,
-        abandoned_ts=maybe_moment(task.abandoned_at),
+        abandoned_ts=optional_timestamp(task.abandoned_at),
         children_task_ids=[show_task(child) for child in facts.children.get(task_id, ())],
-        completed_ts=maybe_moment(run.ended_at if deduped and run else task.completed_at),
+        completed_ts=optional_timestamp(run.ended_at if deduped and run else task.completed_at),
         cost_saved_usd=task.cost_saved_usd,
         costs_usd=[] if deduped else [one.cost_usd for one in own],
-        created_ts=moment(request.created_at),
-        current_task_slice=number(task.current_task_slice),
+        created_ts=timestamp(request.created_at),
+        current_task_slice=int64(task.current_task_slice),
         deduped_from=show_run(task.deduped_from or 0, task.deduped_run or 0) if deduped else None,
         duration=duration,
-        exit_code=number(code) if code is not None else None,
+        exit_code=int64(code) if code is not None else None,
         failure=bool(code) or task.state == TaskState.TIMED_OUT,
-        internal_failure=_is_ours(task.state, run),
-        modified_ts=moment(task.modified_at),
+        internal_failure=_is_internal_failure(task.state, run),
+        modified_ts=timestamp(task.modified_at),
         name=request.name,
         performance_stats=show_stats(facts.stats.get((run.task_id, run.run))) if run and not deduped else None,
         run_id=show_run(run.task_id, run.run) if run else None,
         server_versions=_server_versions(facts, run),
-        started_ts=maybe_moment(_started(task, run, deduped=deduped)),
-        state=SHOWN[task.state],
+        started_ts=optional_timestamp(_started(task, run, deduped=deduped)),
+        state=STATE_NAMES[task.state],
         tags=json.decode(request.tags, type=list[str]),
         task_id=show_task(task_id),
-        try_number=number(tried) if tried is not None else None,
+        try_number=int64(tried) if tried is not None else None,
         user=request.user_name,
     )
 
@@ -223,7 +223,7 @@ def _started(task: TaskResult, run: TaskRun | None, *, deduped: bool) -> Micros 
     return task.started_at if run else None
 
 
-def _where(facts: Facts, run: TaskRun | None) -> dict[str, Any]:
+def _bot_fields(facts: Facts, run: TaskRun | None) -> dict[str, Any]:
     """On which bot it ran, and what that was like then; what it left behind."""
     if run is None:
         return {}
@@ -233,7 +233,7 @@ def _where(facts: Facts, run: TaskRun | None) -> dict[str, Any]:
         "bot_id": run.bot_id,
         "bot_version": bot.version,
         "bot_dimensions": string_lists(json.decode(bot.dimensions, type=dict[str, list[str]])),
-        "bot_idle_since_ts": maybe_moment(bot.idle_since),
+        "bot_idle_since_ts": optional_timestamp(bot.idle_since),
         "cas_output_root": show_files(files),
         "outputs_ref": _isolated(files),
     }
@@ -244,7 +244,7 @@ def _server_versions(facts: Facts, run: TaskRun | None) -> list[str]:
     if run is None:
         return []
     before = [name for at, name in facts.versions if at <= run.claimed_at][-1:]
-    during = [name for at, name in facts.versions if run.claimed_at < at <= (run.ended_at or EVER)]
+    during = [name for at, name in facts.versions if run.claimed_at < at <= (run.ended_at or MAX_ID)]
     return list(dict.fromkeys([*before, *during]))
 
 
@@ -265,14 +265,14 @@ def _outcome(state: str, run: TaskRun | None) -> tuple[int | None, float | None]
         return None, None
     code, duration = (run.exit_code, run.duration) if run else (None, None)
     if code is None:
-        code = _LOST_CODE if state in _CUT_OFF else int(state != TaskState.SUCCEEDED)
+        code = _UNKNOWN_EXIT_CODE if state in _CUT_OFF else int(state != TaskState.SUCCEEDED)
     if duration is None:
         began = (run.started_at or run.claimed_at) if run else 0
         duration = max(0.0, ((run.ended_at or began) - began) / SECOND) if run else 0.0
     return code, duration
 
 
-def _is_ours(state: str, run: TaskRun | None) -> bool:
+def _is_internal_failure(state: str, run: TaskRun | None) -> bool:
     """Whether the infrastructure failed: the bot died, or was never heard of again after it was told to kill."""
     return state == TaskState.BOT_DIED or (state == TaskState.KILLED and run is not None and run.exit_code is None)
 
@@ -280,12 +280,12 @@ def _is_ours(state: str, run: TaskRun | None) -> bool:
 # ---------------------------------------------------------------- runs and their stats
 
 
-_BY_ITSELF = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT})
+_ENDED_BY_ITSELF = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT})
 
 
 def abandoned_at(run: TaskRun, task: TaskResult | None) -> Micros | None:
     """When a run was given up: when somebody asked for its end, or when it was found to have none of its own."""
-    if run.ended_at is None or run.state in _BY_ITSELF:
+    if run.ended_at is None or run.state in _ENDED_BY_ITSELF:
         return None
     asked = task.abandoned_at if task is not None else None
     return asked if asked is not None and run.claimed_at <= asked <= run.ended_at else run.ended_at
@@ -295,25 +295,25 @@ def show_run_result(facts: Facts, run: TaskRun, name: str, created_at: Micros) -
     """One run by itself; tags and user are its task's."""
     code, duration = _outcome(run.state, run)
     return v1.TaskResult(
-        **_where(facts, run),
-        abandoned_ts=maybe_moment(abandoned_at(run, facts.tasks.get(run.task_id))),
-        completed_ts=maybe_moment(run.ended_at),
+        **_bot_fields(facts, run),
+        abandoned_ts=optional_timestamp(abandoned_at(run, facts.tasks.get(run.task_id))),
+        completed_ts=optional_timestamp(run.ended_at),
         costs_usd=[run.cost_usd],
-        created_ts=moment(created_at),
-        current_task_slice=number(run.slice),
+        created_ts=timestamp(created_at),
+        current_task_slice=int64(run.slice),
         duration=duration,
-        exit_code=number(code) if code is not None else None,
+        exit_code=int64(code) if code is not None else None,
         failure=bool(code) or run.state == RunState.TIMED_OUT,
-        internal_failure=_is_ours(run.state, run),
-        modified_ts=moment(run.modified_at),
+        internal_failure=_is_internal_failure(run.state, run),
+        modified_ts=timestamp(run.modified_at),
         name=name,
         performance_stats=show_stats(facts.stats.get((run.task_id, run.run))),
         run_id=show_run(run.task_id, run.run),
         server_versions=_server_versions(facts, run),
-        started_ts=moment(run.started_at or run.claimed_at),
-        state=SHOWN[run.state],
+        started_ts=timestamp(run.started_at or run.claimed_at),
+        state=STATE_NAMES[run.state],
         task_id=show_run(run.task_id, run.run),
-        try_number=number(run.run),
+        try_number=int64(run.run),
     )
 
 
@@ -349,7 +349,7 @@ def _files_stats(text: str | None) -> v1.FilesStats | None:
     for name in v1.FilesStats.__struct_fields__:
         value = given.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in _TEXTS:
-            shown[name] = float(value) if name in _FLOATS else number(int(value))
+            shown[name] = float(value) if name in _FLOATS else int64(int(value))
         elif isinstance(value, str) and name in _TEXTS:
             shown[name] = value
     return v1.FilesStats(**shown)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.limits import Limits
 from myrmidon.model.validation import show_value
-from myrmidon.server.swarming_v1.encoding import decoded_bytes, shown_bytes
+from myrmidon.server.swarming_v1.encoding import decode_bytes, encode_bytes
 from myrmidon.server.usecases.unsupported import no_inputs, no_outputs
 
 PRIORITY: Final = 200
@@ -41,7 +41,7 @@ class NamedCache(Struct, frozen=True):
     path: str | None = None
 
 
-class GivenProperties(Struct, frozen=True, kw_only=True):
+class PropertiesBody(Struct, frozen=True, kw_only=True):
     """Properties, read with tolerance."""
 
     caches: list[NamedCache] | None = None
@@ -62,13 +62,13 @@ class GivenProperties(Struct, frozen=True, kw_only=True):
     secret_bytes: str | None = None
 
 
-class GivenSlice(Struct, frozen=True, kw_only=True):
+class SliceBody(Struct, frozen=True, kw_only=True):
     expiration_secs: int | None = None
-    properties: GivenProperties | None = None
+    properties: PropertiesBody | None = None
     wait_for_capacity: bool | None = None
 
 
-class GivenTask(Struct, frozen=True, kw_only=True):
+class NewTaskBody(Struct, frozen=True, kw_only=True):
     """A new task, read with tolerance."""
 
     bot_ping_tolerance_secs: int | None = None
@@ -78,22 +78,22 @@ class GivenTask(Struct, frozen=True, kw_only=True):
     parent_task_id: str | None = None
     pool_task_template: str | int | None = None
     priority: int | None = None
-    properties: GivenProperties | None = None
+    properties: PropertiesBody | None = None
     pubsub_topic: str | None = None
     realm: str | None = None
     request_uuid: str | None = None
     service_account: str | None = None
     tags: list[str] | None = None
-    task_slices: list[GivenSlice] | None = None
+    task_slices: list[SliceBody] | None = None
     user: str | None = None
 
 
-def native_request(given: GivenTask) -> dict[str, Any]:
+def native_request(given: NewTaskBody) -> dict[str, Any]:
     """The request in the core's words; InvalidRequest for what v1 knows and this server does not do."""
     problems: list[Problem] = []
     slices = _slices(given, problems)
     for number, one in enumerate(slices):
-        _note_unserved(one.properties or GivenProperties(), f"task_slices[{number}].properties", problems)
+        _refuse_unsupported(one.properties or PropertiesBody(), f"task_slices[{number}].properties", problems)
     if given.pubsub_topic:
         told = "none: events are read at /api/v1/events; nothing is published to a topic"
         problems.append(Problem("pubsub_topic", show_value(given.pubsub_topic), told, "unsupported"))
@@ -109,7 +109,7 @@ def native_request(given: GivenTask) -> dict[str, Any]:
         "user": given.user or "",
         "service_account": given.service_account or None,
         "parent": given.parent_task_id or None,
-        "retries": int(any((one.properties or GivenProperties()).idempotent for one in slices)),
+        "retries": int(any((one.properties or PropertiesBody()).idempotent for one in slices)),
         "lease_s": given.bot_ping_tolerance_secs,
         "secret_bytes": _secret(slices),
         "evaluate_only": bool(given.evaluate_only),
@@ -118,12 +118,12 @@ def native_request(given: GivenTask) -> dict[str, Any]:
     return {key: value for key, value in raw.items() if value is not None}
 
 
-def request_key(given: GivenTask, who: str) -> str | None:
+def request_key(given: NewTaskBody, who: str) -> str | None:
     """The key under which a task is found again; a uuid is one caller's own."""
     return f"v1 {given.request_uuid.lower()} {who}"[:256] if given.request_uuid else None
 
 
-def _slices(given: GivenTask, problems: list[Problem]) -> Sequence[GivenSlice]:
+def _slices(given: NewTaskBody, problems: list[Problem]) -> Sequence[SliceBody]:
     """The slices, whichever generation of clients wrote them."""
     if given.task_slices and given.properties is not None:
         problems.append(Problem("properties", "both", "either properties or task_slices", "contradiction"))
@@ -136,12 +136,12 @@ def _slices(given: GivenTask, problems: list[Problem]) -> Sequence[GivenSlice]:
         return given.task_slices
     if given.properties is None:
         return []
-    return [GivenSlice(properties=given.properties, expiration_secs=given.expiration_secs)]
+    return [SliceBody(properties=given.properties, expiration_secs=given.expiration_secs)]
 
 
-def _native_slice(one: GivenSlice) -> dict[str, Any]:
+def _native_slice(one: SliceBody) -> dict[str, Any]:
     native: dict[str, Any] = {
-        "properties": _native_properties(one.properties or GivenProperties()),
+        "properties": _native_properties(one.properties or PropertiesBody()),
         "wait_for_capacity": bool(one.wait_for_capacity),
     }
     if one.expiration_secs is not None:
@@ -149,7 +149,7 @@ def _native_slice(one: GivenSlice) -> dict[str, Any]:
     return native
 
 
-def _native_properties(given: GivenProperties) -> dict[str, Any]:
+def _native_properties(given: PropertiesBody) -> dict[str, Any]:
     prefixes = _unique(given.env_prefixes or (), "env_prefixes")
     dimensions: dict[str, list[str]] = {}
     for pair in given.dimensions or ():
@@ -179,14 +179,14 @@ def _unique(pairs: Sequence[Pair | ListPair], path: str) -> dict[str, Any]:
     return found
 
 
-def _secret(slices: Sequence[GivenSlice]) -> str | None:
+def _secret(slices: Sequence[SliceBody]) -> str | None:
     """The secret of the task; slices that have one must have the same."""
     given = [one.properties.secret_bytes for one in slices if one.properties and one.properties.secret_bytes]
-    found = {decoded_bytes(text, "secret_bytes") for text in given}
+    found = {decode_bytes(text, "secret_bytes") for text in given}
     if len(found) > 1:
         told = "the same in all slices that have one"
         raise InvalidRequest([Problem("secret_bytes", f"{len(found)} secrets", told, "contradiction")])
-    return shown_bytes(found.pop()) if found else None
+    return encode_bytes(found.pop()) if found else None
 
 
 def deadline_of(slices: Sequence[dict[str, Any]], limits: Limits) -> int:
@@ -204,17 +204,17 @@ def _longest(properties: dict[str, Any], limits: Limits) -> int:
 # ---------------------------------------------------------------- what is not served
 
 
-def _note_unserved(given: GivenProperties, path: str, problems: list[Problem]) -> None:
+def _refuse_unsupported(given: PropertiesBody, path: str, problems: list[Problem]) -> None:
     """Files and packages: a task that needs them would fail, or lose its outputs, without a word."""
-    if _names(given.inputs_ref, "isolated") or _names(given.cas_input_root, "digest"):
-        name = "inputs_ref" if _names(given.inputs_ref, "isolated") else "cas_input_root"
+    if _has_value(given.inputs_ref, "isolated") or _has_value(given.cas_input_root, "digest"):
+        name = "inputs_ref" if _has_value(given.inputs_ref, "isolated") else "cas_input_root"
         problems.append(no_inputs(f"{path}.{name}"))
     if given.outputs:
         problems.append(no_outputs(f"{path}.outputs", len(given.outputs)))
-    if _names(given.cipd_input, "packages"):
+    if _has_value(given.cipd_input, "packages"):
         told = "none: packages are not installed here; put them on the bots or into a cache"
         problems.append(Problem(f"{path}.cipd_input", "packages", told, "unsupported"))
 
 
-def _names(given: Any, key: str) -> bool:
+def _has_value(given: Any, key: str) -> bool:
     return isinstance(given, dict) and bool(given.get(key))

@@ -19,8 +19,8 @@ from myrmidon.server.calls import (
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.bot_zip import bootstrap_script, public_url
 from myrmidon.server.swarming_v1 import messages as v1
-from myrmidon.server.swarming_v1.encoding import identity, moment
-from myrmidon.server.swarming_v1.tasks import LIMIT, checked_limit
+from myrmidon.server.swarming_v1.encoding import identity, timestamp
+from myrmidon.server.swarming_v1.tasks import DEFAULT_LIMIT, check_limit
 from myrmidon.server.usecases import tokens
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.tables import settings_version as configs
@@ -29,8 +29,8 @@ from myrmidon.store.views import listings
 VERSION = version("myrmidon")
 BOOTSTRAP = "bootstrap.py"
 BOT_CONFIG = "bot_config.py"
-TOKEN_LASTS: Micros = 3600 * SECOND
-MOST_POOLS = 10_000
+TOKEN_LIFETIME: Micros = 3600 * SECOND
+MAX_POOLS = 10_000
 
 
 async def details(context: ServerContext, call: Call) -> v1.ServerDetails:
@@ -49,7 +49,7 @@ async def permissions(context: ServerContext, call: Call) -> v1.ClientPermission
     """What the caller may do: the answers of the route table."""
     role = call.who.role
     writes, admin = role in WRITERS, role in ADMINS
-    pools = await context.db.read(lambda tx: listings.pools(tx, after="", n=MOST_POOLS)) if role in READERS else []
+    pools = await context.db.read(lambda tx: listings.pools(tx, after="", n=MAX_POOLS)) if role in READERS else []
     names = [name for name, *_ in pools]
     return v1.ClientPermissions(
         cancel_task=writes,
@@ -68,7 +68,7 @@ async def permissions(context: ServerContext, call: Call) -> v1.ClientPermission
 async def bootstrap_token(context: ServerContext, call: Call) -> v1.BootstrapToken:
     """A token for new bots, good for an hour. Each call makes another; with a request key, only the first one."""
     _, text = await tokens.create_token(
-        context, call, name="bootstrap", role=Role.BOOTSTRAP, lifetime=TOKEN_LASTS, kind="bootstrap"
+        context, call, name="bootstrap", role=Role.BOOTSTRAP, lifetime=TOKEN_LIFETIME, kind="bootstrap"
     )
     return v1.BootstrapToken(bootstrap_token=text)
 
@@ -92,7 +92,7 @@ async def _file(context: ServerContext, name: str, usual: str) -> v1.FileContent
     if found is None:
         return v1.FileContent(content=usual)
     return v1.FileContent(
-        content=found.content, version=found.version[:16], when=moment(found.created_at), who=found.who
+        content=found.content, version=found.version[:16], when=timestamp(found.created_at), who=found.who
     )
 
 
@@ -101,25 +101,25 @@ async def _file(context: ServerContext, name: str, usual: str) -> v1.FileContent
 
 class QueuesQuery(Struct, frozen=True, kw_only=True):
     cursor: str | None = None
-    limit: int = LIMIT
+    limit: int = DEFAULT_LIMIT
 
 
 async def list_queues(context: ServerContext, call: Call) -> v1.TaskQueueList:
     """What tasks have asked for lately, and until when each is kept; those that only name a bot are left out."""
     query: QueuesQuery = call.query
-    n, scope = checked_limit(query.limit), await context.groups.scope_of(call)
+    n, scope = check_limit(query.limit), await context.groups.scope_of(call)
     after = int(read_cursor(context.keys.cursor, "v1 queues", query.cursor)) if query.cursor else 0
     found = await context.db.read(lambda tx: listings.wanted_sets(tx, group_id=scope, after=after, n=n))
     items: dict[tuple[str, ...], v1.TaskQueue] = {}
     for _, dimensions, used_at in found:
         wanted = json.decode(dimensions, type=dict[str, list[str]])
         flat = tuple(sorted(f"{key}:{value}" for key, values in wanted.items() for value in values))
-        until = moment(used_at + context.rules.queue_idle)
+        until = timestamp(used_at + context.rules.queue_idle)
         known = items.get(flat)
         if set(wanted) != {"id"} and (known is None or known.valid_until_ts < until):
             items[flat] = v1.TaskQueue(dimensions=list(flat), valid_until_ts=until)
     more = show_cursor(context.keys.cursor, "v1 queues", str(found[-1][0])) if len(found) == n else None
-    return v1.TaskQueueList(items=list(items.values()), now=moment(context.now()), cursor=more)
+    return v1.TaskQueueList(items=list(items.values()), now=timestamp(context.now()), cursor=more)
 
 
 # ---------------------------------------------------------------- accounts

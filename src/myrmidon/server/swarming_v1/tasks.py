@@ -23,14 +23,14 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1 import render as show
 from myrmidon.server.swarming_v1.encoding import (
-    SHOWN,
     SORTS,
     STATE_FILTERS,
-    chosen,
+    STATE_NAMES,
     id_range,
-    moment,
-    number,
+    int64,
+    parse_enum,
     tag_terms,
+    timestamp,
 )
 from myrmidon.server.usecases.logs import read_range
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -45,12 +45,12 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_result
 from myrmidon.store.tables.log import STDERR, STDOUT
 from myrmidon.store.views import task_search
-from myrmidon.store.views.task_search import Place, Search
+from myrmidon.store.views.task_search import SortPosition, TaskSearch
 
-LIMIT = 200
-MOST = 1000
-MOST_OUTPUT = 16_384_000
-MOST_IDS = 1000
+DEFAULT_LIMIT = 200
+MAX_LIMIT = 1000
+MAX_OUTPUT_BYTES = 16_384_000
+MAX_IDS = 1000
 
 
 # ---------------------------------------------------------------- one task
@@ -74,16 +74,16 @@ async def task_result_of(context: ServerContext, call: Call) -> v1.TaskResult:
 
     def look(tx: Tx) -> v1.TaskResult:
         get_visible_task(tx, task_id, scope)
-        facts = show.gather(tx, [task_id], stats=stats)
+        facts = show.load_facts(tx, [task_id], stats=stats)
         if not run:
             return show.show_result(facts, task_id)
-        one, request = _wanted_run(facts, task_id, run), facts.requests[task_id]
+        one, request = _get_run(facts, task_id, run), facts.requests[task_id]
         return show.show_run_result(facts, one, request.name, request.created_at)
 
     return await context.db.read(look)
 
 
-def _wanted_run(facts: show.Facts, task_id: int, number: int) -> TaskRun:
+def _get_run(facts: show.Facts, task_id: int, number: int) -> TaskRun:
     for one in facts.runs.get(task_id, ()):
         if one.run == number:
             return one
@@ -108,27 +108,27 @@ async def task_output(context: ServerContext, call: Call) -> v1.TaskOutput:
     """
     (task_id, run), scope = parse_path_id(call.params["task_id"]), await context.groups.scope_of(call)
     query: OutputQuery = call.query
-    if query.offset < 0 or not 0 <= query.length <= MOST_OUTPUT:
+    if query.offset < 0 or not 0 <= query.length <= MAX_OUTPUT_BYTES:
         shown = f"offset {query.offset}, length {query.length}"
-        told = f"an offset of 0 or more, a length of 0 to {MOST_OUTPUT}"
+        told = f"an offset of 0 or more, a length of 0 to {MAX_OUTPUT_BYTES}"
         raise InvalidRequest([Problem("offset, length", shown, told, "range")])
 
     def look(tx: Tx) -> tuple[TaskResult, int, int, bool]:
         task = get_visible_task(tx, task_id, scope)
-        facts = show.gather(tx, [task_id], stats=False)
-        found = _wanted_run(facts, task_id, run) if run else show.counting_run(facts, task)
+        facts = show.load_facts(tx, [task_id], stats=False)
+        found = _get_run(facts, task_id, run) if run else show.deciding_run(facts, task)
         return (task, found.task_id, found.run, not found.live) if found else (task, 0, 0, True)
 
     task, whose, of_run, ended = await context.db.read(look)
     content = b""
     if of_run:
-        length = query.length or MOST_OUTPUT
+        length = query.length or MAX_OUTPUT_BYTES
         streams = (STDOUT, STDERR) if ended else (STDOUT,)
         found = await context.logs.read(
             lambda tx: read_range(tx, whose, of_run, streams=streams, offset=query.offset, limit=length)
         )
         content = found.content
-    return v1.TaskOutput(output=content.decode("utf-8", "replace"), state=SHOWN[task.state])
+    return v1.TaskOutput(output=content.decode("utf-8", "replace"), state=STATE_NAMES[task.state])
 
 
 class CancelBody(Struct, frozen=True, kw_only=True):
@@ -158,7 +158,7 @@ class TasksQuery(Struct, frozen=True, kw_only=True):
     cursor: str | None = None
     end: float | None = None
     include_performance_stats: bool = False
-    limit: int = LIMIT
+    limit: int = DEFAULT_LIMIT
     sort: str | None = None
     start: float | None = None
     state: str | None = None
@@ -172,17 +172,17 @@ class CountQuery(Struct, frozen=True, kw_only=True):
     tags: list[str] = []
 
 
-def checked_limit(limit: int) -> int:
-    if not 1 <= limit <= MOST:
-        raise InvalidRequest([Problem("limit", show_value(limit), f"1 to {MOST}", "range")])
+def check_limit(limit: int) -> int:
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidRequest([Problem("limit", show_value(limit), f"1 to {MAX_LIMIT}", "range")])
     return limit
 
 
-async def search_of(context: ServerContext, call: Call, query: Any) -> Search:
+async def build_search(context: ServerContext, call: Call, query: Any) -> TaskSearch:
     """What the filters of a list or a count ask for."""
     low, high = id_range(query.start, query.end)
-    state = chosen(query.state, STATE_FILTERS, "state", "ALL")
-    return Search(
+    state = parse_enum(query.state, STATE_FILTERS, "state", "ALL")
+    return TaskSearch(
         group_id=await context.groups.scope_of(call),
         states=[str(one) for one in STATE_FILTERS[state]],
         terms=tag_terms(query.tags),
@@ -194,8 +194,8 @@ async def search_of(context: ServerContext, call: Call, query: Any) -> Search:
 async def _page(context: ServerContext, call: Call, fill: Callable[[Tx, Sequence[int]], Any]) -> tuple[Any, str | None]:
     """One page of a search, whatever its order, and the cursor to the next."""
     query: TasksQuery = call.query
-    n, search = checked_limit(query.limit), await search_of(context, call, query)
-    sort = SORTS[chosen(query.sort, SORTS, "sort", "CREATED_TS")]
+    n, search = check_limit(query.limit), await build_search(context, call, query)
+    sort = SORTS[parse_enum(query.sort, SORTS, "sort", "CREATED_TS")]
     kind = f"v1 tasks {sort}"
     place = read_cursor(context.keys.cursor, kind, query.cursor) if query.cursor else None
 
@@ -203,7 +203,7 @@ async def _page(context: ServerContext, call: Call, fill: Callable[[Tx, Sequence
         if sort == "created_at":
             ids, more = task_search.page(tx, search, n=n, before=int(place) if place else None)
             return fill(tx, ids), str(more) if more else None
-        after = Place(*map(int, place.split())) if place else task_search.TOP
+        after = SortPosition(*map(int, place.split())) if place else task_search.START
         ids, behind = task_search.sorted_page(tx, search, sort, n=n, after=after)
         return fill(tx, ids), f"{behind.at} {behind.id}" if behind else None
 
@@ -215,13 +215,13 @@ async def list_tasks(context: ServerContext, call: Call) -> v1.TaskList:
     """Tasks by state, tags and time of creation, in any order that v1 knows."""
     stats = call.query.include_performance_stats
     found, cursor = await _page(context, call, lambda tx, ids: show.results(tx, ids, stats=stats))
-    return v1.TaskList(items=found, now=moment(context.now()), cursor=cursor)
+    return v1.TaskList(items=found, now=timestamp(context.now()), cursor=cursor)
 
 
 async def list_requests(context: ServerContext, call: Call) -> v1.TaskRequests:
     """What was asked for, of the tasks that the same filters find."""
     found, cursor = await _page(context, call, show.requests)
-    return v1.TaskRequests(items=found, now=moment(context.now()), cursor=cursor)
+    return v1.TaskRequests(items=found, now=timestamp(context.now()), cursor=cursor)
 
 
 async def count_tasks(context: ServerContext, call: Call) -> v1.TasksCount:
@@ -229,9 +229,9 @@ async def count_tasks(context: ServerContext, call: Call) -> v1.TasksCount:
     query: CountQuery = call.query
     if query.start is None:
         raise InvalidRequest([Problem("start", "nothing", "from when on, in seconds since 1970", "missing")])
-    search = await search_of(context, call, query)
+    search = await build_search(context, call, query)
     total = await context.db.read(lambda tx: task_search.count(tx, search))
-    return v1.TasksCount(count=number(total), now=moment(context.now()))
+    return v1.TasksCount(count=int64(total), now=timestamp(context.now()))
 
 
 class StatesQuery(Struct, frozen=True, kw_only=True):
@@ -241,19 +241,20 @@ class StatesQuery(Struct, frozen=True, kw_only=True):
 async def get_states(context: ServerContext, call: Call) -> v1.TaskStates:
     """The states of tasks, in the order asked for. One that is not there counts as PENDING, as ever in v1."""
     asked: list[str] = call.query.task_id
-    if not 1 <= len(asked) <= MOST_IDS:
-        raise InvalidRequest([Problem("task_id", f"{len(asked)} ids", f"1 to {MOST_IDS}", "length")])
+    if not 1 <= len(asked) <= MAX_IDS:
+        raise InvalidRequest([Problem("task_id", f"{len(asked)} ids", f"1 to {MAX_IDS}", "length")])
     ids = [parse_id(text, "task_id")[0] for text in asked]
     scope = await context.groups.scope_of(call)
     found = await context.db.read(lambda tx: task_result.standing(tx, sorted(set(ids))))
     states = [
-        SHOWN[found[i][1]] if i in found and scope in (None, found[i][0]) else SHOWN[TaskState.READY] for i in ids
+        STATE_NAMES[found[i][1]] if i in found and scope in (None, found[i][0]) else STATE_NAMES[TaskState.READY]
+        for i in ids
     ]
     return v1.TaskStates(states=states)
 
 
 async def list_tags(context: ServerContext, call: Call) -> v1.TasksTags:
-    return v1.TasksTags(tasks_tags=show.string_lists(await recent_tags(context, call)), ts=moment(context.now()))
+    return v1.TasksTags(tasks_tags=show.string_lists(await recent_tags(context, call)), ts=timestamp(context.now()))
 
 
 # ---------------------------------------------------------------- cancelling many
@@ -283,11 +284,11 @@ async def cancel_tasks(context: ServerContext, call: Call) -> v1.TasksCancelResp
     if not body.tags:
         told = "at least one tag, so that nobody cancels everything"
         raise InvalidRequest([Problem("tags", "nothing", told, "missing")])
-    n = checked_limit(CANCEL_LIMIT if body.limit is None else body.limit)
+    n = check_limit(CANCEL_LIMIT if body.limit is None else body.limit)
     low, high = id_range(body.start, body.end)
     kill, now, scope = bool(body.kill_running), context.now(), await context.groups.scope_of(call)
     states = STATE_FILTERS["PENDING_RUNNING" if kill else "PENDING"]
-    wanted = Search(group_id=scope, states=[str(s) for s in states], terms=tag_terms(body.tags), low=low, high=high)
+    wanted = TaskSearch(group_id=scope, states=[str(s) for s in states], terms=tag_terms(body.tags), low=low, high=high)
     before = int(read_cursor(context.keys.cursor, "v1 cancel", body.cursor)) if body.cursor else None
 
     def look(tx: Tx) -> tuple[list[int], int | None]:
@@ -301,4 +302,4 @@ async def cancel_tasks(context: ServerContext, call: Call) -> v1.TasksCancelResp
         )
         await context.db.write(stop)
     cursor = show_cursor(context.keys.cursor, "v1 cancel", str(more)) if more else None
-    return v1.TasksCancelResponse(matched=number(len(found)), now=moment(now), cursor=cursor)
+    return v1.TasksCancelResponse(matched=int64(len(found)), now=timestamp(now), cursor=cursor)

@@ -18,7 +18,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert
 from myrmidon.store.tables import shared_numbers
 
-VERSION = "tallies"
+_VERSION = "tallies"
 """The mark that every change of tallies locks and raises."""
 ALL_TASKS = ""
 """In place of a tag: what every task carries."""
@@ -40,26 +40,26 @@ class Span(Struct, frozen=True):
     look_at: Micros | None
 
     @property
-    def loose_ids(self) -> list[int]:
+    def unfinished_ids(self) -> list[int]:
         return json.decode(self.loose, type=list[int]) if self.loose != "[]" else []
 
-    def reach(self, key: str) -> tuple[Micros, Micros] | None:
+    def time_range(self, key: str) -> tuple[Micros, Micros] | None:
         """From when to when its tasks have this time; None when none has."""
         return json.decode(self.times, type=dict[str, tuple[Micros, Micros]]).get(key)
 
 
 _COLUMNS = ", ".join(Span.__struct_fields__)
 _SPANS = Insert("task_spans", _COLUMNS)
-_TALLIES = Insert("task_tallies", "tag, first_id, resource_group_id, state, num_tasks")
+_COUNTS = Insert("task_tallies", "tag, first_id, resource_group_id, state, num_tasks")
 
 # Two steps: the span in which an id lies is found from above.
-AT = "SELECT MAX(first_id) FROM task_spans WHERE first_id <= :id"
+LAST_AT = "SELECT MAX(first_id) FROM task_spans WHERE first_id <= :id"
 BETWEEN = f"SELECT {_COLUMNS} FROM task_spans WHERE first_id >= :low AND first_id < :high ORDER BY first_id"
 
 
 def spans(tx: Tx, low: int, high: int) -> list[Span]:
     """The spans that reach into low <= id < high, by id."""
-    row = tx.one(AT, id=low)
+    row = tx.one(LAST_AT, id=low)
     start = row[0] if row and row[0] is not None else low
     return [span for span in (Span(*row) for row in tx.all(BETWEEN, low=start, high=high)) if span.until_id > low]
 
@@ -83,7 +83,7 @@ def of_tag(tx: Tx, tag: str, low: int, high: int, group_id: int | None) -> dict[
     return found
 
 
-class Edges(Struct, frozen=True):
+class SpanRange(Struct, frozen=True):
     """The spans that lie as a whole in a range: from where to where, how many are sealed, what is not tallied."""
 
     low: int
@@ -93,30 +93,30 @@ class Edges(Struct, frozen=True):
     loose: list[int]
 
 
-FROM_HERE = "SELECT MIN(first_id) FROM task_spans WHERE first_id >= :low"
+FIRST_FROM = "SELECT MIN(first_id) FROM task_spans WHERE first_id >= :low"
 LAST_BEFORE = "SELECT first_id, until_id FROM task_spans WHERE first_id < :high ORDER BY first_id DESC LIMIT 2"
-BETWEEN_THEM = """
+TOTALS = """
     SELECT COUNT(*), SUM(sealed), SUM(until_id - first_id), SUM(CASE WHEN loose <> '[]' THEN 1 ELSE 0 END)
       FROM task_spans WHERE first_id >= :low AND first_id < :high
 """
 OPEN = "SELECT first_id, until_id FROM task_spans WHERE first_id >= :low AND first_id < :high AND sealed = 0"
-LOOSE = "SELECT loose FROM task_spans WHERE first_id >= :low AND first_id < :high AND sealed = 1 AND loose <> '[]'"
+UNFINISHED = "SELECT loose FROM task_spans WHERE first_id >= :low AND first_id < :high AND sealed = 1 AND loose <> '[]'"
 
 
-def whole_spans(tx: Tx, low: int, high: int) -> Edges | None:
+def whole_spans(tx: Tx, low: int, high: int) -> SpanRange | None:
     """The spans between two ids; None when there is none. What lies between two of them counts as open."""
-    first = tx.one(FROM_HERE, low=low)
+    first = tx.one(FIRST_FROM, low=low)
     ends = [(start, end) for start, end in tx.all(LAST_BEFORE, high=high) if end <= high]
     if not first or first[0] is None or not ends or ends[0][0] < first[0]:
         return None
     start, end = first[0], ends[0][1]
-    [[there, sealed, covered, with_loose]] = tx.all(BETWEEN_THEM, low=start, high=end)
+    [[there, sealed, covered, with_loose]] = tx.all(TOTALS, low=start, high=end)
     opened = [(row[0], row[1]) for row in tx.all(OPEN, low=start, high=end)] if sealed != there else []
     if int(covered) != end - start:
         opened += _holes(spans(tx, start, end))
-    found = tx.all(LOOSE, low=start, high=end) if with_loose else ()
+    found = tx.all(UNFINISHED, low=start, high=end) if with_loose else ()
     loose = [task_id for (text,) in found for task_id in json.decode(text)]
-    return Edges(start, end, int(sealed), opened, loose)
+    return SpanRange(start, end, int(sealed), opened, loose)
 
 
 def _holes(found: Sequence[Span]) -> list[tuple[int, int]]:
@@ -137,27 +137,27 @@ SUMS_OF_GROUP = """
 """
 
 
-def sums(tx: Tx, tag: str, edges: Edges, group_id: int | None) -> dict[str, int]:
+def sums(tx: Tx, tag: str, edges: SpanRange, group_id: int | None) -> dict[str, int]:
     """How many tasks of each state were tallied for a tag; of one resource group, or of all."""
     given = {"tag": tag, "low": edges.low, "high": edges.high}
     rows = tx.all(SUMS, **given) if group_id is None else tx.all(SUMS_OF_GROUP, resource_group=group_id, **given)
     return {state: int(num) for state, num in rows}
 
 
-SPANS_WITH = """
+SPANS_WITH_STATES = """
     SELECT DISTINCT first_id FROM task_tallies
      WHERE tag = '' AND first_id >= :low AND first_id < :high AND state {in_text:states}
 """
 
 
-def spans_with(tx: Tx, states: Sequence[str], low: int, high: int) -> set[int]:
+def spans_with_states(tx: Tx, states: Sequence[str], low: int, high: int) -> set[int]:
     """The sealed spans with tasks in one of these states, by their first ids; those that begin in this range."""
-    row = tx.one(AT, id=low)
+    row = tx.one(LAST_AT, id=low)
     start = row[0] if row and row[0] is not None else low
-    return {row[0] for row in tx.all(SPANS_WITH, low=start, high=high, states=list(states))}
+    return {row[0] for row in tx.all(SPANS_WITH_STATES, low=start, high=high, states=list(states))}
 
 
-def is_tallied(tx: Tx, tag: str, edges: Edges) -> bool:
+def is_counted(tx: Tx, tag: str, edges: SpanRange) -> bool:
     """Whether a tag was tallied in every sealed span, so that its sums leave nobody out."""
     row = tx.one(SPANS_OF_TAG, tag=tag, low=edges.low, high=edges.high)
     return row is not None and row[0] == edges.sealed
@@ -165,14 +165,14 @@ def is_tallied(tx: Tx, tag: str, edges: Edges) -> bool:
 
 def version(tx: Tx) -> int:
     """Raised by every change: two reads of it that differ have something new between them."""
-    return shared_numbers.read(tx, VERSION) or 0
+    return shared_numbers.read(tx, _VERSION) or 0
 
 
 # ---------------------------------------------------------------- opening
 
 
-_OPEN = "UPDATE task_spans SET sealed = 0, look_at = :look WHERE first_id {in:spans}"
-_DROP = "DELETE FROM task_tallies WHERE first_id {in:spans}"
+_OPEN_SPANS = "UPDATE task_spans SET sealed = 0, look_at = :look WHERE first_id {in:spans}"
+_DELETE_COUNTS = "DELETE FROM task_tallies WHERE first_id {in:spans}"
 
 
 def open_spans(tx: Tx, task_ids: Iterable[int], look_at: Micros) -> int:
@@ -184,13 +184,13 @@ def open_spans(tx: Tx, task_ids: Iterable[int], look_at: Micros) -> int:
     wanted = sorted(set(task_ids))
     if not wanted:
         return 0
-    last = shared_numbers.lock(tx, VERSION)
+    last = shared_numbers.lock(tx, _VERSION)
     sealed = [span for span in spans(tx, wanted[0], wanted[-1] + 1) if span.sealed]
     hit = sorted({span.first_id for span in sealed if _holds(span, wanted)})
     if hit:
-        shared_numbers.put(tx, VERSION, last + 1)
-        tx.run(_OPEN, spans=hit, look=look_at)
-        tx.run(_DROP, spans=hit)
+        shared_numbers.put(tx, _VERSION, last + 1)
+        tx.run(_OPEN_SPANS, spans=hit, look=look_at)
+        tx.run(_DELETE_COUNTS, spans=hit)
     return len(hit)
 
 
@@ -304,22 +304,22 @@ def ended_of(tx: Tx, task_ids: Sequence[int]) -> tuple[int, int]:
     return (row[0], int(row[1] or 0)) if row else (0, 0)
 
 
-UNENDED = """
+UNFINISHED_IN_SPAN = """
     SELECT COUNT(*) FROM task_results
      WHERE id >= :low AND id < :high AND state IN ('WAITING', 'READY', 'RUNNING')
 """
-PUT_OFF = "UPDATE task_spans SET look_at = :look_at WHERE first_id = :id AND sealed = 0"
+POSTPONE = "UPDATE task_spans SET look_at = :look_at WHERE first_id = :id AND sealed = 0"
 
 
-def num_unended(tx: Tx, span: Span) -> int:
+def num_unfinished(tx: Tx, span: Span) -> int:
     """How many tasks of a span have not ended."""
-    row = tx.one(UNENDED, low=span.first_id, high=span.until_id)
+    row = tx.one(UNFINISHED_IN_SPAN, low=span.first_id, high=span.until_id)
     return row[0] if row else 0
 
 
-def put_off(tx: Tx, first_id: int, look_at: Micros) -> None:
+def postpone(tx: Tx, first_id: int, look_at: Micros) -> None:
     """Look at an open span later; nobody's count depends on when."""
-    tx.run(PUT_OFF, id=first_id, look_at=look_at)
+    tx.run(POSTPONE, id=first_id, look_at=look_at)
 
 
 SAVE = """
@@ -329,19 +329,19 @@ SAVE = """
      WHERE first_id = :first_id
 """
 DELETE = "DELETE FROM task_spans WHERE first_id = :id"
-DROP_ONE = "DELETE FROM task_tallies WHERE first_id = :id"
+DELETE_COUNTS = "DELETE FROM task_tallies WHERE first_id = :id"
 
 
 def lock(tx: Tx) -> int:
     """Be the only one that changes tallies."""
-    return shared_numbers.lock(tx, VERSION)
+    return shared_numbers.lock(tx, _VERSION)
 
 
 def save(tx: Tx, span: Span, rows: Sequence[tuple[str, int, int, str, int]], locked: int) -> None:
     """Write a span and its tallies (tag, span, group, state, how many) anew; ``locked`` is what the mark said."""
-    shared_numbers.put(tx, VERSION, locked + 1)
-    tx.run(DROP_ONE, id=span.first_id)
-    tx.insert(_TALLIES, rows)
+    shared_numbers.put(tx, _VERSION, locked + 1)
+    tx.run(DELETE_COUNTS, id=span.first_id)
+    tx.insert(_COUNTS, rows)
     tx.run(
         SAVE,
         first_id=span.first_id,
@@ -356,6 +356,6 @@ def save(tx: Tx, span: Span, rows: Sequence[tuple[str, int, int, str, int]], loc
 
 def delete(tx: Tx, span: Span, locked: int) -> None:
     """Forget a span in which nothing is left."""
-    shared_numbers.put(tx, VERSION, locked + 1)
-    tx.run(DROP_ONE, id=span.first_id)
+    shared_numbers.put(tx, _VERSION, locked + 1)
+    tx.run(DELETE_COUNTS, id=span.first_id)
     tx.run(DELETE, id=span.first_id)

@@ -15,30 +15,30 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import tag_counts
 from myrmidon.store.tables.tag_counts import ALL_TASKS, Span
 
-EVER = (1 << 63) - 1
+MAX_ID = (1 << 63) - 1
 DEDUPED = "DEDUPED"
 """In a list of states: SUCCEEDED by another task's result. SUCCEEDED alone then means: by a run of its own."""
-LOOKED_AT = 20_000
+SCAN_LIMIT = 20_000
 """Tasks that one look sees, at most."""
-LOOKS = 8
+SCANS_PER_PAGE = 8
 """How often one page looks, at most: so many tasks each time."""
-ENDS = frozenset({*FINAL, DEDUPED})
-FEW_ROWS = 2_000
+FINAL_STATES = frozenset({*FINAL, DEDUPED})
+RARE_TAG_ROWS = 2_000
 """A tag with fewer tasks than this is counted by its rows: tallies would not be quicker."""
-LOOSE_AT_ONCE = 1000
-SPANS_LOOKED_AT = 24
-_MOST_READS = 5
+IDS_PER_STATEMENT = 1000
+SPANS_PER_PAGE = 24
+_MAX_COUNT_TRIES = 5
 SORTABLE = frozenset({"started_at", "completed_at", "abandoned_at", "modified_at"})
 
 
-class Search(Struct, frozen=True, kw_only=True):
+class TaskSearch(Struct, frozen=True, kw_only=True):
     """Which tasks: of a group, in one of these states, with at least one tag of every term, made in this time."""
 
     group_id: int | None = None
     states: Sequence[str] = ()
     terms: Sequence[Sequence[str]] = ()
     low: int = 0
-    high: int = EVER
+    high: int = MAX_ID
 
 
 # ---------------------------------------------------------------- conditions
@@ -55,7 +55,7 @@ def _state_condition(states: Sequence[str]) -> tuple[str, dict[str, object]]:
     return (f"(t.state {{in_text:states}} OR {deduped})", {"states": plain}) if plain else (deduped, {})
 
 
-def _conditions(search: Search, but: int | None) -> tuple[list[str], dict[str, object]]:
+def _conditions(search: TaskSearch, but: int | None) -> tuple[list[str], dict[str, object]]:
     """What a task must fulfil besides its id; ``but`` is the term that its rows are found by."""
     where, given = ["t.seq > 0"], dict[str, object]()
     if search.group_id is not None:
@@ -78,21 +78,21 @@ def _conditions(search: Search, but: int | None) -> tuple[list[str], dict[str, o
     return where, given
 
 
-FEW = "SELECT COUNT(*) FROM (SELECT task_id FROM task_tags WHERE tag = :tag AND task_id >= :low AND task_id < :high LIMIT :n) AS few"  # noqa: E501
+TAGGED_UP_TO = "SELECT COUNT(*) FROM (SELECT task_id FROM task_tags WHERE tag = :tag AND task_id >= :low AND task_id < :high LIMIT :n) AS few"  # noqa: E501
 
 
-def _carriers(tx: Tx, tag: str, low: int, high: int, most: int) -> int:
+def _count_tagged(tx: Tx, tag: str, low: int, high: int, most: int) -> int:
     """How many tasks carry a tag; no more than ``most`` are counted."""
-    row = tx.one(FEW, tag=tag, low=low, high=high, n=most)
+    row = tx.one(TAGGED_UP_TO, tag=tag, low=low, high=high, n=most)
     return row[0] if row else 0
 
 
-def _driver(tx: Tx, search: Search, low: int, high: int) -> int | None:
+def _driver(tx: Tx, search: TaskSearch, low: int, high: int) -> int | None:
     """The term that finds the fewest rows; None when only a walk over all tasks finds them."""
     single = [number for number, term in enumerate(search.terms) if len(term) == 1]
     if len(single) < 2:
         return single[0] if single else None
-    return min(single, key=lambda number: _carriers(tx, search.terms[number][0], low, high, 1000))
+    return min(single, key=lambda number: _count_tagged(tx, search.terms[number][0], low, high, 1000))
 
 
 def _source(driver: int | None) -> tuple[str, str]:
@@ -111,43 +111,43 @@ FLOOR_OF_TAG = """
 """
 
 
-def page(tx: Tx, search: Search, *, n: int, before: int | None = None) -> tuple[list[int], int]:
+def page(tx: Tx, search: TaskSearch, *, n: int, before: int | None = None) -> tuple[list[int], int]:
     """The newest tasks of a search, and the id to go on before; 0 when there are no more. A page may be short."""
     high = search.high if before is None else min(search.high, before)
-    found, more = _look(tx, structs.replace(search, high=high), n=n)
+    found, more = _scan(tx, structs.replace(search, high=high), n=n)
     if len(found) == n or not more:
         return found, more
     looks = 1
-    for low, end in _promising(tx, search, more):
+    for low, end in _ranges_to_scan(tx, search, more):
         while end > low:
-            ids, more = _look(tx, structs.replace(search, low=low, high=end), n=n - len(found))
+            ids, more = _scan(tx, structs.replace(search, low=low, high=end), n=n - len(found))
             found += ids
             looks += 1
             if len(found) == n:
                 return found, found[-1]
             end = more or low
-            if looks == LOOKS and end > search.low:
+            if looks == SCANS_PER_PAGE and end > search.low:
                 return found, end
     return found, 0
 
 
-def _promising(tx: Tx, search: Search, high: int) -> list[tuple[int, int]]:
+def _ranges_to_scan(tx: Tx, search: TaskSearch, high: int) -> list[tuple[int, int]]:
     """Where tasks of a search can be, newest first: not in a sealed span that has none in these states."""
     everywhere = [(search.low, high)]
-    ended = ENDS.intersection(search.states)
+    ended = FINAL_STATES.intersection(search.states)
     if not search.states or len(ended) not in (0, len(set(search.states))):
         return everywhere
     sealed = [span for span in tag_counts.spans(tx, search.low, high) if span.sealed]
-    there = tag_counts.spans_with(tx, search.states, search.low, high) if ended else set()
-    empty = [span for span in sealed if span.first_id not in there and not span.loose_ids]
+    there = tag_counts.spans_with_states(tx, search.states, search.low, high) if ended else set()
+    empty = [span for span in sealed if span.first_id not in there and not span.unfinished_ids]
     return list(_gaps(empty, search.low, high))[::-1] if empty else everywhere
 
 
-def _look(tx: Tx, search: Search, *, n: int) -> tuple[list[int], int]:
+def _scan(tx: Tx, search: TaskSearch, *, n: int) -> tuple[list[int], int]:
     """As page, in one look at a bounded number of tasks."""
     driver = _driver(tx, search, search.low, search.high)
     if driver is None and search.terms:
-        return _merged_look(tx, search, n=n)
+        return _scan_alternatives(tx, search, n=n)
     floor = _floor(tx, search, driver, search.high)
     low = search.low if floor is None else max(search.low, floor)
     source, key = _source(driver)
@@ -160,37 +160,37 @@ def _look(tx: Tx, search: Search, *, n: int) -> tuple[list[int], int]:
     return found, low if low > search.low else 0
 
 
-def _merged_look(tx: Tx, search: Search, *, n: int) -> tuple[list[int], int]:
+def _scan_alternatives(tx: Tx, search: TaskSearch, *, n: int) -> tuple[list[int], int]:
     """A search whose terms all have alternatives: those of the first, each by its own rows, merged.
 
     Each of them is complete down to where it would go on; what lies below the highest of these is left for later.
     """
     first, *others = search.terms
-    each = [_look(tx, structs.replace(search, terms=[[tag], *others]), n=n) for tag in first]
+    each = [_scan(tx, structs.replace(search, terms=[[tag], *others]), n=n) for tag in first]
     floor = max(more for _, more in each)
     found = sorted({task_id for ids, _ in each for task_id in ids if task_id >= floor}, reverse=True)
     return (found[:n], found[n - 1]) if len(found) >= n else (found, floor)
 
 
-def _floor(tx: Tx, search: Search, driver: int | None, high: int) -> int | None:
+def _floor(tx: Tx, search: TaskSearch, driver: int | None, high: int) -> int | None:
     """How far down this page looks."""
     if driver is None:
-        row = tx.one(FLOOR_OF_TASKS, before=high, most=LOOKED_AT)
+        row = tx.one(FLOOR_OF_TASKS, before=high, most=SCAN_LIMIT)
     else:
-        row = tx.one(FLOOR_OF_TAG, tag=search.terms[driver][0], before=high, most=LOOKED_AT)
+        row = tx.one(FLOOR_OF_TAG, tag=search.terms[driver][0], before=high, most=SCAN_LIMIT)
     return row[0] if row else None
 
 
 # ---------------------------------------------------------------- counts
 
 
-def count(tx: Tx, search: Search) -> int:
+def count(tx: Tx, search: TaskSearch) -> int:
     """How many tasks a search finds, exactly.
 
     Databases with many writers show each statement a later moment: a count during which tallies changed is made
     anew, at last without them.
     """
-    for _ in range(_MOST_READS):
+    for _ in range(_MAX_COUNT_TRIES):
         version = tag_counts.version(tx)
         total = _count(tx, search)
         if tag_counts.version(tx) == version:
@@ -198,13 +198,13 @@ def count(tx: Tx, search: Search) -> int:
     return _count_rows(tx, search, search.low, search.high)
 
 
-def _count(tx: Tx, search: Search) -> int:
+def _count(tx: Tx, search: TaskSearch) -> int:
     """By the rows of a rare tag; by sums, where these say all; else span by span."""
-    search = structs.replace(search, terms=[_without_idle(tx, term, search) for term in search.terms])
+    search = structs.replace(search, terms=[_without_unused_tags(tx, term, search) for term in search.terms])
     for term in search.terms:
         if not term:
             return 0
-        if len(term) == 1 and _carriers(tx, term[0], search.low, search.high, FEW_ROWS) < FEW_ROWS:
+        if len(term) == 1 and _count_tagged(tx, term[0], search.low, search.high, RARE_TAG_ROWS) < RARE_TAG_ROWS:
             return _count_rows(tx, search, search.low, search.high)
     edges = tag_counts.whole_spans(tx, search.low, search.high)
     if edges is None:
@@ -212,12 +212,12 @@ def _count(tx: Tx, search: Search) -> int:
     total = _from_sums(tx, search, edges)
     if total is None:
         return _count_spans(tx, search)
-    gaps = _joined([(search.low, edges.low), *edges.open, (edges.high, search.high)])
+    gaps = _merge_ranges([(search.low, edges.low), *edges.open, (edges.high, search.high)])
     total += sum(_count_rows(tx, search, low, high) for low, high in gaps)
-    return total + _count_loose(tx, search, edges.loose)
+    return total + _count_ids(tx, search, edges.loose)
 
 
-def _joined(stretches: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_ranges(stretches: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Stretches of ids in order, those that touch each other as one, and none that is empty."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(one for one in stretches if one[0] < one[1]):
@@ -228,14 +228,14 @@ def _joined(stretches: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _without_idle(tx: Tx, term: Sequence[str], search: Search) -> Sequence[str]:
+def _without_unused_tags(tx: Tx, term: Sequence[str], search: TaskSearch) -> Sequence[str]:
     """A term without the alternatives that no task carries: most of those that people write are of this kind."""
     if len(term) == 1:
         return term
-    return [tag for tag in term if _carriers(tx, tag, search.low, search.high, 1)]
+    return [tag for tag in term if _count_tagged(tx, tag, search.low, search.high, 1)]
 
 
-def _from_sums(tx: Tx, search: Search, edges: tag_counts.Edges) -> int | None:
+def _from_sums(tx: Tx, search: TaskSearch, edges: tag_counts.SpanRange) -> int | None:
     """The sum over all sealed spans; None where that does not say all.
 
     Of several tags all but one must be such that every task carries them, and asking for them asks for nothing.
@@ -250,22 +250,22 @@ def _from_sums(tx: Tx, search: Search, edges: tag_counts.Edges) -> int | None:
     if not partial:
         return _of_states(everything, search.states)
     term, states = partial[0]
-    if len(partial) > 1 or len(term) > 1 or not tag_counts.is_tallied(tx, term[0], edges):
+    if len(partial) > 1 or len(term) > 1 or not tag_counts.is_counted(tx, term[0], edges):
         return None
     return _of_states(states, search.states)
 
 
-def _count_spans(tx: Tx, search: Search) -> int:
+def _count_spans(tx: Tx, search: TaskSearch) -> int:
     found = tag_counts.spans(tx, search.low, search.high)
     whole = [span for span in found if span.sealed and search.low <= span.first_id and span.until_id <= search.high]
     if not whole:
         return _count_rows(tx, search, search.low, search.high)
-    tallied, total = _from_tallies(tx, search, whole)
-    total += _count_loose(tx, search, [task_id for span in tallied for task_id in span.loose_ids])
+    tallied, total = _from_span_counts(tx, search, whole)
+    total += _count_ids(tx, search, [task_id for span in tallied for task_id in span.unfinished_ids])
     return total + sum(_count_rows(tx, search, low, high) for low, high in _gaps(tallied, search.low, search.high))
 
 
-def _from_tallies(tx: Tx, search: Search, spans: Sequence[Span]) -> tuple[list[Span], int]:
+def _from_span_counts(tx: Tx, search: TaskSearch, spans: Sequence[Span]) -> tuple[list[Span], int]:
     """The spans for which tallies have an answer, and the sum of these.
 
     A tag that every task of a span carries asks for nothing there, so it may stand beside one other.
@@ -300,7 +300,7 @@ def _gaps(spans: Sequence[Span], low: int, high: int) -> Iterator[tuple[int, int
         yield low, high
 
 
-def _count_rows(tx: Tx, search: Search, low: int, high: int) -> int:
+def _count_rows(tx: Tx, search: TaskSearch, low: int, high: int) -> int:
     driver = _driver(tx, search, low, high)
     where, given = _conditions(search, driver)
     source, key = _source(driver)
@@ -309,27 +309,29 @@ def _count_rows(tx: Tx, search: Search, low: int, high: int) -> int:
     return row[0] if row else 0
 
 
-def _count_loose(tx: Tx, search: Search, ids: Sequence[int]) -> int:
+def _count_ids(tx: Tx, search: TaskSearch, ids: Sequence[int]) -> int:
     where, given = _conditions(search, None)
     sql = f"SELECT COUNT(*) FROM task_results t WHERE {' AND '.join(['t.id {in:ids}', *where])}"
-    parts = [list(ids[at : at + LOOSE_AT_ONCE]) for at in range(0, len(ids), LOOSE_AT_ONCE)]
+    parts = [list(ids[at : at + IDS_PER_STATEMENT]) for at in range(0, len(ids), IDS_PER_STATEMENT)]
     return sum(row[0] for part in parts if (row := tx.one(sql, ids=part, **given)))
 
 
 # ---------------------------------------------------------------- pages by another time
 
 
-class Place(Struct, frozen=True, order=True):
+class SortPosition(Struct, frozen=True, order=True):
     """Where a sorted list goes on: behind this time and, among equals, this id."""
 
     at: Micros
     id: int
 
 
-TOP = Place(EVER, EVER)
+START = SortPosition(MAX_ID, MAX_ID)
 
 
-def sorted_page(tx: Tx, search: Search, key: str, *, n: int, after: Place = TOP) -> tuple[list[int], Place | None]:
+def sorted_page(
+    tx: Tx, search: TaskSearch, key: str, *, n: int, after: SortPosition = START
+) -> tuple[list[int], SortPosition | None]:
     """The tasks of a search with the latest of one of their times first, and where to go on; None at the end.
 
     Tasks that have no such time are not in the list. There is no index for this: submits and reports would pay
@@ -339,15 +341,20 @@ def sorted_page(tx: Tx, search: Search, key: str, *, n: int, after: Place = TOP)
     if key not in SORTABLE:
         raise ValueError(f"no order by {key}")
     driver = _driver(tx, search, search.low, search.high)
-    if driver is not None and _carriers(tx, search.terms[driver][0], search.low, search.high, LOOKED_AT) < LOOKED_AT:
+    if (
+        driver is not None
+        and _count_tagged(tx, search.terms[driver][0], search.low, search.high, SCAN_LIMIT) < SCAN_LIMIT
+    ):
         found = _latest(tx, search, key, driver, search.low, search.high, n=n, after=after)
         return [place.id for place in found], found[-1] if len(found) == n else None
     return _by_spans(tx, search, key, n=n, after=after)
 
 
-def _by_spans(tx: Tx, search: Search, key: str, *, n: int, after: Place) -> tuple[list[int], Place | None]:
+def _by_spans(
+    tx: Tx, search: TaskSearch, key: str, *, n: int, after: SortPosition
+) -> tuple[list[int], SortPosition | None]:
     sealed = [s for s in tag_counts.spans(tx, search.low, search.high) if s.sealed]
-    loose = [task_id for span in sealed for task_id in span.loose_ids]
+    loose = [task_id for span in sealed for task_id in span.unfinished_ids]
     found = [
         place
         for low, high in _gaps(sealed, search.low, search.high)
@@ -358,42 +365,44 @@ def _by_spans(tx: Tx, search: Search, key: str, *, n: int, after: Place) -> tupl
         found = sorted(set(found), reverse=True)[:n]
         if len(found) == n and found[-1].at > bound:
             break
-        if looked >= SPANS_LOOKED_AT and bound < after.at:
+        if looked >= SPANS_PER_PAGE and bound < after.at:
             sure = [place for place in found if place.at > bound]
-            return [place.id for place in sure], Place(bound + 1, 0)
+            return [place.id for place in sure], SortPosition(bound + 1, 0)
         low, high = max(span.first_id, search.low), min(span.until_id, search.high)
         found += _latest(tx, search, key, None, low, high, n=n, after=after)
     found = sorted(set(found), reverse=True)[:n]
     return [place.id for place in found], found[-1] if len(found) == n else None
 
 
-def _by_latest(spans: Sequence[Span], key: str, after: Place) -> list[tuple[Micros, Span]]:
+def _by_latest(spans: Sequence[Span], key: str, after: SortPosition) -> list[tuple[Micros, Span]]:
     """Spans that may have something behind a place, and the latest time that this can have; latest first."""
-    reaches = [(span.reach(key), span) for span in spans]
+    reaches = [(span.time_range(key), span) for span in spans]
     behind = [(min(reach[1], after.at), span) for reach, span in reaches if reach and reach[0] <= after.at]
     return sorted(behind, key=lambda pair: -pair[0])
 
 
 def _latest(
-    tx: Tx, search: Search, key: str, driver: int | None, low: int, high: int, *, n: int, after: Place
-) -> list[Place]:
+    tx: Tx, search: TaskSearch, key: str, driver: int | None, low: int, high: int, *, n: int, after: SortPosition
+) -> list[SortPosition]:
     where, given = _conditions(search, driver)
     source, column = _source(driver)
     where += [f"{column} >= :low", f"{column} < :high"]
-    return _first_places(tx, source, key, where, {**given, "low": low, "high": high}, n=n, after=after)
+    return _first_positions(tx, source, key, where, {**given, "low": low, "high": high}, n=n, after=after)
 
 
-def _latest_of(tx: Tx, search: Search, key: str, ids: Sequence[int], *, n: int, after: Place) -> list[Place]:
+def _latest_of(
+    tx: Tx, search: TaskSearch, key: str, ids: Sequence[int], *, n: int, after: SortPosition
+) -> list[SortPosition]:
     where, given = _conditions(search, None)
     low_high = {"low": search.low, "high": search.high}
     where += ["t.id {in:ids}", "t.id >= :low", "t.id < :high"]
-    return _first_places(tx, "task_results t", key, where, {**given, **low_high, "ids": list(ids)}, n=n, after=after)
+    return _first_positions(tx, "task_results t", key, where, {**given, **low_high, "ids": list(ids)}, n=n, after=after)
 
 
-def _first_places(
-    tx: Tx, source: str, key: str, where: Sequence[str], given: dict[str, object], *, n: int, after: Place
-) -> list[Place]:
+def _first_positions(
+    tx: Tx, source: str, key: str, where: Sequence[str], given: dict[str, object], *, n: int, after: SortPosition
+) -> list[SortPosition]:
     behind = f"(t.{key} < :after_at OR (t.{key} = :after_at AND t.id < :after_id))"
     conditions = " AND ".join([f"t.{key} IS NOT NULL", behind, *where])
     sql = f"SELECT t.{key}, t.id FROM {source} WHERE {conditions} ORDER BY t.{key} DESC, t.id DESC LIMIT :n"
-    return [Place(*row) for row in tx.all(sql, n=n, after_at=after.at, after_id=after.id, **given)]
+    return [SortPosition(*row) for row in tx.all(sql, n=n, after_at=after.at, after_id=after.id, **given)]

@@ -1,8 +1,8 @@
 -- oldest code: 1
--- The whole memory of Myrmidon. Ids and times (microseconds, UTC) come from the caller; nothing here reads a clock.
--- {id} is the 63-bit primary key, {clustered} ends a table that is stored in the order of its key, {table} any other.
+-- All tables. Ids and times (microseconds, UTC) come from the caller; no statement reads a clock.
+-- {id} is a 63-bit primary key, {clustered} ends a table that is stored in the order of its key, {table} any other one.
 
--- ---------------------------------------------------------------- the house
+-- ---------------------------------------------------------------- servers
 
 CREATE TABLE IF NOT EXISTS marks (
     name VARCHAR(64) NOT NULL PRIMARY KEY,
@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS schedulers (
     slot INT NOT NULL UNIQUE
 ){table};
 
--- Secrets that all servers share, made by the first of them.
+-- Secret keys that all servers share; the first server creates them.
 CREATE TABLE IF NOT EXISTS server_keys (
     name VARCHAR(32) NOT NULL PRIMARY KEY,
     value {blob} NOT NULL,
@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS request_keys (
 ){clustered};
 CREATE INDEX IF NOT EXISTS request_keys_subject ON request_keys (subject);
 
--- What follows from a decision for many rows, chunk by chunk: the cursor says how far it got.
+-- Unfinished chunked work: changes of many rows that are applied in several transactions, up to position.
 CREATE TABLE IF NOT EXISTS drains (
     id {id},
     kind VARCHAR(16) NOT NULL,
@@ -123,7 +123,7 @@ CREATE TABLE IF NOT EXISTS task_tags (
 
 -- ---------------------------------------------------------------- queues
 
--- The hot table: a row is the right to start one run. Kept tiny; deleted when the right is used.
+-- One row for each run that may be started; deleted when it is claimed. Every submit and claim writes this table.
 CREATE TABLE IF NOT EXISTS task_to_run (
     task_id BIGINT NOT NULL,
     instance INT NOT NULL,
@@ -139,7 +139,7 @@ CREATE TABLE IF NOT EXISTS task_to_run (
 CREATE INDEX IF NOT EXISTS task_to_run_queue ON task_to_run (queue, task_rank, task_id);
 CREATE INDEX IF NOT EXISTS task_to_run_expiry ON task_to_run (expires_at);
 
--- probe tells apart two sets of dimensions with one hash: the full set decides, the hash only finds.
+-- probe distinguishes sets of dimensions that have the same hash.
 CREATE TABLE IF NOT EXISTS task_dimensions (
     id {id},
     hash VARCHAR(32) NOT NULL,
@@ -262,7 +262,8 @@ CREATE TABLE IF NOT EXISTS performance_stats (
     PRIMARY KEY (task_id, run)
 ){clustered};
 
--- Which finished task answers an equal idempotent one. Only donors have rows, so that other tasks pay no index for it.
+-- Succeeded idempotent tasks by the digest of what they ran: an equal task takes their result. A table of its own, so
+-- that other tasks pay for no index.
 CREATE TABLE IF NOT EXISTS task_donors (
     dedupe_key VARCHAR(64) NOT NULL,
     task_id BIGINT NOT NULL,
@@ -272,7 +273,7 @@ CREATE TABLE IF NOT EXISTS task_donors (
 ){clustered};
 CREATE INDEX IF NOT EXISTS task_donors_task ON task_donors (task_id);
 
--- On SQLite these two live in a second file with a writer of its own.
+-- On SQLite the next two tables are in a second file with its own writer.
 CREATE TABLE IF NOT EXISTS task_logs (
     task_id BIGINT NOT NULL,
     run INT NOT NULL,
@@ -484,9 +485,9 @@ CREATE TABLE IF NOT EXISTS releases (
     content {blob} NOT NULL
 ){clustered};
 
--- ---------------------------------------------------------------- outside
+-- ---------------------------------------------------------------- events
 
--- position is NULL until the sequencer has numbered the committed row.
+-- position is NULL until the sequencer has processed the committed row.
 CREATE TABLE IF NOT EXISTS outbox (
     subject BIGINT NOT NULL,
     seq INT NOT NULL,
@@ -506,7 +507,7 @@ CREATE TABLE IF NOT EXISTS sinks (
     held_until BIGINT
 ){clustered};
 
--- Rows of these tables die young: without these settings their dead rows slow every claim and every report.
+-- Rows of these tables are updated and deleted soon: without these settings dead rows slow every claim and report.
 -- only postgresql:
 ALTER TABLE task_to_run SET (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 -- only postgresql:

@@ -1,9 +1,9 @@
 -- oldest code: 1
--- What a fleet is told: versions of the settings folder, the fate of bot zips, sizes of named caches.
--- Only additions, and code of before runs on them: it reads none of these tables.
+-- Versions of the configuration folder, states of bot releases, sizes of named caches, counts of tasks by tag.
+-- Only new tables: older code can run on this schema.
 
--- Every version of every file of the settings folder that was ever in force, oldest first.
--- Kind "folder" is the whole: a list of its files, each with the position of the version that belongs to it.
+-- Every version of every file of the configuration folder that has been active.
+-- Kind "folder" is the folder itself: its files, each with the position of its version.
 CREATE TABLE IF NOT EXISTS config_versions (
     kind VARCHAR(128) NOT NULL,
     position BIGINT NOT NULL,
@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS config_versions (
     PRIMARY KEY (kind, position)
 ){clustered};
 
--- What is known of a bot zip besides its bytes. "active" in releases stays the word of code of before.
+-- The state of a bot release. Older code uses only "active" in releases.
 CREATE TABLE IF NOT EXISTS release_states (
     digest VARCHAR(64) NOT NULL PRIMARY KEY,
     state VARCHAR(8) NOT NULL CHECK (state IN ('new', 'canary', 'good', 'bad')),
@@ -24,14 +24,14 @@ CREATE TABLE IF NOT EXISTS release_states (
     why {longtext} NOT NULL
 ){clustered};
 
--- Which zip each server would hand out; one that is not renewed is a server's that is gone.
+-- Which release each running server backs. A row that is no longer renewed belongs to a stopped server.
 CREATE TABLE IF NOT EXISTS release_backers (
     server_id {id},
     digest VARCHAR(64) NOT NULL,
     renewed_at BIGINT NOT NULL
 ){table};
 
--- Bots that tried a zip and found that it was not fine.
+-- Bots that rejected a release after their self-test.
 CREATE TABLE IF NOT EXISTS release_failures (
     digest VARCHAR(64) NOT NULL,
     bot_id VARCHAR(256) NOT NULL,
@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS release_failures (
     PRIMARY KEY (digest, bot_id)
 ){clustered};
 
--- How large a named cache gets: of 100 bots of this pool and system, 95 have no more.
+-- The 95th percentile of the size of a named cache on bots of this pool and operating system.
 CREATE TABLE IF NOT EXISTS cache_hints (
     pool VARCHAR(256) NOT NULL,
     os VARCHAR(64) NOT NULL,
@@ -51,7 +51,8 @@ CREATE TABLE IF NOT EXISTS cache_hints (
 
 -- ---------------------------------------------------------------- counting
 
--- Stretches of ids in which no task is born any more. A sealed one is tallied, but for its loose tasks.
+-- Ranges of ids in which no new task is created. In a sealed one ended tasks are counted in task_tallies; "loose" lists
+-- its unfinished tasks.
 CREATE TABLE IF NOT EXISTS task_spans (
     first_id {id},
     until_id BIGINT NOT NULL,
@@ -64,7 +65,7 @@ CREATE TABLE IF NOT EXISTS task_spans (
 ){table};
 CREATE INDEX IF NOT EXISTS task_spans_look ON task_spans (look_at);
 
--- The empty tag is that of all tasks. State DEDUPED: succeeded without a run.
+-- Tasks by tag and state. The empty tag stands for all tasks. State DEDUPED: succeeded with the result of another task.
 CREATE TABLE IF NOT EXISTS task_tallies (
     tag VARCHAR(321) NOT NULL,
     first_id BIGINT NOT NULL,
@@ -75,13 +76,13 @@ CREATE TABLE IF NOT EXISTS task_tallies (
 ){clustered};
 CREATE INDEX IF NOT EXISTS task_tallies_span ON task_tallies (first_id);
 
--- Which version of the server came to work when, one row for every change.
+-- When a server of another version than the last one started.
 CREATE TABLE IF NOT EXISTS server_versions (
     at BIGINT NOT NULL PRIMARY KEY,
     version VARCHAR(64) NOT NULL
 ){clustered};
 
--- What a bot was like when something happened to it, besides what bot_events says.
+-- More columns of bot_events.
 CREATE TABLE IF NOT EXISTS bot_event_facts (
     bot_id VARCHAR(256) NOT NULL,
     id BIGINT NOT NULL,

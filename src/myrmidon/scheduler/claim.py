@@ -11,7 +11,6 @@ straggler of the network and gets none.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from copy import copy
 from hashlib import blake2s
 from hmac import digest as hmac_digest
 
@@ -213,22 +212,14 @@ def _start(turn: Turn, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, Ta
     work = task_request.work(turn.tx, sorted(task.id for _, task in taken))
     task_to_run.remove_taken(turn.tx, [row for row, _ in taken])
     token = claim_token(poll)
-    blank = _blank_run(turn, bot, poll, token)
+    hashed = token_hash(token)
     runs = []
     for row, task in taken:
         task.run_number = next_run_number(task.run_number) or 0
         task.bot_id = bot.id
         task.started_at = turn.now
         turn.begin(task)
-        run = copy(blank)
-        run.task_id = task.id
-        run.run = task.run_number
-        run.instance = row.instance
-        run.generation = task.generation
-        run.slice = row.slice
-        run.resource_group_id = task.resource_group_id
-        run.lease = work[task.id, row.slice].lease
-        runs.append(run)
+        runs.append(_new_run(turn, bot, poll, row, task, token_hash=hashed, lease=work[task.id, row.slice].lease))
     since = _idle_since(turn, bot)
     task_result.insert_runs(turn.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
     turn.flush()
@@ -240,25 +231,30 @@ def _idle_since(turn: Turn, bot: Bot) -> Micros | None:
     return min(bot.idle_at, turn.now) if bot.idle_at is not None else None
 
 
-def _blank_run(turn: Turn, bot: Bot, poll: Poll, token: str) -> TaskRun:
-    """What all runs of one claim have in common."""
+def _new_run(
+    turn: Turn, bot: Bot, poll: Poll, row: TaskToRun, task: TaskResult, *, token_hash: str, lease: Micros
+) -> TaskRun:
     return TaskRun(
-        task_id=0,
-        run=0,
+        task_id=task.id,
+        run=task.run_number,
         bot_id=bot.id,
         session=bot.session,
-        token_hash=token_hash(token),
+        token_hash=token_hash,
         state=RunState.RUNNING,
         reason="",
         claimed_at=turn.now,
         started_at=None,
         ended_at=None,
-        lease=0,
+        lease=lease,
         soft_at=None,
         alarm_at=turn.now + turn.rules.start_within,
         exit_code=None,
         duration=None,
+        instance=row.instance,
+        generation=task.generation,
+        slice=row.slice,
         nonce=poll.nonce,
+        resource_group_id=task.resource_group_id,
         modified_at=turn.now,
     )
 

@@ -46,16 +46,27 @@ def claim_under(tx: Tx, door: Door, bot_id: str, session: int, nonce: int, n: in
     return claim(structs.replace(poll, nonce=last + 1))
 
 
-def measure(door: Door, ask: Exchange, replies: Sequence[Reply], tasks: Sequence[Claimed]) -> None:
-    """Tell the metrics of runs that have ended and runs that begin."""
-    now = door.now()
-    door.hub.floods.worked(len(ask.reports) + len(tasks), now)
-    for said, reply in zip(ask.reports, replies, strict=False):
-        if isinstance(said, SaysFinish) and reply.outcome is Outcome.ACCEPTED:
-            door.metrics.ended(_end_of(said), said.duration)
+def record_claim(door: Door, seat: Seat, nonce: int, tasks: Sequence[Claimed]) -> None:
+    """Note runs that were claimed for a bot and committed; an exchange and a direct assignment both end here.
+
+    The claim has written the bot's sign of life. Its answer may be asked for again under the same nonce.
+    """
+    if not tasks:
+        return
+    now = seat.flushed_at = door.now()
+    seat.nonce = max(seat.nonce, nonce)
+    door.hub.floods.worked(len(tasks), now)
     for one in tasks:
         if one.run == 1:
             door.metrics.claimed(max(0, now - created_ms(one.task_id) * 1000) / SECOND)
+
+
+def measure(door: Door, ask: Exchange, replies: Sequence[Reply]) -> None:
+    """Tell the metrics of runs that have ended."""
+    door.hub.floods.worked(len(ask.reports), door.now())
+    for said, reply in zip(ask.reports, replies, strict=False):
+        if isinstance(said, SaysFinish) and reply.outcome is Outcome.ACCEPTED:
+            door.metrics.ended(_end_of(said), said.duration)
 
 
 def _end_of(said: SaysFinish) -> str:

@@ -1,8 +1,9 @@
 """The desk: where bots report and get their work.
 
-One exchange is one transaction: reports, the sign of life, the claim. A bot that has nothing to say and for
-which there is nothing costs no look at the database at all: its poll is held in the hub, on what is known of
-the bot since the last look.
+The reports of an exchange, the sign of life and the first claim are one transaction. Pieces of logs, a change of the
+bot and orders are written by transactions of their own before or after it, and a poll that is held and woken claims
+again in another one. A bot that has nothing to say and for which there is nothing costs no look at the database at
+all: its poll is held in the hub, on what is known of the bot since the last look.
 
 A bot acts as itself only, and on runs whose token it has. This file decides nothing about tasks.
 """
@@ -50,7 +51,7 @@ from myrmidon.server.bot_wire import (
     taken,
 )
 from myrmidon.server.cache_hints import hints_for
-from myrmidon.server.claims import claim_size, claim_under, learn_pace, measure, share
+from myrmidon.server.claims import claim_size, claim_under, learn_pace, measure, record_claim, share
 from myrmidon.server.door import BOTS, INTRODUCERS, Call, Door, Route
 from myrmidon.server.greeting import (
     Looked,
@@ -265,11 +266,10 @@ async def _write_turn(door: Door, bot_id: str, ask: Exchange, seat: Seat | None,
     seat.flushed_at = now
     if door.hub.canary:
         rollout.has_done(door, seat, finished=any(isinstance(said, SaysFinish) for said in ask.reports))
-    measure(door, ask, wrote.replies, wrote.tasks)
+    measure(door, ask, wrote.replies)
+    record_claim(door, seat, ask.nonce, wrote.tasks)
     if ask.state is not None:
         seat.state_at = now
-    if wrote.tasks:
-        seat.nonce = max(seat.nonce, ask.nonce)
     if wrote.n and len(wrote.tasks) < wrote.n:
         hub.emptied(seat, beat)
     if wrote.left and woken.hops < MOST_HOPS:

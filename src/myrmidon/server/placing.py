@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler.claim import Claimed
-from myrmidon.server.bot_wire import Exchange
-from myrmidon.server.claims import claim_size, claim_under, measure
+from myrmidon.server.claims import claim_size, claim_under, record_claim
 from myrmidon.server.door import Door, in_time
 from myrmidon.server.seats import Notes, Seat
 from myrmidon.store.db import Tx
@@ -39,9 +38,6 @@ async def place(door: Door, fn: Callable[[Tx], T]) -> T:
     writing = door.begin_write(run)
     writing.add_done_callback(placing.done)
     return (await in_time(asyncio.shield(writing)))[0]
-
-
-_NOTHING_SAID = Exchange(session=0)
 
 
 class Placing:
@@ -93,9 +89,7 @@ class Placing:
         for seat in self._reserved:
             tasks = self._claimed.get(seat) if good else None
             if tasks:
-                seat.flushed_at = self._door.now()
-                seat.nonce = max(seat.nonce, seat.claim[0])
-                measure(self._door, _NOTHING_SAID, [], tasks)
+                record_claim(self._door, seat, seat.claim[0], tasks)
                 more = hub.may_have_work(seat) or not seat.line.queues.isdisjoint(notes.queued)
                 hub.hand_over(seat, (tasks, more or hub.num_unfinished > 0))
             else:

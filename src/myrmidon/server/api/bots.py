@@ -229,7 +229,9 @@ async def delete_bot(context: ServerContext, call: Call) -> Done:
 
 
 ROUTES = (
-    Route(method="GET", path="/api/v1/bots", call=list_bots, who=READERS, query=BotQuery, out=BotList, summary="List bots"),
+    Route(
+        method="GET", path="/api/v1/bots", call=list_bots, who=READERS, query=BotQuery, out=BotList, summary="List bots"
+    ),
     Route(method="GET", path="/api/v1/bots/{id}", call=get_bot, who=READERS, out=BotInfo, summary="Get a bot"),
     Route(
         method="POST",

@@ -345,7 +345,5 @@ ROUTES = (
         out=TagList,
         summary="List tags of the newest tasks",
     ),
-    Route(
-        method="GET", path="/api/v1/tasks/{id}", call=get_task, who=READERS, out=TaskInfo, summary="Get a task"
-    ),
+    Route(method="GET", path="/api/v1/tasks/{id}", call=get_task, who=READERS, out=TaskInfo, summary="Get a task"),
 )

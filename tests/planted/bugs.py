@@ -60,8 +60,8 @@ BUGS = [
         "seq-guard",
         "two writers of one task would silently undo each other",
         "store/tables/task_result.py",
-        "    if tx.update_rows(_SAVE, rows) != len(rows):\n",
-        "    if tx.update_rows(_SAVE, rows) > len(rows):\n",
+        "    if _update(tx, alike) != len(tasks):\n",
+        "    if _update(tx, alike) > len(tasks):\n",
         _in("store/tables/test_guards.py", "test_a_task_that_changed_under_its_writer_is_not_saved"),
     ),
     Bug(

@@ -19,7 +19,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from myrmidon.model.validation import DEFAULT_LIMITS, NOTHING, Checker, Path
+from myrmidon.model.limits import Limits
+from myrmidon.model.validation import NOTHING, Checker, Path
 
 Required: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
 """A parsed canonical text: for each key its values, each a set of alternatives."""
@@ -101,6 +102,12 @@ def task_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[s
 
     Every count is compared before anything is expanded: a bomb of alternatives costs no more than its bytes.
     """
+    usual = _usual_dimensions(raw, check.limits)
+    return _checked_dimensions(check, raw, path) if usual is None else usual
+
+
+def _checked_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:
+    """The same for any set, with all problems noted."""
     dims = _read(check, raw, path, _wanted_value)
     if not dims:
         return dims
@@ -112,34 +119,33 @@ def task_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[s
     return dims
 
 
-def plain_dimensions(given: dict[str, list[str]]) -> dict[str, list[str]] | None:
-    """The same for the usual set, of few simple values and within the default limits; None means: look closer.
+def _usual_dimensions(raw: object, limits: Limits) -> dict[str, list[str]] | None:
+    """The set as ``task_dimensions`` would return it, if it has one simple value per key; else None: look closer.
 
     Fleets have few sets of dimensions: one that was seen before is known to be right. Nobody may change what
     this returns, since all tasks that want the same share it.
     """
-    try:
-        text = _encode(given)
-    except (UnicodeEncodeError, TypeError):
+    if type(raw) is not dict or "pool" not in raw or len(raw) > limits.dimension_keys:
         return None
-    return _plain(text) if len(text) <= _CACHED_CHARS else None
+    pairs = []
+    chars = 0
+    for key, values in raw.items():
+        if type(key) is not str or type(values) is not list or len(values) != 1 or type(values[0]) is not str:
+            return None
+        value = values[0]
+        if len(key) > limits.dimension_key_chars or len(value) > limits.dimension_value_chars:
+            return None
+        chars += len(key) + len(value)
+        pairs.append((key, value))
+    return _usual_set(tuple(pairs)) if chars <= _CACHED_CHARS else None
 
 
 @lru_cache(maxsize=4096)
-def _plain(text: bytes) -> dict[str, list[str]] | None:
-    given = _decode(text)
-    if "pool" not in given or len(given) > DEFAULT_LIMITS.dimension_keys:
-        return None
-    for key, values in given.items():
-        if len(values) != 1 or not _is_plain(key, values[0]):
+def _usual_set(pairs: tuple[tuple[str, str], ...]) -> dict[str, list[str]] | None:
+    for key, value in pairs:
+        if not (_KEY.fullmatch(key) and _PLAIN_VALUE.fullmatch(value)):
             return None
-    return given
-
-
-def _is_plain(key: str, value: str) -> bool:
-    if len(key) > DEFAULT_LIMITS.dimension_key_chars or len(value) > DEFAULT_LIMITS.dimension_value_chars:
-        return False
-    return _KEY.fullmatch(key) is not None and _PLAIN_VALUE.fullmatch(value) is not None
+    return {key: [value] for key, value in sorted(pairs)}
 
 
 def bot_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:

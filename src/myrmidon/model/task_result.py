@@ -65,26 +65,6 @@ class TaskResult(Struct, gc=False):
         return bool(self.forced) or self.num_succeeded_parents >= self.num_parents
 
 
-class Startable(Struct, gc=False):
-    """The fields of a READY task that starting a run needs. Claims read many, so the rest is not loaded."""
-
-    id: int
-    job_id: int | None
-    resource_group_id: int
-    state: TaskState
-    seq: int
-    generation: int
-    held: int
-    killing: int
-    plain: int
-    run_number: int
-    current_task_slice: int
-    bot_id: str | None = None
-    reason: str = ""
-    started_at: Micros | None = None
-    modified_at: Micros = 0
-
-
 class TaskRun(Struct, gc=False):
     """One execution of a task on one bot; live while ``ended_at`` is None.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from myrmidon.model import type_strings
 from myrmidon.model.dimensions import task_dimensions
@@ -64,27 +64,12 @@ def checked_task(check: Checker, raw: object, path: Path, label: str = "") -> Ta
         name=_name(check, given, path, usual=label or function),
         slices=_slices(check, given, path, function),
         function=function,
-        inputs=read_inputs(check, given, path),
-        outputs=read_outputs(check, given, path),
         priority=check.integer(given, "priority", path, 0, limits.priority_max, default=limits.priority_default),
-        tags=read_tags(check, given, path),
-        user=check.text(given, "user", path, limits.user_chars, default=""),
-        service_account=read_account(check, given, path),
-        parent=read_parent(check, given, path),
-        detached=check.boolean(given, "detached", path),
         retries=check.integer(given, "retries", path, 0, limits.retries_max, default=limits.retries_default),
-        reruns=check.integer(given, "reruns", path, 0, limits.reruns_max, default=0),
-        max_instances=check.integer(given, "max_instances", path, 1, limits.instances_max, default=1),
-        soft_timeout_s=check.maybe_integer(given, "soft_timeout_s", path, 1, limits.execution_timeout_max_s),
         lease_s=check.integer(
             given, "lease_s", path, limits.lease_min_s, limits.lease_max_s, default=limits.lease_default_s
         ),
-        deadline_s=check.maybe_integer(given, "deadline_s", path, 1, limits.deadline_max_s),
-        secret_bytes=read_secret(check, given, path),
-        evaluate_only=check.boolean(given, "evaluate_only", path),
-        external_id=read_external_id(check, given, path),
-        routing=read_routing(check, given, path),
-        metadata=read_metadata(check, given, path),
+        **{key: read(check, given, path) for key, read in _OPTIONAL_IN_TASK.items() if key in given},
     )
     note_contradictions(check, request, path)
     return request
@@ -169,18 +154,11 @@ def _properties(check: Checker, value: object, path: Path, function: Function | 
     return Properties(
         dimensions=task_dimensions(check, raw.get("dimensions"), (*path, "dimensions")),
         command=_command(check, raw, path, function),
-        relative_cwd=check.relative(raw, "relative_cwd", path, limits.cwd_chars, default=""),
-        env=_env(check, raw, path),
-        env_prefixes=read_env_prefixes(check, raw, path),
-        caches=_caches(check, raw, path),
-        inputs=read_files(check, raw, path),
-        outputs=read_output_paths(check, raw, path),
         execution_timeout_s=check.integer(raw, "execution_timeout_s", path, shortest, longest, default=usual),
-        io_timeout_s=_io_timeout(check, raw, path),
         grace_period_s=check.integer(
             raw, "grace_period_s", path, 0, limits.grace_period_max_s, default=limits.grace_period_default_s
         ),
-        idempotent=check.boolean(raw, "idempotent", path),
+        **{key: read(check, raw, path) for key, read in _OPTIONAL_IN_PROPERTIES.items() if key in raw},
     )
 
 
@@ -472,3 +450,43 @@ def read_metadata(check: Checker, raw: dict[str, object], path: Path) -> dict[st
         check.item(key, here, limits.metadata_key_chars, least=1)
         metadata[key] = check.item(value, here, limits.metadata_value_chars) or ""
     return metadata
+
+
+def _soft_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | None:
+    return check.maybe_integer(raw, "soft_timeout_s", path, 1, check.limits.execution_timeout_max_s)
+
+
+# Most requests use few fields, so only those that are given are read; the structs have the defaults of the others.
+_Reader: TypeAlias = Callable[[Checker, dict[str, object], Path], Any]
+_OPTIONAL_IN_TASK: Final[dict[str, _Reader]] = {
+    "inputs": read_inputs,
+    "outputs": read_outputs,
+    "tags": read_tags,
+    "user": lambda check, raw, path: check.text(raw, "user", path, check.limits.user_chars, default=""),
+    "service_account": read_account,
+    "parent": read_parent,
+    "detached": lambda check, raw, path: check.boolean(raw, "detached", path),
+    "reruns": lambda check, raw, path: check.integer(raw, "reruns", path, 0, check.limits.reruns_max, default=0),
+    "max_instances": lambda check, raw, path: check.integer(
+        raw, "max_instances", path, 1, check.limits.instances_max, default=1
+    ),
+    "soft_timeout_s": _soft_timeout,
+    "deadline_s": lambda check, raw, path: check.maybe_integer(raw, "deadline_s", path, 1, check.limits.deadline_max_s),
+    "secret_bytes": read_secret,
+    "evaluate_only": lambda check, raw, path: check.boolean(raw, "evaluate_only", path),
+    "external_id": read_external_id,
+    "routing": read_routing,
+    "metadata": read_metadata,
+}
+_OPTIONAL_IN_PROPERTIES: Final[dict[str, _Reader]] = {
+    "relative_cwd": lambda check, raw, path: check.relative(
+        raw, "relative_cwd", path, check.limits.cwd_chars, default=""
+    ),
+    "env": _env,
+    "env_prefixes": read_env_prefixes,
+    "caches": _caches,
+    "inputs": read_files,
+    "outputs": read_output_paths,
+    "io_timeout_s": _io_timeout,
+    "idempotent": lambda check, raw, path: check.boolean(raw, "idempotent", path),
+}

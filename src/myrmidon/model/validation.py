@@ -335,17 +335,11 @@ class Checker:
 
 RELATIVE: Final = "a normalised relative path with forward slashes and without '..'"
 _STEP = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|\\|^[A-Za-z]:")
-_USUAL_PATH = re.compile(r"\.?[a-zA-Z0-9_+\-][a-zA-Z0-9_+\-.]*(?:/\.?[a-zA-Z0-9_+\-][a-zA-Z0-9_+\-.]*)*")
 
 
 def is_relative(path: str) -> bool:
     """True for a path that stays below where it starts, on every system, written the one normal way."""
-    return is_usual_path(path) or path == "." or not _STEP.search(path)
-
-
-def is_usual_path(path: str) -> bool:
-    """True for most paths that are relative: clean, not empty, and not a strange character in them."""
-    return _USUAL_PATH.fullmatch(path) is not None
+    return path == "." or not _STEP.search(path)
 
 
 def _decoded(value: object, most: int) -> bytes | None:

@@ -11,7 +11,6 @@ straggler of the network and gets none.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from copy import copy
 from hashlib import blake2s
 from hmac import digest as hmac_digest
 
@@ -22,7 +21,7 @@ from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number
 from myrmidon.model.states import READY, RUNNING, RunState
-from myrmidon.model.task_result import Startable, TaskResult, TaskRun
+from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.task_to_run import Head, TaskToRun
 from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_first, share_out
@@ -93,7 +92,7 @@ def _again(turn: Turn, poll: Poll) -> list[Claimed]:
 # ---------------------------------------------------------------- choosing
 
 
-def _take(turn: Turn, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult | Startable]]:
+def _take(turn: Turn, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult]]:
     """Lock rows of the hot table, best first, with their tasks.
 
     The full set of dimensions is compared once more: the match made earlier is only an index.
@@ -103,22 +102,16 @@ def _take(turn: Turn, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult | St
         return []
     rows = _from_one(turn, bot, heads[0], n) if len(heads) == 1 else _from_several(turn, bot, heads, n)
     chosen = list({row.task_id: row for row in rows}.values())
-    plain = sorted(row.task_id for row in chosen if row.instance == 0)
-    further = sorted(row.task_id for row in chosen if row.instance > 0)
-    tasks: dict[int, TaskResult | Startable] = {}
-    if plain:
-        tasks.update(task_result.lock_startable(turn.tx, plain))
-    if further:
-        tasks.update(task_result.lock_free(turn.tx, further))
+    tasks = task_result.lock_free(turn.tx, sorted(row.task_id for row in chosen)) if chosen else {}
     return [(row, tasks[row.task_id]) for row in chosen if _may_run(row, tasks.get(row.task_id))]
 
 
-def _take_end(turn: Turn, bot: Bot) -> list[tuple[TaskToRun, TaskResult | Startable]]:
+def _take_end(turn: Turn, bot: Bot) -> list[tuple[TaskToRun, TaskResult]]:
     """A bot that gets no work may still be told to end, which is a task of a queue that is its own."""
     rows: list[TaskToRun] = []
     for queue in task_queues.own_queues(turn.tx, bot.id):
         rows = rows or task_to_run.take(turn.tx, queue, 1, bot_id=bot.id, now=turn.now)
-    tasks = task_result.lock_startable(turn.tx, [row.task_id for row in rows]) if rows else {}
+    tasks = task_result.lock_free(turn.tx, [row.task_id for row in rows]) if rows else {}
     return [(row, tasks[row.task_id]) for row in rows if _may_run(row, tasks.get(row.task_id))]
 
 
@@ -203,7 +196,7 @@ def _fill_up(turn: Turn, bot: Bot, queue: int, rows: list[TaskToRun], n: int) ->
     return rows + [row for row in rest if row.task_id not in known][: n - len(rows)]
 
 
-def _may_run(row: TaskToRun, task: TaskResult | Startable | None) -> bool:
+def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
     """The task is ours to start: nobody is changing it, and it still wants this run."""
     if task is None or task.killing:
         return False
@@ -215,28 +208,18 @@ def _may_run(row: TaskToRun, task: TaskResult | Startable | None) -> bool:
 # ---------------------------------------------------------------- starting
 
 
-def _start(
-    turn: Turn, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult | Startable]]
-) -> list[Claimed]:
+def _start(turn: Turn, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult]]) -> list[Claimed]:
     work = task_request.work(turn.tx, sorted(task.id for _, task in taken))
     task_to_run.remove_taken(turn.tx, [row for row, _ in taken])
     token = claim_token(poll)
-    blank = _blank_run(turn, bot, poll, token)
+    hashed = token_hash(token)
     runs = []
     for row, task in taken:
         task.run_number = next_run_number(task.run_number) or 0
         task.bot_id = bot.id
         task.started_at = turn.now
         turn.begin(task)
-        run = copy(blank)
-        run.task_id = task.id
-        run.run = task.run_number
-        run.instance = row.instance
-        run.generation = task.generation
-        run.slice = row.slice
-        run.resource_group_id = task.resource_group_id
-        run.lease = work[task.id, row.slice].lease
-        runs.append(run)
+        runs.append(_new_run(turn, bot, poll, row, task, token_hash=hashed, lease=work[task.id, row.slice].lease))
     since = _idle_since(turn, bot)
     task_result.insert_runs(turn.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
     turn.flush()
@@ -248,25 +231,30 @@ def _idle_since(turn: Turn, bot: Bot) -> Micros | None:
     return min(bot.idle_at, turn.now) if bot.idle_at is not None else None
 
 
-def _blank_run(turn: Turn, bot: Bot, poll: Poll, token: str) -> TaskRun:
-    """What all runs of one claim have in common."""
+def _new_run(
+    turn: Turn, bot: Bot, poll: Poll, row: TaskToRun, task: TaskResult, *, token_hash: str, lease: Micros
+) -> TaskRun:
     return TaskRun(
-        task_id=0,
-        run=0,
+        task_id=task.id,
+        run=task.run_number,
         bot_id=bot.id,
         session=bot.session,
-        token_hash=token_hash(token),
+        token_hash=token_hash,
         state=RunState.RUNNING,
         reason="",
         claimed_at=turn.now,
         started_at=None,
         ended_at=None,
-        lease=0,
+        lease=lease,
         soft_at=None,
         alarm_at=turn.now + turn.rules.start_within,
         exit_code=None,
         duration=None,
+        instance=row.instance,
+        generation=task.generation,
+        slice=row.slice,
         nonce=poll.nonce,
+        resource_group_id=task.resource_group_id,
         modified_at=turn.now,
     )
 

@@ -7,8 +7,6 @@ edges and the first state, each table in one go.
 
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
-from functools import lru_cache
 
 from msgspec import Struct, json, structs
 
@@ -20,9 +18,7 @@ from myrmidon.model.states import TaskState
 from myrmidon.model.task_request import (
     Constant,
     OutputOf,
-    Properties,
     Shared,
-    Slice,
     TaskRequest,
     automatic_tags,
     properties_row,
@@ -197,19 +193,19 @@ def store_plans(
 
     ``produced`` are the outputs of tasks that the job already has, by label.
     """
-    wants = _wanted(plans)
+    wants = {p.task_id: [dimensions.canonical(s.properties.dimensions) for s in p.request.slices] for p in plans}
     queues = find_queues(turn, group_id, (text for texts in wants.values() for text in texts))
     requests: list[Row] = []
     pieces: list[Row] = []
     for plan in plans:
         texts = wants[plan.task_id]
-        requests.append(_request_row(turn, group_id, plan, texts[0]))
+        requests.append(_request_row(turn, group_id, plan))
         pieces += _slice_rows(turn, plan, [queues[text] for text in texts])
     _count_children(turn, plans)
     _store_requests(turn, plans, requests, pieces)
     _store_values(turn, plans, dict(produced or {}))
     _store_edges(turn, plans)
-    tasks = _new_tasks(turn, group_id, plans)
+    tasks = [_new_task(turn, group_id, plan) for plan in plans]
     if staged:
         task_result.insert_staged(turn.tx, tasks)
         return tasks
@@ -218,45 +214,10 @@ def store_plans(
     return tasks
 
 
-def _wanted(plans: Sequence[Plan]) -> dict[int, list[str]]:
-    """The canonical text of what each slice of each task wants; tasks of one call often share the very same set."""
-    known: dict[int, str] = {}
-    wants: dict[int, list[str]] = {}
-    for plan in plans:
-        texts = []
-        for piece in plan.request.slices:
-            dims = piece.properties.dimensions
-            text = known.get(id(dims))
-            if text is None:
-                text = known[id(dims)] = dimensions.canonical(dims)
-            texts.append(text)
-        wants[plan.task_id] = texts
-    return wants
-
-
-def _tags(plan: Plan, wanted: str) -> tuple[Sequence[str], str]:
-    """All tags of a task, and the text that is stored of them. Most tasks have none of their own."""
-    r = plan.request
-    if not r.tags and r.parent is None and len(r.slices) == 1:
-        return _usual_tags(r.priority, r.user, r.service_account, wanted)
-    tags = automatic_tags(structs.replace(r, user=plan.user) if plan.user else r)
-    return tags, _encode(tags).decode()
-
-
-@lru_cache(maxsize=4096)
-def _usual_tags(priority: int, user: str, service_account: str, wanted: str) -> tuple[tuple[str, ...], str]:
-    properties = Properties(dimensions=json.decode(wanted, type=dict[str, list[str]]))
-    slices = [Slice(properties=properties)]
-    tags = automatic_tags(
-        TaskRequest(name="", slices=slices, priority=priority, user=user, service_account=service_account)
-    )
-    return tuple(tags), _encode(tags).decode()
-
-
-def _request_row(turn: Turn, group_id: int, plan: Plan, wanted: str) -> Row:
+def _request_row(turn: Turn, group_id: int, plan: Plan) -> Row:
     """The row of a request; the rest of the turn knows it as well."""
     r = plan.request
-    plan.tags, tags = _tags(plan, wanted)
+    plan.tags = automatic_tags(structs.replace(r, user=plan.user) if plan.user else r)
     function = r.function
     row = (
         plan.task_id,
@@ -285,7 +246,7 @@ def _request_row(turn: Turn, group_id: int, plan: Plan, wanted: str) -> Row:
         plan.deadline_at,
         plan.policy,
         r.routing,
-        tags,
+        _encode(plan.tags).decode(),
         _encode(r.metadata).decode() if r.metadata else "{}",
     )
     turn.requests[plan.task_id] = RequestRow(*row)
@@ -296,7 +257,7 @@ def _slice_rows(turn: Turn, plan: Plan, queues: Sequence[int]) -> list[Row]:
     """The rows of its slices, likewise."""
     r = plan.request
     promised = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
-    secret = _keyed(turn.rules.secret_key, r.secret_bytes).digest() if r.secret_bytes is not None else None
+    secret = hmac.digest(turn.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
     rows: list[Row] = []
     for number, (piece, queue) in enumerate(zip(r.slices, queues, strict=True)):
         text, digest = properties_row(piece.properties, secret_hmac=secret, function=r.function, input_digests=promised)
@@ -327,22 +288,22 @@ def _store_edges(turn: Turn, plans: Sequence[Plan]) -> None:
         jobs.insert_labels(turn.tx, labels)
 
 
-def _new_tasks(turn: Turn, group_id: int, plans: Sequence[Plan]) -> list[TaskResult]:
-    """Tasks that wait. Copies of a blank one: filling in thirty fields takes longer than storing them."""
-    blank = TaskResult(
-        id=0,
-        job_id=None,
+def _new_task(turn: Turn, group_id: int, plan: Plan) -> TaskResult:
+    """A task that waits."""
+    return TaskResult(
+        id=plan.task_id,
+        job_id=plan.job_id,
         resource_group_id=group_id,
         state=TaskState.WAITING,
         seq=0,
         generation=1,
-        held=0,
+        held=int(plan.hold),
         killing=0,
         forced=0,
-        resolves_all=0,
-        plain=0,
-        num_parents=0,
-        num_succeeded_parents=0,
+        resolves_all=int(plan.policy == RequiresPolicy.ALL_RESOLVED),
+        plain=_is_plain(plan.request),
+        num_parents=len(plan.parents),
+        num_succeeded_parents=len(plan.satisfied),
         num_children=0,
         num_retries=0,
         num_reruns=0,
@@ -359,22 +320,8 @@ def _new_tasks(turn: Turn, group_id: int, plans: Sequence[Plan]) -> list[TaskRes
         completed_at=None,
         abandoned_at=None,
         modified_at=turn.now,
-        alarm_at=None,
+        alarm_at=plan.deadline_at,
     )
-    tasks = []
-    for plan in plans:
-        task = copy(blank)
-        task.id = plan.task_id
-        task.plain = _is_plain(plan.request)
-        task.alarm_at = plan.deadline_at
-        if plan.job_id is not None:
-            task.job_id = plan.job_id
-            task.held = int(plan.hold)
-            task.resolves_all = int(plan.policy == RequiresPolicy.ALL_RESOLVED)
-            task.num_parents = len(plan.parents)
-            task.num_succeeded_parents = len(plan.satisfied)
-        tasks.append(task)
-    return tasks
 
 
 def _is_plain(request: TaskRequest) -> int:
@@ -464,16 +411,4 @@ def digest_of(raw: object, key: bytes) -> str:
     except (RecursionError, OverflowError, TypeError, ValueError) as wrong:
         problem = Problem("", str(wrong), "JSON of a sensible depth, with numbers of at most 64 bits", "json")
         raise InvalidRequest([problem]) from wrong
-    return _keyed(key, text).hexdigest()
-
-
-def _keyed(key: bytes, text: bytes) -> hmac.HMAC:
-    """Without letting other threads in, as ``hmac.digest`` does: for a thousand tasks those are as many delays."""
-    made = _fresh(key).copy()
-    made.update(text)
-    return made
-
-
-@lru_cache(maxsize=16)
-def _fresh(key: bytes) -> hmac.HMAC:
-    return hmac.new(key, digestmod="sha256")
+    return hmac.new(key, text, "sha256").hexdigest()

@@ -23,7 +23,7 @@ from myrmidon.model.states import (
     check_job_move,
     check_move,
 )
-from myrmidon.model.task_result import Startable, TaskResult, TaskRun
+from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.task_to_run import Order, TaskToRun
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.store.engine.db import Tx
@@ -55,10 +55,8 @@ class Turn:
         self._briefs: dict[int, RunPolicy] = {}
         self._queues: dict[int, Queue] = {}
         self._orders: dict[int, Order] = {}
-        self._fresh: dict[int, TaskResult] = {}
         self._dirty: dict[int, TaskResult] = {}
-        self._begun: dict[int, TaskResult | Startable] = {}
-        self._closed: dict[int, TaskResult] = {}
+        self._fresh: set[int] = set()
         self._runs: dict[tuple[int, int], TaskRun] = {}
         self._to_run: list[TaskToRun] = []
         self._unqueued: set[int] = set()
@@ -127,7 +125,8 @@ class Turn:
 
     def add(self, task: TaskResult) -> None:
         """A task that does not exist yet."""
-        self._fresh[task.id] = task
+        self._fresh.add(task.id)
+        self._dirty[task.id] = task
         job = self.job_of(task)
         if job:
             job.num_tasks += 1
@@ -138,10 +137,6 @@ class Turn:
         if task.state in FINAL or state not in MOVES[task.state]:
             check_move(task.state, state, new_generation=new_generation, story=lambda: self._story(task))
         was = task.state
-        if task.job_id is None and state == READY and task.id in self._fresh:
-            task.state = state
-            task.reason = reason
-            return
         self._discount(task)
         if was == READY or (state in FINAL and self._may_be_queued(task)):
             self._unqueued.add(task.id)
@@ -152,17 +147,13 @@ class Turn:
             self._reopened.append(task.id)
         if state in FINAL:
             self._close(task)
-        if was == RUNNING and state in FINAL and task.id not in self._dirty:
-            self._closed[task.id] = task
-            self._count_in(task)
-        else:
-            self._recount(task)
+        self._recount(task)
 
     def _may_be_queued(self, task: TaskResult) -> bool:
         """A running task has a row in the hot table only when another instance was granted."""
         return not task.plain
 
-    def begin(self, task: TaskResult | Startable) -> None:
+    def begin(self, task: TaskResult) -> None:
         """A run of the task starts; its row of the hot table is already used up.
 
         The job counts a task alike before and after, so a claim need not lock the job.
@@ -172,10 +163,7 @@ class Turn:
             check_move(was, RUNNING, new_generation=False, story=lambda: self._story(task))
         task.state = RUNNING
         task.reason = ""
-        if was == READY:
-            self._begun[task.id] = task
-        elif isinstance(task, TaskResult):
-            self._dirty[task.id] = task
+        self._dirty[task.id] = task
 
     def _close(self, task: TaskResult) -> None:
         task.completed_at = self.now
@@ -198,7 +186,6 @@ class Turn:
 
     def touch(self, task: TaskResult) -> None:
         """Write a locked task again, with an event, although its state stays."""
-        self._closed.pop(task.id, None)
         self._dirty[task.id] = task
 
     def end_run(self, run: TaskRun, state: RunState, reason: str) -> None:
@@ -253,14 +240,10 @@ class Turn:
         if task.job_id is not None:
             self._count(self.jobs[task.job_id], task, -1)
 
-    def _count_in(self, task: TaskResult) -> None:
+    def _recount(self, task: TaskResult) -> None:
         if task.job_id is not None:
             self._count(self.jobs[task.job_id], task, 1)
-
-    def _recount(self, task: TaskResult) -> None:
-        self._count_in(task)
-        if task.id not in self._fresh:
-            self.touch(task)
+        self.touch(task)
 
     def _count(self, job: Job, task: TaskResult, n: int) -> None:
         if task.state == SUCCEEDED:
@@ -280,18 +263,8 @@ class Turn:
         if self._unqueued:
             task_to_run.remove(self.tx, sorted(self._unqueued))
             self._unqueued = set()
-        if self._fresh:
-            task_result.insert(self.tx, list(self._fresh.values()))
-            self._fresh = {}
-        if self._begun:
-            task_result.begin(self.tx, list(self._begun.values()), self.now)
-            self._begun = {}
-        if self._closed:
-            task_result.close(self.tx, list(self._closed.values()), self.now)
-            self._closed = {}
         if self._dirty:
-            task_result.save(self.tx, list(self._dirty.values()), self.now)
-            self._dirty = {}
+            self._write_tasks()
         if self._to_run:
             task_to_run.insert(self.tx, self._to_run)
             self._to_run = []
@@ -299,7 +272,17 @@ class Turn:
             tag_counts.open_spans(self.tx, self._reopened, self.now)
             self._reopened = []
 
-    def _story(self, task: TaskResult | Startable) -> str:
+    def _write_tasks(self) -> None:
+        """Insert new tasks as they are by now, then update the others."""
+        fresh = [task for task in self._dirty.values() if task.id in self._fresh]
+        if fresh:
+            task_result.insert(self.tx, fresh)
+        if len(fresh) < len(self._dirty):
+            task_result.save(self.tx, [task for task in self._dirty.values() if task.id not in self._fresh], self.now)
+        self._dirty = {}
+        self._fresh = set()
+
+    def _story(self, task: TaskResult) -> str:
         told = [f"{e.seq} {e.state} {e.body}" for e in outbox.history(self.tx, task.id)]
         return f"task {task.id}: " + "; ".join(told)
 

@@ -11,7 +11,7 @@ import pytest
 from myrmidon.model.errors import Forbidden, InvalidRequest
 from myrmidon.server.calls import Identity, Role
 from myrmidon.server.config.pools import CHANCES, PoolRules, Template
-from myrmidon.server.fleet.pool_policy import choose_template, apply_pool_policy
+from myrmidon.server.fleet.pool_policy import apply_pool_policy, choose_template
 from myrmidon.server.settings import PoolOrder
 from tests.server.inside import inside
 from tests.server.test_fleet import write

@@ -21,19 +21,38 @@ def world(db: Any, ids: IdSource) -> World:
     return made
 
 
-def test_a_task_that_changed_under_its_writer_is_not_saved(world: World) -> None:
-    [task_id] = world.submit()
+@pytest.mark.parametrize("n", [1, 6])
+def test_a_task_that_changed_under_its_writer_is_not_saved(world: World, n: int) -> None:
+    """Whether it is written alone or together with others that become alike."""
+    ids = [world.submit()[0] for _ in range(n)]
 
     def two_writers(tx: Any) -> None:
-        mine, yours = (task_result.read(tx, [task_id])[task_id] for _ in range(2))
-        yours.state = TaskState.WAITING
-        task_result.save(tx, [yours], world.now)
-        mine.state = TaskState.CANCELED
-        task_result.save(tx, [mine], world.now)
+        mine, yours = (task_result.read(tx, ids) for _ in range(2))
+        yours[ids[0]].state = TaskState.WAITING
+        task_result.save(tx, [yours[ids[0]]], world.now)
+        for task in mine.values():
+            task.state = TaskState.CANCELED
+        task_result.save(tx, list(mine.values()), world.now)
 
     with pytest.raises(BrokenPromise):
         world.db.write(two_writers)
-    assert world.state(task_id) == "READY"
+    assert {world.state(task_id) for task_id in ids} == {"READY"}
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_tasks_that_become_alike_are_saved_like_others(world: World, n: int) -> None:
+    ids = [world.submit()[0] for _ in range(n)]
+
+    def save(tx: Any) -> None:
+        tasks = list(task_result.read(tx, ids).values())
+        for task in tasks:
+            task.state, task.reason, task.alarm_at, task.ready_at = TaskState.CANCELED, "why", 7, None
+        task_result.save(tx, tasks, world.now)
+
+    world.db.write(save)
+    for task in world.db.read(lambda tx: task_result.read(tx, ids)).values():
+        assert (task.state, task.reason, task.alarm_at, task.ready_at) == ("CANCELED", "why", 7, None)
+        assert (task.seq, task.modified_at, task.run_number) == (2, world.now, 0)
 
 
 def test_a_run_that_has_ended_never_changes_again(world: World) -> None:

@@ -1,8 +1,9 @@
 """The desk: where bots report and get their work.
 
-One exchange is one transaction: reports, the sign of life, the claim. A bot that has nothing to say and for
-which there is nothing costs no look at the database at all: its poll is held in the hub, on what is known of
-the bot since the last look.
+The reports of an exchange, the sign of life and the first claim are one transaction. Pieces of logs, a change of the
+bot and orders are written by transactions of their own before or after it, and a poll that is held and woken claims
+again in another one. A bot that has nothing to say and for which there is nothing costs no look at the database at
+all: its poll is held in the hub, on what is known of the bot since the last look.
 
 A bot acts as itself only, and on runs whose token it has. This file decides nothing about tasks.
 """
@@ -66,7 +67,7 @@ from myrmidon.server.calls import (
     Route,
 )
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch.claims import claim_size, claim_under, learn_pace, measure, share
+from myrmidon.server.dispatch.claims import claim_size, claim_under, learn_pace, measure, record_claim, share
 from myrmidon.server.fleet import config_sync, rollout
 from myrmidon.server.fleet.cache_hints import hints_for
 from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Seat, Woken
@@ -270,11 +271,10 @@ async def _write_turn(
     seat.flushed_at = now
     if context.hub.canary:
         rollout.has_done(context, seat, finished=any(isinstance(said, SaysFinish) for said in ask.reports))
-    measure(context, ask, wrote.replies, wrote.tasks)
+    measure(context, ask, wrote.replies)
+    record_claim(context, seat, ask.nonce, wrote.tasks)
     if ask.state is not None:
         seat.state_at = now
-    if wrote.tasks:
-        seat.nonce = max(seat.nonce, ask.nonce)
     if wrote.n and len(wrote.tasks) < wrote.n:
         hub.emptied(seat, beat)
     if wrote.left and woken.hops < MOST_HOPS:

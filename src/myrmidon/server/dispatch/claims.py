@@ -48,16 +48,27 @@ def claim_under(
     return claim(structs.replace(poll, nonce=last + 1))
 
 
-def measure(context: ServerContext, ask: Exchange, replies: Sequence[Reply], tasks: Sequence[Claimed]) -> None:
-    """Tell the metrics of runs that have ended and runs that begin."""
-    now = context.now()
-    context.hub.floods.worked(len(ask.reports) + len(tasks), now)
-    for said, reply in zip(ask.reports, replies, strict=False):
-        if isinstance(said, SaysFinish) and reply.outcome is Outcome.ACCEPTED:
-            context.metrics.ended(_end_of(said), said.duration)
+def record_claim(context: ServerContext, seat: Seat, nonce: int, tasks: Sequence[Claimed]) -> None:
+    """Note runs that were claimed for a bot and committed; an exchange and a direct assignment both end here.
+
+    The claim has written the bot's sign of life. Its answer may be asked for again under the same nonce.
+    """
+    if not tasks:
+        return
+    now = seat.flushed_at = context.now()
+    seat.nonce = max(seat.nonce, nonce)
+    context.hub.floods.worked(len(tasks), now)
     for one in tasks:
         if one.run == 1:
             context.metrics.claimed(max(0, now - created_ms(one.task_id) * 1000) / SECOND)
+
+
+def measure(context: ServerContext, ask: Exchange, replies: Sequence[Reply]) -> None:
+    """Tell the metrics of runs that have ended."""
+    context.hub.floods.worked(len(ask.reports), context.now())
+    for said, reply in zip(ask.reports, replies, strict=False):
+        if isinstance(said, SaysFinish) and reply.outcome is Outcome.ACCEPTED:
+            context.metrics.ended(_end_of(said), said.duration)
 
 
 def _end_of(said: SaysFinish) -> str:

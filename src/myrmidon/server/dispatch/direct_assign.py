@@ -11,10 +11,9 @@ from typing import TypeVar
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler.claim import Claimed
-from myrmidon.server.botapi.messages import Exchange
 from myrmidon.server.context import ServerContext
 from myrmidon.server.database import with_db_timeout
-from myrmidon.server.dispatch.claims import claim_size, claim_under, measure
+from myrmidon.server.dispatch.claims import claim_size, claim_under, record_claim
 from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.effects import CommitEffects
@@ -41,9 +40,6 @@ async def place(context: ServerContext, fn: Callable[[Tx], T]) -> T:
     writing = context.db.begin_write(run)
     writing.add_done_callback(placing.done)
     return (await with_db_timeout(asyncio.shield(writing)))[0]
-
-
-_NOTHING_SAID = Exchange(session=0)
 
 
 class Placing:
@@ -95,9 +91,7 @@ class Placing:
         for seat in self._reserved:
             tasks = self._claimed.get(seat) if good else None
             if tasks:
-                seat.flushed_at = self._context.now()
-                seat.nonce = max(seat.nonce, seat.claim[0])
-                measure(self._context, _NOTHING_SAID, [], tasks)
+                record_claim(self._context, seat, seat.claim[0], tasks)
                 more = hub.may_have_work(seat) or not seat.line.queues.isdisjoint(effects.enqueued)
                 hub.hand_over(seat, (tasks, more or hub.num_unfinished > 0))
             else:

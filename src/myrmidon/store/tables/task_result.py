@@ -1,10 +1,11 @@
 """Tasks' current states and their runs.
 
-``save`` is the only way a task changes: it bumps the task's seq and writes the
-event of the change in the same transaction, so neither can be forgotten.
+``save`` is the only way the state of a task changes: it bumps the task's seq and writes the event of
+the change in the same transaction, so neither can be forgotten. What users do not hear of, such as counts of
+parents and children and the deadline of a task whose job is not there yet, is written without an event.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,9 +13,9 @@ from msgspec import structs
 
 from myrmidon.model.errors import BrokenPromise
 from myrmidon.model.ids import Micros
-from myrmidon.model.task_result import PerformanceStats, Startable, TaskResult, TaskRun
+from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Insert, RowUpdate
+from myrmidon.store.engine.sql import Insert, Row, RowUpdate, names
 from myrmidon.store.tables import outbox
 
 _COLUMNS = """id, job_id, resource_group_id, state, seq, generation, held, killing, forced, resolves_all,
@@ -44,18 +45,6 @@ def lock_free(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
     the task and waits for exactly those rows.
     """
     return {row[0]: TaskResult(*row) for row in tx.all(LOCK_FREE, ids=ids)}
-
-
-STARTABLE = """
-    SELECT id, job_id, resource_group_id, state, seq, generation, held, killing, plain, run_number,
-           current_task_slice
-      FROM task_results WHERE id {in:ids} AND state = 'READY' ORDER BY id {skip_locked}
-"""
-
-
-def lock_startable(tx: Tx, ids: Sequence[int]) -> dict[int, Startable]:
-    """The same for tasks that shall start their first run of a turn, with only what that needs."""
-    return {row[0]: Startable(*row) for row in tx.all(STARTABLE, ids=ids)}
 
 
 JOBS_OF = "SELECT id, job_id FROM task_results WHERE id {in:ids} AND job_id IS NOT NULL"
@@ -95,7 +84,7 @@ def insert_staged(tx: Tx, tasks: Sequence[TaskResult]) -> None:
     tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
 
 
-def _event(t: TaskResult | Startable) -> tuple[int, int, Micros, str, str, str]:
+def _event(t: TaskResult) -> tuple[int, int, Micros, str, str, str]:
     body = _body(t.generation, t.reason, t.job_id, t.run_number, t.bot_id, t.current_task_slice, t.held, t.killing)
     return (t.id, t.seq, t.modified_at, outbox.TASK, t.state, body)
 
@@ -106,91 +95,59 @@ def _body(*told: Any) -> str:
     return outbox.body_of(outbox.TaskBody(*told))
 
 
+_SAVED = """state, generation, held, killing, forced, num_succeeded_parents, num_children, num_retries, num_reruns,
+    run_number, instance_id, current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at,
+    started_at, completed_at, abandoned_at, modified_at, alarm_at"""
 _SAVE = RowUpdate(
     "task_results",
     key="id, seq",
-    sets="""state, generation, held, killing, forced, num_succeeded_parents, num_children, num_retries,
-        num_reruns, run_number, instance_id, current_task_slice, bot_id, reason, deduped_from, deduped_run,
-        cost_saved_usd, ready_at, started_at, completed_at, abandoned_at, modified_at, alarm_at, seq = seq + 1""",
+    sets=f"{_SAVED}, seq = seq + 1",
     types="""bigint, int, text, int, int, int, int, int, int, int, int, int, int, int, text, text, bigint, int,
         double, bigint, bigint, bigint, bigint, bigint, bigint""",
 )
+_SAVED_NAMES = tuple(names(_SAVED))
+SAVE_ALIKE = f"""
+    UPDATE task_results SET {", ".join(f"{name} = :{name}" for name in _SAVED_NAMES)}, seq = seq + 1
+     WHERE id {{in:ids}} AND seq = :seq
+"""
+_FEW = 4
+"""From so many tasks on that become alike in every column, one statement with their ids is the cheaper one."""
 
 
-def save(tx: Tx, tasks: Iterable[TaskResult], now: Micros) -> None:
+def save(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
     """Write changed tasks, one event each.
 
     The caller has them locked; that a row is not as it was read means the lock
     did not hold, and nothing of the transaction may stand.
     """
-    rows = []
-    events = []
+    alike: dict[Row, list[TaskResult]] = {}
     for t in tasks:
         t.modified_at = now
-        rows.append(
-            (t.id, t.seq, t.state, t.generation, t.held, t.killing, t.forced, t.num_succeeded_parents,
-             t.num_children, t.num_retries, t.num_reruns, t.run_number, t.instance_id, t.current_task_slice,
-             t.bot_id, t.reason, t.deduped_from, t.deduped_run, t.cost_saved_usd, t.ready_at, t.started_at,
-             t.completed_at, t.abandoned_at, t.modified_at, t.alarm_at)
+        values = (
+            t.seq, t.state, t.generation, t.held, t.killing, t.forced, t.num_succeeded_parents, t.num_children,
+            t.num_retries, t.num_reruns, t.run_number, t.instance_id, t.current_task_slice, t.bot_id, t.reason,
+            t.deduped_from, t.deduped_run, t.cost_saved_usd, t.ready_at, t.started_at, t.completed_at,
+            t.abandoned_at, t.modified_at, t.alarm_at,
         )  # fmt: skip
-        t.seq += 1
-        events.append(_event(t))
-    if not rows:
-        return
-    if tx.update_rows(_SAVE, rows) != len(rows):
-        raise BrokenPromise(f"a locked task changed under its writer: {[row[:2] for row in rows][:10]}")
-    outbox.write(tx, events)
-
-
-# A claim and an end change many tasks in the same way: one statement for all of them, whatever else they carry.
-BEGIN = """
-    UPDATE task_results
-       SET state = 'RUNNING', seq = seq + 1, reason = '', run_number = :run, bot_id = :bot, started_at = :now,
-           modified_at = :now
-     WHERE id {in:ids} AND state = 'READY'
-"""
-
-
-def begin(tx: Tx, tasks: Sequence[TaskResult | Startable], now: Micros) -> None:
-    """Write READY tasks of which a run has just been started on one bot."""
-    by_run: dict[tuple[int, str | None], list[TaskResult | Startable]] = {}
-    for task in tasks:
-        by_run.setdefault((task.run_number, task.bot_id), []).append(task)
-    for (run, bot), group in by_run.items():
-        _write_alike(tx, BEGIN, group, now, {"run": run, "bot": bot})
-
-
-CLOSE = """
-    UPDATE task_results
-       SET state = :state, seq = seq + 1, reason = :reason, held = 0, killing = 0, instance_id = :instance,
-           num_retries = :retries, num_reruns = :reruns, completed_at = :now, abandoned_at = :abandoned,
-           modified_at = :now, alarm_at = :alarm
-     WHERE id {in:ids} AND state = 'RUNNING'
-"""
-
-
-def close(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
-    """Write RUNNING tasks that have just ended and in which nothing else has changed."""
-    alike: dict[tuple[object, ...], list[TaskResult]] = {}
+        alike.setdefault(values, []).append(t)
+    if _update(tx, alike) != len(tasks):
+        raise BrokenPromise(f"a locked task changed under its writer: {[(t.id, t.seq) for t in tasks][:10]}")
     for t in tasks:
-        key = (t.state, t.reason, t.instance_id, t.num_retries, t.num_reruns, t.abandoned_at, t.alarm_at)
-        alike.setdefault(key, []).append(t)
-    names = ("state", "reason", "instance", "retries", "reruns", "abandoned", "alarm")
-    for values, group in alike.items():
-        _write_alike(tx, CLOSE, group, now, dict(zip(names, values, strict=True)))
+        t.seq += 1
+    outbox.write(tx, [_event(t) for t in tasks])
 
 
-def _write_alike(
-    tx: Tx, text: str, tasks: Sequence[TaskResult | Startable], now: Micros, params: dict[str, object]
-) -> None:
-    events = []
-    for task in tasks:
-        task.modified_at = now
-        task.seq += 1
-        events.append(_event(task))
-    if tx.run(text, ids=[task.id for task in tasks], now=now, **params) != len(tasks):
-        raise BrokenPromise(f"a locked task changed under its writer: {[task.id for task in tasks][:10]}")
-    outbox.write(tx, events)
+def _update(tx: Tx, alike: Mapping[Row, Sequence[TaskResult]]) -> int:
+    """Write tasks by the values that they get; how many there were. The end of a batch makes many tasks alike."""
+    matched = 0
+    rows: list[Row] = []
+    for (seq, *values), group in alike.items():
+        if len(group) < _FEW:
+            rows += [(t.id, seq, *values) for t in group]
+        else:
+            params = dict(zip(_SAVED_NAMES, values, strict=True))
+            matched += tx.run(SAVE_ALIKE, ids=[t.id for t in group], seq=seq, **params)
+    return matched + tx.update_rows(_SAVE, rows) if rows else matched
 
 
 FEED = """

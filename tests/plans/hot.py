@@ -17,6 +17,7 @@ from myrmidon.scheduler import (
     report,
     rerun,
     resource_groups,
+    shared_values,
     submit,
     submit_job,
     sweep,
@@ -79,7 +80,7 @@ def prepare(w: World) -> Facts:
             item = log_bytes(running[0], stream, offset)
             w.db.write(lambda tx, item=item: report.append_log(tx, item))
     w.db.write(lambda tx: outbox.assign_positions(tx, 150))
-    value = w.do(resource_groups.create_value, GroupOwner(w.group), INT, Payload(inline=b"\x05", size=1)).id
+    value = w.do(shared_values.create_value, GroupOwner(w.group), INT, Payload(inline=b"\x05", size=1)).id
     for task_id in sorted(job.task_ids.values())[:8]:
         w.db.write(lambda tx, first=task_id: _tallied(tx, w, first))
     return {"job": job.job_id, "ids": job.task_ids, "x": x, "running": running, "value": value}
@@ -207,8 +208,8 @@ def _feed(tx: Any, w: World, f: Facts) -> Any:
 
 
 def _references(tx: Any, w: World, f: Facts) -> Any:
-    resource_groups.ref_value(tx, JobOwner(w.group, f["job"]), f["value"])
-    return resource_groups.unref_value(tx, GroupOwner(w.group), f["value"])
+    shared_values.ref_value(tx, JobOwner(w.group, f["job"]), f["value"])
+    return shared_values.unref_value(tx, GroupOwner(w.group), f["value"])
 
 
 def _queue(w: World) -> int:

@@ -102,7 +102,7 @@ BUGS = [
     Bug(
         "value-lock",
         "the last two references dropped at once would leave the value behind for ever",
-        "scheduler/resource_groups.py",
+        "scheduler/shared_values.py",
         "    if value_id not in shared_value.lock(tx, [value_id]):\n        return False\n",
         "    if value_id not in shared_value.read(tx, [value_id]):\n        return False\n",
         _race("unref/unref of the last two references"),

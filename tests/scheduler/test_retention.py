@@ -7,7 +7,7 @@ import pytest
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import cancel, resource_groups, retention, shared_values, sweep
-from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import log as logs
 from tests.builders import a_function, inline, output_of, returned, shared
 
@@ -199,7 +199,7 @@ def test_the_name_of_a_deleted_group_is_free(w):
 
 
 def test_removing_nothing_does_nothing(w):
-    w.db.write(lambda tx: retention.delete_tasks(Turn(tx, w.now, w.ids), []))
+    w.db.write(lambda tx: retention.delete_tasks(UnitOfWork(tx, w.now, w.ids), []))
 
 
 def test_a_deleted_group_takes_its_queues_with_it(w):

@@ -32,7 +32,7 @@ KEYS = sorted(task_search.SORTABLE)
 @pytest.fixture
 def small_spans(monkeypatch):
     monkeypatch.setattr(tally, "SPAN", 16)
-    monkeypatch.setattr(tally, "MOST_LOOSE", 4)
+    monkeypatch.setattr(tally, "MAX_UNFINISHED", 4)
     monkeypatch.setattr(task_search, "RARE_TAG_ROWS", 3)
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct, json
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import IdSource, Micros, first_id_at, show_task
 from myrmidon.model.states import JobState, TaskState
-from myrmidon.scheduler.idempotency import was_asked
+from myrmidon.scheduler.idempotency import claim_request_key
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import CancelArgs, cancel_or_kill, propagate
 from myrmidon.scheduler.unit_of_work import UnitOfWork
@@ -120,7 +120,7 @@ def cancel_tagged(
     if not tags:
         raise InvalidRequest([Problem("tags", "[]", "at least one tag, so that nobody cancels everything", "required")])
     asked = (sorted(set(tags)), start, end, kill_running)
-    if request_key is not None and was_asked(tx, "cancel", request_key, asked, group_id=group_id, now=now):
+    if request_key is not None and not claim_request_key(tx, "cancel", request_key, asked, group_id=group_id, now=now):
         return None
     uow = UnitOfWork(tx, now, ids, rules)
     until = first_id_at(min(end, now) if end is not None else now) + (1 << 20)

@@ -29,6 +29,7 @@ from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import shared_value, task_queues, task_request, task_result, task_to_run
+from myrmidon.store.tables import task_run
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import Work
 
@@ -83,7 +84,7 @@ def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFA
 
 def _again(uow: UnitOfWork, poll: Poll) -> list[Claimed]:
     """The runs that this very claim started, as far as they are still the bot's."""
-    live = task_result.live_runs_of_bot(uow.tx, poll.bot_id)
+    live = task_run.live_runs_of_bot(uow.tx, poll.bot_id)
     mine = [run for run in live if run.session == poll.session and run.nonce == poll.nonce]
     work = task_request.work(uow.tx, sorted({run.task_id for run in mine})) if mine else {}
     return _hand_out(uow, mine, claim_token(poll), work, special=sorted({run.task_id for run in mine}))
@@ -130,7 +131,7 @@ def _from_several(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], n: int) -> l
     Only the best queues are looked into, and the next ones only when those have nothing that this bot may take.
     """
     groups = {head.queue: head.resource_group_id for head in heads}
-    running = task_result.running_by_group(uow.tx) if len(set(groups.values())) > 1 else {}
+    running = task_run.running_by_group(uow.tx) if len(set(groups.values())) > 1 else {}
     ordered = best_queues(heads, running)
     step = min(max(n, 4), _MOST_QUEUES)
     for start in range(0, len(ordered), step):
@@ -223,7 +224,7 @@ def _start(uow: UnitOfWork, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRu
         uow.start_run(task)
         runs.append(_new_run(uow, bot, poll, row, task, token_hash=hashed, lease=work[task.id, row.slice].lease))
     since = _idle_since(uow, bot)
-    task_result.insert_runs(uow.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
+    task_run.insert_runs(uow.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
     uow.flush()
     return _hand_out(uow, runs, token, work, special=sorted(task.id for _, task in taken if not task.plain))
 

@@ -17,6 +17,7 @@ _KEY_CHARS = 256
 
 
 def check_key(key: str) -> None:
+    """Raise InvalidRequest unless the text can be a request key."""
     if not (0 < len(key) <= _KEY_CHARS and is_clean(key)):
         allowed = f"1 to {_KEY_CHARS} characters"
         raise InvalidRequest([Problem("request_key", show_value(key), allowed, "length")])
@@ -26,20 +27,23 @@ def key_conflict(key: str) -> Conflict:
     return Conflict(f"the request key {key} was used for another request; use a new key for a new request")
 
 
-def was_asked(
+def claim_request_key(
     tx: Tx,
     verb: str,
     request_key: str,
-    what: object,
+    body: object,
     *,
     now: Micros,
     group_id: int = request_keys.NO_GROUP,
     subject: int = request_keys.NO_SUBJECT,
 ) -> bool:
-    """Whether a verb other than submit came with this key before; Conflict if it asked for something else then."""
-    key, asked = f"{verb}:{sha256(request_key.encode()).hexdigest()}", sha256(json.encode(what)).hexdigest()
-    if request_keys.insert(tx, [(group_id, key, asked, subject, now)]):
-        return False
-    if request_keys.read(tx, group_id, [key])[key][0] != asked:
+    """Store the key of a call other than submit; True for the first call with it, False for a repetition.
+
+    Raises Conflict if the key was used with a different body.
+    """
+    key, body_hash = f"{verb}:{sha256(request_key.encode()).hexdigest()}", sha256(json.encode(body)).hexdigest()
+    if request_keys.insert(tx, [(group_id, key, body_hash, subject, now)]):
+        return True
+    if request_keys.read(tx, group_id, [key])[key][0] != body_hash:
         raise Conflict(f"the request key was used for another {verb}; use a new key for a new request")
-    return True
+    return False

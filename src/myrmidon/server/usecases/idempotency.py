@@ -19,4 +19,4 @@ def claim_call_key(
     if call.request_key is None:
         return True
     key = f"{call.who.name}\n{target}\n{call.request_key}"
-    return not was_asked(tx, verb, key, call.body, now=now, subject=subject)
+    return claim_request_key(tx, verb, key, call.body, now=now, subject=subject)

@@ -17,6 +17,7 @@ from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.ready import dedupe_keys, make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import chunked_work, edge, task_result
+from myrmidon.store.tables import dedupe
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
@@ -66,7 +67,7 @@ def _store_dedupe_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> N
         return
     keys = dedupe_keys(uow, [task.id for task in givers])
     rows = [(keys[t.id][t.current_task_slice], t.id, t.instance_id or 0, uow.requests[t.id].created_at) for t in givers]
-    task_result.add_donors(uow.tx, rows)
+    dedupe.add_donors(uow.tx, rows)
 
 
 # ---------------------------------------------------------------- children

@@ -35,6 +35,7 @@ from myrmidon.store.tables import (
     task_result,
     task_to_run,
 )
+from myrmidon.store.tables import dedupe
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
 from myrmidon.store.views import listings, next_due, run_details, task_search
@@ -310,7 +311,7 @@ NAMED = {
         task_result.RUNS,
         task_result.RUNS_OF_BOT,
         task_result.GOING_ON,
-        task_result.DONORS,
+        dedupe.DONORS,
         jobs.LOCK,
         edge.UNSATISFIED,
         edge.UNSATISFIED_OF,

@@ -26,6 +26,7 @@ from myrmidon.scheduler.claim import Poll
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import (
     bot_event,
+    dedupe,
     edge,
     outbox,
     request_key,
@@ -35,7 +36,6 @@ from myrmidon.store.tables import (
     task_result,
     task_to_run,
 )
-from myrmidon.store.tables import dedupe
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
 from myrmidon.store.views import listings, next_due, run_details, task_search
@@ -204,7 +204,7 @@ def _heartbeat(tx: Any, w: World, f: Facts) -> Any:
 
 
 def _feed(tx: Any, w: World, f: Facts) -> Any:
-    task_result.feed(tx, sorted(f["ids"].values())[:50], 0)
+    task_result.add_satisfied_parents(tx, sorted(f["ids"].values())[:50], 0)
     return task_result.now_ready(tx, sorted(f["ids"].values())[:50])
 
 
@@ -248,7 +248,7 @@ HOT: dict[str, Call] = {
     "who serves a queue": lambda tx, w, f: task_queues.bots_of_queue(tx, _queue(w)),
     "what a poll asks of its bot": lambda tx, w, f: (bots.read(tx, "b1"), bots.terminating_session(tx, "b1")),
     "whether all events have numbers": lambda tx, w, f: outbox.all_have_positions(tx),
-    "how many tasks stand": lambda tx, w, f: task_result.standing(tx, sorted(f["ids"].values())[:50]),
+    "how many tasks stand": lambda tx, w, f: task_result.groups_and_states(tx, sorted(f["ids"].values())[:50]),
     "whose tasks they are": lambda tx, w, f: task_result.groups_of(tx, sorted(f["ids"].values())[:50]),
     "check log": lambda tx, w, f: report.check_log(tx, "b1", log_bytes(f["running"][0], 0, 500)),
     "append log": lambda tx, w, f: report.append_log(tx, log_bytes(f["running"][0], 0, 500)),
@@ -305,13 +305,13 @@ NAMED = {
         task_to_run.EXPIRED,
         task_result.LOCK,
         task_result.NOW_READY,
-        task_result.FEED,
-        task_result.ALARMS,
+        task_result.ADD_SATISFIED_PARENTS,
+        task_result.DUE,
         task_result.RUN_ALARMS,
         task_result.RUNS,
         task_result.RUNS_OF_BOT,
         task_result.GOING_ON,
-        dedupe.DONORS,
+        dedupe.FIND,
         jobs.LOCK,
         edge.UNSATISFIED,
         edge.UNSATISFIED_OF,

@@ -179,7 +179,7 @@ BUGS = [
     Bug(
         "free-retry",
         "a task that kills its machines would do so for ever",
-        "scheduler/report.py",
+        "scheduler/run_end.py",
         "task.num_retries += int(verdict.retried)",
         "task.num_retries += 0",
         _in("scheduler/test_report.py", "test_the_second_fault_is_final"),

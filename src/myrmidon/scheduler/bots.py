@@ -20,8 +20,7 @@ from myrmidon.scheduler.run_end import end_lost_runs
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import bot_event, pool_order, task_queues, task_result
-from myrmidon.store.tables import task_run
+from myrmidon.store.tables import bot_event, pool_order, task_queues, task_result, task_run
 
 _STATE_CHARS = 1 << 20
 _NEWER_SESSION = "a newer process of this bot has shaken hands; this one must end"
@@ -172,10 +171,10 @@ def _end_runs_not_held(uow: UnitOfWork, hello: Handshake, boot_id: str) -> list[
     a straggler of the network that knows nothing of what the bot has claimed since.
     What a bot had begun it knows for certain unless its machine went down, or it has nothing to know it by.
     """
-    mine = task_run.live_runs_of_bot(uow.tx, hello.bot_id)
+    mine = task_run.live_of_bot(uow.tx, hello.bot_id)
     held = set(hello.holds)
     tasks = uow.lock(run.task_id for run in mine)
-    runs = [r for r in task_run.runs_of(uow.tx, sorted(tasks)) if r.live] if tasks else []
+    runs = [r for r in task_run.read(uow.tx, sorted(tasks)) if r.live] if tasks else []
     mine = [run for run in runs if run.bot_id == hello.bot_id]
     kept = [run for run in mine if (run.task_id, run.run) in held]
     lost = [run for run in mine if run not in kept and run.session < hello.session]

@@ -28,8 +28,7 @@ from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_f
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import shared_value, task_queues, task_request, task_result, task_to_run
-from myrmidon.store.tables import task_run
+from myrmidon.store.tables import shared_value, task_queues, task_request, task_result, task_run, task_to_run
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import Work
 
@@ -84,7 +83,7 @@ def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFA
 
 def _again(uow: UnitOfWork, poll: Poll) -> list[Claimed]:
     """The runs that this very claim started, as far as they are still the bot's."""
-    live = task_run.live_runs_of_bot(uow.tx, poll.bot_id)
+    live = task_run.live_of_bot(uow.tx, poll.bot_id)
     mine = [run for run in live if run.session == poll.session and run.nonce == poll.nonce]
     work = task_request.work(uow.tx, sorted({run.task_id for run in mine})) if mine else {}
     return _hand_out(uow, mine, claim_token(poll), work, special=sorted({run.task_id for run in mine}))
@@ -103,7 +102,7 @@ def _take(uow: UnitOfWork, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult
         return []
     rows = _from_one(uow, bot, heads[0], n) if len(heads) == 1 else _from_several(uow, bot, heads, n)
     chosen = list({row.task_id: row for row in rows}.values())
-    tasks = task_result.lock_free(uow.tx, sorted(row.task_id for row in chosen)) if chosen else {}
+    tasks = task_result.lock_unlocked(uow.tx, sorted(row.task_id for row in chosen)) if chosen else {}
     return [(row, tasks[row.task_id]) for row in chosen if _may_run(row, tasks.get(row.task_id))]
 
 
@@ -112,7 +111,7 @@ def _take_end(uow: UnitOfWork, bot: Bot) -> list[tuple[TaskToRun, TaskResult]]:
     rows: list[TaskToRun] = []
     for queue in task_queues.own_queues(uow.tx, bot.id):
         rows = rows or task_to_run.take(uow.tx, queue, 1, bot_id=bot.id, now=uow.now)
-    tasks = task_result.lock_free(uow.tx, [row.task_id for row in rows]) if rows else {}
+    tasks = task_result.lock_unlocked(uow.tx, [row.task_id for row in rows]) if rows else {}
     return [(row, tasks[row.task_id]) for row in rows if _may_run(row, tasks.get(row.task_id))]
 
 
@@ -131,7 +130,7 @@ def _from_several(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], n: int) -> l
     Only the best queues are looked into, and the next ones only when those have nothing that this bot may take.
     """
     groups = {head.queue: head.resource_group_id for head in heads}
-    running = task_run.running_by_group(uow.tx) if len(set(groups.values())) > 1 else {}
+    running = task_run.count_by_group(uow.tx) if len(set(groups.values())) > 1 else {}
     ordered = best_queues(heads, running)
     step = min(max(n, 4), _MOST_QUEUES)
     for start in range(0, len(ordered), step):
@@ -224,7 +223,7 @@ def _start(uow: UnitOfWork, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRu
         uow.start_run(task)
         runs.append(_new_run(uow, bot, poll, row, task, token_hash=hashed, lease=work[task.id, row.slice].lease))
     since = _idle_since(uow, bot)
-    task_run.insert_runs(uow.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
+    task_run.insert(uow.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
     uow.flush()
     return _hand_out(uow, runs, token, work, special=sorted(task.id for _, task in taken if not task.plain))
 

@@ -16,8 +16,7 @@ from myrmidon.model.states import RUNNING, SUCCEEDED, JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.ready import dedupe_keys, make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
-from myrmidon.store.tables import chunked_work, edge, task_result
-from myrmidon.store.tables import dedupe
+from myrmidon.store.tables import chunked_work, dedupe, edge, task_result
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
@@ -67,7 +66,7 @@ def _store_dedupe_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> N
         return
     keys = dedupe_keys(uow, [task.id for task in givers])
     rows = [(keys[t.id][t.current_task_slice], t.id, t.instance_id or 0, uow.requests[t.id].created_at) for t in givers]
-    dedupe.add_donors(uow.tx, rows)
+    dedupe.insert(uow.tx, rows)
 
 
 # ---------------------------------------------------------------- children
@@ -112,7 +111,7 @@ def _satisfy_edges(uow: UnitOfWork, parents: dict[int, TaskResult], edges: Seque
     for child, n in fed.items():
         by_count.setdefault(n, []).append(child)
     for n, ids in sorted(by_count.items()):
-        task_result.feed(uow.tx, sorted(ids), n)
+        task_result.add_satisfied_parents(uow.tx, sorted(ids), n)
     able = task_result.now_ready(uow.tx, sorted(fed))
     uow.ready.extend(t for t in able if uow.jobs[t.job_id or 0].state == JobState.RUNNING)
 

@@ -16,8 +16,7 @@ from myrmidon.model.task_to_run import TaskToRun, rank
 from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import choose_slice
 from myrmidon.scheduler.unit_of_work import UnitOfWork
-from myrmidon.store.tables import shared_value, task_queues, task_result
-from myrmidon.store.tables import dedupe
+from myrmidon.store.tables import dedupe, shared_value, task_queues
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 
@@ -132,7 +131,7 @@ def _dedupe_sources(uow: UnitOfWork, tasks: Sequence[TaskResult]) -> dict[int, D
         return {}
     keys = dedupe_keys(uow, [task.id for task in asked])
     wanted = sorted({key for found in keys.values() for key in found.values()})
-    known = dedupe.donors(uow.tx, wanted, uow.now - uow.rules.dedupe_window)
+    known = dedupe.find(uow.tx, wanted, uow.now - uow.rules.dedupe_window)
     hits = {}
     for task in asked:
         for key in keys[task.id].values():

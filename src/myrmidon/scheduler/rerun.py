@@ -212,7 +212,7 @@ def _reopen_edges(uow: UnitOfWork, parents: Sequence[int]) -> None:
     for child, n in lost.items():
         by_count.setdefault(n, []).append(child)
     for n, children in sorted(by_count.items()):
-        task_result.feed(uow.tx, sorted(children), -n)
+        task_result.add_satisfied_parents(uow.tx, sorted(children), -n)
 
 
 def _erase_outputs(uow: UnitOfWork, task_ids: Sequence[int]) -> None:

@@ -395,7 +395,7 @@ def sweep_tasks(
     noted: PassEffects | None = None,
 ) -> int:
     """Tasks past their deadline end; lone tasks past their retention go."""
-    due = task_result.alarms(tx, now, BATCH)
+    due = task_result.due(tx, now, BATCH)
     if not due:
         return 0
     uow = UnitOfWork(tx, now, ids, rules)

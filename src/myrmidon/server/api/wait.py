@@ -86,7 +86,7 @@ def _check(
     tx: Tx, ids: Sequence[int], waiting: AbstractSet[int], mode: Mode, group: int | None
 ) -> tuple[set[int], Waited | None]:
     """Which of the waiting tasks have ended, and the response if the condition is met."""
-    states = task_result.standing(tx, sorted(waiting))
+    states = task_result.groups_and_states(tx, sorted(waiting))
     for task_id in waiting:
         if task_id not in states or group not in (None, states[task_id][0]):
             raise NotFound("task", show_task(task_id))

@@ -246,7 +246,7 @@ async def get_states(context: ServerContext, call: Call) -> v1.TaskStates:
         raise InvalidRequest([Problem("task_id", f"{len(texts)} ids", f"1 to {MAX_IDS}", "length")])
     ids = [parse_id(text, "task_id")[0] for text in texts]
     scope = await context.groups.scope_of(call)
-    stored = await context.db.read(lambda tx: task_result.standing(tx, sorted(set(ids))))
+    stored = await context.db.read(lambda tx: task_result.groups_and_states(tx, sorted(set(ids))))
     visible = {task_id: state for task_id, (group_id, state) in stored.items() if scope in (None, group_id)}
     return v1.TaskStates(states=[STATE_NAMES[visible.get(task_id, TaskState.READY)] for task_id in ids])
 

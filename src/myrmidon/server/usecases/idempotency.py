@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from myrmidon.model.ids import Micros
-from myrmidon.scheduler.idempotency import was_asked
+from myrmidon.scheduler.idempotency import claim_request_key
 from myrmidon.server.calls import Call
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import request_key

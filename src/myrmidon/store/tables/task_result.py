@@ -13,7 +13,7 @@ from msgspec import structs
 
 from myrmidon.model.errors import BrokenPromise
 from myrmidon.model.ids import Micros
-from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
+from myrmidon.model.task_result import TaskResult
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert, Row, RowUpdate, names
 from myrmidon.store.tables import outbox
@@ -26,7 +26,7 @@ _ROWS = Insert("task_results", _COLUMNS)
 
 READ = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id"
 LOCK = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id {{for_update}}"
-LOCK_FREE = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id {{skip_locked}}"
+LOCK_UNLOCKED = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id {{skip_locked}}"
 
 
 def read(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
@@ -38,13 +38,13 @@ def lock(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
     return {row[0]: TaskResult(*row) for row in tx.all(LOCK, ids=ids)}
 
 
-def lock_free(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
+def lock_unlocked(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
     """Those of the tasks that nobody else is changing right now.
 
     A claim holds rows of the hot table and must wait for nothing: a cancel holds
     the task and waits for exactly those rows.
     """
-    return {row[0]: TaskResult(*row) for row in tx.all(LOCK_FREE, ids=ids)}
+    return {row[0]: TaskResult(*row) for row in tx.all(LOCK_UNLOCKED, ids=ids)}
 
 
 JOBS_OF = "SELECT id, job_id FROM task_results WHERE id {in:ids} AND job_id IS NOT NULL"
@@ -55,12 +55,12 @@ def jobs_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
     return dict(tx.all(JOBS_OF, ids=ids))
 
 
-STANDING = "SELECT id, resource_group_id, state FROM task_results WHERE id {in:ids}"
+GROUPS_AND_STATES = "SELECT id, resource_group_id, state FROM task_results WHERE id {in:ids}"
 
 
-def standing(tx: Tx, ids: Sequence[int]) -> dict[int, tuple[int, str]]:
+def groups_and_states(tx: Tx, ids: Sequence[int]) -> dict[int, tuple[int, str]]:
     """The resource group and the state of each task: all that whoever waits for many of them asks for."""
-    return {row[0]: (row[1], row[2]) for row in tx.all(STANDING, ids=ids)}
+    return {row[0]: (row[1], row[2]) for row in tx.all(GROUPS_AND_STATES, ids=ids)}
 
 
 GROUPS_OF = "SELECT id, resource_group_id FROM task_results WHERE id {in:ids}"
@@ -110,7 +110,7 @@ SAVE_ALIKE = f"""
     UPDATE task_results SET {", ".join(f"{name} = :{name}" for name in _SAVED_NAMES)}, seq = seq + 1
      WHERE id {{in:ids}} AND seq = :seq
 """
-_FEW = 4
+_MIN_ALIKE = 4
 """From so many tasks on that become alike in every column, one statement with their ids is the cheaper one."""
 
 
@@ -142,7 +142,7 @@ def _update(tx: Tx, alike: Mapping[Row, Sequence[TaskResult]]) -> int:
     matched = 0
     rows: list[Row] = []
     for (seq, *values), group in alike.items():
-        if len(group) < _FEW:
+        if len(group) < _MIN_ALIKE:
             rows += [(t.id, seq, *values) for t in group]
         else:
             params = dict(zip(_SAVED_NAMES, values, strict=True))
@@ -150,14 +150,14 @@ def _update(tx: Tx, alike: Mapping[Row, Sequence[TaskResult]]) -> int:
     return matched + tx.update_rows(_SAVE, rows) if rows else matched
 
 
-FEED = """
+ADD_SATISFIED_PARENTS = """
     UPDATE task_results SET num_succeeded_parents = num_succeeded_parents + :n WHERE id {in:ids}
 """
 
 
-def feed(tx: Tx, ids: Sequence[int], n: int) -> None:
+def add_satisfied_parents(tx: Tx, ids: Sequence[int], n: int) -> None:
     """Count n more satisfied edges into each of these locked children; not a state change."""
-    tx.run(FEED, ids=ids, n=n)
+    tx.run(ADD_SATISFIED_PARENTS, ids=ids, n=n)
 
 
 COUNT_CHILD = "UPDATE task_results SET num_children = num_children + :n WHERE id = :id"
@@ -204,12 +204,12 @@ def lock_of_job(tx: Tx, job_id: int, *, after: int, n: int) -> list[TaskResult]:
     return [TaskResult(*row) for row in tx.all(OF_JOB, job=job_id, after=after, n=n)]
 
 
-ALARMS = "SELECT id FROM task_results WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+DUE = "SELECT id FROM task_results WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
 
 
-def alarms(tx: Tx, now: Micros, n: int) -> list[int]:
+def due(tx: Tx, now: Micros, n: int) -> list[int]:
     """Tasks past their deadline, or past their retention when they have ended."""
-    return [row[0] for row in tx.all(ALARMS, now=now, n=n)]
+    return [row[0] for row in tx.all(DUE, now=now, n=n)]
 
 
 POSTPONE = "UPDATE task_results SET alarm_at = :alarm WHERE id = :id"

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
+
 from msgspec import structs
+
 from myrmidon.model.errors import BrokenPromise
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
@@ -11,66 +13,66 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert, Row, RowUpdate, names
 from myrmidon.store.tables import outbox
 
-_JUDGED_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
+_REPORT_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
     soft_at, alarm_at, exit_code, duration"""
-_RUN_COLUMNS = f"""{_JUDGED_COLUMNS}, instance, generation, slice, nonce, resource_group_id, modified_at, evidence,
+_COLUMNS = f"""{_REPORT_COLUMNS}, instance, generation, slice, nonce, resource_group_id, modified_at, evidence,
     cost_usd, stdout_size, stderr_size, outputs_ref"""
-_RUNS = Insert("task_runs", f"{_RUN_COLUMNS}, bot_version, bot_dimensions, idle_since")
+_ROWS = Insert("task_runs", f"{_COLUMNS}, bot_version, bot_dimensions, idle_since")
 
 
-def insert_runs(
+def insert(
     tx: Tx, runs: Sequence[TaskRun], *, bot_version: str, bot_dimensions: str, idle_since: Micros | None
 ) -> None:
     """New runs, with what the bot that got them is like now, and since when it was idle."""
-    tx.insert(_RUNS, [(*structs.astuple(run), bot_version, bot_dimensions, idle_since) for run in runs])
+    tx.insert(_ROWS, [(*structs.astuple(run), bot_version, bot_dimensions, idle_since) for run in runs])
 
 
-RUNS = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
+READ = f"SELECT {_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
 
 
-def runs_of(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
+def read(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
     """Every run of these tasks, oldest first."""
-    return [TaskRun(*row) for row in tx.all(RUNS, task_ids=task_ids)]
+    return [TaskRun(*row) for row in tx.all(READ, task_ids=task_ids)]
 
 
-JUDGED = f"SELECT {_JUDGED_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
+READ_FOR_REPORT = f"SELECT {_REPORT_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
 
 
-def judged_runs(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
+def read_for_report(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
     """The same with only what a report asks for; reports read a lot of them."""
-    return [TaskRun(*row) for row in tx.all(JUDGED, task_ids=task_ids)]
+    return [TaskRun(*row) for row in tx.all(READ_FOR_REPORT, task_ids=task_ids)]
 
 
 # Whose they are is looked at here: a database might else read all that the bot ever ran.
-GOING_ON = """
+LIVE_TOKENS = """
     SELECT r.task_id, r.run, r.token_hash, r.bot_id FROM task_runs r JOIN task_results t ON t.id = r.task_id
      WHERE r.task_id {in:task_ids} AND r.ended_at IS NULL AND t.killing = 0
 """
 
 
-def going_on(tx: Tx, task_ids: Sequence[int], bot_id: str) -> dict[tuple[int, int], str]:
+def live_tokens(tx: Tx, task_ids: Sequence[int], bot_id: str) -> dict[tuple[int, int], str]:
     """The hash of the token of each live run that a bot has of these tasks, unless the task is to stop."""
-    found = tx.all(GOING_ON, task_ids=task_ids)
+    found = tx.all(LIVE_TOKENS, task_ids=task_ids)
     return {(task_id, run): hashed for task_id, run, hashed, bot in found if bot == bot_id}
 
 
-RUNS_OF_BOT = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"
+LIVE_OF_BOT = f"SELECT {_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"
 
 
-def live_runs_of_bot(tx: Tx, bot_id: str) -> list[TaskRun]:
+def live_of_bot(tx: Tx, bot_id: str) -> list[TaskRun]:
     """What the bot should be working on."""
-    return [TaskRun(*row) for row in tx.all(RUNS_OF_BOT, bot=bot_id)]
+    return [TaskRun(*row) for row in tx.all(LIVE_OF_BOT, bot=bot_id)]
 
 
-RUN_ALARMS = "SELECT task_id, run FROM task_runs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+DUE = "SELECT task_id, run FROM task_runs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
 
 
-def run_alarms(tx: Tx, now: Micros, n: int) -> list[tuple[int, int]]:
+def due(tx: Tx, now: Micros, n: int) -> list[tuple[int, int]]:
     """Runs whose start, soft timeout or lease is due for a look."""
-    return [(row[0], row[1]) for row in tx.all(RUN_ALARMS, now=now, n=n)]
+    return [(row[0], row[1]) for row in tx.all(DUE, now=now, n=n)]
 
 
-_SAVE_RUNS = RowUpdate(
+_SAVE = RowUpdate(
     "task_runs",
     key="task_id, run",
     sets="""state, reason, evidence, started_at, modified_at, ended_at, soft_at, alarm_at, exit_code, duration,
@@ -81,7 +83,7 @@ _SAVE_RUNS = RowUpdate(
 )
 
 
-def save_runs(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
+def save(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
     """Write changed live runs; an ended run never changes again."""
     rows = []
     for r in runs:
@@ -92,18 +94,18 @@ def save_runs(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
             (r.task_id, r.run, r.state, r.reason, r.evidence, r.started_at, r.modified_at, r.ended_at, r.soft_at,
              r.alarm_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session)
         )  # fmt: skip
-    if rows and tx.update_rows(_SAVE_RUNS, rows) != len(rows):
+    if rows and tx.update_rows(_SAVE, rows) != len(rows):
         raise BrokenPromise(f"a live run had already ended: {[row[:2] for row in rows][:10]}")
 
 
-RUNNING_BY_GROUP = """
+COUNT_BY_GROUP = """
     SELECT resource_group_id, COUNT(*) FROM task_runs WHERE alarm_at IS NOT NULL GROUP BY resource_group_id
 """
 
 
-def running_by_group(tx: Tx) -> dict[int, int]:
+def count_by_group(tx: Tx) -> dict[int, int]:
     """How much each resource group is running now."""
-    return dict(tx.all(RUNNING_BY_GROUP))
+    return dict(tx.all(COUNT_BY_GROUP))
 
 
 _STATS = Insert(

@@ -193,7 +193,7 @@ class Watch(threading.Thread):
                 time.sleep(QUICK_S)  # the command waits on its full pipe until the server has caught up
                 command.heard_at = now
                 continue
-            # Both streams end with the command: then its successor must not wait for this thread.
+            # Without open streams the command is mostly about to end: a long wait here would keep the next one waiting.
             for reader, _ in poll.poll((TICK_S if streams else QUICK_S) * 1000):
                 if not self._collect(command, streams[reader], reader):
                     poll.unregister(reader)  # or it would be reported at once, again and again

@@ -9,7 +9,7 @@ import pytest
 from myrmidon.model.errors import InvalidRequest, StoreRefused
 from myrmidon.model.ids import SLOTS, IdSource
 from myrmidon.model.task_to_run import LIFO, Order
-from myrmidon.scheduler.servers import register, all_servers_current, unregister, list_servers, set_pool_order, renew
+from myrmidon.scheduler.servers import all_servers_current, list_servers, register, renew, set_pool_order, unregister
 from myrmidon.store.tables import pool_order, release
 from myrmidon.store.tables.log import log_url
 

@@ -14,7 +14,7 @@ from myrmidon.model.bot import BOT_ID, BOT_ID_RULE, Bot, Handshake
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.states import RunState, TaskState
+from myrmidon.model.states import RunState
 from myrmidon.model.task_result import Evidence, TaskRun
 from myrmidon.model.validation import LARGEST, Checker
 from myrmidon.scheduler.capacity import handle_lost_capacity
@@ -25,9 +25,7 @@ from myrmidon.scheduler.report import conclude
 from myrmidon.scheduler.unit_of_work import Turn, live
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import bot_event, pool_order, task_queues, task_result, task_to_run
-from myrmidon.store.tables import chunked_work as drains
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables import bot_event, pool_order, task_queues, task_result
 
 MAX_UNCOUNTED_LOSSES = 2
 """So often a run of a task may be lost before anybody has seen it begin."""
@@ -251,7 +249,13 @@ class BotChange(Struct, frozen=True, kw_only=True):
 
 
 def change_bot(
-    tx: Tx, change: BotChange, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, limits: Limits = DEFAULT_LIMITS
+    tx: Tx,
+    change: BotChange,
+    *,
+    now: Micros,
+    ids: IdSource,
+    rules: Rules = DEFAULT_RULES,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Bot:
     """A bot has changed while it lives: its queues are found anew, and an event tells of it if it may work or not.
 
@@ -339,7 +343,9 @@ def record_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, 
     return True
 
 
-def mark_bot_stopped(tx: Tx, bot_id: str, *, session: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
+def mark_bot_stopped(
+    tx: Tx, bot_id: str, *, session: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
+) -> None:
     """A bot has ended and will not come back by itself: it counts as dead at once, and nothing waits for it."""
     turn = Turn(tx, now, ids, rules)
     bot = _lock_bot(turn, bot_id)

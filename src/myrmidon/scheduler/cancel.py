@@ -123,7 +123,9 @@ def cancel_tagged(
         return None
     turn = Turn(tx, now, ids, rules)
     until = first_id_at(min(end, now) if end is not None else now) + (1 << 20)
-    meant = TagSelection(tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running, orders=orders)
+    meant = TagSelection(
+        tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running, orders=orders
+    )
     drain = turn.drain(drains.TAGGED, 0, args=json.encode(meant).decode())
     if start is not None:
         drain.position = first_id_at(start) - 1

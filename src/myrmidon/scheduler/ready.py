@@ -16,8 +16,7 @@ from myrmidon.model.task_to_run import TaskToRun, rank
 from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import choose_slice
 from myrmidon.scheduler.unit_of_work import Turn
-from myrmidon.store.tables import chunked_work as drains
-from myrmidon.store.tables import shared_value, task_queues, task_result, task_to_run
+from myrmidon.store.tables import shared_value, task_queues, task_result
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 

@@ -240,7 +240,9 @@ def record_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
 # ---------------------------------------------------------------- runs
 
 
-def sweep_runs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: PassEffects | None = None) -> int:
+def sweep_runs(
+    tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: PassEffects | None = None
+) -> int:
     """Runs that were never started, have outlasted their soft timeout, or whose bot is silent."""
     due = task_result.run_alarms(tx, now, BATCH)
     if not due:

@@ -103,7 +103,7 @@ class Bed:
         """Carry on with every drain until none is left."""
         while left := self.db.read(chunked_work.pending):
             for drain in left:
-                self.db.write(partial(chunked_work.run_chunk, drain=drain, now=self.now(), ids=self.ids))
+                self.db.write(partial(chunked_work.run_chunk, work=drain, now=self.now(), ids=self.ids))
 
     def close(self) -> None:
         self.db.close()

@@ -13,7 +13,19 @@ from typing import Any
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import GiveBack, PerformanceStats
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import bots, cancel, extend, report, rerun, resource_groups, retention, sweep, terminate
+from myrmidon.scheduler import (
+    bots,
+    cancel,
+    extend,
+    hold,
+    report,
+    rerun,
+    resource_groups,
+    retention,
+    shared_values,
+    sweep,
+    terminate,
+)
 from myrmidon.store.tables import outbox
 from tests.world import INT, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
@@ -127,7 +139,7 @@ def a_job_to_retry(w: World) -> Facts:
 def a_value(w: World) -> Facts:
     job = w.job({"x": a_node()})
     group, owner = GroupOwner(w.group), JobOwner(w.group, job.job_id)
-    return {"group": group, "owner": owner, "value": w.do(resource_groups.create_value, group, INT, _payload()).id}
+    return {"group": group, "owner": owner, "value": w.do(shared_values.create_value, group, INT, _payload()).id}
 
 
 def _payload() -> Payload:
@@ -297,18 +309,18 @@ def _(w: World, f: Facts) -> Any:
 
 @verb("hold", a_job)
 def _(w: World, f: Facts) -> Any:
-    return w.do(rerun.hold, f["ids"]["x"])
+    return w.do(hold.hold, f["ids"]["x"])
 
 
 def _held(w: World) -> Facts:
     facts = a_job(w)
-    w.do(rerun.hold, facts["ids"]["x"])
+    w.do(hold.hold, facts["ids"]["x"])
     return facts
 
 
 @verb("release", _held)
 def _(w: World, f: Facts) -> Any:
-    return w.do(rerun.release, f["ids"]["x"])
+    return w.do(hold.release, f["ids"]["x"])
 
 
 @verb("cancel of a ready task", a_ready_task)
@@ -490,22 +502,22 @@ def _(w: World, f: Facts) -> Any:
 
 @verb("create_value", repeatable=False)
 def _(w: World, f: Facts) -> Any:
-    return w.do(resource_groups.create_value, GroupOwner(w.group), INT, _payload(), value_id=w.ids.next(w.now))
+    return w.do(shared_values.create_value, GroupOwner(w.group), INT, _payload(), value_id=w.ids.next(w.now))
 
 
 @verb("ref_value", a_value)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: resource_groups.ref_value(tx, f["owner"], f["value"]))
+    return w.db.write(lambda tx: shared_values.ref_value(tx, f["owner"], f["value"]))
 
 
 @verb("unref_value", a_value)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: resource_groups.unref_value(tx, f["group"], f["value"]))
+    return w.db.write(lambda tx: shared_values.unref_value(tx, f["group"], f["value"]))
 
 
 @verb("add_locality", a_value)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: resource_groups.add_locality(tx, w.group, f["value"], "10.0.0.1"))
+    return w.db.write(lambda tx: shared_values.add_locality(tx, w.group, f["value"], "10.0.0.1"))
 
 
 @verb("sequencer", a_job)

@@ -17,6 +17,7 @@ from myrmidon.scheduler import (
     report,
     rerun,
     resource_groups,
+    shared_values,
     submit,
     submit_job,
     sweep,
@@ -34,6 +35,7 @@ from myrmidon.store.tables import (
     task_result,
     task_to_run,
 )
+from myrmidon.store.tables import dedupe
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
 from myrmidon.store.views import listings, next_due, run_details, task_search
@@ -79,7 +81,7 @@ def prepare(w: World) -> Facts:
             item = log_bytes(running[0], stream, offset)
             w.db.write(lambda tx, item=item: report.append_log(tx, item))
     w.db.write(lambda tx: outbox.assign_positions(tx, 150))
-    value = w.do(resource_groups.create_value, GroupOwner(w.group), INT, Payload(inline=b"\x05", size=1)).id
+    value = w.do(shared_values.create_value, GroupOwner(w.group), INT, Payload(inline=b"\x05", size=1)).id
     for task_id in sorted(job.task_ids.values())[:8]:
         w.db.write(lambda tx, first=task_id: _tallied(tx, w, first))
     return {"job": job.job_id, "ids": job.task_ids, "x": x, "running": running, "value": value}
@@ -207,8 +209,8 @@ def _feed(tx: Any, w: World, f: Facts) -> Any:
 
 
 def _references(tx: Any, w: World, f: Facts) -> Any:
-    resource_groups.ref_value(tx, JobOwner(w.group, f["job"]), f["value"])
-    return resource_groups.unref_value(tx, GroupOwner(w.group), f["value"])
+    shared_values.ref_value(tx, JobOwner(w.group, f["job"]), f["value"])
+    return shared_values.unref_value(tx, GroupOwner(w.group), f["value"])
 
 
 def _queue(w: World) -> int:
@@ -309,7 +311,7 @@ NAMED = {
         task_result.RUNS,
         task_result.RUNS_OF_BOT,
         task_result.GOING_ON,
-        task_result.DONORS,
+        dedupe.DONORS,
         jobs.LOCK,
         edge.UNSATISFIED,
         edge.UNSATISFIED_OF,

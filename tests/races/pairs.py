@@ -15,7 +15,7 @@ from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.ids import show_run
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, chunked_work, extend, report, rerun, resource_groups, sweep
+from myrmidon.scheduler import cancel, chunked_work, extend, hold, report, rerun, resource_groups, shared_values, sweep
 from myrmidon.store.tables import outbox
 from tests.world import INT, SECOND, World, a_node, a_task, finish
 
@@ -394,7 +394,7 @@ class ClaimHold:
 
     @staticmethod
     def b(w: World, f: Facts) -> Any:
-        return w.do(rerun.hold, f["x"])
+        return w.do(hold.hold, f["x"])
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -770,17 +770,17 @@ class UnrefUnrefOfTheLastTwoReferences:
         w.bot("b1")
         job = w.job({"x": a_node()})
         group, owner = GroupOwner(w.group), JobOwner(w.group, job.job_id)
-        value = w.do(resource_groups.create_value, group, INT, payload()).id
-        w.db.write(lambda tx: resource_groups.ref_value(tx, owner, value))
+        value = w.do(shared_values.create_value, group, INT, payload()).id
+        w.db.write(lambda tx: shared_values.ref_value(tx, owner, value))
         return {"group": group, "owner": owner, "value": value}
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: resource_groups.unref_value(tx, f["group"], f["value"]))
+        return w.db.write(lambda tx: shared_values.unref_value(tx, f["group"], f["value"]))
 
     @staticmethod
     def b(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: resource_groups.unref_value(tx, f["owner"], f["value"]))
+        return w.db.write(lambda tx: shared_values.unref_value(tx, f["owner"], f["value"]))
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -794,15 +794,15 @@ class RefUnrefOfTheLastReference:
     def prepare(w: World) -> Facts:
         job = w.job({"x": a_node()})
         group, owner = GroupOwner(w.group), JobOwner(w.group, job.job_id)
-        return {"group": group, "owner": owner, "value": w.do(resource_groups.create_value, group, INT, payload()).id}
+        return {"group": group, "owner": owner, "value": w.do(shared_values.create_value, group, INT, payload()).id}
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: resource_groups.ref_value(tx, f["owner"], f["value"]))
+        return w.db.write(lambda tx: shared_values.ref_value(tx, f["owner"], f["value"]))
 
     @staticmethod
     def b(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: resource_groups.unref_value(tx, f["group"], f["value"]))
+        return w.db.write(lambda tx: shared_values.unref_value(tx, f["group"], f["value"]))
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:

@@ -12,7 +12,7 @@ from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler.cancel import cancel_tagged
 from myrmidon.scheduler.rerun import rerun, rerun_once
 from myrmidon.scheduler.terminate import TAG, terminate_bot
-from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event
 from tests.builders import in_doubt
@@ -135,7 +135,7 @@ def test_a_bot_that_was_heard_of_is_not_buried(w):
 def test_a_bot_that_was_buried_twice_is_buried_once(w):
     w.advance(601)
     w.sweep()
-    assert w.db.write(lambda tx: fleet.mark_bot_dead(Turn(tx, w.now, w.ids, w.rules), "b1")) is False
+    assert w.db.write(lambda tx: fleet.mark_bot_dead(UnitOfWork(tx, w.now, w.ids, w.rules), "b1")) is False
     assert events(w).count("bot_missing") == 1
 
 

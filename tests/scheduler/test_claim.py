@@ -10,7 +10,7 @@ from myrmidon.model import dimensions
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.task_to_run import LIFO, Order
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import bots, claim, resource_groups
+from myrmidon.scheduler import bots, claim, shared_values
 from myrmidon.store.tables import pool_order, task_queues, task_result, task_to_run
 from tests.builders import a_function, blind_once, inline, shared
 
@@ -251,10 +251,8 @@ def test_a_better_priority_beats_a_fair_share(world):
 
 def test_a_task_whose_shared_value_is_near_goes_first(world):
     world.bot("b1", address="10.0.0.1")
-    far, near = (
-        world.do(resource_groups.create_value, GroupOwner(world.group.id), "int64", inline()) for _ in range(2)
-    )
-    world.do(resource_groups.add_locality, world.group.id, near.id, "10.0.0.1")
+    far, near = (world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline()) for _ in range(2))
+    world.do(shared_values.add_locality, world.group.id, near.id, "10.0.0.1")
     tasks = [world.submit_raw(a_function([shared(v.id)])).task_id for v in (far, near)]
     assert order(world, 1) == [tasks[1]]
     assert order(world, 1) == [tasks[0]]
@@ -262,8 +260,8 @@ def test_a_task_whose_shared_value_is_near_goes_first(world):
 
 def test_a_near_value_does_not_beat_a_better_priority(world):
     world.bot("b1", address="10.0.0.1")
-    value = world.do(resource_groups.create_value, GroupOwner(world.group.id), "int64", inline())
-    world.do(resource_groups.add_locality, world.group.id, value.id, "10.0.0.1")
+    value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
+    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
     near = world.submit_raw(a_function([shared(value.id)], priority=50)).task_id
     better = world.submit_raw(a_function(priority=40)).task_id
     assert [order(world, 1), order(world, 1)] == [[better], [near]]
@@ -271,8 +269,8 @@ def test_a_near_value_does_not_beat_a_better_priority(world):
 
 def test_near_tasks_and_others_fill_one_claim(world):
     world.bot("b1", address="10.0.0.1")
-    value = world.do(resource_groups.create_value, GroupOwner(world.group.id), "int64", inline())
-    world.do(resource_groups.add_locality, world.group.id, value.id, "10.0.0.1")
+    value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
+    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
     others = [world.submit_raw(a_function()).task_id for _ in range(2)]
     near = world.submit_raw(a_function([shared(value.id)])).task_id
     assert order(world, 2) == [near, others[0]]
@@ -280,8 +278,8 @@ def test_near_tasks_and_others_fill_one_claim(world):
 
 def test_a_bot_without_an_address_is_near_to_nothing(world):
     world.bot("b1")
-    value = world.do(resource_groups.create_value, GroupOwner(world.group.id), "int64", inline())
-    world.do(resource_groups.add_locality, world.group.id, value.id, "10.0.0.1")
+    value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
+    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
     tasks = [world.submit_raw(a_function([shared(value.id)])).task_id for _ in range(2)]
     assert order(world, 1) == tasks[:1]
 

@@ -148,7 +148,7 @@ def rows(queue, n, priority=100):
     ],
 )
 def test_the_shares_of_queues(candidates, groups, running, n, picks):
-    assert policy.share_out(candidates, groups, running, n) == picks
+    assert policy.pick_queues(candidates, groups, running, n) == picks
 
 
 @given(
@@ -169,7 +169,7 @@ def test_the_shares_are_those_of_choosing_one_by_one(priorities, running, n):
         expected.append(best)
         taken[best] += 1
         shares[groups[best]] = shares.get(groups[best], 0) + 1
-    assert policy.share_out(candidates, groups, running, n) == expected
+    assert policy.pick_queues(candidates, groups, running, n) == expected
 
 
 @pytest.mark.parametrize(

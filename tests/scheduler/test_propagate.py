@@ -8,7 +8,7 @@ from myrmidon.model.errors import IllegalMove
 from myrmidon.model.ids import show_run
 from myrmidon.model.states import TaskState
 from myrmidon.scheduler import bots
-from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.scheduler.unit_of_work import UnitOfWork
 from tests.builders import a_function, finished, output_of, returned
 
 DIAMOND = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
@@ -227,8 +227,8 @@ def test_a_move_that_is_not_in_the_table_tells_the_whole_story(w):
     w.do_one("b1")
 
     def wrong(tx):
-        turn = Turn(tx, w.now, w.ids, w.rules)
-        turn.move(turn.lock([task])[task], TaskState.READY, "oops")
+        uow = UnitOfWork(tx, w.now, w.ids, w.rules)
+        uow.move(uow.lock([task])[task], TaskState.READY, "oops")
 
     with pytest.raises(IllegalMove) as refused:
         w.db.write(wrong)

@@ -7,7 +7,7 @@ import pytest
 from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import resource_groups
+from myrmidon.scheduler import resource_groups, shared_values
 from myrmidon.store.tables import shared_value
 from tests.builders import a_function, in_doubt, inline, returned, shared
 
@@ -22,7 +22,7 @@ def w(world):
 
 
 def a_value(w, owner=None, content=b"1"):
-    return w.do(resource_groups.create_value, owner or w.mine, "int64", inline(content))
+    return w.do(shared_values.create_value, owner or w.mine, "int64", inline(content))
 
 
 # ---------------------------------------------------------------- groups
@@ -63,14 +63,14 @@ def test_names_that_differ_in_case_are_different(w):
 
 
 def test_a_value_is_read_as_it_was_written(w):
-    value = w.do(resource_groups.create_value, w.mine, " List< int > ", inline(b"\x00\xff"))
-    found = w.read(resource_groups.get_value, w.group.id, value.id)
+    value = w.do(shared_values.create_value, w.mine, " List< int > ", inline(b"\x00\xff"))
+    found = w.read(shared_values.get_value, w.group.id, value.id)
     assert (found, found.type, found.payload) == (value, "List<int64>", b"\x00\xff")
 
 
 def test_a_large_value_is_named_by_its_digest(w):
-    value = w.do(resource_groups.create_value, w.mine, "bytes", Payload(digest=DIGEST, size=5000))
-    assert w.read(resource_groups.get_value, w.group.id, value.id).digest == DIGEST
+    value = w.do(shared_values.create_value, w.mine, "bytes", Payload(digest=DIGEST, size=5000))
+    assert w.read(shared_values.get_value, w.group.id, value.id).digest == DIGEST
 
 
 @pytest.mark.parametrize(
@@ -82,45 +82,45 @@ def test_a_large_value_is_named_by_its_digest(w):
 )  # fmt: skip
 def test_a_payload_that_makes_no_sense_is_refused(lite, payload):
     with pytest.raises(InvalidRequest):
-        lite.do(resource_groups.create_value, GroupOwner(lite.group.id), "int64", payload)
+        lite.do(shared_values.create_value, GroupOwner(lite.group.id), "int64", payload)
     assert lite.count("shared_values") == 0
 
 
 @pytest.mark.parametrize("kind", ["", "List<", "Map<double,int>", "x" * 2000, 5])
 def test_a_type_that_is_none_is_refused(lite, kind):
     with pytest.raises(InvalidRequest):
-        lite.do(resource_groups.create_value, GroupOwner(lite.group.id), kind, inline())
+        lite.do(shared_values.create_value, GroupOwner(lite.group.id), kind, inline())
 
 
 def test_a_group_cannot_read_what_it_does_not_reference(w):
     value = a_value(w)
-    for verb, *more in ((resource_groups.get_value,), (resource_groups.drop_locality, "x")):
+    for verb, *more in ((shared_values.get_value,), (shared_values.drop_locality, "x")):
         with pytest.raises(NotFound):
             w.do(verb, w.other.resource_group_id, value.id, *more)
     with pytest.raises(NotFound):
-        w.do(resource_groups.ref_value, w.other, value.id)
+        w.do(shared_values.ref_value, w.other, value.id)
 
 
 def test_a_group_reads_what_its_jobs_reference(w):
     value = a_value(w)
     job = w.job({"a": []}, nodes={"a": {"task": a_function([shared(value.id)])}})
-    w.do(resource_groups.unref_value, w.mine, value.id)
-    assert w.read(resource_groups.get_value, w.group.id, value.id) == value
-    assert w.read(resource_groups.list_values, JobOwner(w.group.id, job.id)) == [value]
+    w.do(shared_values.unref_value, w.mine, value.id)
+    assert w.read(shared_values.get_value, w.group.id, value.id) == value
+    assert w.read(shared_values.list_values, JobOwner(w.group.id, job.id)) == [value]
 
 
 def test_values_are_listed_by_owner_and_page(w):
     mine = [a_value(w) for _ in range(3)]
     a_value(w, w.other)
-    assert w.read(resource_groups.list_values, w.mine) == mine
-    assert w.read(resource_groups.list_values, w.mine, after=mine[0].id, n=1) == [mine[1]]
-    assert w.read(resource_groups.list_values, w.mine, after=mine[2].id) == []
+    assert w.read(shared_values.list_values, w.mine) == mine
+    assert w.read(shared_values.list_values, w.mine, after=mine[0].id, n=1) == [mine[1]]
+    assert w.read(shared_values.list_values, w.mine, after=mine[2].id) == []
 
 
 def test_the_last_reference_takes_the_value_with_it(w):
     value = a_value(w)
-    w.do(resource_groups.add_locality, w.group.id, value.id, "10.0.0.1")
-    assert w.do(resource_groups.unref_value, w.mine, value.id) is True
+    w.do(shared_values.add_locality, w.group.id, value.id, "10.0.0.1")
+    assert w.do(shared_values.unref_value, w.mine, value.id) is True
     assert (w.count("shared_values"), w.count("shared_value_localities")) == (0, 0)
 
 
@@ -128,10 +128,10 @@ def test_a_value_lives_while_something_references_it(w):
     value = a_value(w)
     job = w.job({"a": []})
     owner = JobOwner(w.group.id, job.id)
-    w.do(resource_groups.ref_value, owner, value.id)
-    w.do(resource_groups.ref_value, owner, value.id)
-    assert w.do(resource_groups.unref_value, w.mine, value.id) is False
-    assert w.do(resource_groups.unref_value, owner, value.id) is True
+    w.do(shared_values.ref_value, owner, value.id)
+    w.do(shared_values.ref_value, owner, value.id)
+    assert w.do(shared_values.unref_value, w.mine, value.id) is False
+    assert w.do(shared_values.unref_value, owner, value.id) is True
 
 
 def test_a_value_may_belong_to_a_job_from_the_start(w):
@@ -142,24 +142,24 @@ def test_a_value_may_belong_to_a_job_from_the_start(w):
 
 def test_dropping_a_reference_twice_is_the_same_as_once(w):
     value = a_value(w)
-    w.do(resource_groups.unref_value, w.mine, value.id)
-    assert w.do(resource_groups.unref_value, w.mine, value.id) is False
+    w.do(shared_values.unref_value, w.mine, value.id)
+    assert w.do(shared_values.unref_value, w.mine, value.id) is False
 
 
 def test_a_job_keeps_the_values_that_its_tasks_read(w):
     value = a_value(w)
     job = w.job({"a": []}, nodes={"a": {"task": a_function([shared(value.id)])}})
     with pytest.raises(Forbidden):
-        w.do(resource_groups.unref_value, JobOwner(w.group.id, job.id), value.id)
+        w.do(shared_values.unref_value, JobOwner(w.group.id, job.id), value.id)
 
 
 def test_a_job_keeps_the_values_that_its_tasks_wrote(w):
     w.bot("b1")
     job = w.job({"a": []}, nodes={"a": {"task": a_function([], [{"type": "int64", "shared": True}])}})
     w.do_one("b1", outputs=returned(b"1"))
-    [value] = w.read(resource_groups.list_values, JobOwner(w.group.id, job.id))
+    [value] = w.read(shared_values.list_values, JobOwner(w.group.id, job.id))
     with pytest.raises(Forbidden):
-        w.do(resource_groups.unref_value, JobOwner(w.group.id, job.id), value.id)
+        w.do(shared_values.unref_value, JobOwner(w.group.id, job.id), value.id)
 
 
 @pytest.mark.parametrize("owner", ["no group", "deleted group", "no job", "foreign job"])
@@ -178,8 +178,8 @@ def test_a_group_whose_creation_is_in_doubt_is_created_once(w):
 
 
 def test_a_value_whose_creation_is_in_doubt_is_created_once(w):
-    made = w.do(resource_groups.create_value, w.mine, "int64", inline(), value_id=4711)
-    again = w.do(in_doubt(resource_groups.create_value), w.mine, "int64", inline(), value_id=4711)
+    made = w.do(shared_values.create_value, w.mine, "int64", inline(), value_id=4711)
+    again = w.do(in_doubt(shared_values.create_value), w.mine, "int64", inline(), value_id=4711)
     assert (again, w.count("shared_values")) == (made, 1)
 
 
@@ -189,23 +189,23 @@ def test_a_value_whose_creation_is_in_doubt_is_created_once(w):
 def test_localities_are_noted_and_forgotten(w):
     value = a_value(w)
     for address in ("10.0.0.2", "10.0.0.1", "10.0.0.1"):
-        w.do(resource_groups.add_locality, w.group.id, value.id, address)
+        w.do(shared_values.add_locality, w.group.id, value.id, address)
     assert w.read(shared_value.localities, [value.id]) == {value.id: ["10.0.0.1", "10.0.0.2"]}
-    assert w.do(resource_groups.drop_locality, w.group.id, value.id, "10.0.0.1") is True
-    assert w.do(resource_groups.drop_locality, w.group.id, value.id, "10.0.0.1") is False
+    assert w.do(shared_values.drop_locality, w.group.id, value.id, "10.0.0.1") is True
+    assert w.do(shared_values.drop_locality, w.group.id, value.id, "10.0.0.1") is False
 
 
 @pytest.mark.parametrize("address", ["", "x" * 41, "a\x00b"])
 def test_a_bad_address_is_refused(w, address):
     value = a_value(w)
     with pytest.raises(InvalidRequest):
-        w.do(resource_groups.add_locality, w.group.id, value.id, address)
+        w.do(shared_values.add_locality, w.group.id, value.id, address)
 
 
 def test_a_foreign_value_has_no_locality_for_us(w):
     value = a_value(w, w.other)
     with pytest.raises(NotFound):
-        w.do(resource_groups.add_locality, w.group.id, value.id, "10.0.0.1")
+        w.do(shared_values.add_locality, w.group.id, value.id, "10.0.0.1")
 
 
 def test_ensure_group_gives_the_same_group_again(world):

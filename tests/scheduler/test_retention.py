@@ -6,8 +6,8 @@ import pytest
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import cancel, resource_groups, retention, sweep
-from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.scheduler import cancel, resource_groups, retention, shared_values, sweep
+from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import log as logs
 from tests.builders import a_function, inline, output_of, returned, shared
 
@@ -75,7 +75,7 @@ def test_a_job_that_has_not_ended_or_is_not_yours_cannot_be_deleted(w, case):
 
 
 def test_a_deleted_job_lets_go_of_its_shared_values(w):
-    value = w.do(resource_groups.create_value, GroupOwner(w.group.id), "int64", inline())
+    value = w.do(shared_values.create_value, GroupOwner(w.group.id), "int64", inline())
     made = a_function([shared(value.id)], [{"type": "int64", "shared": True}])
     job = w.job({"a": []}, nodes={"a": {"task": made}})
     w.do_one("b1", outputs=returned(b"1"))
@@ -85,9 +85,9 @@ def test_a_deleted_job_lets_go_of_its_shared_values(w):
 
 
 def test_a_shared_value_that_another_job_reads_stays(w):
-    value = w.do(resource_groups.create_value, GroupOwner(w.group.id), "int64", inline())
+    value = w.do(shared_values.create_value, GroupOwner(w.group.id), "int64", inline())
     first, second = (w.job({"a": []}, nodes={"a": {"task": a_function([shared(value.id)])}}) for _ in range(2))
-    w.do(resource_groups.unref_value, GroupOwner(w.group.id), value.id)
+    w.do(shared_values.unref_value, GroupOwner(w.group.id), value.id)
     w.work("b1")
     w.do(retention.delete_job, first.id, group_id=w.group.id)
     w.sweep()
@@ -163,7 +163,7 @@ def test_a_deleted_group_takes_jobs_tasks_and_references_with_it(w):
     a_finished_job(w)
     w.submit()
     w.do_one("b1")
-    w.do(resource_groups.create_value, GroupOwner(w.group.id), "int64", inline())
+    w.do(shared_values.create_value, GroupOwner(w.group.id), "int64", inline())
     w.do(resource_groups.delete_group, w.group.id)
     w.sweep()
     assert rows(w) == {}
@@ -199,7 +199,7 @@ def test_the_name_of_a_deleted_group_is_free(w):
 
 
 def test_removing_nothing_does_nothing(w):
-    w.db.write(lambda tx: retention.delete_tasks(Turn(tx, w.now, w.ids), []))
+    w.db.write(lambda tx: retention.delete_tasks(UnitOfWork(tx, w.now, w.ids), []))
 
 
 def test_a_deleted_group_takes_its_queues_with_it(w):

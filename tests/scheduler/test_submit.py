@@ -9,7 +9,7 @@ from msgspec import json, structs
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
 from myrmidon.model.ids import show_run
-from myrmidon.scheduler import bots, resource_groups, submit
+from myrmidon.scheduler import bots, idempotency, resource_groups, submit
 from myrmidon.store.tables import task_request
 from tests.builders import a_function, a_task, blind_once, constant, in_doubt, seconds
 from tests.model.requests import nested
@@ -186,14 +186,14 @@ def test_a_refused_task_leaves_its_key_free(world):
     assert world.submit(key="k")
 
 
-def test_a_key_was_asked_by_one_verb_for_one_thing(world):
-    def asked(verb, key, what):
-        return world.db.write(lambda tx: submit.was_asked(tx, verb, key, what, now=world.now))
+def test_a_key_is_claimed_by_one_verb_for_one_body(world):
+    def claimed(verb, key, body):
+        return world.db.write(lambda tx: idempotency.claim_request_key(tx, verb, key, body, now=world.now))
 
-    assert [asked(verb, "k", 1) for verb in ("drain", "drain", "cancel", "cancel")] == [False, True, False, True]
-    assert not asked("drain", "another", 2)
+    assert [claimed(verb, "k", 1) for verb in ("drain", "drain", "cancel", "cancel")] == [True, False, True, False]
+    assert claimed("drain", "another", 2)
     with pytest.raises(Conflict, match="another drain"):
-        asked("drain", "k", 2)
+        claimed("drain", "k", 2)
 
 
 def test_a_submit_whose_commit_is_in_doubt_is_not_done_twice(world):

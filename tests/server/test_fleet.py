@@ -99,7 +99,7 @@ async def begin(context):
 
 async def events_of(context, name="b1"):
     until_then = context.now() + SECOND
-    found = await context.db.read(lambda tx: bot_history.story(tx, name, until=until_then, n=100))
+    found = await context.db.read(lambda tx: bot_history.history(tx, name, until=until_then, n=100))
     return [one.kind for one in reversed(found)]
 
 

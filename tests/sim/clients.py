@@ -12,7 +12,18 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Finish
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import bots as fleet
-from myrmidon.scheduler import cancel, explain, extend, report, rerun, resource_groups, retention, submit, submit_job
+from myrmidon.scheduler import (
+    cancel,
+    explain,
+    extend,
+    hold,
+    report,
+    rerun,
+    retention,
+    shared_values,
+    submit,
+    submit_job,
+)
 from myrmidon.scheduler.report import Outcome
 from tests.sim.ledger import CANARY, Ledger
 from tests.sim.world import Actor, Server, Violation, World
@@ -389,14 +400,14 @@ class Clients(Actor):
     def hold_task(self) -> None:
         if (task_id := self._some_task()) is not None:
             self.held.add(task_id)
-            self._verb("hold", rerun.hold, task_id, allowed=(WrongState, NotFound))
+            self._verb("hold", hold.hold, task_id, allowed=(WrongState, NotFound))
 
     def release_task(self) -> None:
         if self.held:
             self._release(self.world.rng.choice(sorted(self.held)))
 
     def _release(self, task_id: int) -> None:
-        self._verb("release", rerun.release, task_id, allowed=(NotFound,))
+        self._verb("release", hold.release, task_id, allowed=(NotFound,))
 
     def seal(self) -> None:
         if (job_id := self._some_job()) is not None:
@@ -445,7 +456,7 @@ class Clients(Actor):
 
         def do(server: Server) -> Any:
             return server.write(
-                lambda tx, now, ids, rules: resource_groups.create_value(
+                lambda tx, now, ids, rules: shared_values.create_value(
                     tx, GroupOwner(group), TYPE, Payload(inline=content, size=len(content)), now=now, ids=ids
                 )
             )
@@ -460,7 +471,7 @@ class Clients(Actor):
         value, address = rng.choice(self.shared[group]), f"10.0.0.{rng.randrange(4)}"
 
         def do(server: Server) -> Any:
-            return server.db.write(lambda tx: resource_groups.add_locality(tx, group, value, address))
+            return server.db.write(lambda tx: shared_values.add_locality(tx, group, value, address))
 
         self._call("locality", do, lambda reply: None)
 
@@ -471,7 +482,7 @@ class Clients(Actor):
         value = self.world.rng.choice(self.shared[group])
 
         def do(server: Server) -> Any:
-            return server.db.write(lambda tx: resource_groups.unref_value(tx, GroupOwner(group), value))
+            return server.db.write(lambda tx: shared_values.unref_value(tx, GroupOwner(group), value))
 
         self._call("unref", do, lambda reply: None)
 
@@ -483,7 +494,7 @@ class Clients(Actor):
         value = self.world.rng.choice(self.shared[group])
         owner = JobOwner(group, job_id)
         self._call(
-            "ref", lambda s: s.db.write(lambda tx: resource_groups.ref_value(tx, owner, value)), lambda reply: None
+            "ref", lambda s: s.db.write(lambda tx: shared_values.ref_value(tx, owner, value)), lambda reply: None
         )
 
     # -- the fleet

@@ -96,7 +96,7 @@ JOB_MOVES: Final[Mapping[JobState, frozenset[JobState]]] = {
 }
 
 
-def check_move(old: TaskState, new: TaskState, *, new_generation: bool, story: Callable[[], str]) -> None:
+def check_move(old: TaskState, new: TaskState, *, new_generation: bool, history: Callable[[], str]) -> None:
     """Raise IllegalMove, with the task's story, unless the table allows old -> new.
 
     The story is a function because it costs reads that only a failure should pay for.
@@ -104,10 +104,10 @@ def check_move(old: TaskState, new: TaskState, *, new_generation: bool, story: C
     if new in MOVES[old] and (new_generation or old not in FINAL):
         return
     why = "only a new generation leaves a final state" if new in MOVES[old] else "not in the table of moves"
-    raise IllegalMove(f"A task cannot go from {old} to {new}: {why}. {story()}")
+    raise IllegalMove(f"A task cannot go from {old} to {new}: {why}. {history()}")
 
 
-def check_job_move(old: JobState, new: JobState, *, story: Callable[[], str]) -> None:
+def check_job_move(old: JobState, new: JobState, *, history: Callable[[], str]) -> None:
     """Raise IllegalMove, with the job's story, unless the table allows old -> new."""
     if new not in JOB_MOVES[old]:
-        raise IllegalMove(f"A job cannot go from {old} to {new}: not in the table of moves. {story()}")
+        raise IllegalMove(f"A job cannot go from {old} to {new}: not in the table of moves. {history()}")

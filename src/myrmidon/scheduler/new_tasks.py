@@ -1,7 +1,7 @@
 """Plans: tasks on their way into the store.
 
 Whatever brings tasks into being, alone, in a job or by extending one, makes
-plans and lets ``store_plans`` write them: request, slices, tags, secret, values,
+new_tasks and lets ``store_plans`` write them: request, slices, tags, secret, values,
 edges and the first state, each table in one go.
 """
 
@@ -25,7 +25,7 @@ from myrmidon.model.task_request import (
 )
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.sql import Row
 from myrmidon.store.tables import edge, pool_order, resource_group, shared_value, task_queues, task_request, task_result
 from myrmidon.store.tables import job as jobs
@@ -38,7 +38,7 @@ _TOUCH_AFTER: Micros = 3600 * SECOND
 _encode = json.Encoder().encode
 
 
-class Plan(Struct, kw_only=True, gc=False):
+class NewTask(Struct, kw_only=True, gc=False):
     """One task to be stored. ``parents`` are its distinct parents, ``satisfied`` those already done."""
 
     task_id: int
@@ -58,7 +58,7 @@ class Plan(Struct, kw_only=True, gc=False):
     tags: Sequence[str] = ()
 
 
-class Produced(Struct, frozen=True):
+class OutputSlot(Struct, frozen=True):
     """One output position of a task: the value it writes, whether that is shared, and as what once it is."""
 
     value_id: int
@@ -66,9 +66,9 @@ class Produced(Struct, frozen=True):
     shared_value_id: int | None = None
 
 
-def open_group(turn: Turn, group_id: int) -> ResourceGroup:
+def open_group(uow: UnitOfWork, group_id: int) -> ResourceGroup:
     """The resource group that new things enter; it must exist and stay."""
-    group = resource_group.lock_shared(turn.tx, group_id)
+    group = resource_group.lock_shared(uow.tx, group_id)
     if group is None:
         raise NotFound("resource group", str(group_id))
     if group.deleting:
@@ -76,82 +76,84 @@ def open_group(turn: Turn, group_id: int) -> ResourceGroup:
     return group
 
 
-def check_parents(turn: Turn, group_id: int, plans: Iterable[Plan]) -> dict[int, NotFound | WrongState]:
+def check_parents(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -> dict[int, NotFound | WrongState]:
     """Tie tasks to the running tasks that triggered them; which of them cannot be, and why.
 
     Another group's task is not there for this one: nobody takes over its user, nor learns that it runs.
     """
-    triggered = [plan for plan in plans if plan.request.parent is not None]
+    triggered = [new_task for new_task in new_tasks if new_task.request.parent is not None]
     if not triggered:
         return {}
-    wanted = sorted({plan.request.parent[0] for plan in triggered if plan.request.parent})
-    parents = task_result.lock(turn.tx, wanted)
-    requests = task_request.read(turn.tx, wanted)
+    wanted = sorted({new_task.request.parent[0] for new_task in triggered if new_task.request.parent})
+    parents = task_result.lock(uow.tx, wanted)
+    requests = task_request.read(uow.tx, wanted)
     refused: dict[int, NotFound | WrongState] = {}
-    for plan in triggered:
-        task_id, run = plan.request.parent or (0, 0)
+    for new_task in triggered:
+        task_id, run = new_task.request.parent or (0, 0)
         parent = parents.get(task_id)
         if parent is None or parent.resource_group_id != group_id:
-            refused[plan.task_id] = NotFound("parent task", show_task(task_id))
+            refused[new_task.task_id] = NotFound("parent task", show_task(task_id))
         elif parent.state != TaskState.RUNNING or not 0 < run <= parent.run_number:
-            refused[plan.task_id] = WrongState(
+            refused[new_task.task_id] = WrongState(
                 f"the parent task {show_task(task_id)} is not running (it is {parent.state}); only a running task "
                 "can trigger others"
             )
         else:
-            plan.user = requests[task_id].user_name
-            plan.root = requests[task_id].root_task_id or task_id
+            new_task.user = requests[task_id].user_name
+            new_task.root = requests[task_id].root_task_id or task_id
     return refused
 
 
-def _count_children(turn: Turn, plans: Iterable[Plan]) -> None:
+def _count_children(uow: UnitOfWork, new_tasks: Iterable[NewTask]) -> None:
     """Tell the tasks that triggered these how many they have; ``check_parents`` has locked them."""
     born: dict[int, int] = {}
-    for plan in plans:
-        if plan.request.parent is not None:
-            born[plan.request.parent[0]] = born.get(plan.request.parent[0], 0) + 1
+    for new_task in new_tasks:
+        if new_task.request.parent is not None:
+            born[new_task.request.parent[0]] = born.get(new_task.request.parent[0], 0) + 1
     for task_id, n in sorted(born.items()):
-        task_result.count_children(turn.tx, task_id, n)
+        task_result.count_children(uow.tx, task_id, n)
 
 
-def check_shared(turn: Turn, group_id: int, plans: Iterable[Plan]) -> dict[int, Forbidden | InvalidRequest]:
+def check_shared(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -> dict[int, Forbidden | InvalidRequest]:
     """See that shared inputs may be read by this group and have the types the tasks expect."""
-    wanted = [(plan, given) for plan in plans for given in plan.request.inputs if isinstance(given, Shared)]
+    wanted = [
+        (new_task, given) for new_task in new_tasks for given in new_task.request.inputs if isinstance(given, Shared)
+    ]
     if not wanted:
         return {}
     ids = sorted({given.shared_value_id for _, given in wanted})
-    found = shared_value.lock(turn.tx, ids)
-    allowed = shared_value.referenced_by_group(turn.tx, ids, group_id) | shared_value.referenced_in_group(
-        turn.tx, ids, group_id
+    found = shared_value.lock(uow.tx, ids)
+    allowed = shared_value.referenced_by_group(uow.tx, ids, group_id) | shared_value.referenced_in_group(
+        uow.tx, ids, group_id
     )
     refused: dict[int, Forbidden | InvalidRequest] = {}
-    for plan, given in wanted:
+    for new_task, given in wanted:
         value = found.get(given.shared_value_id)
         if value is None or value.id not in allowed:
-            refused[plan.task_id] = Forbidden(
+            refused[new_task.task_id] = Forbidden(
                 f"this resource group does not reference the shared value {given.shared_value_id}; reference it first"
             )
         elif value.type != given.type:
             problem = Problem("inputs", given.type, f"{value.type}, the type of the shared value", "type")
-            refused[plan.task_id] = InvalidRequest([problem])
+            refused[new_task.task_id] = InvalidRequest([problem])
     return refused
 
 
 # ---------------------------------------------------------------- queues
 
 
-def find_queues(turn: Turn, group_id: int, wanted: Iterable[str]) -> dict[str, int]:
+def find_queues(uow: UnitOfWork, group_id: int, wanted: Iterable[str]) -> dict[str, int]:
     """The queue of each set of dimensions; a new set gets one, matched to the living bots at once."""
     sets = sorted(set(wanted))
     hashes = {text: dimensions.digest(text) for text in sets}
-    found = _equal(task_queues.find(turn.tx, group_id, sorted(set(hashes.values()))), hashes)
-    stale = [q.id for q in found.values() if q.used_at < turn.now - _TOUCH_AFTER]
-    if stale and task_queues.touch(turn.tx, stale, turn.now) != len(stale):
-        found = _equal(task_queues.find(turn.tx, group_id, sorted(set(hashes.values()))), hashes)
+    found = _equal(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
+    stale = [q.id for q in found.values() if q.used_at < uow.now - _TOUCH_AFTER]
+    if stale and task_queues.touch(uow.tx, stale, uow.now) != len(stale):
+        found = _equal(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
     missing = [text for text in sets if text not in found]
     if missing:
-        found.update(_make_queues(turn, group_id, {text: hashes[text] for text in missing}))
-    turn.keep_queues(found.values())
+        found.update(_make_queues(uow, group_id, {text: hashes[text] for text in missing}))
+    uow.keep_queues(found.values())
     return {text: queue.id for text, queue in found.items()}
 
 
@@ -160,19 +162,19 @@ def _equal(queues: Sequence[Queue], wanted: Mapping[str, str]) -> dict[str, Queu
     return {queue.dimensions: queue for queue in queues if queue.dimensions in wanted}
 
 
-def _make_queues(turn: Turn, group_id: int, missing: Mapping[str, str]) -> dict[str, Queue]:
+def _make_queues(uow: UnitOfWork, group_id: int, missing: Mapping[str, str]) -> dict[str, Queue]:
     """Make queues under their pools' locks, so that a bot on its way in sees them or is seen by them."""
     pools = {text: dimensions.pool_of(text) for text in missing}
-    pool_order.lock_pools(turn.tx, pools.values())
-    known = task_queues.find(turn.tx, group_id, sorted(set(missing.values())))
+    pool_order.lock_pools(uow.tx, pools.values())
+    known = task_queues.find(uow.tx, group_id, sorted(set(missing.values())))
     made = _equal(known, missing)
     for text, hashed in missing.items():
         if text in made:
             continue
         probe = 1 + max((q.probe for q in known if q.hash == hashed), default=-1)
-        queue = Queue(turn.new_id(), hashed, probe, group_id, pools[text], text, turn.now)
-        task_queues.insert(turn.tx, queue)
-        task_queues.match_queue(turn.tx, queue)
+        queue = Queue(uow.new_id(), hashed, probe, group_id, pools[text], text, uow.now)
+        task_queues.insert(uow.tx, queue)
+        task_queues.match_queue(uow.tx, queue)
         known.append(queue)
         made[text] = queue
     return made
@@ -181,129 +183,131 @@ def _make_queues(turn: Turn, group_id: int, missing: Mapping[str, str]) -> dict[
 # ---------------------------------------------------------------- storing
 
 
-def store_plans(
-    turn: Turn,
+def store_new_tasks(
+    uow: UnitOfWork,
     group_id: int,
-    plans: Sequence[Plan],
+    new_tasks: Sequence[NewTask],
     *,
-    produced: Mapping[str, Sequence[Produced]] | None = None,
+    produced: Mapping[str, Sequence[OutputSlot]] | None = None,
     staged: bool = False,
 ) -> list[TaskResult]:
     """Write everything about new tasks but their fate: they are WAITING, and the caller lets them go on.
 
     ``produced`` are the outputs of tasks that the job already has, by label.
     """
-    wants = {p.task_id: [dimensions.canonical(s.properties.dimensions) for s in p.request.slices] for p in plans}
-    queues = find_queues(turn, group_id, (text for texts in wants.values() for text in texts))
+    wants = {p.task_id: [dimensions.canonical(s.properties.dimensions) for s in p.request.slices] for p in new_tasks}
+    queues = find_queues(uow, group_id, (text for texts in wants.values() for text in texts))
     requests: list[Row] = []
     pieces: list[Row] = []
-    for plan in plans:
-        texts = wants[plan.task_id]
-        requests.append(_request_row(turn, group_id, plan))
-        pieces += _slice_rows(turn, plan, [queues[text] for text in texts])
-    _count_children(turn, plans)
-    _store_requests(turn, plans, requests, pieces)
-    _store_values(turn, plans, dict(produced or {}))
-    _store_edges(turn, plans)
-    tasks = [_new_task(turn, group_id, plan) for plan in plans]
+    for new_task in new_tasks:
+        texts = wants[new_task.task_id]
+        requests.append(_request_row(uow, group_id, new_task))
+        pieces += _slice_rows(uow, new_task, [queues[text] for text in texts])
+    _count_children(uow, new_tasks)
+    _store_requests(uow, new_tasks, requests, pieces)
+    _store_values(uow, new_tasks, dict(produced or {}))
+    _store_edges(uow, new_tasks)
+    tasks = [_waiting_task(uow, group_id, new_task) for new_task in new_tasks]
     if staged:
-        task_result.insert_staged(turn.tx, tasks)
+        task_result.insert_staged(uow.tx, tasks)
         return tasks
     for task in tasks:
-        turn.add(task)
+        uow.add(task)
     return tasks
 
 
-def _request_row(turn: Turn, group_id: int, plan: Plan) -> Row:
-    """The row of a request; the rest of the turn knows it as well."""
-    r = plan.request
-    plan.tags = automatic_tags(structs.replace(r, user=plan.user) if plan.user else r)
+def _request_row(uow: UnitOfWork, group_id: int, new_task: NewTask) -> Row:
+    """The row of a request; the rest of the uow knows it as well."""
+    r = new_task.request
+    new_task.tags = automatic_tags(structs.replace(r, user=new_task.user) if new_task.user else r)
     function = r.function
     row = (
-        plan.task_id,
+        new_task.task_id,
         group_id,
         r.external_id,
-        plan.job_id,
-        plan.insertion,
+        new_task.job_id,
+        new_task.insertion,
         function.package_name if function else None,
         function.func_name if function else None,
         function.language if function else None,
         r.name,
-        turn.now,
-        plan.authenticated,
-        plan.user or r.user,
+        uow.now,
+        new_task.authenticated,
+        new_task.user or r.user,
         r.priority,
         r.service_account,
         r.parent[0] if r.parent else None,
         r.parent[1] if r.parent else None,
-        plan.root,
+        new_task.root,
         int(r.detached),
         r.retries,
         r.reruns,
         r.max_instances,
         r.soft_timeout_s * SECOND if r.soft_timeout_s is not None else None,
         r.lease_s * SECOND,
-        plan.deadline_at,
-        plan.policy,
+        new_task.deadline_at,
+        new_task.policy,
         r.routing,
-        _encode(plan.tags).decode(),
+        _encode(new_task.tags).decode(),
         _encode(r.metadata).decode() if r.metadata else "{}",
     )
-    turn.requests[plan.task_id] = RequestRow(*row)
+    uow.requests[new_task.task_id] = RequestRow(*row)
     return row
 
 
-def _slice_rows(turn: Turn, plan: Plan, queues: Sequence[int]) -> list[Row]:
+def _slice_rows(uow: UnitOfWork, new_task: NewTask, queues: Sequence[int]) -> list[Row]:
     """The rows of its slices, likewise."""
-    r = plan.request
+    r = new_task.request
     promised = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
-    secret = hmac.digest(turn.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
+    secret = hmac.digest(uow.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
     rows: list[Row] = []
     for number, (piece, queue) in enumerate(zip(r.slices, queues, strict=True)):
         text, digest = properties_row(piece.properties, secret_hmac=secret, function=r.function, input_digests=promised)
         waits, idempotent = int(piece.wait_for_capacity), int(piece.properties.idempotent)
-        rows.append((plan.task_id, number, queue, piece.expiration_s * SECOND, waits, idempotent, digest, text))
-    turn.slices[plan.task_id] = [SliceRow(*row) for row in rows]
+        rows.append((new_task.task_id, number, queue, piece.expiration_s * SECOND, waits, idempotent, digest, text))
+    uow.slices[new_task.task_id] = [SliceRow(*row) for row in rows]
     return rows
 
 
-def _store_requests(turn: Turn, plans: Sequence[Plan], requests: Sequence[Row], pieces: Sequence[Row]) -> None:
-    task_request.insert(turn.tx, requests)
-    task_request.insert_slices(turn.tx, pieces)
-    task_request.insert_tags(turn.tx, [(tag, plan.task_id) for plan in plans for tag in plan.tags])
-    secrets = [(p.task_id, p.request.secret_bytes) for p in plans if p.request.secret_bytes is not None]
+def _store_requests(
+    uow: UnitOfWork, new_tasks: Sequence[NewTask], requests: Sequence[Row], pieces: Sequence[Row]
+) -> None:
+    task_request.insert(uow.tx, requests)
+    task_request.insert_slices(uow.tx, pieces)
+    task_request.insert_tags(uow.tx, [(tag, new_task.task_id) for new_task in new_tasks for tag in new_task.tags])
+    secrets = [(p.task_id, p.request.secret_bytes) for p in new_tasks if p.request.secret_bytes is not None]
     if secrets:
-        task_request.insert_secrets(turn.tx, secrets)
+        task_request.insert_secrets(uow.tx, secrets)
 
 
-def _store_edges(turn: Turn, plans: Sequence[Plan]) -> None:
-    edges = [(parent, plan.task_id) for plan in plans for parent in plan.parents]
+def _store_edges(uow: UnitOfWork, new_tasks: Sequence[NewTask]) -> None:
+    edges = [(parent, new_task.task_id) for new_task in new_tasks for parent in new_task.parents]
     if edges:
-        edge.insert(turn.tx, edges)
-    met = [(parent, plan.task_id, run) for plan in plans for parent, run in plan.satisfied]
+        edge.insert(uow.tx, edges)
+    met = [(parent, new_task.task_id, run) for new_task in new_tasks for parent, run in new_task.satisfied]
     if met:
-        edge.complete(turn.tx, met)
-    labels = [(p.job_id, p.label, p.task_id, p.definition_hash) for p in plans if p.job_id and p.label is not None]
+        edge.complete(uow.tx, met)
+    labels = [(p.job_id, p.label, p.task_id, p.definition_hash) for p in new_tasks if p.job_id and p.label is not None]
     if labels:
-        jobs.insert_labels(turn.tx, labels)
+        jobs.insert_labels(uow.tx, labels)
 
 
-def _new_task(turn: Turn, group_id: int, plan: Plan) -> TaskResult:
+def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResult:
     """A task that waits."""
     return TaskResult(
-        id=plan.task_id,
-        job_id=plan.job_id,
+        id=new_task.task_id,
+        job_id=new_task.job_id,
         resource_group_id=group_id,
         state=TaskState.WAITING,
         seq=0,
         generation=1,
-        held=int(plan.hold),
+        held=int(new_task.hold),
         killing=0,
         forced=0,
-        resolves_all=int(plan.policy == RequiresPolicy.ALL_RESOLVED),
-        plain=_is_plain(plan.request),
-        num_parents=len(plan.parents),
-        num_succeeded_parents=len(plan.satisfied),
+        resolves_all=int(new_task.policy == RequiresPolicy.ALL_RESOLVED),
+        plain=_is_plain(new_task.request),
+        num_parents=len(new_task.parents),
+        num_succeeded_parents=len(new_task.satisfied),
         num_children=0,
         num_retries=0,
         num_reruns=0,
@@ -319,8 +323,8 @@ def _new_task(turn: Turn, group_id: int, plan: Plan) -> TaskResult:
         started_at=None,
         completed_at=None,
         abandoned_at=None,
-        modified_at=turn.now,
-        alarm_at=plan.deadline_at,
+        modified_at=uow.now,
+        alarm_at=new_task.deadline_at,
     )
 
 
@@ -336,69 +340,71 @@ def _is_plain(request: TaskRequest) -> int:
 # ---------------------------------------------------------------- values
 
 
-def _store_values(turn: Turn, plans: Sequence[Plan], produced: dict[str, Sequence[Produced]]) -> None:
+def _store_values(uow: UnitOfWork, new_tasks: Sequence[NewTask], produced: dict[str, Sequence[OutputSlot]]) -> None:
     """Allocate a value for every output and constant, and point inputs to the values they read."""
-    functions = [plan for plan in plans if plan.request.function is not None and plan.job_id is not None]
+    functions = [
+        new_task for new_task in new_tasks if new_task.request.function is not None and new_task.job_id is not None
+    ]
     if not functions:
         return
     job_id = functions[0].job_id or 0
-    writer = _ValueWriter(turn, job_id)
-    for plan in functions:
-        made = writer.outputs(plan)
-        if plan.label is not None:
-            produced[plan.label] = made
-    for plan in functions:
-        writer.inputs(plan, produced)
+    writer = _ValueWriter(uow, job_id)
+    for new_task in functions:
+        made = writer.outputs(new_task)
+        if new_task.label is not None:
+            produced[new_task.label] = made
+    for new_task in functions:
+        writer.inputs(new_task, produced)
     writer.store()
 
 
 class _ValueWriter:
     """Gathers the rows of many tasks' values."""
 
-    def __init__(self, turn: Turn, job_id: int) -> None:
-        self.turn = turn
+    def __init__(self, uow: UnitOfWork, job_id: int) -> None:
+        self.uow = uow
         self.job_id = job_id
-        self.next_data_id = values.last_data_id(turn.tx, job_id) + 1
+        self.next_data_id = values.last_data_id(uow.tx, job_id) + 1
         self.rows: list[tuple[int, int, int, str, bytes | None, str | None, int | None]] = []
         self.given: list[tuple[int, int, str, int | None, int | None]] = []
         self.made: list[tuple[int, int, str, int | None, int | None]] = []
         self.refs: set[int] = set()
 
-    def outputs(self, plan: Plan) -> list[Produced]:
+    def outputs(self, new_task: NewTask) -> list[OutputSlot]:
         produced = []
-        for position, output in enumerate(plan.request.outputs):
+        for position, output in enumerate(new_task.request.outputs):
             value_id = self._value(output.type, None, None, None)
             kind = values.SHARED if output.shared else values.VALUE
-            self.made.append((plan.task_id, position, kind, value_id, None))
-            produced.append(Produced(value_id, output.shared))
+            self.made.append((new_task.task_id, position, kind, value_id, None))
+            produced.append(OutputSlot(value_id, output.shared))
         return produced
 
-    def inputs(self, plan: Plan, produced: Mapping[str, Sequence[Produced]]) -> None:
-        for position, given in enumerate(plan.request.inputs):
+    def inputs(self, new_task: NewTask, produced: Mapping[str, Sequence[OutputSlot]]) -> None:
+        for position, given in enumerate(new_task.request.inputs):
             match given:
                 case Constant(type=kind, payload=payload):
                     value_id = self._value(kind, payload.inline, payload.digest, payload.size)
-                    self.given.append((plan.task_id, position, values.VALUE, value_id, None))
+                    self.given.append((new_task.task_id, position, values.VALUE, value_id, None))
                 case Shared(shared_value_id=shared):
-                    self.given.append((plan.task_id, position, values.SHARED, None, shared))
+                    self.given.append((new_task.task_id, position, values.SHARED, None, shared))
                     self.refs.add(shared)
                 case OutputOf(label=label, position=at):
                     source = produced[label][at]
                     kind = values.SHARED if source.shared else values.VALUE
-                    self.given.append((plan.task_id, position, kind, source.value_id, source.shared_value_id))
+                    self.given.append((new_task.task_id, position, kind, source.value_id, source.shared_value_id))
 
     def _value(self, kind: str, payload: bytes | None, digest: str | None, size: int | None) -> int:
-        value_id = self.turn.new_id()
+        value_id = self.uow.new_id()
         self.rows.append((value_id, self.next_data_id, self.job_id, kind, payload, digest, size))
         self.next_data_id += 1
         return value_id
 
     def store(self) -> None:
-        values.insert(self.turn.tx, self.rows)
-        values.insert_inputs(self.turn.tx, self.given)
-        values.insert_outputs(self.turn.tx, self.made)
+        values.insert(self.uow.tx, self.rows)
+        values.insert_inputs(self.uow.tx, self.given)
+        values.insert_outputs(self.uow.tx, self.made)
         if self.refs:
-            shared_value.ref_by_job(self.turn.tx, sorted(self.refs), self.job_id)
+            shared_value.ref_by_job(self.uow.tx, sorted(self.refs), self.job_id)
 
 
 def digest_of(raw: object, key: bytes) -> str:

@@ -129,7 +129,7 @@ def best_queues(heads: Iterable[Head], running: Mapping[int, int]) -> list[Head]
     return sorted(heads, key=lambda h: (h.priority, running.get(h.resource_group_id, 0), h.task_rank, h.queue))
 
 
-def share_out(
+def pick_queues(
     candidates: Mapping[int, Sequence[TaskToRun]], groups: Mapping[int, int], running: Mapping[int, int], n: int
 ) -> list[int]:
     """From which queue to take each of n tasks, in the order in which they should start.

@@ -7,10 +7,9 @@ reference takes the value with it, in the same transaction.
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import chunked_work as drains
-from myrmidon.store.tables import resource_group, task_result
+from myrmidon.store.tables import chunked_work, resource_group, task_result
 from myrmidon.store.tables.resource_group import ResourceGroup
 
 _NAME_LIMIT = 256
@@ -72,4 +71,4 @@ def delete_group(tx: Tx, group_id: int, *, now: Micros, ids: IdSource, rules: Ru
     if busy is not None:
         raise WrongState(f"task {show_task(busy)} of this resource group has not ended; cancel its work first")
     resource_group.mark_deleting(tx, group_id)
-    Turn(tx, now, ids, rules).drain(drains.DELETE_GROUP, group_id)
+    UnitOfWork(tx, now, ids, rules).start_chunked_work(chunked_work.DELETE_GROUP, group_id)

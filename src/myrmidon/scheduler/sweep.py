@@ -18,7 +18,7 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import JobState, RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
 from myrmidon.scheduler import chunked_work
-from myrmidon.scheduler.bots import end_lost_runs, mark_bot_dead
+from myrmidon.scheduler.bots import mark_bot_dead
 from myrmidon.scheduler.policy import (
     DEFAULT_RULES,
     Rules,
@@ -29,12 +29,13 @@ from myrmidon.scheduler.policy import (
     service_was_away,
     start_deadline,
 )
-from myrmidon.scheduler.propagate import settle
+from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready, new_task_to_run
 from myrmidon.scheduler.rerun import retry_job
 from myrmidon.scheduler.retention import begin_deletion, delete_tasks
+from myrmidon.scheduler.run_end import end_lost_runs
 from myrmidon.scheduler.tag_counts import update_tag_counts
-from myrmidon.scheduler.unit_of_work import Turn, live
+from myrmidon.scheduler.unit_of_work import UnitOfWork, live
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import (
@@ -51,7 +52,7 @@ from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
 from myrmidon.store.tables import value as values
 from myrmidon.store.views import next_due
-from myrmidon.store.views.next_due import Alarms
+from myrmidon.store.views.next_due import NextDue
 
 T = TypeVar("T")
 _LAST_ALIVE = "last_alive"
@@ -113,7 +114,7 @@ def sweep(
     return done
 
 
-def _pass(db: Db, step: Callable[..., int], due: Alarms, done: SweepResult, name: str, now: Micros) -> Alarms:
+def _pass(db: Db, step: Callable[..., int], due: NextDue, done: SweepResult, name: str, now: Micros) -> NextDue:
     """Repeat a pass while its alarm rings; what is due afterwards, for it may have given the next ones work."""
     while _is_due(getattr(due, name), now):
         n, noted = db.write(partial(_run_step, step=step, watched=name in _WATCHED))
@@ -180,12 +181,12 @@ def run_chunked_work(
     woken: set[int],
     noted: PassEffects | None = None,
 ) -> int:
-    """Carry every drain to its end."""
+    """Carry every work to its end."""
     steps = 0
     noted = noted or PassEffects()
     while waiting := db.read(chunked_work.pending):
-        for drain in waiting:
-            step = partial(chunked_work.run_chunk, drain=drain, now=now, ids=ids, rules=rules)
+        for work in waiting:
+            step = partial(chunked_work.run_chunk, work=work, now=now, ids=ids, rules=rules)
             (queues, removed), given_up = db.write(partial(_run_chunk, step=step))
             woken |= queues
             gone += removed
@@ -247,9 +248,9 @@ def sweep_runs(
     due = task_result.run_alarms(tx, now, BATCH)
     if not due:
         return 0
-    turn = Turn(tx, now, ids, rules)
-    tasks = turn.lock(task_id for task_id, _ in due)
-    turn.know(tasks)
+    uow = UnitOfWork(tx, now, ids, rules)
+    tasks = uow.lock(task_id for task_id, _ in due)
+    uow.load_requests(tasks)
     runs = [run for run in task_result.runs_of(tx, sorted(tasks)) if run.live]
     looked = [run for run in runs if (run.task_id, run.run) in set(due) and (run.alarm_at or now + 1) <= now]
     heard = bots.lock_many(tx, sorted({run.bot_id for run in looked}))
@@ -257,7 +258,7 @@ def sweep_runs(
     lost: dict[str, list[TaskRun]] = {}
     for run in looked:
         heartbeat = heard[run.bot_id].heartbeat if run.bot_id in heard else 0
-        if not _keep_run(turn, tasks[run.task_id], run, heartbeat=heartbeat, back=back, runs=runs):
+        if not _keep_run(uow, tasks[run.task_id], run, heartbeat=heartbeat, back=back, runs=runs):
             lost.setdefault(run.bot_id, []).append(run)
     for bot_id, its_runs in sorted(lost.items()):
         bot = heard.get(bot_id)
@@ -265,8 +266,8 @@ def sweep_runs(
         if noted is not None:
             noted.lost += [_silence(run, bot.heartbeat if bot else 0, now) for run in its_runs]
         waited = {run.task_id for run in its_runs if known_not_started(run, bot.heartbeat if bot else 0, rules)}
-        end_lost_runs(turn, its_runs, runs, why="bot_lost", evidence=proof, waited=waited)
-    settle(turn)
+        end_lost_runs(uow, its_runs, runs, why="bot_lost", evidence=proof, waited=waited)
+    propagate(uow)
     return len(looked)
 
 
@@ -278,39 +279,39 @@ def _silence(run: TaskRun, heartbeat: Micros, now: Micros) -> tuple[str, Micros]
 
 
 def _keep_run(
-    turn: Turn, task: TaskResult, run: TaskRun, *, heartbeat: Micros, back: Micros, runs: list[TaskRun]
+    uow: UnitOfWork, task: TaskResult, run: TaskRun, *, heartbeat: Micros, back: Micros, runs: list[TaskRun]
 ) -> bool:
     """Set the run's next alarm, unless its time has come."""
     if run.started_at is None:
-        end = start_deadline(run, back, turn.rules.start_within)
-        waited = known_not_started(run, heartbeat, turn.rules)
-        if may_have_started(run, retries=turn.requests[task.id].retries, waited=waited):
+        end = start_deadline(run, back, uow.rules.start_within)
+        waited = known_not_started(run, heartbeat, uow.rules)
+        if may_have_started(run, retries=uow.requests[task.id].retries, waited=waited):
             end = max(end, lease_end(run, heartbeat, back))  # it may have begun, and the bot may come back with its end
         run.alarm_at = end
     else:
         end = lease_end(run, heartbeat, back)
-        if end > turn.now and run.soft_at is not None and run.soft_at <= turn.now:
+        if end > uow.now and run.soft_at is not None and run.soft_at <= uow.now:
             run.soft_at = None
-            _grant_instance(turn, task, run, runs)
+            _grant_instance(uow, task, run, runs)
         run.alarm_at = min(end, run.soft_at) if run.soft_at is not None else end
-    if end <= turn.now:
+    if end <= uow.now:
         return False
-    turn.touch_run(run)
+    uow.touch_run(run)
     return True
 
 
-def _grant_instance(turn: Turn, task: TaskResult, run: TaskRun, runs: list[TaskRun]) -> None:
+def _grant_instance(uow: UnitOfWork, task: TaskResult, run: TaskRun, runs: list[TaskRun]) -> None:
     """A straggler: let another bot try the same task beside it."""
-    request = turn.requests[task.id]
-    granted = task_to_run.of_tasks(turn.tx, [task.id])
+    request = uow.requests[task.id]
+    granted = task_to_run.of_tasks(uow.tx, [task.id])
     if task.killing or task.state != TaskState.RUNNING or granted:
         return
     if len(live(runs, task)) >= request.max_num_instances:
         return
     instance = 1 + max(r.instance for r in live(runs, task))
-    shared = task.id in values.reads_shared(turn.tx, [task.id])
-    turn.enqueue(new_task_to_run(turn, task, instance, shared=shared, avoid_bot=run.bot_id))
-    turn.touch(task)
+    shared = task.id in values.reads_shared(uow.tx, [task.id])
+    uow.enqueue(new_task_to_run(uow, task, instance, shared=shared, avoid_bot=run.bot_id))
+    uow.touch(task)
 
 
 # ---------------------------------------------------------------- bots
@@ -326,7 +327,7 @@ def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     if heard:
         return heard  # the silent ones come in a transaction of their own each: pools are locked before bots
     for bot_id in due[:1]:
-        mark_bot_dead(Turn(tx, now, ids, rules), bot_id)
+        mark_bot_dead(UnitOfWork(tx, now, ids, rules), bot_id)
     return len(due[:1])
 
 
@@ -340,25 +341,25 @@ def sweep_slices(
     due = task_to_run.expired(tx, now, BATCH)
     if not due:
         return 0
-    turn = Turn(tx, now, ids, rules)
-    tasks = turn.lock(due)
-    turn.know(tasks)
+    uow = UnitOfWork(tx, now, ids, rules)
+    tasks = uow.lock(due)
+    uow.load_requests(tasks)
     rows = [row for row in task_to_run.of_tasks(tx, sorted(tasks)) if row.expires_at <= now]
     late = {row.task_id: now - row.expires_at for row in rows if row.instance == 0}
     moving = []
     for row in rows:
         task = tasks[row.task_id]
         if row.instance > 0:
-            turn.unqueue(task)
-        elif row.slice + 1 < len(turn.slices[task.id]) and not task.num_retries:
+            uow.unqueue(task)
+        elif row.slice + 1 < len(uow.slices[task.id]) and not task.num_retries:
             task.current_task_slice = row.slice + 1
             moving.append(task)
         else:
-            turn.move(task, TaskState.BOT_DIED if task.num_retries else TaskState.EXPIRED, "expired")
-    expired = _expire_or_move(turn, moving)
+            uow.move(task, TaskState.BOT_DIED if task.num_retries else TaskState.EXPIRED, "expired")
+    expired = _expire_or_move(uow, moving)
     if noted is not None:
         noted.late += [(_wait_outcome(tasks[task_id]), delay) for task_id, delay in late.items()]
-    settle(turn)
+    propagate(uow)
     return len(rows) + expired - len(moving)
 
 
@@ -366,18 +367,18 @@ def _wait_outcome(task: TaskResult) -> str:
     return "next_slice" if task.state == TaskState.READY else "expired"
 
 
-def _expire_or_move(turn: Turn, moving: list[TaskResult]) -> int:
+def _expire_or_move(uow: UnitOfWork, moving: list[TaskResult]) -> int:
     """Fall back to the next slice that can run; none left means that the wait is over."""
-    waits = {s.queue for t in moving for s in turn.slices[t.id][t.current_task_slice :] if not s.wait_for_capacity}
-    served = task_queues.served(turn.tx, waits)
+    waits = {s.queue for t in moving for s in uow.slices[t.id][t.current_task_slice :] if not s.wait_for_capacity}
+    served = task_queues.served(uow.tx, waits)
     able = []
     for task in moving:
-        rest = turn.slices[task.id][task.current_task_slice :]
+        rest = uow.slices[task.id][task.current_task_slice :]
         if any(piece.wait_for_capacity or piece.queue in served for piece in rest):
             able.append(task)
         else:
-            turn.move(task, TaskState.EXPIRED, "expired")
-    make_ready(turn, able)
+            uow.move(task, TaskState.EXPIRED, "expired")
+    make_ready(uow, able)
     return len(moving)
 
 
@@ -397,36 +398,36 @@ def sweep_tasks(
     due = task_result.alarms(tx, now, BATCH)
     if not due:
         return 0
-    turn = Turn(tx, now, ids, rules)
-    tasks = {i: t for i, t in turn.lock(due).items() if t.alarm_at is not None and t.alarm_at <= now}
+    uow = UnitOfWork(tx, now, ids, rules)
+    tasks = {i: t for i, t in uow.lock(due).items() if t.alarm_at is not None and t.alarm_at <= now}
     old = [task.id for task in tasks.values() if task.final]
     ending = {task.id: task.alarm_at or now for task in tasks.values() if not task.final}
     for task_id in ending:
-        _end_at_deadline(turn, tasks[task_id])
+        _end_at_deadline(uow, tasks[task_id])
     if noted is not None:
         noted.late += [("deadline", now - at) for task_id, at in ending.items() if tasks[task_id].final]
-    settle(turn)
-    delete_tasks(turn, old)
+    propagate(uow)
+    delete_tasks(uow, old)
     if gone is not None:
         gone += old
     return len(tasks)
 
 
-def _end_at_deadline(turn: Turn, task: TaskResult) -> None:
+def _end_at_deadline(uow: UnitOfWork, task: TaskResult) -> None:
     """Nothing outlives its deadline. What waited has expired; what ran is out of time, and its bot is told so."""
-    job = turn.job_of(task)
+    job = uow.job_of(task)
     if job is not None and job.staged:
-        task_result.postpone(turn.tx, task.id, turn.now + turn.rules.staging_limit)
+        task_result.postpone(uow.tx, task.id, uow.now + uow.rules.staging_limit)
         return
     if task.state != TaskState.RUNNING:
         retry = task.num_retries and task.state == TaskState.READY
-        turn.move(task, TaskState.BOT_DIED if retry else TaskState.EXPIRED, "deadline")
+        uow.move(task, TaskState.BOT_DIED if retry else TaskState.EXPIRED, "deadline")
         return
     state = TaskState.KILLED if task.killing else TaskState.TIMED_OUT
-    for run in task_result.runs_of(turn.tx, [task.id]):
+    for run in task_result.runs_of(uow.tx, [task.id]):
         if run.live:
-            turn.end_run(run, RunState(state), "deadline")
-    turn.move(task, state, "deadline")
+            uow.end_run(run, RunState(state), "deadline")
+    uow.move(task, state, "deadline")
 
 
 def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
@@ -434,18 +435,18 @@ def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     due = jobs.due(tx, now, 10)
     if not due:
         return 0
-    turn = Turn(tx, now, ids, rules)
-    turn.lock_jobs(due)
-    for job in list(turn.jobs.values()):
+    uow = UnitOfWork(tx, now, ids, rules)
+    uow.lock_jobs(due)
+    for job in list(uow.jobs.values()):
         if job.alarm_at is None or job.alarm_at > now:
             continue
         if job.staged or job.state not in (JobState.RUNNING, JobState.PENDING_RETRY):
-            begin_deletion(turn, job)
+            begin_deletion(uow, job)
         elif job.state == JobState.PENDING_RETRY:
-            retry_job(turn, job)
+            retry_job(uow, job)
         else:
             job.alarm_at = None
-    settle(turn)
+    propagate(uow)
     return len(due)
 
 

@@ -1,6 +1,6 @@
-"""A turn: the decisions of one transaction, gathered and written together.
+"""A uow: the decisions of one transaction, gathered and written together.
 
-The turn locks jobs before tasks, keeps each job's counters in step with every
+The uow locks jobs before tasks, keeps each job's counters in step with every
 move of its tasks, and writes what has changed in as few statements as there are
 tables. Nothing else in this package changes the state of a task.
 """
@@ -27,9 +27,17 @@ from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.task_to_run import Order, TaskToRun
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import (
+    chunked_work,
+    outbox,
+    pool_order,
+    tag_counts,
+    task_queues,
+    task_request,
+    task_result,
+    task_to_run,
+)
 from myrmidon.store.tables import job as jobs_store
-from myrmidon.store.tables import outbox, pool_order, tag_counts, task_queues, task_request, task_result, task_to_run
 from myrmidon.store.tables.chunked_work import ChunkedWork
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.task_queues import Queue
@@ -38,7 +46,7 @@ from myrmidon.store.tables.task_request import RequestRow, RunPolicy, SliceRow
 _CONCLUDED = frozenset({SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT})
 
 
-class Turn:
+class UnitOfWork:
     """One transaction's worth of decisions."""
 
     def __init__(self, tx: Tx, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
@@ -52,7 +60,7 @@ class Turn:
         self.woken: set[int] = set()
         self.requests: dict[int, RequestRow] = {}
         self.slices: dict[int, list[SliceRow]] = {}
-        self._briefs: dict[int, RunPolicy] = {}
+        self._run_policies: dict[int, RunPolicy] = {}
         self._queues: dict[int, Queue] = {}
         self._orders: dict[int, Order] = {}
         self._dirty: dict[int, TaskResult] = {}
@@ -61,7 +69,7 @@ class Turn:
         self._to_run: list[TaskToRun] = []
         self._unqueued: set[int] = set()
         self._reopened: list[int] = []
-        self.begun: list[ChunkedWork] = []
+        self.started_work: list[ChunkedWork] = []
 
     def new_id(self) -> int:
         return self.ids.next(self.now)
@@ -82,24 +90,24 @@ class Turn:
     def job_of(self, task: TaskResult) -> Job | None:
         return self.jobs[task.job_id] if task.job_id is not None else None
 
-    def staged(self, task: TaskResult) -> bool:
+    def is_staged(self, task: TaskResult) -> bool:
         """Whether the task belongs to a job that is still on its way in: for users it is not there."""
         job = self.job_of(task)
         return job is not None and bool(job.staged)
 
     # -- facts, each read once
 
-    def know_briefly(self, task_ids: Iterable[int]) -> None:
+    def load_run_policies(self, task_ids: Iterable[int]) -> None:
         """Have the numbers at hand that decide what the end of a run means."""
-        missing = sorted({i for i in task_ids if i not in self._briefs})
+        missing = sorted({i for i in task_ids if i not in self._run_policies})
         if missing:
-            self._briefs.update(task_request.run_policies(self.tx, missing))
+            self._run_policies.update(task_request.run_policies(self.tx, missing))
 
-    def brief(self, task_id: int) -> RunPolicy:
-        self.know_briefly([task_id])
-        return self._briefs[task_id]
+    def run_policy(self, task_id: int) -> RunPolicy:
+        self.load_run_policies([task_id])
+        return self._run_policies[task_id]
 
-    def know(self, task_ids: Iterable[int]) -> None:
+    def load_requests(self, task_ids: Iterable[int]) -> None:
         """Have requests and slices of these tasks at hand."""
         missing = sorted({i for i in task_ids if i not in self.requests})
         if missing:
@@ -135,7 +143,7 @@ class Turn:
     def move(self, task: TaskResult, state: TaskState, reason: str, *, new_generation: bool = False) -> None:
         """Change a locked task's state, if the table of moves allows it."""
         if task.state in FINAL or state not in MOVES[task.state]:
-            check_move(task.state, state, new_generation=new_generation, story=lambda: self._story(task))
+            check_move(task.state, state, new_generation=new_generation, history=lambda: self._history(task))
         was = task.state
         self._discount(task)
         if was == READY or (state in FINAL and self._may_be_queued(task)):
@@ -153,14 +161,14 @@ class Turn:
         """A running task has a row in the hot table only when another instance was granted."""
         return not task.plain
 
-    def begin(self, task: TaskResult) -> None:
+    def start_run(self, task: TaskResult) -> None:
         """A run of the task starts; its row of the hot table is already used up.
 
         The job counts a task alike before and after, so a claim need not lock the job.
         """
         was = task.state
         if RUNNING not in MOVES[was]:
-            check_move(was, RUNNING, new_generation=False, story=lambda: self._story(task))
+            check_move(was, RUNNING, new_generation=False, history=lambda: self._history(task))
         task.state = RUNNING
         task.reason = ""
         self._dirty[task.id] = task
@@ -207,24 +215,24 @@ class Turn:
         self._to_run.append(row)
         self.woken.add(row.queue)
 
-    def drain(self, kind: str, subject: int, *, job: Job | None = None, args: str = "{}") -> ChunkedWork:
+    def start_chunked_work(self, kind: str, subject: int, *, job: Job | None = None, args: str = "{}") -> ChunkedWork:
         """Begin the consequences of a decision; the job cannot end before they are done."""
         started = ChunkedWork(self.new_id(), kind, subject, job.id if job else None, 0, args, self.now)
-        drains.insert(self.tx, [started])
-        self.begun.append(started)
+        chunked_work.insert(self.tx, [started])
+        self.started_work.append(started)
         if job:
             job.num_draining += 1
         return started
 
-    def drained(self, drain: ChunkedWork) -> None:
+    def finish_chunked_work(self, work: ChunkedWork) -> None:
         """The consequences are complete."""
-        drains.finish(self.tx, drain)
-        if drain.job_id is not None and drain.job_id in self.jobs:
-            self.jobs[drain.job_id].num_draining -= 1
+        chunked_work.finish(self.tx, work)
+        if work.job_id is not None and work.job_id in self.jobs:
+            self.jobs[work.job_id].num_draining -= 1
 
     def move_job(self, job: Job, state: JobState, what: str) -> None:
         """Change a locked job's state and tell of it."""
-        check_job_move(job.state, state, story=lambda: f"job {job.id}: {job}")
+        check_job_move(job.state, state, history=lambda: f"job {job.id}: {job}")
         job.state = state
         if state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
             job.ended_at = self.now
@@ -282,7 +290,7 @@ class Turn:
         self._dirty = {}
         self._fresh = set()
 
-    def _story(self, task: TaskResult) -> str:
+    def _history(self, task: TaskResult) -> str:
         told = [f"{e.seq} {e.state} {e.body}" for e in outbox.history(self.tx, task.id)]
         return f"task {task.id}: " + "; ".join(told)
 

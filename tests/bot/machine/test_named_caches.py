@@ -192,7 +192,7 @@ def test_a_folder_that_is_not_a_bots_is_not_taken_over(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "A", "x" * 129])
 def test_a_name_that_is_no_name_makes_no_cache(tmp_path: Path, name: str):
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="not a valid name"):
         Caches(str(tmp_path)).install(name, str(tmp_path / "x"))
 
 

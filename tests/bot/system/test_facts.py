@@ -160,7 +160,7 @@ def test_what_the_cloud_tells_becomes_dimensions(monkeypatch: pytest.MonkeyPatch
 
 def test_outside_the_cloud_nobody_is_asked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(facts, "is_gce", lambda: False)
-    monkeypatch.setattr(facts, "_ask_cloud", lambda _: pytest.fail("it was asked"))
+    monkeypatch.setattr(facts, "_read_gce_metadata", lambda _: pytest.fail("it was asked"))
     facts.gce.cache_clear()
     assert facts.gce() == {}
     assert facts.parse_gce({}) == {}
@@ -264,7 +264,7 @@ def test_short_of_disk_the_oldest_caches_go_first(tmp_path: Path, monkeypatch: p
     assert caches.names() == ["b"]
     disk = [(5 << 30, 100 << 30)] * 2
     said = health.disk_problem(str(tmp_path), settings.DEFAULTS, caches) or ""
-    assert "less than 7168 of its 102400 MiB are free" in said
+    assert "less than 7168 of 102400 MiB are free" in said
     assert caches.names() == []
 
 

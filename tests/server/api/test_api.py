@@ -71,7 +71,7 @@ def test_pages_hold_every_task_once_and_in_order(any_app, sort, limit):
 @pytest.mark.parametrize("sort", ["newest", "oldest"])
 @pytest.mark.parametrize("tag", ["", "&tag=pool:default"])
 def test_a_search_that_finds_little_goes_on_over_several_pages(app, monkeypatch, sort, tag):
-    monkeypatch.setattr(listings, "LOOKED_AT", 4)
+    monkeypatch.setattr(listings, "SCAN_LIMIT", 4)
     made = app.submit(*[a_task(f"c{n}") for n in range(23)])
     for name in ("c0", "c11", "c22", "c4", "c18"):
         found = pages(app, f"/api/v1/tasks?sort={sort}&name={name}{tag}", "tasks")

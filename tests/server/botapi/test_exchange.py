@@ -18,7 +18,7 @@ from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler import cancel
 from myrmidon.scheduler.terminate import terminate_bot
-from myrmidon.scheduler.unit_of_work import Turn
+from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.server.api.submit import FIRST_PART, Submit, submit_tasks
 from myrmidon.server.botapi import exchange
 from myrmidon.server.calls import Call
@@ -560,7 +560,7 @@ def test_a_bot_without_its_folder_comes_back_once_the_old_one_is_gone(any_door, 
             later = context.now() + context.rules.dead_after
             context.now = lambda: later
         if end == "death":
-            await context.db.write(lambda tx: fleet.mark_bot_dead(Turn(tx, later, context.ids, context.rules), "b1"))
+            await context.db.write(lambda tx: fleet.mark_bot_dead(UnitOfWork(tx, later, context.ids, context.rules), "b1"))
         await again.shake()
         await again.exchange(n=0)
         with pytest.raises(Forbidden):

@@ -32,8 +32,8 @@ KEYS = sorted(task_search.SORTABLE)
 @pytest.fixture
 def small_spans(monkeypatch):
     monkeypatch.setattr(tally, "SPAN", 16)
-    monkeypatch.setattr(tally, "MOST_LOOSE", 4)
-    monkeypatch.setattr(task_search, "FEW_ROWS", 3)
+    monkeypatch.setattr(tally, "MAX_UNFINISHED", 4)
+    monkeypatch.setattr(task_search, "RARE_TAG_ROWS", 3)
 
 
 @pytest.fixture
@@ -227,8 +227,8 @@ def sorted_pages(w: World, search: TaskSearch, key: str, n: int) -> list[int]:
 
 def test_a_page_looks_at_a_bounded_number_of_tasks_and_goes_on_from_there(world, small_spans, monkeypatch):
     seal_all(world)
-    monkeypatch.setattr(task_search, "SPANS_LOOKED_AT", 2)
-    monkeypatch.setattr(task_search, "LOOKED_AT", 10)
+    monkeypatch.setattr(task_search, "SPANS_PER_PAGE", 2)
+    monkeypatch.setattr(task_search, "SCAN_LIMIT", 10)
     found = rows(world)
     for terms in ([], [["pool:default"]], [["k:a", "k:b"]]):
         search = TaskSearch(states=("CANCELED",), terms=terms)
@@ -239,8 +239,8 @@ def test_a_page_looks_at_a_bounded_number_of_tasks_and_goes_on_from_there(world,
 
 
 def test_a_rare_state_is_found_in_one_page_however_far_back(db, small_spans, monkeypatch):
-    monkeypatch.setattr(task_search, "LOOKED_AT", 20)
-    monkeypatch.setattr(task_search, "LOOKS", 3)
+    monkeypatch.setattr(task_search, "SCAN_LIMIT", 20)
+    monkeypatch.setattr(task_search, "SCANS_PER_PAGE", 3)
     w = World(db).found()
     w.bot()
     early = w.submit(*[a_task(tags=["k:v"]) for _ in range(3)], a_task(tags=["k:v"], dims={"os": ["Haiku"]}))

@@ -33,7 +33,7 @@ def _functions(bot: Bot | None) -> dict[str, Callable[[], Any]]:
         "get_state": lambda: bot.state if bot is not None else {},
         "get_hostname": socket.gethostname,
         "get_hostname_short": machine.default_id,
-        "get_ip": facts.address,
+        "get_ip": facts.ip_address,
         "get_num_processors": lambda: os.cpu_count() or 1,
         "get_physical_ram": lambda: facts.ram() // _MIB,
         "get_disks_info": _disks,

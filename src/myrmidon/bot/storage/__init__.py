@@ -1,1 +1,1 @@
-"""What a bot keeps on disk: finished results and unsent log output."""
+"""Files of undelivered data in the bot's folder: finished results and log output."""

@@ -1,4 +1,4 @@
-"""What this machine is: the dimensions a bot offers, and the state it shows. Facts only; matching is the server's."""
+"""The dimensions and the state of this machine."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _NOT_IN_ID = re.compile("[/\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def is_id(text: str) -> bool:
-    """As the server sees it: ids stand in paths."""
+    """Whether the server accepts this bot id. Ids are part of URL paths."""
     return 0 < len(text) <= 256 and text not in (".", "..") and not _NOT_IN_ID.search(text)
 
 
 def default_id() -> str:
-    """The short name of the machine."""
+    """The short host name, made a valid bot id."""
     return _NOT_IN_ID.sub("-", socket.gethostname().split(".")[0]) or "bot"
 
 
 def dimensions(bot_id: str, pool: str, extra: dict[str, list[str]], caches: Iterable[str] = ()) -> dict[str, list[str]]:
-    """All dimensions of this bot; given ones win over found ones, but for the id.
+    """All dimensions of this bot. ``extra`` overrides what was found, except the id.
 
-    A bot of a device, which is one that was given a device_type, offers the device: its host is told in the state.
+    A bot with a device_type represents a device: the dimensions of the host are not included, but part of its state.
     """
     found: dict[str, list[str]] = {} if is_device(extra) else host()
     found["pool"] = [pool]
@@ -48,7 +48,7 @@ def is_device(extra: dict[str, list[str]]) -> bool:
 
 
 def host() -> dict[str, list[str]]:
-    """The dimensions of the machine; what cannot be found out is left out."""
+    """The dimensions of the machine, without unknown ones."""
     ssd = facts.has_ssd()
     cores = os.cpu_count() or 1
     found = {
@@ -75,22 +75,22 @@ def _flag(value: bool) -> str:
 
 
 def operating_system(name: str, release: dict[str, str], version: str) -> list[str]:
-    """From the general to the special: Linux, Debian, Debian-12; Mac, Mac-14, Mac-14.5; Windows, Windows-10."""
+    """From general to specific: Linux, Debian, Debian-12; Mac, Mac-14, Mac-14.5; Windows, Windows-10."""
     if name == "linux":
-        known = release.get("ID", "").capitalize()
-        if not known:
+        distribution = release.get("ID", "").capitalize()
+        if not distribution:
             return ["Linux"]
-        return ["Linux", known, *[f"{known}-{part}" for part in versions(release.get("VERSION_ID", ""))]]
-    word = "Mac" if name == "macos" else "Windows"
-    return [word, *[f"{word}-{part}" for part in versions(release.get("VERSION_ID", version))]]
+        return ["Linux", distribution, *[f"{distribution}-{part}" for part in versions(release.get("VERSION_ID", ""))]]
+    family = "Mac" if name == "macos" else "Windows"
+    return [family, *[f"{family}-{part}" for part in versions(release.get("VERSION_ID", version))]]
 
 
-def cpu(machine: str, wide: bool, model: str = "") -> list[str]:
-    """The family, the family with its width, and both with the model."""
+def cpu(machine: str, is_64_bit: bool, model: str = "") -> list[str]:
+    """x86, x86-64, x86-64-Intel_Xeon_E5-2690_v4: family, with word size, with model."""
     machine = machine.lower()
     family = "x86" if machine in ("amd64", "x86_64", "i386", "i686") else re.sub(r"^(arm|aarch).*", "arm", machine)
-    known = f"{family}-{64 if wide else 32}"
-    return [family, known, *([f"{known}-{model}"] if model else [])]
+    architecture = f"{family}-{64 if is_64_bit else 32}"
+    return [family, architecture, *([f"{architecture}-{model}"] if model else [])]
 
 
 def versions(text: str) -> list[str]:
@@ -100,7 +100,7 @@ def versions(text: str) -> list[str]:
 
 
 def parse_release(text: str) -> dict[str, str]:
-    """/etc/os-release, a shell's assignments."""
+    """The variables in /etc/os-release."""
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     return {key.strip(): value.strip().strip("\"'") for key, value in pairs}
 
@@ -114,12 +114,12 @@ def _release() -> dict[str, str]:
 
 
 VOLATILE = ("running_time", "uptime", "disk_free", "disks", "ram_free", "temp", "load", "files_in_temp")
-"""What changes all the time: it is told along with other news, and is no news itself."""
+"""Values that change all the time. They are reported with other changes, but are not a reason to report."""
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "SHELL", "DISPLAY", "PYTHONPATH", "SWARMING_EXTERNAL_BOT_SETUP")
 
 
 def state(folder: str, started: float, caches: dict[str, int], cost_usd_hour: float | None = None) -> dict[str, Any]:
-    """What changes: shown to people, matched by nobody."""
+    """The state: shown to people and not used to match tasks."""
     free, total = system.free_disk(folder)
     cores = os.cpu_count() or 1
     found: dict[str, Any] = {
@@ -132,8 +132,8 @@ def state(folder: str, started: float, caches: dict[str, int], cost_usd_hour: fl
         "disks": facts.disks(folder),
         "ram": facts.ram(),
         "ram_free": facts.free_ram(),
-        "temp": facts.warmth(),
-        "ip": facts.address(),
+        "temp": facts.temperatures(),
+        "ip": facts.ip_address(),
         "hostname": socket.gethostname(),
         "folder": folder,
         "pid": os.getpid(),
@@ -145,7 +145,7 @@ def state(folder: str, started: float, caches: dict[str, int], cost_usd_hour: fl
         "named_caches": caches,
         "env": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         "reboot_required": facts.reboot_required(),
-        "cost_usd_hour": usual_cost(cores, facts.ram()) if cost_usd_hour is None else cost_usd_hour,
+        "cost_usd_hour": estimated_cost(cores, facts.ram()) if cost_usd_hour is None else cost_usd_hour,
     }
     if os.environ.get("DOCKER_HOST_HOSTNAME"):
         found["docker_host_hostname"] = os.environ["DOCKER_HOST_HOSTNAME"]
@@ -156,6 +156,6 @@ def state(folder: str, started: float, caches: dict[str, int], cost_usd_hour: fl
     return found
 
 
-def usual_cost(cores: int, ram: int) -> float:
-    """Dollars per hour for which such a machine can be rented, roughly; a setting tells the true price."""
+def estimated_cost(cores: int, ram: int) -> float:
+    """A rough price in dollars per hour of renting such a machine, for when cost_usd_hour is not set."""
     return round(0.02 * cores + 0.003 * ram / (1 << 30), 4)

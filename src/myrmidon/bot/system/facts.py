@@ -1,7 +1,7 @@
-"""What can be read about a machine on each operating system: processor, graphics, disks, memory, warmth.
+"""Facts about the machine on each operating system: processor, graphics, disks, memory, temperatures.
 
-The readers are small and may find nothing, which is no error; how a text is understood is in pure functions beside
-them, so that all three systems are tested on any of them. Nothing here changes anything.
+Functions that read the system return an empty value if a fact is unknown. Parsing is in separate pure functions, so
+that it is tested for all three operating systems on any of them. Nothing here changes the machine.
 """
 
 from __future__ import annotations
@@ -19,54 +19,59 @@ from typing import Any
 
 from myrmidon.bot.system import host as system
 
-_ASK_S = 20
-_CLOUD_TIMES = 3
+_RUN_TIMEOUT_S = 20
+_METADATA_ATTEMPTS = 3
 _CONTAINERS = ("docker", "kubepods", "containerd", "libpod", "lxc")
-_WINDOWS_ASK = (
+_WINDOWS_QUERY = (
     "$c = Get-CimInstance Win32_ComputerSystem; $v = Get-CimInstance Win32_VideoController;"
     "@{Model=$c.Model; Memory=$c.TotalPhysicalMemory; Video=@($v.PNPDeviceID)} | ConvertTo-Json"
 )
 
 
 def read(path: str) -> str:
-    """The text of a file; nothing when it cannot be read."""
+    """The text of a file; empty when it cannot be read."""
     with contextlib.suppress(OSError), open(path, errors="replace") as file:
         return file.read().strip()
     return ""
 
 
-def _ask(*words: str) -> str:
-    """What a program says. Called at the start only, before any command runs: the bot buries all of its children."""
+def _run(*command: str) -> str:
+    """The output of a program; empty when it fails.
+
+    Results must be cached, so that it runs at the start only: the worker kills and reaps all its children after a task.
+    """
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.check_output(words, timeout=_ASK_S, stderr=subprocess.DEVNULL).decode(errors="replace")
+        return subprocess.check_output(command, timeout=_RUN_TIMEOUT_S, stderr=subprocess.DEVNULL).decode(
+            errors="replace"
+        )
     return ""
 
 
 @lru_cache(maxsize=None)
 def _sysctl(name: str) -> str:
-    return _ask("/usr/sbin/sysctl", "-n", name).strip()
+    return _run("/usr/sbin/sysctl", "-n", name).strip()
 
 
 @lru_cache(maxsize=1)
 def _windows() -> dict[str, Any]:
-    return parse_windows(_ask("powershell", "-NoProfile", "-Command", _WINDOWS_ASK))
+    return parse_windows(_run("powershell", "-NoProfile", "-Command", _WINDOWS_QUERY))
 
 
 def parse_windows(text: str) -> dict[str, Any]:
-    """What PowerShell tells as JSON: the model, the memory and the graphics cards."""
+    """The JSON answer of _WINDOWS_QUERY: model, memory and graphics cards."""
     with contextlib.suppress(ValueError):
-        told = json.loads(text)
-        if isinstance(told, dict):
-            return told
+        answer = json.loads(text)
+        if isinstance(answer, dict):
+            return answer
     return {}
 
 
-# ---------------------------------------------------------------- what does not change
+# ---------------------------------------------------------------- constant facts
 
 
 @lru_cache(maxsize=1)
 def processor() -> str:
-    """The name of the processor, as its maker gave it."""
+    """The vendor's name of the processor."""
     if system.NAME == "linux":
         return parse_cpuinfo(read("/proc/cpuinfo"))
     if system.NAME == "macos":
@@ -90,15 +95,15 @@ def short_processor(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def graphics() -> list[str]:
-    """The graphics cards by the ids of maker and device: ["10de", "10de:1cb3"]; ["none"] without any."""
+    """The graphics cards as PCI vendor ids and vendor:device ids: ["10de", "10de:1cb3"]; ["none"] without any."""
     found: list[tuple[str, str]] = []
     if system.NAME == "linux":
         found = _linux_graphics("/sys/bus/pci/devices")
     elif system.NAME == "macos":
-        found = parse_mac_graphics(_ask("/usr/sbin/system_profiler", "SPDisplaysDataType", "-xml").encode())
+        found = parse_mac_graphics(_run("/usr/sbin/system_profiler", "SPDisplaysDataType", "-xml").encode())
     elif system.NAME == "windows":
         found = parse_pnp(" ".join(map(str, _windows().get("Video") or [])))
-    return sorted({text for maker, device in found for text in (maker, f"{maker}:{device}")}) or ["none"]
+    return sorted({text for vendor, device in found for text in (vendor, f"{vendor}:{device}")}) or ["none"]
 
 
 def _linux_graphics(folder: str) -> list[tuple[str, str]]:
@@ -107,22 +112,25 @@ def _linux_graphics(folder: str) -> list[tuple[str, str]]:
 
 
 def parse_pnp(text: str) -> list[tuple[str, str]]:
-    """PCI\\VEN_10DE&DEV_1CB3&SUBSYS_... of Windows."""
-    return [(maker.lower(), device.lower()) for maker, device in re.findall(r"VEN_(\w{4})&DEV_(\w{4})", text)]
+    """(vendor, device) pairs in PNP device ids of Windows: PCI\\VEN_10DE&DEV_1CB3&SUBSYS_..."""
+    return [(vendor.lower(), device.lower()) for vendor, device in re.findall(r"VEN_(\w{4})&DEV_(\w{4})", text)]
 
 
 def parse_mac_graphics(xml: bytes) -> list[tuple[str, str]]:
-    """system_profiler SPDisplaysDataType -xml of macOS; its makers are names with an id in parentheses, or no id."""
+    """(vendor, device) pairs in `system_profiler SPDisplaysDataType -xml` of macOS.
+
+    The vendor is a name with an id in parentheses, or only a name.
+    """
     import plistlib
 
     found = []
     with contextlib.suppress(Exception):
         for card in plistlib.loads(xml)[0]["_items"]:
-            maker = str(card.get("spdisplays_vendor-id") or card.get("spdisplays_vendor") or "")
-            known = re.search(r"(?:0x|\()(?:0x)?([0-9a-fA-F]{4})\b", maker)
+            vendor = str(card.get("spdisplays_vendor-id") or card.get("spdisplays_vendor") or "")
+            match = re.search(r"(?:0x|\()(?:0x)?([0-9a-fA-F]{4})\b", vendor)
             device = str(card.get("spdisplays_device-id") or "").replace("0x", "").lower()
-            word = maker.rpartition("_")[2].split(" ")[0].lower()
-            found.append((known.group(1).lower() if known else word or "unknown", device or "0000"))
+            word = vendor.rpartition("_")[2].split(" ")[0].lower()
+            found.append((match.group(1).lower() if match else word or "unknown", device or "0000"))
     return found
 
 
@@ -136,7 +144,7 @@ def machine_type() -> str:
 
 @lru_cache(maxsize=1)
 def ram() -> int:
-    """Bytes of memory of the machine; 0 when unknown."""
+    """The physical memory in bytes; 0 when unknown."""
     with contextlib.suppress(ValueError, OSError, AttributeError, TypeError):
         if system.NAME == "windows":
             return int(_windows().get("Memory") or 0)
@@ -146,15 +154,15 @@ def ram() -> int:
 
 @lru_cache(maxsize=1)
 def has_ssd() -> bool | None:
-    """Whether no disk of the machine turns; None when unknown."""
+    """Whether no disk of the machine is rotational; None when unknown."""
     if system.NAME != "linux":
         return True if system.NAME == "macos" else None
-    turning = [read(f"/sys/block/{name}/queue/rotational") for name in _names("/sys/block") if is_disk(name)]
-    return "1" not in turning if turning else None
+    rotational = [read(f"/sys/block/{name}/queue/rotational") for name in _names("/sys/block") if is_disk(name)]
+    return "1" not in rotational if rotational else None
 
 
 def is_disk(name: str) -> bool:
-    """Of /sys/block: no memory, loops or drives for discs."""
+    """Whether a name in /sys/block is a disk, and not a RAM disk, loop device, optical drive and so on."""
     return not re.match(r"(loop|ram|zram|sr|fd|nbd|dm-|md)", name)
 
 
@@ -177,106 +185,106 @@ def has_display() -> bool:
 
 @lru_cache(maxsize=1)
 def packages() -> list[str]:
-    """What is installed for the bot's Python, as name==version; read from the names of folders, nothing is imported."""
-    return sorted({known for folder in sys.path for known in map(parse_package, _names(folder)) if known})
+    """The packages of the bot's Python as name==version, from the names of their metadata folders."""
+    return sorted({found for folder in sys.path for found in map(parse_package, _names(folder)) if found})
 
 
 def parse_package(name: str) -> str:
-    """pip-24.0.dist-info -> pip==24.0; nothing for whatever else lies there."""
+    """pip-24.0.dist-info -> pip==24.0; empty for other names."""
     found = re.fullmatch(r"([A-Za-z0-9._]+)-([A-Za-z0-9.!+_]+?)(?:-py3[.\d]*)?\.(?:dist|egg)-info", name)
     return f"{found.group(1)}=={found.group(2)}" if found else ""
 
 
-# ---------------------------------------------------------------- what a cloud tells
+# ---------------------------------------------------------------- Google Compute Engine
 
 
 def is_gce(product: str | None = None) -> bool:
-    """Whether this is a machine of Google's cloud."""
+    """Whether this machine is a Google Compute Engine instance."""
     name = read("/sys/class/dmi/id/product_name") if product is None else product
     return name in ("Google Compute Engine", "Google")
 
 
 @lru_cache(maxsize=1)
 def gce() -> dict[str, list[str]]:
-    """zone, image and machine_type, which Google's cloud tells its machines; nothing elsewhere."""
+    """zone, image and machine_type from the metadata server of Google Compute Engine; empty elsewhere."""
     if not is_gce():
         return {}
-    for _ in range(_CLOUD_TIMES):
-        told = _ask_cloud(os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal")
-        if told:
-            return parse_gce(told)
+    for _ in range(_METADATA_ATTEMPTS):
+        metadata = _read_gce_metadata(os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal")
+        if metadata:
+            return parse_gce(metadata)
         time.sleep(1.0)
     return {}
 
 
-def _ask_cloud(host: str) -> dict[str, Any]:
+def _read_gce_metadata(host: str) -> dict[str, Any]:
     import http.client
 
-    line = http.client.HTTPConnection(host, timeout=2)
-    with contextlib.suppress(OSError, ValueError, http.client.HTTPException), contextlib.closing(line):
-        line.request("GET", "/computeMetadata/v1/instance/?recursive=true", headers={"Metadata-Flavor": "Google"})
-        answer = line.getresponse()
-        told = json.loads(answer.read(1 << 20))
-        if answer.status == 200 and isinstance(told, dict):
-            return told
+    connection = http.client.HTTPConnection(host, timeout=2)
+    with contextlib.suppress(OSError, ValueError, http.client.HTTPException), contextlib.closing(connection):
+        connection.request("GET", "/computeMetadata/v1/instance/?recursive=true", headers={"Metadata-Flavor": "Google"})
+        answer = connection.getresponse()
+        metadata = json.loads(answer.read(1 << 20))
+        if answer.status == 200 and isinstance(metadata, dict):
+            return metadata
     return {}
 
 
-def parse_gce(told: dict[str, Any]) -> dict[str, list[str]]:
-    """projects/1/zones/us-central1-a -> us, us-central1, us-central1-a; of the others the last part."""
-    zone, image, kind = (str(told.get(key) or "").rpartition("/")[2] for key in ("zone", "image", "machineType"))
+def parse_gce(metadata: dict[str, Any]) -> dict[str, list[str]]:
+    """The zone as us, us-central1, us-central1-a; of image and machine type the last part of the path."""
+    zone, image, machine = (str(metadata.get(key) or "").rpartition("/")[2] for key in ("zone", "image", "machineType"))
     parts = re.fullmatch(r"(([a-z]+)-\w+)-\w+", zone)
     zones = [parts.group(2), parts.group(1), zone] if parts else [zone]
-    found = {"zone": zones, "image": [image], "machine_type": [kind]}
+    found = {"zone": zones, "image": [image], "machine_type": [machine]}
     return {key: values for key, values in found.items() if values != [""]}
 
 
-# ---------------------------------------------------------------- what changes
+# ---------------------------------------------------------------- changing facts
 
 
 def disks(folder: str) -> dict[str, dict[str, int]]:
-    """Every disk by where it is mounted: bytes free and in all."""
-    places = parse_mounts(read("/proc/mounts")) if system.NAME == "linux" else []
+    """Free and total bytes of every disk, by mount point."""
+    mount_points = parse_mounts(read("/proc/mounts")) if system.NAME == "linux" else []
     found = {}
-    for place in sorted({"/" if system.NAME != "windows" else folder[:3], *places}):
+    for mount_point in sorted({"/" if system.NAME != "windows" else folder[:3], *mount_points}):
         with contextlib.suppress(OSError):
-            free, total = system.free_disk(place)
-            found[place] = {"free": free, "size": total}
+            free, total = system.free_disk(mount_point)
+            found[mount_point] = {"free": free, "size": total}
     return found
 
 
 def parse_mounts(text: str) -> list[str]:
-    """Where disks are mounted, each disk once, by /proc/mounts; blanks in it are written as octal numbers."""
+    """The first mount point of each disk in /proc/mounts, which escapes blanks as octal numbers."""
     found: dict[str, str] = {}
     for line in text.splitlines():
-        words = line.split(" ")
-        if len(words) > 2 and words[0].startswith("/dev/") and not words[0].startswith("/dev/loop"):
-            place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), words[1])
-            found.setdefault(words[0], place)
+        fields = line.split(" ")
+        if len(fields) > 2 and fields[0].startswith("/dev/") and not fields[0].startswith("/dev/loop"):
+            mount_point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), fields[1])
+            found.setdefault(fields[0], mount_point)
     return list(found.values())
 
 
 def free_ram() -> int:
-    """Bytes that programs could still have; 0 when unknown."""
+    """The available memory in bytes; 0 when unknown."""
     found = re.search(r"^MemAvailable:\s*(\d+) kB", read("/proc/meminfo"), re.MULTILINE)
     return int(found.group(1)) * 1024 if found else 0
 
 
 def uptime() -> float:
-    """Seconds since the machine was started."""
+    """Seconds since the machine was booted."""
     if system.NAME == "macos":
         return parse_boottime(_sysctl("kern.boottime"), time.time())
     return system.awake()
 
 
 def parse_boottime(text: str, now: float) -> float:
-    """{ sec = 1700000000, usec = 0 } Tue Nov 14 ... of macOS"""
+    """The uptime from `sysctl kern.boottime` of macOS: { sec = 1700000000, usec = 0 } Tue Nov 14 ..."""
     found = re.search(r"sec = (\d+)", text)
     return max(now - int(found.group(1)), 0.0) if found else 0.0
 
 
-def warmth() -> dict[str, float]:
-    """Degrees of every sensor that the machine tells of."""
+def temperatures() -> dict[str, float]:
+    """The temperature of every thermal zone in degrees Celsius (Linux)."""
     found: dict[str, float] = {}
     for name in _names("/sys/class/thermal"):
         with contextlib.suppress(ValueError):
@@ -286,11 +294,11 @@ def warmth() -> dict[str, float]:
     return found
 
 
-def address() -> str:
-    """The address under which this machine would reach others. Sends nothing."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
-        line.connect(("192.0.2.1", 9))
-        return str(line.getsockname()[0])
+def ip_address() -> str:
+    """The local address that this machine uses for outgoing connections. Sends no packet."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+        connection.connect(("192.0.2.1", 9))
+        return str(connection.getsockname()[0])
     return ""
 
 
@@ -298,13 +306,13 @@ def reboot_required() -> bool:
     return os.path.exists("/var/run/reboot-required")
 
 
-def entries(folder: str, most: int) -> int:
-    """How many entries a folder has, counted up to one more than ``most``. Raises OSError."""
+def entries(folder: str, limit: int) -> int:
+    """The number of entries of a folder, counted up to ``limit`` + 1. Raises OSError."""
     count = 0
     with os.scandir(folder) as found:
         for _ in found:
             count += 1
-            if count > most:
+            if count > limit:
                 break
     return count
 
@@ -316,6 +324,6 @@ def _names(folder: str) -> list[str]:
 
 
 def locale_name() -> str:
-    """The language and encoding that programs are told to use."""
+    """The locale of the bot's environment, which programs use by default."""
     given = [os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG")]
     return next((name for name in given if name), "C" if sys.platform != "win32" else "unknown")

@@ -14,7 +14,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.bots import count_dimensions
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.views import bot_history, listings
-from myrmidon.store.views.bot_history import Place, Told
+from myrmidon.store.views.bot_history import HistoryEntry, HistoryPosition
 from myrmidon.store.views.listings import RunLine
 
 
@@ -40,9 +40,9 @@ async def list_events(context: ServerContext, call: Call) -> BotEventList:
     """
     bot_id, query = call.params["id"], call.query
     kind = f"events {bot_id}"
-    position = Place(context.now() + SECOND)
+    position = HistoryPosition(context.now() + SECOND)
     if query.cursor:
-        position = Place(*map(int, read_cursor(context.keys.cursor, kind, query.cursor).split(":")))
+        position = HistoryPosition(*map(int, read_cursor(context.keys.cursor, kind, query.cursor).split(":")))
     scope = await context.groups.scope_of(call)
     events, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, position, n=query.limit))
     cursor = show_cursor(context.keys.cursor, kind, f"{more.until}:{more.seen}") if more else None
@@ -50,7 +50,7 @@ async def list_events(context: ServerContext, call: Call) -> BotEventList:
     return BotEventList([_event_info(event) for event in visible], cursor)
 
 
-def _event_info(event: Told) -> BotEventInfo:
+def _event_info(event: HistoryEntry) -> BotEventInfo:
     run = show_run(event.task_id, event.run) if event.task_id is not None else None
     return BotEventInfo(event.at, event.kind, event.message, run, event.version)
 

@@ -83,7 +83,7 @@ async def list_bots(context: ServerContext, call: Call) -> BotList:
 
     def read(tx: Tx) -> tuple[list[str], list[Bot], Busy]:
         ids = listings.bots(tx, bot_filter, after=after, n=query.limit)
-        return ids, bots.read_many(tx, ids), listings.busy_with(tx, ids)
+        return ids, bots.read_many(tx, ids), listings.live_runs(tx, ids)
 
     # The cursor is taken from the ids: fewer rows are read when a bot was deleted between the two statements.
     ids, rows, busy = await context.db.read(read)
@@ -97,7 +97,7 @@ async def get_bot(context: ServerContext, call: Call) -> BotInfo:
     scope = await context.groups.scope_of(call)
 
     def read(tx: Tx) -> tuple[Bot, Busy]:
-        return _get(tx, bot_id), listings.busy_with(tx, [bot_id])
+        return _get(tx, bot_id), listings.live_runs(tx, [bot_id])
 
     bot, busy = await context.db.read(read)
     return _info(context, bot, _summary(context, bot, busy, scope))

@@ -276,7 +276,7 @@ async def list_tasks(context: ServerContext, call: Call) -> TaskList:
         name=query.name,
         bot_id=query.bot,
         from_id=first_id_at(query.start) if query.start is not None else 0,
-        until_id=first_id_at(query.end) if query.end is not None else listings.ALL_IDS,
+        until_id=first_id_at(query.end) if query.end is not None else listings.MAX_ID,
     )
 
     def read(tx: Tx) -> tuple[list[TaskLine], int, dict[int, str]]:

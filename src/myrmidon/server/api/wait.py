@@ -19,7 +19,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_result
 from myrmidon.store.views import run_details
-from myrmidon.store.views.run_details import End
+from myrmidon.store.views.run_details import TaskOutcome
 
 RECHECK_S = 5.0
 """How often states are read without a notification: another server may have written them."""
@@ -100,7 +100,7 @@ def _ends(tx: Tx, ids: Sequence[int]) -> list[TaskEnd]:
     return [_task_end(ends[task_id]) for task_id in ids if task_id in ends]
 
 
-def _task_end(end: End) -> TaskEnd:
+def _task_end(end: TaskOutcome) -> TaskEnd:
     final = end.state in FINAL
     run = end.run if final else None
     return TaskEnd(

@@ -31,7 +31,7 @@ from myrmidon.model.errors import (
     TooSlow,
     Unauthorized,
 )
-from myrmidon.scheduler.submit import check_key
+from myrmidon.scheduler.idempotency import check_key
 from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decoder, read_headers
 from myrmidon.server.asgi.errors import error_body
 from myrmidon.server.asgi.sending import Disconnected, send_response

@@ -1,6 +1,6 @@
-"""The API v1 described for machines: a discovery document, from which generic clients build themselves.
+"""The discovery document of the API v1, from which Google's generic API clients generate their methods.
 
-Made from the table of methods and the messages themselves, so that it cannot say anything else than what is served.
+It is generated from the table of methods and the messages, so it always agrees with what is served.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENUMS: Final[Mapping[str, list[str]]] = {
     "sort": list(SORTS),
     **{name: list(THREE_STATES) for name in ("is_dead", "is_busy", "quarantined", "in_maintenance")},
 }
-"""Parameters of queries that are one of a few words."""
+"""Query parameters with a fixed set of values."""
 _FORMATS: Final = {float: ("number", "double"), bool: ("boolean", ""), str: ("string", ""), int: ("string", "int64")}
 _COMMON_PARAMETERS: Final = {
     "alt": {
@@ -42,17 +42,17 @@ _COMMON_PARAMETERS: Final = {
         "enumDescriptions": ["Responses with Content-Type of application/json"],
         "location": "query",
     },
-    "fields": {"type": "string", "description": "Tolerated; replies are always whole.", "location": "query"},
-    "key": {"type": "string", "description": "Tolerated; tokens say who calls.", "location": "query"},
-    "oauth_token": {"type": "string", "description": "Tolerated; send the token as a header.", "location": "query"},
-    "prettyPrint": {"type": "boolean", "description": "Tolerated.", "default": "true", "location": "query"},
-    "quotaUser": {"type": "string", "description": "Tolerated.", "location": "query"},
-    "userIp": {"type": "string", "description": "Tolerated.", "location": "query"},
+    "fields": {"type": "string", "description": "Ignored; responses always have all fields.", "location": "query"},
+    "key": {"type": "string", "description": "Ignored; callers are identified by their token.", "location": "query"},
+    "oauth_token": {"type": "string", "description": "Ignored; send the token as a header.", "location": "query"},
+    "prettyPrint": {"type": "boolean", "description": "Ignored.", "default": "true", "location": "query"},
+    "quotaUser": {"type": "string", "description": "Ignored.", "location": "query"},
+    "userIp": {"type": "string", "description": "Ignored.", "location": "query"},
 }
 
 
 def document(root: str) -> dict[str, Any]:
-    """The discovery document of this API at an address that ends in a slash."""
+    """The discovery document for the root URL ``root``, which ends in a slash."""
     resources: dict[str, Any] = {}
     for method in METHODS:
         resources.setdefault(method.resource, {"methods": {}})["methods"][method.short] = _method(method)
@@ -82,94 +82,94 @@ def document(root: str) -> dict[str, Any]:
 
 def _method(method: Method) -> dict[str, Any]:
     in_path = re.findall(r"\{(\w+)\}", method.path)
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "id": f"swarming.{method.name}",
         "path": method.path,
         "httpMethod": method.http,
-        "description": method.about,
+        "description": method.summary,
         "parameters": {
             **{name: {"type": "string", "required": True, "location": "path"} for name in in_path},
             **(dict(_parameters(method)) if method.query is not None else {}),
         },
-        "parameterOrder": [*in_path, *method.needs],
-        "response": {"$ref": _named(method.out)},
+        "parameterOrder": [*in_path, *method.required_query],
+        "response": {"$ref": _schema_name(method.out)},
         "scopes": [],
     }
-    if method.told is not None:
-        told["request"] = {"$ref": _named(method.told), "parameterName": "resource"}
-    return told
+    if method.request_message is not None:
+        described["request"] = {"$ref": _schema_name(method.request_message), "parameterName": "resource"}
+    return described
 
 
 def _parameters(method: Method) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Parameters of a query, by the fields of the struct that reads it."""
+    """The query parameters of a method, from the fields of its query struct."""
     for name, hint in get_type_hints(method.query).items():
         kind, repeated = _inner(hint)
         type_name, format_name = _FORMATS[kind]
-        told: dict[str, Any] = {"type": type_name, "location": "query"}
-        if name in method.needs:
-            told["required"] = True
+        parameter: dict[str, Any] = {"type": type_name, "location": "query"}
+        if name in method.required_query:
+            parameter["required"] = True
         if format_name:
-            told["format"] = format_name
+            parameter["format"] = format_name
         if repeated:
-            told["repeated"] = True
+            parameter["repeated"] = True
         if name in _ENUMS:
-            told["enum"] = _ENUMS[name]
-            told["enumDescriptions"] = [""] * len(_ENUMS[name])
+            parameter["enum"] = _ENUMS[name]
+            parameter["enumDescriptions"] = [""] * len(_ENUMS[name])
         if name == "limit":
-            told |= {"default": str(DEFAULT_LIMIT), "minimum": "1", "maximum": str(MAX_LIMIT)}
-        yield name, told
+            parameter |= {"default": str(DEFAULT_LIMIT), "minimum": "1", "maximum": str(MAX_LIMIT)}
+        yield name, parameter
 
 
 def _inner(hint: Any) -> tuple[Any, bool]:
-    """The type of a value, and whether there may be several of it."""
+    """The type of a parameter without None, and whether it may be repeated."""
     if get_origin(hint) is list:
         return get_args(hint)[0], True
     if get_origin(hint) in (Union, UnionType):
-        return next(one for one in get_args(hint) if one is not type(None)), False
+        return next(kind for kind in get_args(hint) if kind is not type(None)), False
     return hint, False
 
 
 # ---------------------------------------------------------------- schemas
 
 
-def _named(message: type[Struct]) -> str:
+def _schema_name(message: type[Struct]) -> str:
     return f"{PREFIX}{message.__name__}"
 
 
 def _schemas() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every message that some method takes or gives, with all that is in it."""
-    left = [kind for method in METHODS for kind in (method.out, method.told) if kind is not None]
+    """Schemas of all messages of the methods, and of the messages within them."""
+    pending = [kind for method in METHODS for kind in (method.out, method.request_message) if kind is not None]
     done: set[str] = set()
-    while left:
-        message = left.pop()
-        name = _named(message)
+    while pending:
+        message = pending.pop()
+        name = _schema_name(message)
         if name in done:
             continue
         done.add(name)
         properties: dict[str, Any] = {}
         for field, hint in get_type_hints(message, include_extras=True).items():
-            properties[field] = _schema(hint, left)
-        told = {"id": name, "type": "object", "properties": properties}
-        about = _about(message)
-        yield name, {**told, "description": about} if about else told
+            properties[field] = _schema(hint, pending)
+        schema = {"id": name, "type": "object", "properties": properties}
+        description = _description(message)
+        yield name, {**schema, "description": description} if description else schema
 
 
-def _about(message: type[Struct]) -> str:
+def _description(message: type[Struct]) -> str:
     return "" if message.__doc__ == v1.Message.__doc__ else " ".join((message.__doc__ or "").split())
 
 
-def _schema(hint: Any, seen: list[Any]) -> dict[str, Any]:
-    """One type; the messages that it mentions are added to those seen."""
+def _schema(hint: Any, pending: list[Any]) -> dict[str, Any]:
+    """The schema of one type; messages that it refers to are appended to ``pending``."""
     if get_origin(hint) in (Union, UnionType):
-        return _schema(next(one for one in get_args(hint) if one is not type(None)), seen)
+        return _schema(next(kind for kind in get_args(hint) if kind is not type(None)), pending)
     if get_origin(hint) is Annotated:
         _, meta = get_args(hint)
         return {"type": "string", **meta.extra}
     if get_origin(hint) is list:
-        return {"type": "array", "items": _schema(get_args(hint)[0], seen)}
+        return {"type": "array", "items": _schema(get_args(hint)[0], pending)}
     if isinstance(hint, type) and issubclass(hint, Struct):
-        seen.append(hint)
-        return {"$ref": _named(hint)}
+        pending.append(hint)
+        return {"$ref": _schema_name(hint)}
     type_name, format_name = _FORMATS[hint]
     return {"type": type_name, "format": format_name} if format_name else {"type": type_name}
 
@@ -178,20 +178,21 @@ def _schema(hint: Any, seen: list[Any]) -> dict[str, Any]:
 
 
 def _root(context: ServerContext, call: Call) -> str:
-    """Where the caller finds this server: the public address, or the one that it has called."""
-    known = context.settings.public_url.rstrip("/")
-    if not known:
+    """The root URL of the API: from the setting public_url, else from the Host header of the call."""
+    base = context.settings.public_url.rstrip("/")
+    if not base:
         scheme = "https" if context.settings.tls_certificate else "http"
-        known = f"{scheme}://{call.headers.get('host', '')}"
-    return f"{known}{ROOTS[Style.V1]}"
+        base = f"{scheme}://{call.headers.get('host', '')}"
+    return f"{base}{ROOTS[Style.V1]}"
 
 
 async def show_document(context: ServerContext, call: Call) -> bytes:
+    """The discovery document."""
     return msgspec.json.encode(document(_root(context, call)))
 
 
 async def show_directory(context: ServerContext, call: Call) -> bytes:
-    """The APIs that are described here: one."""
+    """The directory of discovery documents, which has one entry."""
     root = _root(context, call)
     item = {
         "kind": "discovery#directoryItem",
@@ -215,7 +216,7 @@ ROUTES = (
         call=show_directory,
         who=ANYONE,
         style=Style.V1,
-        summary="The APIs that are described for machines",
+        summary="List discovery documents",
     ),
     Route(
         method="GET",
@@ -223,6 +224,6 @@ ROUTES = (
         call=show_document,
         who=ANYONE,
         style=Style.V1,
-        summary="The API v1, described for machines",
+        summary="Get the discovery document of the API v1",
     ),
 )

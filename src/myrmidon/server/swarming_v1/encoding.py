@@ -1,7 +1,7 @@
-"""How Swarming's API v1 writes things: states, times, numbers, enums. And how its clients write them to us.
+"""Values in the format of Swarming's API v1: states, times, numbers, enums, bytes.
 
-Out: whole numbers as decimal texts, times as naive UTC, bytes as base64, what is not there left out. In: numbers
-as numbers or texts, enums by name or by number. IgnoredBody here knows a route or the database.
+In responses, integers are decimal strings, times are UTC without a zone, bytes are base64, and absent values are left
+out. In requests, numbers may be strings, and enums may be names or numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATE_NAMES: Final[Mapping[str, str]] = {
     _S.SUCCEEDED: "COMPLETED",
     _S.FAILED: "COMPLETED",
 }
-"""Our states in v1's words."""
+"""The v1 name of each state."""
 
 STATE_FILTERS: Final[Mapping[str, Sequence[str]]] = {
     "PENDING": PENDING,
@@ -52,7 +52,7 @@ STATE_FILTERS: Final[Mapping[str, Sequence[str]]] = {
     "NO_RESOURCE": (_S.NO_RESOURCE,),
     "CLIENT_ERROR": (_S.CLIENT_ERROR,),
 }
-"""What each filter asks for; nothing means everything. Their order is that of their numbers."""
+"""The states that each filter selects; empty selects all. A filter's number in v1 is its index here."""
 
 SORTS: Final[Mapping[str, str]] = {
     "CREATED_TS": "created_at",
@@ -65,11 +65,11 @@ THREE_STATES: Final[Mapping[str, bool | None]] = {"FALSE": False, "TRUE": True, 
 TEMPLATES: Final = ("AUTO", "CANARY_PREFER", "CANARY_NEVER", "SKIP")
 
 
-# ---------------------------------------------------------------- out
+# ---------------------------------------------------------------- encoding
 
 
 def timestamp(at: Micros) -> str:
-    """``2026-01-02T03:04:05.678``: UTC without a zone, the fraction only where there is one."""
+    """``2026-01-02T03:04:05.678000``: UTC without a zone; without a fraction if it is 0."""
     return (_EPOCH + timedelta(microseconds=at)).isoformat()
 
 
@@ -78,11 +78,8 @@ def optional_timestamp(at: Micros | None) -> str | None:
 
 
 def int64(value: int) -> str:
+    """A decimal string: v1 has no JSON numbers for 64-bit integers."""
     return str(value)
-
-
-def maybe_number(value: int | None) -> str | None:
-    return None if value is None else str(value)
 
 
 def encode_bytes(value: bytes) -> str:
@@ -90,23 +87,23 @@ def encode_bytes(value: bytes) -> str:
 
 
 def identity(who: Identity) -> str:
-    """``kind:name``, as v1 calls those who call."""
+    """The caller's identity in v1's form ``kind:name``."""
     if who.role is Role.NOBODY:
         return "anonymous:anonymous"
     return f"bot:{who.bot_id}" if who.bot_id is not None else f"user:{who.name}"
 
 
 def user_identity(name: str) -> str:
-    """The same for a name that was stored."""
+    """The same for a stored name of a user."""
     return f"user:{name}" if name else "anonymous:anonymous"
 
 
-# ---------------------------------------------------------------- in
+# ---------------------------------------------------------------- decoding
 
 
-def parse_enum(value: str | int | None, known: Iterable[str], path: str, default: str, *, first: int = 0) -> str:
-    """The name of an enum's value, given by name or by number, from ``first`` on; what is not there is the default."""
-    names = list(known)
+def parse_enum(value: str | int | None, allowed: Iterable[str], path: str, default: str, *, first: int = 0) -> str:
+    """The name of an enum's value, given by name or by number; numbers start at ``first``. Absent: the default."""
+    names = list(allowed)
     if value is None or value == "":
         return default
     text = str(value).strip().upper()
@@ -118,7 +115,7 @@ def parse_enum(value: str | int | None, known: Iterable[str], path: str, default
 
 
 def decode_bytes(value: str, path: str) -> bytes:
-    """base64, with or without a newline at its end, with or without its padding, in either alphabet."""
+    """Decode base64 in either alphabet; whitespace is ignored and padding is optional."""
     text = "".join(value.split()).replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -130,7 +127,7 @@ _LATEST_S: Final = 9_000_000_000.0
 
 
 def parse_seconds(value: float | None, path: str) -> Micros | None:
-    """Seconds since 1970, with a fraction if you like, as the core counts time."""
+    """Seconds since 1970, converted to microseconds."""
     if value is None:
         return None
     if not 0 <= value <= _LATEST_S:
@@ -139,13 +136,13 @@ def parse_seconds(value: float | None, path: str) -> Micros | None:
 
 
 def id_range(start: float | None, end: float | None) -> tuple[int, int]:
-    """The ids of what was made from ``start`` on and before ``end``."""
+    """The range of ids that were created from ``start`` on and before ``end``, both in seconds since 1970."""
     first, last = parse_seconds(start, "start"), parse_seconds(end, "end")
     return (first_id_at(first) if first is not None else 0, first_id_at(last) if last is not None else MAX_ID)
 
 
 def tag_terms(tags: Sequence[str], path: str = "tags") -> list[list[str]]:
-    """Tags to search for: all of the terms, of each at least one alternative. ``k:a|b`` is ``k:a`` or ``k:b``."""
+    """Search terms: a task matches if it has one alternative of every term. ``k:a|b`` is ``k:a`` or ``k:b``."""
     problems = [Problem(path, show_value(tag), "key:value", "pattern") for tag in tags if ":" not in tag]
     if len(tags) > _MAX_TERMS:
         problems.append(Problem(path, f"{len(tags)} tags", f"at most {_MAX_TERMS}", "too_many"))
@@ -154,21 +151,17 @@ def tag_terms(tags: Sequence[str], path: str = "tags") -> list[list[str]]:
     terms: dict[str, list[str]] = {}
     for tag in tags:
         key, _, value = tag.partition(":")
-        terms[tag] = sorted({f"{key}:{one}" for one in value.split("|")})
+        terms[tag] = sorted({f"{key}:{alternative}" for alternative in value.split("|")})
     return list(terms.values())
 
 
 _MAX_TERMS: Final = 16
 
 
-def pairs_of(found: Mapping[str, Sequence[str]]) -> list[tuple[str, list[str]]]:
-    return [(key, list(values)) for key, values in sorted(found.items())]
-
-
 def as_object(text: str | None) -> dict[str, Any]:
-    """Stored JSON that should be an object; empty when it is none."""
+    """Decode stored JSON; an empty dict if it is not an object."""
     try:
-        found = json.decode(text or "{}")
+        value = json.decode(text or "{}")
     except DecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -1,7 +1,7 @@
-"""The messages of Swarming's API v1. The discovery document is made from these very structs.
+"""Messages of Swarming's API v1. The discovery document is generated from these structs.
 
-A field that is None or an empty list is left out of a reply; ``items`` has no default, so lists always carry it.
-``Int64``, ``Time`` and ``Bytes`` are texts on the wire, and the document says so.
+A field that is None or an empty list is left out of a response; ``items`` has no default, so lists always contain it.
+``Int64``, ``Time`` and ``Bytes`` are strings in JSON; the document declares their formats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Template: TypeAlias = Annotated[str, Meta(extra={"enum": list(TEMPLATES)})]
 
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Part of what v1 says. What is None, or an empty list, is not said."""
+    """Base of all messages. Fields that are None or an empty list are omitted."""
 
 
 class StringPair(Message, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class CacheEntry(Message, frozen=True, kw_only=True):
 
 
 class FilesRef(Message, frozen=True, kw_only=True):
-    """Files by the hash of a tree, as isolate named them."""
+    """Files by the hash of a tree, in the form of isolate."""
 
     isolated: str | None = None
     isolatedserver: str | None = None
@@ -87,7 +87,7 @@ class TaskSlice(Message, frozen=True, kw_only=True):
 
 
 class NewTaskRequest(Message, frozen=True, kw_only=True):
-    """What a client may say of a new task; how it is read is in v1_reading.py."""
+    """A new task, as the discovery document describes it; NewTaskBody in request_parser.py is what is decoded."""
 
     bot_ping_tolerance_secs: Int64 | None = None
     evaluate_only: bool | None = None
@@ -131,7 +131,7 @@ class OperationStats(Message, frozen=True, kw_only=True):
 
 
 class FilesStats(Message, frozen=True, kw_only=True):
-    """``items_*`` are sizes, packed by the bot; the numbers beside them say how many and how much."""
+    """``items_*`` are lists of sizes, packed by the bot; the other fields are their counts and totals."""
 
     duration: float | None = None
     initial_number_items: Int64 | None = None
@@ -188,7 +188,7 @@ class TaskResult(Message, frozen=True, kw_only=True):
 
 
 class TaskRequestMetadata(Message, frozen=True, kw_only=True):
-    """The answer to tasks/new. Without an id it was only evaluated."""
+    """The response to tasks/new. Without an id if the task was only evaluated."""
 
     request: TaskRequest | None = None
     task_id: str | None = None

@@ -1,8 +1,8 @@
-"""A new task as clients of Swarming's API v1 write it, turned into the one request that the core knows.
+"""Converts a new task in the format of Swarming's API v1 to the native request format.
 
-Two generations of clients are understood: with ``task_slices``, and with ``properties`` and ``expiration_secs``
-on top. null is nothing, unknown keys are left alone. What is wrong with the task itself the core's own checks tell;
-here only what v1 has and we do not is refused, so that nobody waits for something that never comes.
+Two generations of clients are supported: those that send ``task_slices``, and older ones that send ``properties`` and
+``expiration_secs``. null means absent, unknown keys are ignored. The native checks validate the task; here only
+features of v1 are refused that this server does not have.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from myrmidon.server.swarming_v1.encoding import decode_bytes, encode_bytes
 from myrmidon.server.usecases.unsupported import no_inputs, no_outputs
 
 PRIORITY: Final = 200
-"""For clients that say none, as Swarming's own did."""
+"""The default, as in Swarming."""
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_MARGIN_S: Final = 3600
-"""What a task may take beyond waiting and running, before it is given up for good."""
+_DEADLINE_MARGIN_S: Final = 3600
+"""Added to the longest time of waiting and running to get a task's deadline."""
 
 
 class Pair(Struct, frozen=True):
@@ -42,7 +42,7 @@ class NamedCache(Struct, frozen=True):
 
 
 class PropertiesBody(Struct, frozen=True, kw_only=True):
-    """Properties, read with tolerance."""
+    """Properties of a slice; every field may be absent or null."""
 
     caches: list[NamedCache] | None = None
     cas_input_root: Any = None
@@ -69,7 +69,7 @@ class SliceBody(Struct, frozen=True, kw_only=True):
 
 
 class NewTaskBody(Struct, frozen=True, kw_only=True):
-    """A new task, read with tolerance."""
+    """A new task; every field may be absent or null."""
 
     bot_ping_tolerance_secs: int | None = None
     evaluate_only: bool | None = None
@@ -88,133 +88,133 @@ class NewTaskBody(Struct, frozen=True, kw_only=True):
     user: str | None = None
 
 
-def native_request(given: NewTaskBody) -> dict[str, Any]:
-    """The request in the core's words; InvalidRequest for what v1 knows and this server does not do."""
+def native_request(task: NewTaskBody) -> dict[str, Any]:
+    """The task as a native request; InvalidRequest for features of v1 that this server does not have."""
     problems: list[Problem] = []
-    slices = _slices(given, problems)
-    for number, one in enumerate(slices):
-        _refuse_unsupported(one.properties or PropertiesBody(), f"task_slices[{number}].properties", problems)
-    if given.pubsub_topic:
-        told = "none: events are read at /api/v1/events; nothing is published to a topic"
-        problems.append(Problem("pubsub_topic", show_value(given.pubsub_topic), told, "unsupported"))
-    if given.request_uuid and not _UUID.fullmatch(given.request_uuid):
-        problems.append(Problem("request_uuid", show_value(given.request_uuid), "a UUID as text", "pattern"))
+    slices = _slices(task, problems)
+    for number, task_slice in enumerate(slices):
+        _refuse_unsupported(task_slice.properties or PropertiesBody(), f"task_slices[{number}].properties", problems)
+    if task.pubsub_topic:
+        allowed = "none: nothing is published to topics; events are streamed at /api/v1/events"
+        problems.append(Problem("pubsub_topic", show_value(task.pubsub_topic), allowed, "unsupported"))
+    if task.request_uuid and not _UUID.fullmatch(task.request_uuid):
+        problems.append(Problem("request_uuid", show_value(task.request_uuid), "a UUID as text", "pattern"))
     if problems:
         raise InvalidRequest(problems)
-    raw: dict[str, Any] = {
-        "name": given.name,
-        "slices": [_native_slice(one) for one in slices],
-        "priority": PRIORITY if given.priority is None else given.priority,
-        "tags": given.tags or [],
-        "user": given.user or "",
-        "service_account": given.service_account or None,
-        "parent": given.parent_task_id or None,
-        "retries": int(any((one.properties or PropertiesBody()).idempotent for one in slices)),
-        "lease_s": given.bot_ping_tolerance_secs,
+    request: dict[str, Any] = {
+        "name": task.name,
+        "slices": [_native_slice(task_slice) for task_slice in slices],
+        "priority": PRIORITY if task.priority is None else task.priority,
+        "tags": task.tags or [],
+        "user": task.user or "",
+        "service_account": task.service_account or None,
+        "parent": task.parent_task_id or None,
+        "retries": int(any(task_slice.properties and task_slice.properties.idempotent for task_slice in slices)),
+        "lease_s": task.bot_ping_tolerance_secs,
         "secret_bytes": _secret(slices),
-        "evaluate_only": bool(given.evaluate_only),
-        "metadata": {"realm": given.realm} if given.realm else None,
+        "evaluate_only": bool(task.evaluate_only),
+        "metadata": {"realm": task.realm} if task.realm else None,
     }
-    return {key: value for key, value in raw.items() if value is not None}
+    return {key: value for key, value in request.items() if value is not None}
 
 
-def request_key(given: NewTaskBody, who: str) -> str | None:
-    """The key under which a task is found again; a uuid is one caller's own."""
-    return f"v1 {given.request_uuid.lower()} {who}"[:256] if given.request_uuid else None
+def request_key(task: NewTaskBody, who: str) -> str | None:
+    """The request key of a task with a request_uuid; uuids are separate per caller."""
+    return f"v1 {task.request_uuid.lower()} {who}"[:256] if task.request_uuid else None
 
 
-def _slices(given: NewTaskBody, problems: list[Problem]) -> Sequence[SliceBody]:
-    """The slices, whichever generation of clients wrote them."""
-    if given.task_slices and given.properties is not None:
+def _slices(task: NewTaskBody, problems: list[Problem]) -> Sequence[SliceBody]:
+    """The slices of the task, in either of the two formats."""
+    if task.task_slices and task.properties is not None:
         problems.append(Problem("properties", "both", "either properties or task_slices", "contradiction"))
-    elif given.task_slices and given.expiration_secs:
-        told = "none beside task_slices: each slice has its own"
-        problems.append(Problem("expiration_secs", show_value(given.expiration_secs), told, "contradiction"))
-    elif given.properties is None and not given.task_slices:
+    elif task.task_slices and task.expiration_secs:
+        allowed = "none with task_slices: each slice has its own"
+        problems.append(Problem("expiration_secs", show_value(task.expiration_secs), allowed, "contradiction"))
+    elif task.properties is None and not task.task_slices:
         problems.append(Problem("task_slices", "nothing", "at least one slice, or properties", "missing"))
-    if given.task_slices:
-        return given.task_slices
-    if given.properties is None:
+    if task.task_slices:
+        return task.task_slices
+    if task.properties is None:
         return []
-    return [SliceBody(properties=given.properties, expiration_secs=given.expiration_secs)]
+    return [SliceBody(properties=task.properties, expiration_secs=task.expiration_secs)]
 
 
-def _native_slice(one: SliceBody) -> dict[str, Any]:
+def _native_slice(task_slice: SliceBody) -> dict[str, Any]:
     native: dict[str, Any] = {
-        "properties": _native_properties(one.properties or PropertiesBody()),
-        "wait_for_capacity": bool(one.wait_for_capacity),
+        "properties": _native_properties(task_slice.properties or PropertiesBody()),
+        "wait_for_capacity": bool(task_slice.wait_for_capacity),
     }
-    if one.expiration_secs is not None:
-        native["expiration_s"] = one.expiration_secs
+    if task_slice.expiration_secs is not None:
+        native["expiration_s"] = task_slice.expiration_secs
     return native
 
 
-def _native_properties(given: PropertiesBody) -> dict[str, Any]:
-    prefixes = _unique(given.env_prefixes or (), "env_prefixes")
+def _native_properties(properties: PropertiesBody) -> dict[str, Any]:
+    prefixes = _unique(properties.env_prefixes or (), "env_prefixes")
     dimensions: dict[str, list[str]] = {}
-    for pair in given.dimensions or ():
+    for pair in properties.dimensions or ():
         dimensions.setdefault(pair.key or "", []).append(pair.value or "")
     native: dict[str, Any] = {
         "dimensions": dimensions,
-        "command": [*(given.command or ()), *(given.extra_args or ())],
-        "relative_cwd": given.relative_cwd or "",
-        "env": {key: value or "" for key, value in _unique(given.env or (), "env").items()},
+        "command": [*(properties.command or ()), *(properties.extra_args or ())],
+        "relative_cwd": properties.relative_cwd or "",
+        "env": {key: value or "" for key, value in _unique(properties.env or (), "env").items()},
         "env_prefixes": {key: value or [] for key, value in prefixes.items()} or None,
-        "caches": [{"name": one.name, "path": one.path} for one in given.caches or ()],
-        "execution_timeout_s": given.execution_timeout_secs,
-        "io_timeout_s": given.io_timeout_secs,
-        "grace_period_s": given.grace_period_secs,
-        "idempotent": bool(given.idempotent),
+        "caches": [{"name": cache.name, "path": cache.path} for cache in properties.caches or ()],
+        "execution_timeout_s": properties.execution_timeout_secs,
+        "io_timeout_s": properties.io_timeout_secs,
+        "grace_period_s": properties.grace_period_secs,
+        "idempotent": bool(properties.idempotent),
     }
     return {key: value for key, value in native.items() if value is not None}
 
 
 def _unique(pairs: Sequence[Pair | ListPair], path: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """Pairs as a dict; InvalidRequest for a repeated key."""
+    values: dict[str, Any] = {}
     for number, pair in enumerate(pairs):
-        if (pair.key or "") in found:
-            told = "a key that no other has"
-            raise InvalidRequest([Problem(f"{path}[{number}].key", show_value(pair.key), told, "duplicate")])
-        found[pair.key or ""] = pair.value
-    return found
+        if (pair.key or "") in values:
+            raise InvalidRequest([Problem(f"{path}[{number}].key", show_value(pair.key), "a unique key", "duplicate")])
+        values[pair.key or ""] = pair.value
+    return values
 
 
 def _secret(slices: Sequence[SliceBody]) -> str | None:
-    """The secret of the task; slices that have one must have the same."""
-    given = [one.properties.secret_bytes for one in slices if one.properties and one.properties.secret_bytes]
-    found = {decode_bytes(text, "secret_bytes") for text in given}
-    if len(found) > 1:
-        told = "the same in all slices that have one"
-        raise InvalidRequest([Problem("secret_bytes", f"{len(found)} secrets", told, "contradiction")])
-    return encode_bytes(found.pop()) if found else None
+    """The secret of the task in base64; all slices that have a secret must have the same one."""
+    properties = [task_slice.properties for task_slice in slices if task_slice.properties is not None]
+    secrets = {decode_bytes(one.secret_bytes, "secret_bytes") for one in properties if one.secret_bytes}
+    if len(secrets) > 1:
+        allowed = "the same in all slices that have one"
+        raise InvalidRequest([Problem("secret_bytes", f"{len(secrets)} secrets", allowed, "contradiction")])
+    return encode_bytes(secrets.pop()) if secrets else None
 
 
 def deadline_of(slices: Sequence[dict[str, Any]], limits: Limits) -> int:
-    """How long a task may live: long enough for every slice to wait and for the longest to run."""
-    waits = sum(one.get("expiration_s", limits.expiration_default_s) for one in slices)
-    runs = max((_longest(one["properties"], limits) for one in slices), default=0)
-    return max(1, min(limits.deadline_max_s, int(waits) + runs + _MARGIN_S))
+    """The deadline of a task in seconds: all slices expire in turn and the longest one runs, plus a margin."""
+    waiting_s = sum(one.get("expiration_s", limits.expiration_default_s) for one in slices)
+    running_s = max((_max_run_s(one["properties"], limits) for one in slices), default=0)
+    return max(1, min(limits.deadline_max_s, int(waiting_s) + running_s + _DEADLINE_MARGIN_S))
 
 
-def _longest(properties: dict[str, Any], limits: Limits) -> int:
+def _max_run_s(properties: dict[str, Any], limits: Limits) -> int:
     hard = properties.get("execution_timeout_s", limits.execution_timeout_default_s)
     return int(hard + properties.get("grace_period_s", limits.grace_period_default_s))
 
 
-# ---------------------------------------------------------------- what is not served
+# ---------------------------------------------------------------- unsupported features
 
 
-def _refuse_unsupported(given: PropertiesBody, path: str, problems: list[Problem]) -> None:
-    """Files and packages: a task that needs them would fail, or lose its outputs, without a word."""
-    if _has_value(given.inputs_ref, "isolated") or _has_value(given.cas_input_root, "digest"):
-        name = "inputs_ref" if _has_value(given.inputs_ref, "isolated") else "cas_input_root"
+def _refuse_unsupported(properties: PropertiesBody, path: str, problems: list[Problem]) -> None:
+    """Refuse files and packages: a task that needs them would fail or lose its outputs."""
+    if _has_value(properties.inputs_ref, "isolated") or _has_value(properties.cas_input_root, "digest"):
+        name = "inputs_ref" if _has_value(properties.inputs_ref, "isolated") else "cas_input_root"
         problems.append(no_inputs(f"{path}.{name}"))
-    if given.outputs:
-        problems.append(no_outputs(f"{path}.outputs", len(given.outputs)))
-    if _has_value(given.cipd_input, "packages"):
-        told = "none: packages are not installed here; put them on the bots or into a cache"
-        problems.append(Problem(f"{path}.cipd_input", "packages", told, "unsupported"))
+    if properties.outputs:
+        problems.append(no_outputs(f"{path}.outputs", len(properties.outputs)))
+    if _has_value(properties.cipd_input, "packages"):
+        allowed = "none: CIPD packages are not supported; install them on the bots or in a named cache"
+        problems.append(Problem(f"{path}.cipd_input", "packages", allowed, "unsupported"))
 
 
-def _has_value(given: Any, key: str) -> bool:
-    return isinstance(given, dict) and bool(given.get(key))
+def _has_value(value: Any, key: str) -> bool:
+    return isinstance(value, dict) and bool(value.get(key))

@@ -1,4 +1,4 @@
-"""The server itself over Swarming's API v1: versions, rights, tokens, the files of its fleet, queues, accounts."""
+"""The server in Swarming's API v1: versions, permissions, bootstrap tokens, configuration files, queues, accounts."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ MAX_POOLS = 10_000
 
 
 async def details(context: ServerContext, call: Call) -> v1.ServerDetails:
+    """The versions of the server and of the bots."""
     return v1.ServerDetails(bot_version=context.hub.wanted, display_server_url_template="", server_version=VERSION)
 
 
 class PermissionsQuery(Struct, frozen=True, kw_only=True):
-    """What is asked about; here rights do not depend on it."""
+    """Accepted for compatibility: permissions do not depend on the bot, the task or the tags."""
 
     bot_id: str | None = None
     tags: list[str] = []
@@ -46,7 +47,7 @@ class PermissionsQuery(Struct, frozen=True, kw_only=True):
 
 
 async def permissions(context: ServerContext, call: Call) -> v1.ClientPermissions:
-    """What the caller may do: the answers of the route table."""
+    """The caller's permissions, from the roles of the route table."""
     role = call.who.role
     writes, admin = role in WRITERS, role in ADMINS
     pools = await context.db.read(lambda tx: listings.pools(tx, after="", n=MAX_POOLS)) if role in READERS else []
@@ -66,7 +67,7 @@ async def permissions(context: ServerContext, call: Call) -> v1.ClientPermission
 
 
 async def bootstrap_token(context: ServerContext, call: Call) -> v1.BootstrapToken:
-    """A token for new bots, good for an hour. Each call makes another; with a request key, only the first one."""
+    """Create a bootstrap token that is valid for an hour. A call repeated with its request key gets the same token."""
     _, text = await tokens.create_token(
         context, call, name="bootstrap", role=Role.BOOTSTRAP, lifetime=TOKEN_LIFETIME, kind="bootstrap"
     )
@@ -74,25 +75,25 @@ async def bootstrap_token(context: ServerContext, call: Call) -> v1.BootstrapTok
 
 
 async def get_bootstrap(context: ServerContext, call: Call) -> v1.FileContent:
-    """The script that brings a bot to a new machine: that of the settings folder, or the usual one."""
-    usual = bootstrap_script(
+    """The bootstrap script: the one in the settings folder, or the default one."""
+    default = bootstrap_script(
         server=public_url(context), token="", digest=context.hub.wanted, pool="", bot_id="", now=context.now()
     )
-    return await _file(context, BOOTSTRAP, usual)
+    return await _file(context, BOOTSTRAP, default)
 
 
 async def get_bot_config(context: ServerContext, call: Call) -> v1.FileContent:
-    """The hooks of every bot: those of the settings folder, or the usual ones."""
+    """The hooks of the bots: those in the settings folder, or the default ones."""
     return await _file(context, BOT_CONFIG, (files("myrmidon.bot.hooks") / "default_bot_config.py").read_text())
 
 
-async def _file(context: ServerContext, name: str, usual: str) -> v1.FileContent:
+async def _file(context: ServerContext, name: str, default: str) -> v1.FileContent:
     folder = await context.db.read(configs.current)
-    found = folder.files.get(name) if folder is not None else None
-    if found is None:
-        return v1.FileContent(content=usual)
+    file = folder.files.get(name) if folder is not None else None
+    if file is None:
+        return v1.FileContent(content=default)
     return v1.FileContent(
-        content=found.content, version=found.version[:16], when=timestamp(found.created_at), who=found.who
+        content=file.content, version=file.version[:16], when=timestamp(file.created_at), who=file.who
     )
 
 
@@ -105,31 +106,34 @@ class QueuesQuery(Struct, frozen=True, kw_only=True):
 
 
 async def list_queues(context: ServerContext, call: Call) -> v1.TaskQueueList:
-    """What tasks have asked for lately, and until when each is kept; those that only name a bot are left out."""
+    """Sets of dimensions that tasks have required recently, with the time until each is kept.
+
+    Sets that consist of a bot's id only are omitted.
+    """
     query: QueuesQuery = call.query
     n, scope = check_limit(query.limit), await context.groups.scope_of(call)
     after = int(read_cursor(context.keys.cursor, "v1 queues", query.cursor)) if query.cursor else 0
-    found = await context.db.read(lambda tx: listings.wanted_sets(tx, group_id=scope, after=after, n=n))
+    queues = await context.db.read(lambda tx: listings.queue_dimensions(tx, group_id=scope, after=after, n=n))
     items: dict[tuple[str, ...], v1.TaskQueue] = {}
-    for _, dimensions, used_at in found:
-        wanted = json.decode(dimensions, type=dict[str, list[str]])
-        flat = tuple(sorted(f"{key}:{value}" for key, values in wanted.items() for value in values))
+    for _, encoded, used_at in queues:
+        dimensions = json.decode(encoded, type=dict[str, list[str]])
+        flat = tuple(sorted(f"{key}:{value}" for key, values in dimensions.items() for value in values))
         until = timestamp(used_at + context.rules.queue_idle)
-        known = items.get(flat)
-        if set(wanted) != {"id"} and (known is None or known.valid_until_ts < until):
+        listed = items.get(flat)
+        if set(dimensions) != {"id"} and (listed is None or listed.valid_until_ts < until):
             items[flat] = v1.TaskQueue(dimensions=list(flat), valid_until_ts=until)
-    more = show_cursor(context.keys.cursor, "v1 queues", str(found[-1][0])) if len(found) == n else None
-    return v1.TaskQueueList(items=list(items.values()), now=timestamp(context.now()), cursor=more)
+    cursor = show_cursor(context.keys.cursor, "v1 queues", str(queues[-1][0])) if len(queues) == n else None
+    return v1.TaskQueueList(items=list(items.values()), now=timestamp(context.now()), cursor=cursor)
 
 
 # ---------------------------------------------------------------- accounts
 
 
 async def account(context: ServerContext, call: Call) -> v1.Account:
-    """Whom the server takes the caller for."""
+    """The caller's identity."""
     return v1.Account(identity=identity(call.who))
 
 
 async def oauth_config(context: ServerContext, call: Call) -> v1.OAuthConfig:
-    """There is no OAuth here: clients are given a token and show it as their own."""
+    """An empty OAuth configuration: clients authenticate with API tokens."""
     return v1.OAuthConfig(client_id="", client_not_so_secret="")

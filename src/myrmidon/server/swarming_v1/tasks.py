@@ -1,7 +1,6 @@
-"""Tasks over Swarming's API v1: new ones, single ones, lists and counts, cancelling.
+"""Tasks in Swarming's API v1: get, list, count, cancel.
 
-The verbs are those of /api/v1; only words and shapes are v1's. A caller bound to a resource group sees the tasks of
-that group only.
+A caller whose token is bound to a resource group sees only that group's tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from myrmidon.server.swarming_v1.encoding import (
     tag_terms,
     timestamp,
 )
-from myrmidon.server.usecases.logs import read_range
+from myrmidon.server.usecases.logs import LogRange, read_range
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.tasks import (
     cancellable_tasks,
@@ -61,74 +60,74 @@ class ResultQuery(Struct, frozen=True, kw_only=True):
 
 
 class OutputQuery(Struct, frozen=True, kw_only=True):
-    """Which bytes of the output; a length of 0 means as many as one answer may have."""
+    """Which bytes of the output; a length of 0 means MAX_OUTPUT_BYTES."""
 
     offset: int = 0
     length: int = 0
 
 
 async def task_result_of(context: ServerContext, call: Call) -> v1.TaskResult:
-    """What became of a task; of one run, where the id is that of a run."""
+    """The result of a task, or of a run if the id is that of a run."""
     (task_id, run), scope = parse_path_id(call.params["task_id"]), await context.groups.scope_of(call)
     stats = call.query.include_performance_stats
 
-    def look(tx: Tx) -> v1.TaskResult:
+    def read(tx: Tx) -> v1.TaskResult:
         get_visible_task(tx, task_id, scope)
         facts = show.load_facts(tx, [task_id], stats=stats)
         if not run:
             return show.show_result(facts, task_id)
-        one, request = _get_run(facts, task_id, run), facts.requests[task_id]
-        return show.show_run_result(facts, one, request.name, request.created_at)
+        request = facts.requests[task_id]
+        return show.show_run_result(facts, _get_run(facts, task_id, run), request.name, request.created_at)
 
-    return await context.db.read(look)
+    return await context.db.read(read)
 
 
 def _get_run(facts: show.Facts, task_id: int, number: int) -> TaskRun:
-    for one in facts.runs.get(task_id, ()):
-        if one.run == number:
-            return one
+    for run in facts.runs.get(task_id, ()):
+        if run.run == number:
+            return run
     raise NotFound("run", show_run(task_id, number))
 
 
 async def task_request_of(context: ServerContext, call: Call) -> v1.TaskRequest:
-    """What was asked for; of a secret only that there is one."""
+    """The request of a task, with its secret redacted."""
     (task_id, _), scope = parse_path_id(call.params["task_id"]), await context.groups.scope_of(call)
 
-    def look(tx: Tx) -> v1.TaskRequest:
+    def read(tx: Tx) -> v1.TaskRequest:
         get_visible_task(tx, task_id, scope)
         return show.requests(tx, [task_id])[0]
 
-    return await context.db.read(look)
+    return await context.db.read(read)
 
 
 async def task_output(context: ServerContext, call: Call) -> v1.TaskOutput:
-    """What a command wrote, from a byte on. Standard error stands behind standard output once the run has ended.
+    """The output of a task or run, from an offset on: stdout, followed by stderr once the run has ended.
 
-    While it runs only standard output is shown: a place in the text that was read once must not move.
+    While it runs only stdout is shown: an offset that a client has already read must not move.
     """
     (task_id, run), scope = parse_path_id(call.params["task_id"]), await context.groups.scope_of(call)
     query: OutputQuery = call.query
     if query.offset < 0 or not 0 <= query.length <= MAX_OUTPUT_BYTES:
-        shown = f"offset {query.offset}, length {query.length}"
-        told = f"an offset of 0 or more, a length of 0 to {MAX_OUTPUT_BYTES}"
-        raise InvalidRequest([Problem("offset, length", shown, told, "range")])
+        value = f"offset {query.offset}, length {query.length}"
+        allowed = f"an offset of 0 or more, a length of 0 to {MAX_OUTPUT_BYTES}"
+        raise InvalidRequest([Problem("offset, length", value, allowed, "range")])
 
-    def look(tx: Tx) -> tuple[TaskResult, int, int, bool]:
+    def read(tx: Tx) -> tuple[TaskResult, TaskRun | None]:
         task = get_visible_task(tx, task_id, scope)
         facts = show.load_facts(tx, [task_id], stats=False)
-        found = _get_run(facts, task_id, run) if run else show.deciding_run(facts, task)
-        return (task, found.task_id, found.run, not found.live) if found else (task, 0, 0, True)
+        return task, _get_run(facts, task_id, run) if run else show.deciding_run(facts, task)
 
-    task, whose, of_run, ended = await context.db.read(look)
+    task, task_run = await context.db.read(read)
     content = b""
-    if of_run:
-        length = query.length or MAX_OUTPUT_BYTES
-        streams = (STDOUT, STDERR) if ended else (STDOUT,)
-        found = await context.logs.read(
-            lambda tx: read_range(tx, whose, of_run, streams=streams, offset=query.offset, limit=length)
-        )
-        content = found.content
+    if task_run is not None:
+        content = (await context.logs.read(partial(_read_output, run=task_run, query=query))).content
     return v1.TaskOutput(output=content.decode("utf-8", "replace"), state=STATE_NAMES[task.state])
+
+
+def _read_output(tx: Tx, run: TaskRun, query: OutputQuery) -> LogRange:
+    streams = (STDOUT,) if run.live else (STDOUT, STDERR)
+    limit = query.length or MAX_OUTPUT_BYTES
+    return read_range(tx, run.task_id, run.run, streams=streams, offset=query.offset, limit=limit)
 
 
 class CancelBody(Struct, frozen=True, kw_only=True):
@@ -136,24 +135,24 @@ class CancelBody(Struct, frozen=True, kw_only=True):
 
 
 async def cancel_task(context: ServerContext, call: Call) -> v1.CancelResponse:
-    """End a task that waits; kill one that runs only if that was asked for."""
+    """Cancel a task that waits; kill one that runs only if kill_running is set."""
     (task_id, _), scope = parse_path_id(call.params["task_id"]), await context.groups.scope_of(call)
     kill, now = bool(call.body.kill_running), context.now()
 
-    def stop(tx: Tx) -> v1.CancelResponse:
+    def cancel(tx: Tx) -> v1.CancelResponse:
         get_visible_task(tx, task_id, scope)
         check_may_cancel(tx, call, task_id)
-        [done] = canceling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=kill, rules=context.rules)
-        return v1.CancelResponse(ok=done.ok, was_running=done.was_running)
+        [result] = canceling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=kill, rules=context.rules)
+        return v1.CancelResponse(ok=result.ok, was_running=result.was_running)
 
-    return await context.db.write(stop)
+    return await context.db.write(cancel)
 
 
 # ---------------------------------------------------------------- lists
 
 
 class TasksQuery(Struct, frozen=True, kw_only=True):
-    """Filters of tasks. ``start`` and ``end`` bound the time of creation, in seconds since 1970."""
+    """Filters of tasks. ``start`` and ``end`` limit the time of creation, in seconds since 1970."""
 
     cursor: str | None = None
     end: float | None = None
@@ -179,56 +178,58 @@ def check_limit(limit: int) -> int:
 
 
 async def build_search(context: ServerContext, call: Call, query: Any) -> TaskSearch:
-    """What the filters of a list or a count ask for."""
+    """The search for the filters of a list or a count."""
     low, high = id_range(query.start, query.end)
     state = parse_enum(query.state, STATE_FILTERS, "state", "ALL")
     return TaskSearch(
         group_id=await context.groups.scope_of(call),
-        states=[str(one) for one in STATE_FILTERS[state]],
+        states=[str(selected) for selected in STATE_FILTERS[state]],
         terms=tag_terms(query.tags),
         low=low,
         high=high,
     )
 
 
-async def _page(context: ServerContext, call: Call, fill: Callable[[Tx, Sequence[int]], Any]) -> tuple[Any, str | None]:
-    """One page of a search, whatever its order, and the cursor to the next."""
+async def _page(
+    context: ServerContext, call: Call, render: Callable[[Tx, Sequence[int]], Any]
+) -> tuple[Any, str | None]:
+    """One page of a search, rendered, and the cursor of the next page."""
     query: TasksQuery = call.query
     n, search = check_limit(query.limit), await build_search(context, call, query)
     sort = SORTS[parse_enum(query.sort, SORTS, "sort", "CREATED_TS")]
     kind = f"v1 tasks {sort}"
-    place = read_cursor(context.keys.cursor, kind, query.cursor) if query.cursor else None
+    position = read_cursor(context.keys.cursor, kind, query.cursor) if query.cursor else None
 
-    def look(tx: Tx) -> tuple[Any, str | None]:
+    def read(tx: Tx) -> tuple[Any, str | None]:
         if sort == "created_at":
-            ids, more = task_search.page(tx, search, n=n, before=int(place) if place else None)
-            return fill(tx, ids), str(more) if more else None
-        after = SortPosition(*map(int, place.split())) if place else task_search.START
-        ids, behind = task_search.sorted_page(tx, search, sort, n=n, after=after)
-        return fill(tx, ids), f"{behind.at} {behind.id}" if behind else None
+            ids, more = task_search.page(tx, search, n=n, before=int(position) if position else None)
+            return render(tx, ids), str(more) if more else None
+        after = SortPosition(*map(int, position.split())) if position else task_search.START
+        ids, last = task_search.sorted_page(tx, search, sort, n=n, after=after)
+        return render(tx, ids), f"{last.at} {last.id}" if last else None
 
-    found, position = await context.db.read(look)
-    return found, show_cursor(context.keys.cursor, kind, position) if position else None
+    items, next_position = await context.db.read(read)
+    return items, show_cursor(context.keys.cursor, kind, next_position) if next_position else None
 
 
 async def list_tasks(context: ServerContext, call: Call) -> v1.TaskList:
-    """Tasks by state, tags and time of creation, in any order that v1 knows."""
+    """Results of tasks that match the filters, in any of v1's orders."""
     stats = call.query.include_performance_stats
-    found, cursor = await _page(context, call, lambda tx, ids: show.results(tx, ids, stats=stats))
-    return v1.TaskList(items=found, now=timestamp(context.now()), cursor=cursor)
+    items, cursor = await _page(context, call, lambda tx, ids: show.results(tx, ids, stats=stats))
+    return v1.TaskList(items=items, now=timestamp(context.now()), cursor=cursor)
 
 
 async def list_requests(context: ServerContext, call: Call) -> v1.TaskRequests:
-    """What was asked for, of the tasks that the same filters find."""
-    found, cursor = await _page(context, call, show.requests)
-    return v1.TaskRequests(items=found, now=timestamp(context.now()), cursor=cursor)
+    """Requests of tasks that match the filters."""
+    items, cursor = await _page(context, call, show.requests)
+    return v1.TaskRequests(items=items, now=timestamp(context.now()), cursor=cursor)
 
 
 async def count_tasks(context: ServerContext, call: Call) -> v1.TasksCount:
-    """How many tasks the filters find: exactly, and as of now."""
+    """The exact number of tasks that match the filters."""
     query: CountQuery = call.query
     if query.start is None:
-        raise InvalidRequest([Problem("start", "nothing", "from when on, in seconds since 1970", "missing")])
+        raise InvalidRequest([Problem("start", "nothing", "a time in seconds since 1970", "missing")])
     search = await build_search(context, call, query)
     total = await context.db.read(lambda tx: task_search.count(tx, search))
     return v1.TasksCount(count=int64(total), now=timestamp(context.now()))
@@ -239,29 +240,27 @@ class StatesQuery(Struct, frozen=True, kw_only=True):
 
 
 async def get_states(context: ServerContext, call: Call) -> v1.TaskStates:
-    """The states of tasks, in the order asked for. One that is not there counts as PENDING, as ever in v1."""
-    asked: list[str] = call.query.task_id
-    if not 1 <= len(asked) <= MAX_IDS:
-        raise InvalidRequest([Problem("task_id", f"{len(asked)} ids", f"1 to {MAX_IDS}", "length")])
-    ids = [parse_id(text, "task_id")[0] for text in asked]
+    """The states of tasks, in the order of the ids. A task that does not exist is PENDING, as in v1."""
+    texts: list[str] = call.query.task_id
+    if not 1 <= len(texts) <= MAX_IDS:
+        raise InvalidRequest([Problem("task_id", f"{len(texts)} ids", f"1 to {MAX_IDS}", "length")])
+    ids = [parse_id(text, "task_id")[0] for text in texts]
     scope = await context.groups.scope_of(call)
-    found = await context.db.read(lambda tx: task_result.standing(tx, sorted(set(ids))))
-    states = [
-        STATE_NAMES[found[i][1]] if i in found and scope in (None, found[i][0]) else STATE_NAMES[TaskState.READY]
-        for i in ids
-    ]
-    return v1.TaskStates(states=states)
+    stored = await context.db.read(lambda tx: task_result.standing(tx, sorted(set(ids))))
+    visible = {task_id: state for task_id, (group_id, state) in stored.items() if scope in (None, group_id)}
+    return v1.TaskStates(states=[STATE_NAMES[visible.get(task_id, TaskState.READY)] for task_id in ids])
 
 
 async def list_tags(context: ServerContext, call: Call) -> v1.TasksTags:
+    """Tags of the newest tasks that the caller may see."""
     return v1.TasksTags(tasks_tags=show.string_lists(await recent_tags(context, call)), ts=timestamp(context.now()))
 
 
-# ---------------------------------------------------------------- cancelling many
+# ---------------------------------------------------------------- cancelling by tags
 
 
 class CancelManyBody(Struct, frozen=True, kw_only=True):
-    """All tasks with all these tags, page by page."""
+    """Cancel the tasks that have all these tags, one page per call."""
 
     cursor: str | None = None
     end: float | None = None
@@ -275,31 +274,30 @@ CANCEL_LIMIT = 100
 
 
 async def cancel_tasks(context: ServerContext, call: Call) -> v1.TasksCancelResponse:
-    """End the tasks that carry all these tags and wait; those that run too, if that was asked for.
+    """Cancel waiting tasks that have all these tags; kill running ones too if kill_running is set.
 
-    It has happened when the answer comes. They are looked for on a reader, so that nobody's writes wait for that; a
-    task that started in between is left alone, unless it was to be killed.
+    The tasks are canceled when the response is sent. The search runs outside of the write transaction, which would
+    delay other writes; a task that starts in between is canceled only with kill_running.
     """
     body: CancelManyBody = call.body
     if not body.tags:
-        told = "at least one tag, so that nobody cancels everything"
-        raise InvalidRequest([Problem("tags", "nothing", told, "missing")])
+        raise InvalidRequest([Problem("tags", "nothing", "at least one tag", "missing")])
     n = check_limit(CANCEL_LIMIT if body.limit is None else body.limit)
     low, high = id_range(body.start, body.end)
     kill, now, scope = bool(body.kill_running), context.now(), await context.groups.scope_of(call)
     states = STATE_FILTERS["PENDING_RUNNING" if kill else "PENDING"]
-    wanted = TaskSearch(group_id=scope, states=[str(s) for s in states], terms=tag_terms(body.tags), low=low, high=high)
+    search = TaskSearch(group_id=scope, states=[str(s) for s in states], terms=tag_terms(body.tags), low=low, high=high)
     before = int(read_cursor(context.keys.cursor, "v1 cancel", body.cursor)) if body.cursor else None
 
-    def look(tx: Tx) -> tuple[list[int], int | None]:
-        ids, more = task_search.page(tx, wanted, n=n, before=before)
+    def find(tx: Tx) -> tuple[list[int], int | None]:
+        ids, more = task_search.page(tx, search, n=n, before=before)
         return cancellable_tasks(tx, call, ids), more
 
-    found, more = await context.db.read(look)
-    if found:
-        stop = partial(
-            canceling.cancel, task_ids=found, kill_running=kill, now=now, ids=context.ids, rules=context.rules
+    task_ids, more = await context.db.read(find)
+    if task_ids:
+        cancel = partial(
+            canceling.cancel, task_ids=task_ids, kill_running=kill, now=now, ids=context.ids, rules=context.rules
         )
-        await context.db.write(stop)
+        await context.db.write(cancel)
     cursor = show_cursor(context.keys.cursor, "v1 cancel", str(more)) if more else None
-    return v1.TasksCancelResponse(matched=int64(len(found)), now=timestamp(now), cursor=cursor)
+    return v1.TasksCancelResponse(matched=int64(len(task_ids)), now=timestamp(now), cursor=cursor)

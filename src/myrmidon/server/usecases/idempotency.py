@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from myrmidon.model.ids import Micros
-from myrmidon.scheduler.submit import was_asked
+from myrmidon.scheduler.idempotency import was_asked
 from myrmidon.server.calls import Call
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import request_key
@@ -19,4 +19,4 @@ def claim_call_key(
     if call.request_key is None:
         return True
     key = f"{call.who.name}\n{target}\n{call.request_key}"
-    return not was_asked(tx, verb, key, call.body, now=now, subject=subject)
+    return claim_request_key(tx, verb, key, call.body, now=now, subject=subject)

@@ -1,11 +1,11 @@
-"""Tallies: how many tasks of each state carry a tag, span by span, so that nobody has to count a million.
+"""Stored counts of tasks by tag and state, so that counting a million tasks does not read a million rows.
 
-A span is a stretch of ids that lies so far back that no task can be born in it any more. Once nearly all of its
-tasks have ended it is sealed: the ended ones are tallied by tag, group and state, with the latest of each of
-their times; the few others are listed as *loose* and looked at whenever somebody counts. Whoever changes or removes
-an ended task, or brings in one with an old id, opens its span in the same transaction. An open span, and all that
-is younger than the spans, is counted row by row. So a count is always true, and only its speed depends on this. Code
-of before knows nothing of spans: beside it, and after it, they are checked (scheduler/tag_counts.py).
+A span is a range of ids that is so old that no new task can get an id in it. Once nearly all tasks of a span have
+ended, it is sealed: its ended tasks are counted by tag, resource group and state, with the earliest and the latest of
+each of their times. Its unfinished tasks are listed, and looked up for every count. A transaction that changes or
+deletes an ended task, or adds one with an old id, opens the span again. Tasks of open spans, and tasks that are younger
+than all spans, are counted row by row. So counts are always exact; only their speed depends on the stored counts. Older
+code does not know spans: while it runs, and after it ran, they are verified (scheduler/tag_counts.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,15 +19,15 @@ from myrmidon.store.engine.sql import Insert
 from myrmidon.store.tables import shared_numbers
 
 _VERSION = "tallies"
-"""The mark that every change of tallies locks and raises."""
+"""The shared number that every change of the stored counts locks and increments."""
 ALL_TASKS = ""
-"""In place of a tag: what every task carries."""
+"""Stored as the tag for the counts of all tasks."""
 
 
 class Span(Struct, frozen=True):
-    """A stretch of ids. ``look_at`` says when it is worth another look.
+    """A range of ids. ``look_at`` is when to check it next.
 
-    ``times`` are the earliest and the latest of each kind of time that its tallied tasks have.
+    ``times`` has the earliest and the latest of each kind of time of its counted tasks, as JSON.
     """
 
     first_id: int
@@ -41,10 +41,11 @@ class Span(Struct, frozen=True):
 
     @property
     def unfinished_ids(self) -> list[int]:
+        """Its tasks that are not counted, because they have not ended."""
         return json.decode(self.loose, type=list[int]) if self.loose != "[]" else []
 
     def time_range(self, key: str) -> tuple[Micros, Micros] | None:
-        """From when to when its tasks have this time; None when none has."""
+        """The earliest and the latest time of this kind; None when no counted task has one."""
         return json.decode(self.times, type=dict[str, tuple[Micros, Micros]]).get(key)
 
 
@@ -52,13 +53,13 @@ _COLUMNS = ", ".join(Span.__struct_fields__)
 _SPANS = Insert("task_spans", _COLUMNS)
 _COUNTS = Insert("task_tallies", "tag, first_id, resource_group_id, state, num_tasks")
 
-# Two steps: the span in which an id lies is found from above.
+# Two statements: the first finds the span that contains an id.
 LAST_AT = "SELECT MAX(first_id) FROM task_spans WHERE first_id <= :id"
 BETWEEN = f"SELECT {_COLUMNS} FROM task_spans WHERE first_id >= :low AND first_id < :high ORDER BY first_id"
 
 
 def spans(tx: Tx, low: int, high: int) -> list[Span]:
-    """The spans that reach into low <= id < high, by id."""
+    """The spans that overlap low <= id < high, by id."""
     row = tx.one(LAST_AT, id=low)
     start = row[0] if row and row[0] is not None else low
     return [span for span in (Span(*row) for row in tx.all(BETWEEN, low=start, high=high)) if span.until_id > low]
@@ -71,9 +72,9 @@ OF_TAG = """
 
 
 def of_tag(tx: Tx, tag: str, low: int, high: int, group_id: int | None) -> dict[int, dict[str, int]]:
-    """What was tallied of a tag, by span and state; of one resource group, or of all.
+    """The stored counts of a tag by span and state; of one resource group, or of all.
 
-    A sealed span that is not in the answer has too few tasks with this tag for a tally: they are counted.
+    A sealed span that is missing has too few tasks with this tag to store a count: they are counted row by row.
     """
     found: dict[int, dict[str, int]] = {}
     for first_id, group, state, num in tx.all(OF_TAG, tag=tag, low=low, high=high):
@@ -84,13 +85,13 @@ def of_tag(tx: Tx, tag: str, low: int, high: int, group_id: int | None) -> dict[
 
 
 class SpanRange(Struct, frozen=True):
-    """The spans that lie as a whole in a range: from where to where, how many are sealed, what is not tallied."""
+    """The spans that lie completely in a range of ids, the number of sealed ones, and what is not counted in them."""
 
     low: int
     high: int
     sealed: int
     open: list[tuple[int, int]]
-    loose: list[int]
+    unfinished_ids: list[int]
 
 
 FIRST_FROM = "SELECT MIN(first_id) FROM task_spans WHERE first_id >= :low"
@@ -104,24 +105,24 @@ UNFINISHED = "SELECT loose FROM task_spans WHERE first_id >= :low AND first_id <
 
 
 def whole_spans(tx: Tx, low: int, high: int) -> SpanRange | None:
-    """The spans between two ids; None when there is none. What lies between two of them counts as open."""
+    """The spans between two ids; None when there is none. A gap between two spans counts as open."""
     first = tx.one(FIRST_FROM, low=low)
     ends = [(start, end) for start, end in tx.all(LAST_BEFORE, high=high) if end <= high]
     if not first or first[0] is None or not ends or ends[0][0] < first[0]:
         return None
     start, end = first[0], ends[0][1]
-    [[there, sealed, covered, with_loose]] = tx.all(TOTALS, low=start, high=end)
-    opened = [(row[0], row[1]) for row in tx.all(OPEN, low=start, high=end)] if sealed != there else []
+    [[num_spans, sealed, covered, num_with_unfinished]] = tx.all(TOTALS, low=start, high=end)
+    opened = [(row[0], row[1]) for row in tx.all(OPEN, low=start, high=end)] if sealed != num_spans else []
     if int(covered) != end - start:
         opened += _holes(spans(tx, start, end))
-    found = tx.all(UNFINISHED, low=start, high=end) if with_loose else ()
-    loose = [task_id for (text,) in found for task_id in json.decode(text)]
-    return SpanRange(start, end, int(sealed), opened, loose)
+    lists = tx.all(UNFINISHED, low=start, high=end) if num_with_unfinished else ()
+    unfinished_ids = [task_id for (text,) in lists for task_id in json.decode(text)]
+    return SpanRange(start, end, int(sealed), opened, unfinished_ids)
 
 
 def _holes(found: Sequence[Span]) -> list[tuple[int, int]]:
-    """Stretches that no span covers: those of spans whose tasks are all gone."""
-    return [(one.until_id, other.first_id) for one, other in pairwise(found) if one.until_id < other.first_id]
+    """Ranges that no span covers: spans without tasks are deleted."""
+    return [(span.until_id, after.first_id) for span, after in pairwise(found) if span.until_id < after.first_id]
 
 
 SPANS_OF_TAG = (
@@ -137,9 +138,9 @@ SUMS_OF_GROUP = """
 """
 
 
-def sums(tx: Tx, tag: str, edges: SpanRange, group_id: int | None) -> dict[str, int]:
-    """How many tasks of each state were tallied for a tag; of one resource group, or of all."""
-    given = {"tag": tag, "low": edges.low, "high": edges.high}
+def sums(tx: Tx, tag: str, span_range: SpanRange, group_id: int | None) -> dict[str, int]:
+    """The sum of the stored counts of a tag by state; of one resource group, or of all."""
+    given = {"tag": tag, "low": span_range.low, "high": span_range.high}
     rows = tx.all(SUMS, **given) if group_id is None else tx.all(SUMS_OF_GROUP, resource_group=group_id, **given)
     return {state: int(num) for state, num in rows}
 
@@ -151,20 +152,20 @@ SPANS_WITH_STATES = """
 
 
 def spans_with_states(tx: Tx, states: Sequence[str], low: int, high: int) -> set[int]:
-    """The sealed spans with tasks in one of these states, by their first ids; those that begin in this range."""
+    """The first ids of the sealed spans in this range that have tasks in one of these states."""
     row = tx.one(LAST_AT, id=low)
     start = row[0] if row and row[0] is not None else low
     return {row[0] for row in tx.all(SPANS_WITH_STATES, low=start, high=high, states=list(states))}
 
 
-def is_counted(tx: Tx, tag: str, edges: SpanRange) -> bool:
-    """Whether a tag was tallied in every sealed span, so that its sums leave nobody out."""
-    row = tx.one(SPANS_OF_TAG, tag=tag, low=edges.low, high=edges.high)
-    return row is not None and row[0] == edges.sealed
+def is_counted(tx: Tx, tag: str, span_range: SpanRange) -> bool:
+    """Whether every sealed span has a stored count of this tag, so that the sums are complete."""
+    row = tx.one(SPANS_OF_TAG, tag=tag, low=span_range.low, high=span_range.high)
+    return row is not None and row[0] == span_range.sealed
 
 
 def version(tx: Tx) -> int:
-    """Raised by every change: two reads of it that differ have something new between them."""
+    """A number that every change of the stored counts increments."""
     return shared_numbers.read(tx, _VERSION) or 0
 
 
@@ -176,25 +177,25 @@ _DELETE_COUNTS = "DELETE FROM task_tallies WHERE first_id {in:spans}"
 
 
 def open_spans(tx: Tx, task_ids: Iterable[int], look_at: Micros) -> int:
-    """Let no tally speak of these tasks any more; how many spans that opened.
+    """Invalidate the stored counts that cover these tasks; how many spans were opened.
 
-    The mark is locked also where there is nothing to open: a span that is just being sealed waits, and then sees
-    what has changed.
+    The version is locked even when no span is opened, so that a transaction that is sealing a span waits, and then sees
+    the changed tasks.
     """
-    wanted = sorted(set(task_ids))
-    if not wanted:
+    ids = sorted(set(task_ids))
+    if not ids:
         return 0
     last = shared_numbers.lock(tx, _VERSION)
-    sealed = [span for span in spans(tx, wanted[0], wanted[-1] + 1) if span.sealed]
-    hit = sorted({span.first_id for span in sealed if _holds(span, wanted)})
-    if hit:
+    sealed = [span for span in spans(tx, ids[0], ids[-1] + 1) if span.sealed]
+    first_ids = sorted({span.first_id for span in sealed if _contains_any(span, ids)})
+    if first_ids:
         shared_numbers.put(tx, _VERSION, last + 1)
-        tx.run(_OPEN_SPANS, spans=hit, look=look_at)
-        tx.run(_DELETE_COUNTS, spans=hit)
-    return len(hit)
+        tx.run(_OPEN_SPANS, spans=first_ids, look=look_at)
+        tx.run(_DELETE_COUNTS, spans=first_ids)
+    return len(first_ids)
 
 
-def _holds(span: Span, ids: Sequence[int]) -> bool:
+def _contains_any(span: Span, ids: Sequence[int]) -> bool:
     return any(span.first_id <= task_id < span.until_id for task_id in ids)
 
 
@@ -208,25 +209,25 @@ LAST_AND_STAGED = """
 
 
 def next_span(tx: Tx, until: int, n: int, *, staged_until: Micros) -> tuple[int, int] | None:
-    """The next stretch of n tasks that ends before an id; None while there are fewer.
+    """The next range of n tasks, ending before ``until``; None while there are fewer.
 
-    It ends before the tasks of jobs that are on their way in; those are given up at ``staged_until`` at the latest.
+    It ends before the tasks of staged jobs, which are started or given up by ``staged_until`` at the latest.
     """
     [[last_id, staged]] = tx.all(LAST_AND_STAGED, until=staged_until)
     last = read(tx, last_id) if last_id is not None else None
     low = last.until_id if last else 0
     if staged is not None:
-        until = min(until, staged - _BEFORE_ITS_JOB)
+        until = min(until, staged - _JOB_MARGIN)
     found = tx.one(BOUNDARY, low=low, high=until, n=n)
     return (low, found[0]) if found else None
 
 
-_BEFORE_ITS_JOB = 60_000 << 20
-"""A minute of ids: those of a job's tasks were made close to that of the job."""
+_JOB_MARGIN = 60_000 << 20
+"""One minute of ids: the ids of a job's tasks are generated close to that of the job."""
 
 
 def add_span(tx: Tx, first_id: int, until_id: int, now: Micros) -> bool:
-    """A new span, still open; False when another server was faster."""
+    """Add an open span; False when another server has just added it."""
     return tx.insert_new(_SPANS, [(first_id, until_id, 0, 0, 0, "[]", "{}", now)]) == 1
 
 
@@ -237,7 +238,7 @@ FIRST_DUE = "SELECT MIN(look_at) FROM task_spans"
 
 
 def due(tx: Tx, now: Micros, n: int) -> list[Span]:
-    """Spans that are worth a look."""
+    """Spans that are due for a check."""
     first = tx.one(FIRST_DUE)
     if not first or first[0] is None or first[0] > now:
         return []
@@ -267,7 +268,7 @@ ENDED = """
 
 
 class Member(Struct, frozen=True, gc=False):
-    """A task as far as tallies go."""
+    """The columns of a task that are counted."""
 
     id: int
     resource_group_id: int
@@ -293,13 +294,13 @@ ENDED_OF = """
 
 
 def ended(tx: Tx, span: Span) -> tuple[int, int]:
-    """How many tasks of a span have ended, and the sum of their seqs: any change of one of them changes it."""
+    """The number of ended tasks of a span, and the sum of their seqs, which every change of one of them changes."""
     row = tx.one(ENDED, low=span.first_id, high=span.until_id)
     return (row[0], int(row[1] or 0)) if row else (0, 0)
 
 
 def ended_of(tx: Tx, task_ids: Sequence[int]) -> tuple[int, int]:
-    """The same of these tasks."""
+    """As `ended`, for these tasks."""
     row = tx.one(ENDED_OF, ids=list(task_ids))
     return (row[0], int(row[1] or 0)) if row else (0, 0)
 
@@ -312,13 +313,13 @@ POSTPONE = "UPDATE task_spans SET look_at = :look_at WHERE first_id = :id AND se
 
 
 def num_unfinished(tx: Tx, span: Span) -> int:
-    """How many tasks of a span have not ended."""
+    """The number of tasks of a span that have not ended."""
     row = tx.one(UNFINISHED_IN_SPAN, low=span.first_id, high=span.until_id)
     return row[0] if row else 0
 
 
 def postpone(tx: Tx, first_id: int, look_at: Micros) -> None:
-    """Look at an open span later; nobody's count depends on when."""
+    """Check an open span later; counts do not depend on when."""
     tx.run(POSTPONE, id=first_id, look_at=look_at)
 
 
@@ -333,12 +334,12 @@ DELETE_COUNTS = "DELETE FROM task_tallies WHERE first_id = :id"
 
 
 def lock(tx: Tx) -> int:
-    """Be the only one that changes tallies."""
+    """Lock the stored counts against other writers; their version."""
     return shared_numbers.lock(tx, _VERSION)
 
 
 def save(tx: Tx, span: Span, rows: Sequence[tuple[str, int, int, str, int]], locked: int) -> None:
-    """Write a span and its tallies (tag, span, group, state, how many) anew; ``locked`` is what the mark said."""
+    """Replace a span and its counts (tag, span, group, state, number); ``locked`` is what `lock` returned."""
     shared_numbers.put(tx, _VERSION, locked + 1)
     tx.run(DELETE_COUNTS, id=span.first_id)
     tx.insert(_COUNTS, rows)
@@ -355,7 +356,7 @@ def save(tx: Tx, span: Span, rows: Sequence[tuple[str, int, int, str, int]], loc
 
 
 def delete(tx: Tx, span: Span, locked: int) -> None:
-    """Forget a span in which nothing is left."""
+    """Delete a span that has no tasks left."""
     shared_numbers.put(tx, _VERSION, locked + 1)
     tx.run(DELETE_COUNTS, id=span.first_id)
     tx.run(DELETE, id=span.first_id)

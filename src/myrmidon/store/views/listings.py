@@ -1,9 +1,8 @@
-"""Lists for people: tasks, bots and queues by what they are like, page by page, and the numbers behind the metrics.
+"""Paginated lists of tasks, bots, queues and pools with filters.
 
-The only file whose statements are put together while the server runs, from the closed set of conditions below;
-what varies is always a parameter. A page is found by key, never by counting rows, so new rows do not shift it. A
-search that finds little looks at a bounded number of tasks and returns a cursor to go on from: no list can
-occupy a reader for long, whatever is asked.
+Statements are built at run time from the closed set of conditions below; everything variable is a parameter. A page
+starts at a key, not at an offset, so new rows do not shift it. A page scans a bounded number of tasks and returns a
+cursor to continue from, even if it found few: no list can occupy a reader for long.
 """
 
 from collections.abc import Sequence
@@ -13,13 +12,13 @@ from msgspec import Struct
 from myrmidon.model.ids import RUN_CAP, Micros
 from myrmidon.store.engine.db import Tx
 
-LOOKED_AT = 20_000
-"""Tasks that one page looks at, at most."""
-ALL_IDS = (1 << 63) - 1
+SCAN_LIMIT = 20_000
+"""Tasks that one page scans, at most."""
+MAX_ID = (1 << 63) - 1
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):
-    """What tasks to list; None and empty lists ask for nothing. Ids are those of the first and last moment."""
+    """Which tasks to list; None and empty lists restrict nothing. The ids are bounds of the creation time."""
 
     group_id: int | None = None
     states: list[str] = []
@@ -27,11 +26,11 @@ class TaskFilter(Struct, frozen=True, kw_only=True):
     name: str | None = None
     bot_id: str | None = None
     from_id: int = 0
-    until_id: int = ALL_IDS
+    until_id: int = MAX_ID
 
 
 class TaskLine(Struct, frozen=True):
-    """A task as a list shows it."""
+    """A task in a list."""
 
     id: int
     resource_group_id: int
@@ -59,50 +58,52 @@ _CONDITIONS = {
     "name": "r.name = :name",
     "bot_id": "t.bot_id = :bot_id",
 }
-# How far a page may look: the id that lies LOOKED_AT tasks behind its start.
-FLOOR_OF_TASKS = "SELECT id FROM task_results WHERE id < :before ORDER BY id DESC LIMIT 1 OFFSET :most"
-CEILING_OF_TASKS = "SELECT id FROM task_results WHERE id > :after ORDER BY id LIMIT 1 OFFSET :most"
+# Where a scan ends: the id of the task that is SCAN_LIMIT tasks after its start.
+FLOOR_OF_TASKS = "SELECT id FROM task_results WHERE id < :before ORDER BY id DESC LIMIT 1 OFFSET :limit"
+CEILING_OF_TASKS = "SELECT id FROM task_results WHERE id > :after ORDER BY id LIMIT 1 OFFSET :limit"
 FLOOR_OF_TAG = """
-    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id < :before ORDER BY task_id DESC LIMIT 1 OFFSET :most
+    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id < :before ORDER BY task_id DESC LIMIT 1 OFFSET :limit
 """
 CEILING_OF_TAG = """
-    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id > :after ORDER BY task_id LIMIT 1 OFFSET :most
+    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id > :after ORDER BY task_id LIMIT 1 OFFSET :limit
 """
 
 
-def tasks(tx: Tx, wanted: TaskFilter, *, n: int, cursor: int | None, oldest_first: bool) -> tuple[list[TaskLine], int]:
-    """A page of tasks by time of creation, and the id to go on from; 0 when there are no more."""
-    low, high = max(wanted.from_id - 1, -1), wanted.until_id
+def tasks(tx: Tx, filters: TaskFilter, *, n: int, cursor: int | None, oldest_first: bool) -> tuple[list[TaskLine], int]:
+    """A page of tasks by creation time, and the id to continue from; 0 at the end."""
+    low, high = max(filters.from_id - 1, -1), filters.until_id
     if cursor is not None:
         low, high = (max(low, cursor), high) if oldest_first else (low, min(high, cursor))
-    edge = _edge(tx, wanted, low, high, oldest_first=oldest_first)
-    if edge is not None:
-        low, high = (low, min(high, edge)) if oldest_first else (max(low, edge - 1), high)
-    found = _lines(tx, wanted, low, high, n=n, oldest_first=oldest_first)
+    scan_end = _scan_end(tx, filters, low, high, oldest_first=oldest_first)
+    if scan_end is not None:
+        low, high = (low, min(high, scan_end)) if oldest_first else (max(low, scan_end - 1), high)
+    found = _task_lines(tx, filters, low, high, n=n, oldest_first=oldest_first)
     if len(found) == n:
         return found, found[-1].id
-    if edge is None or not low < edge < high + oldest_first:
+    if scan_end is None or not low < scan_end < high + oldest_first:
         return found, 0
-    return found, edge if not oldest_first else high - 1
+    return found, scan_end if not oldest_first else high - 1
 
 
-def _edge(tx: Tx, wanted: TaskFilter, low: int, high: int, *, oldest_first: bool) -> int | None:
-    """Where this page stops looking; None when everything that is left may be looked at."""
-    if wanted.tags:
+def _scan_end(tx: Tx, filters: TaskFilter, low: int, high: int, *, oldest_first: bool) -> int | None:
+    """The id at which this page stops; None when it may scan all remaining tasks."""
+    if filters.tags:
         sql = CEILING_OF_TAG if oldest_first else FLOOR_OF_TAG
-        row = tx.one(sql, tag=wanted.tags[0], **({"after": low} if oldest_first else {"before": high}), most=LOOKED_AT)
+        row = tx.one(
+            sql, tag=filters.tags[0], **({"after": low} if oldest_first else {"before": high}), limit=SCAN_LIMIT
+        )
     else:
         sql = CEILING_OF_TASKS if oldest_first else FLOOR_OF_TASKS
-        row = tx.one(sql, **({"after": low} if oldest_first else {"before": high}), most=LOOKED_AT)
+        row = tx.one(sql, **({"after": low} if oldest_first else {"before": high}), limit=SCAN_LIMIT)
     return row[0] if row else None
 
 
-def _lines(tx: Tx, wanted: TaskFilter, low: int, high: int, *, n: int, oldest_first: bool) -> list[TaskLine]:
-    where = [text for field, text in _CONDITIONS.items() if getattr(wanted, field) not in (None, [])]
-    given = {field: getattr(wanted, field) for field in _CONDITIONS if getattr(wanted, field) not in (None, [])}
+def _task_lines(tx: Tx, filters: TaskFilter, low: int, high: int, *, n: int, oldest_first: bool) -> list[TaskLine]:
+    where = [text for field, text in _CONDITIONS.items() if getattr(filters, field) not in (None, [])]
+    given = {field: getattr(filters, field) for field in _CONDITIONS if getattr(filters, field) not in (None, [])}
     source = "task_results t JOIN task_requests r ON r.id = t.id"
     key = "t.id"
-    for number, tag in enumerate(wanted.tags):
+    for number, tag in enumerate(filters.tags):
         alias = f"g{number}"
         if number == 0:
             source = f"task_tags {alias} JOIN {source.replace(' JOIN', f' ON t.id = {alias}.task_id JOIN', 1)}"
@@ -123,7 +124,7 @@ def _lines(tx: Tx, wanted: TaskFilter, low: int, high: int, *, n: int, oldest_fi
 
 
 class BotFilter(Struct, frozen=True, kw_only=True):
-    """What bots to list: all these dimensions (``key:value``), and one of the states of ``BOT_STATES``."""
+    """Which bots to list: with all these dimensions (``key:value``), and in one state of ``BOT_STATES``."""
 
     dimensions: list[str] = []
     state: str | None = None
@@ -140,12 +141,12 @@ BOT_STATES = {
 }
 
 
-def bots(tx: Tx, wanted: BotFilter, *, after: str, n: int) -> list[str]:
-    """The ids of a page of bots, in their order."""
+def bots(tx: Tx, filters: BotFilter, *, after: str, n: int) -> list[str]:
+    """The ids of a page of bots, sorted."""
     where, given = ["b.id > :after"], {}
-    if wanted.state is not None:
-        where.append(BOT_STATES[wanted.state])
-    for number, dimension in enumerate(wanted.dimensions):
+    if filters.state is not None:
+        where.append(BOT_STATES[filters.state])
+    for number, dimension in enumerate(filters.dimensions):
         where.append(
             f"EXISTS (SELECT 1 FROM bot_dimensions d WHERE d.dimension = :dimension{number} AND d.bot_id = b.id)"
         )
@@ -154,22 +155,22 @@ def bots(tx: Tx, wanted: BotFilter, *, after: str, n: int) -> list[str]:
     return [row[0] for row in tx.all(sql, after=after, n=n, **given)]
 
 
-BUSY_WITH = """
+LIVE_RUNS_OF_BOTS = """
     SELECT bot_id, task_id, run, resource_group_id FROM task_runs WHERE alarm_at IS NOT NULL AND bot_id {in_text:bots}
      ORDER BY bot_id, task_id, run
 """
 
 
-def busy_with(tx: Tx, bot_ids: Sequence[str]) -> dict[str, list[tuple[int, int, int]]]:
-    """The runs (task, run, resource group) that are under way on each of these bots."""
+def live_runs(tx: Tx, bot_ids: Sequence[str]) -> dict[str, list[tuple[int, int, int]]]:
+    """The live runs (task, run, resource group) of each of these bots."""
     found: dict[str, list[tuple[int, int, int]]] = {}
-    for bot_id, task_id, run, group_id in tx.all(BUSY_WITH, bots=bot_ids) if bot_ids else ():
+    for bot_id, task_id, run, group_id in tx.all(LIVE_RUNS_OF_BOTS, bots=bot_ids) if bot_ids else ():
         found.setdefault(bot_id, []).append((task_id, run, group_id))
     return found
 
 
 class RunLine(Struct, frozen=True):
-    """A run as a list shows it."""
+    """A run in a list."""
 
     task_id: int
     run: int
@@ -186,7 +187,7 @@ class RunLine(Struct, frozen=True):
 
 _RUN_LINE = """u.task_id, u.run, u.resource_group_id, r.name, u.state, u.reason, u.claimed_at, u.started_at, u.ended_at,
     u.exit_code, u.duration"""
-# Two texts, because ended runs lie in the order of their tasks in the index of a bot's runs, and live ones do not.
+# Two statements: the index of a bot's runs has ended runs in the order of their tasks; live runs are few.
 ENDED_RUNS = f"""
     SELECT {_RUN_LINE} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
      WHERE u.bot_id = :bot AND u.alarm_at IS NULL AND u.task_id < :before
@@ -200,12 +201,14 @@ LIVE_RUNS = f"""
 
 
 def runs_of_bot(tx: Tx, bot_id: str, *, group_id: int | None, before: int, n: int) -> tuple[list[RunLine], int | None]:
-    """What a bot has run, newest task first, and the task to go on from; None when there are no more.
+    """The runs of a bot, newest task first, and the task to continue before; None at the end.
 
-    A task runs up to 255 times, so a page holds at least that many runs and ends between two tasks.
+    A page ends between two tasks: it may have up to 255 more than n runs.
     """
-    most = n + RUN_CAP
-    found = [RunLine(*row) for sql in (LIVE_RUNS, ENDED_RUNS) for row in tx.all(sql, bot=bot_id, before=before, n=most)]
+    limit = n + RUN_CAP
+    found = [
+        RunLine(*row) for sql in (LIVE_RUNS, ENDED_RUNS) for row in tx.all(sql, bot=bot_id, before=before, n=limit)
+    ]
     found.sort(key=lambda line: (line.task_id, line.run), reverse=True)
     last = found[n - 1].task_id if len(found) > n else None
     page = [line for line in found if last is None or line.task_id >= last]
@@ -216,7 +219,7 @@ def runs_of_bot(tx: Tx, bot_id: str, *, group_id: int | None, before: int, n: in
 
 
 class QueueLine(Struct, frozen=True):
-    """A queue with what waits in it and who serves it."""
+    """A queue with the numbers of its ready tasks and of the bots that serve it."""
 
     id: int
     resource_group_id: int
@@ -252,21 +255,25 @@ def queues(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[QueueLin
     return [QueueLine(*row) for row in tx.all(QUEUES_OF_GROUP, after=after, resource_group=group_id, n=n)]
 
 
-SETS = "SELECT id, dimensions, used_at FROM task_dimensions WHERE id > :after ORDER BY id LIMIT :n"
-SETS_OF_GROUP = """
+DIMENSIONS = "SELECT id, dimensions, used_at FROM task_dimensions WHERE id > :after ORDER BY id LIMIT :n"
+DIMENSIONS_OF_GROUP = """
     SELECT id, dimensions, used_at FROM task_dimensions
      WHERE id > :after AND resource_group_id = :resource_group ORDER BY id LIMIT :n
 """
 
 
-def wanted_sets(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[tuple[int, str, Micros]]:
-    """The dimensions of queues and when each was last used, by id: queues without a count of what waits there."""
+def queue_dimensions(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[tuple[int, str, Micros]]:
+    """Id, dimensions and time of last use of the next n queues, by id. Cheaper than `queues`: counts nothing."""
     given = {"after": after, "n": n}
-    rows = tx.all(SETS, **given) if group_id is None else tx.all(SETS_OF_GROUP, resource_group=group_id, **given)
+    rows = (
+        tx.all(DIMENSIONS, **given)
+        if group_id is None
+        else tx.all(DIMENSIONS_OF_GROUP, resource_group=group_id, **given)
+    )
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-# The pool without a name is that of orders to single bots; nobody looks for tasks there.
+# The pool without a name is that of terminate tasks and is not listed.
 POOLS = "SELECT name, task_order, ageing FROM pools WHERE name > :after ORDER BY name LIMIT :n"
 BOTS_IN_POOL = """
     SELECT COUNT(*) FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id WHERE d.dimension = :dimension AND b.alive = 1
@@ -274,12 +281,12 @@ BOTS_IN_POOL = """
 
 
 def pools(tx: Tx, *, after: str, n: int) -> list[tuple[str, str, Micros, int]]:
-    """Name, order, ageing and living bots of each pool."""
+    """Name, order, ageing and number of live bots of each pool."""
     return [(name, order, ageing, bots_in_pool(tx, name)) for name, order, ageing in tx.all(POOLS, after=after, n=n)]
 
 
 def bots_in_pool(tx: Tx, pool: str) -> int:
-    """How many living bots a pool has."""
+    """The number of live bots of a pool."""
     row = tx.one(BOTS_IN_POOL, dimension=f"pool:{pool}")
     return row[0] if row else 0
 

@@ -1,8 +1,7 @@
-"""Alarms: what time has brought due, over all tables, in one look.
+"""The earliest due time in each table that has timed work, with one statement.
 
-Every table that waits for something keeps an index of when, so that the first
-of each costs one step down an index. Nothing is locked here: whoever finds
-something due decides again when it holds the locks.
+Each of these tables has an index of its due times, so each minimum costs one index lookup. Nothing is locked: the
+caller checks again under locks.
 """
 
 from msgspec import Struct
@@ -11,8 +10,8 @@ from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
 
 
-class Alarms(Struct, frozen=True):
-    """When the first of each kind is due; None when there is none. Drains wait for nothing: 0."""
+class NextDue(Struct, frozen=True):
+    """The earliest due time of each kind; None when there is none. Chunked work (``drains``) is due at once: 0."""
 
     runs: Micros | None
     bots: Micros | None
@@ -24,7 +23,7 @@ class Alarms(Struct, frozen=True):
     oldest_queue: Micros | None
 
 
-# MIN, not EXISTS: that one may be planned as a scan of the whole table where many rows were due a while ago.
+# MIN, not EXISTS: databases may plan EXISTS as a scan of the whole table after many rows have been due.
 FIRST = """
     SELECT (SELECT MIN(alarm_at) FROM task_runs), (SELECT MIN(alarm_at) FROM bots),
            (SELECT MIN(expires_at) FROM task_to_run), (SELECT MIN(alarm_at) FROM task_results),
@@ -33,5 +32,6 @@ FIRST = """
 """
 
 
-def first(tx: Tx) -> Alarms:
-    return Alarms(*tx.all(FIRST)[0])
+def first(tx: Tx) -> NextDue:
+    """Read the earliest due times."""
+    return NextDue(*tx.all(FIRST)[0])

@@ -1,4 +1,4 @@
-"""What only people ask of runs: where they ran, how their time was spent, what a bot has run. No decision needs it."""
+"""Details of runs that only lists and clients show: their bots, performance statistics, the runs of a bot."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ from myrmidon.model.task_result import PerformanceStats, TaskRun
 from myrmidon.store.engine.db import Tx
 
 
-class BotThen(Struct, frozen=True, gc=False):
-    """What the bot of a run was like when it got it. Code of before did not write down since when it was idle."""
+class BotAtRun(Struct, frozen=True, gc=False):
+    """The bot of a run as it was at the claim. ``idle_since`` is None for runs that older code has stored."""
 
     version: str = ""
     dimensions: str = "{}"
@@ -22,10 +22,10 @@ BOTS_OF_RUNS = """
 """
 
 
-def bots_of_runs(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], BotThen]:
-    """The bot of each run of these tasks."""
+def bots_of_runs(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], BotAtRun]:
+    """The bot of each run of these tasks, by task and run."""
     found = tx.all(BOTS_OF_RUNS, ids=task_ids) if task_ids else ()
-    return {(task_id, run): BotThen(*given) for task_id, run, *given in found}
+    return {(task_id, run): BotAtRun(*given) for task_id, run, *given in found}
 
 
 STATS = """
@@ -48,12 +48,12 @@ ANY_OUTPUT = "SELECT 1 FROM task_runs WHERE stdout_size > 0 OR stderr_size > 0 L
 
 
 def any_output(tx: Tx) -> bool:
-    """Whether any run has ended that wrote something, so that there must be logs."""
+    """Whether some ended run has written output, so that there must be logs."""
     return tx.one(ANY_OUTPUT) is not None
 
 
 class BotRun(Struct, frozen=True):
-    """A run of a bot, and the name of its task."""
+    """A run of a bot, with the name and creation time of its task."""
 
     run: TaskRun
     name: str
@@ -61,7 +61,7 @@ class BotRun(Struct, frozen=True):
 
 
 _RUN = ", ".join(f"u.{name}" for name in TaskRun.__struct_fields__)
-# Two texts: ended runs lie in the order of their tasks in the index of a bot's runs; live ones do not, but are few.
+# Two statements: the index of a bot's runs has ended runs in the order of their tasks; live runs are few.
 ENDED = f"""
     SELECT r.name, r.created_at, {_RUN} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
      WHERE u.bot_id = :bot AND u.alarm_at IS NULL AND u.task_id >= :low AND u.task_id < :high
@@ -74,23 +74,23 @@ LIVE = f"""
 
 
 def runs_of_bot(tx: Tx, bot_id: str, *, low: int, high: int, n: int) -> tuple[list[BotRun], int | None]:
-    """What a bot has run of the tasks in a range, newest first, and the task to go on before; None at the end.
+    """The runs of a bot of tasks with low <= id < high, newest first, and the task to continue before; None at the end.
 
-    A page ends between two tasks: it may hold up to 255 runs more than were asked for.
+    A page ends between two tasks: it may have up to 255 more than n runs.
     """
-    most = n + RUN_CAP
+    limit = n + RUN_CAP
     given = {"bot": bot_id, "low": low, "high": high}
-    rows = [*tx.all(LIVE, **given), *tx.all(ENDED, n=most, **given)]
+    rows = [*tx.all(LIVE, **given), *tx.all(ENDED, n=limit, **given)]
     found = [BotRun(TaskRun(*row), name, at) for name, at, *row in rows]
-    found.sort(key=lambda one: (one.run.task_id, one.run.run), reverse=True)
+    found.sort(key=lambda item: (item.run.task_id, item.run.run), reverse=True)
     if len(found) <= n:
         return found, None
     last = found[n - 1].run.task_id
-    return [one for one in found if one.run.task_id >= last], last
+    return [item for item in found if item.run.task_id >= last], last
 
 
-class End(Struct, frozen=True, gc=False):
-    """Where a task stands, and the run that counts, of its present life."""
+class TaskOutcome(Struct, frozen=True, gc=False):
+    """The state of a task, and its decisive run of the present generation."""
 
     task_id: int
     state: str
@@ -108,28 +108,28 @@ ENDS = """
 """
 
 
-def ends(tx: Tx, task_ids: Sequence[int]) -> dict[int, End]:
-    """Of many tasks at once: a client that waits for a thousand is told in no time."""
-    return {row[0]: End(*row) for row in tx.all(ENDS, ids=task_ids)}
+def ends(tx: Tx, task_ids: Sequence[int]) -> dict[int, TaskOutcome]:
+    """States and decisive runs of many tasks with one statement, for clients that wait for them."""
+    return {row[0]: TaskOutcome(*row) for row in tx.all(ENDS, ids=task_ids)}
 
 
 CHILDREN = "SELECT parent_task_id, id FROM task_requests WHERE parent_task_id {in:ids} ORDER BY parent_task_id, id"
 
 
 def children(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[int]]:
-    """Tasks that these have triggered; for those that are known to have few."""
+    """The tasks that each of these tasks has started. Reads all of them: only for tasks with few."""
     found: dict[int, list[int]] = {}
     for parent, child in tx.all(CHILDREN, ids=task_ids) if task_ids else ():
         found.setdefault(parent, []).append(child)
     return found
 
 
-EDGE_OF_NEWEST = "SELECT id FROM task_requests ORDER BY id DESC LIMIT 1 OFFSET :n"
+ID_OF_NTH_NEWEST = "SELECT id FROM task_requests ORDER BY id DESC LIMIT 1 OFFSET :n"
 NEWEST_TAGS = "SELECT resource_group_id, tags FROM task_requests WHERE id >= :low"
 
 
 def newest_tags(tx: Tx, *, group_id: int | None, n: int) -> list[str]:
-    """The tags, as stored JSON lists, of those of the n newest tasks that are a group's; None for all."""
-    edge = tx.one(EDGE_OF_NEWEST, n=n)
-    found = tx.all(NEWEST_TAGS, low=edge[0] if edge else 0)
+    """The tags, as stored JSON lists, of those of the n newest tasks that belong to a group; None for all groups."""
+    oldest = tx.one(ID_OF_NTH_NEWEST, n=n)
+    found = tx.all(NEWEST_TAGS, low=oldest[0] if oldest else 0)
     return [tags for group, tags in found if group_id in (None, group)]

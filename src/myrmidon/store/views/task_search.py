@@ -1,8 +1,8 @@
-"""Searches: tasks by tags, states and time of creation, newest first or by another of their times; and how many.
+"""Search for tasks by tags, states and creation time, sorted by creation time or another time; exact counts.
 
-As in filters.py, statements are put together from a closed set of conditions and everything that varies is a
-parameter. Lists look at a bounded number of tasks per page. Counts and sorts use the tallies where those speak, and
-count row by row where they do not: they are true in either case.
+As in listings.py, statements are built from a closed set of conditions, and everything variable is a parameter. Lists
+scan a bounded number of tasks per page. Counts and sorts use the stored counts (tables/tag_counts.py) where these are
+sealed, and the rows elsewhere: the results are exact in both cases.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ from myrmidon.store.tables.tag_counts import ALL_TASKS, Span
 
 MAX_ID = (1 << 63) - 1
 DEDUPED = "DEDUPED"
-"""In a list of states: SUCCEEDED by another task's result. SUCCEEDED alone then means: by a run of its own."""
+"""In a list of states: succeeded with the result of another task. SUCCEEDED then means: by a run of its own."""
 SCAN_LIMIT = 20_000
-"""Tasks that one look sees, at most."""
+"""Tasks that one scan reads, at most."""
 SCANS_PER_PAGE = 8
-"""How often one page looks, at most: so many tasks each time."""
+"""Scans for one page, at most."""
 FINAL_STATES = frozenset({*FINAL, DEDUPED})
 RARE_TAG_ROWS = 2_000
-"""A tag with fewer tasks than this is counted by its rows: tallies would not be quicker."""
+"""A tag with fewer tasks than this is counted row by row: the stored counts would not be faster."""
 IDS_PER_STATEMENT = 1000
 SPANS_PER_PAGE = 24
 _MAX_COUNT_TRIES = 5
@@ -32,7 +32,7 @@ SORTABLE = frozenset({"started_at", "completed_at", "abandoned_at", "modified_at
 
 
 class TaskSearch(Struct, frozen=True, kw_only=True):
-    """Which tasks: of a group, in one of these states, with at least one tag of every term, made in this time."""
+    """Which tasks: of a group, in one of these states, with at least one tag of every term, with low <= id < high."""
 
     group_id: int | None = None
     states: Sequence[str] = ()
@@ -45,18 +45,18 @@ class TaskSearch(Struct, frozen=True, kw_only=True):
 
 
 def _state_condition(states: Sequence[str]) -> tuple[str, dict[str, object]]:
-    plain = [state for state in states if state != DEDUPED]
+    names = [state for state in states if state != DEDUPED]
     if DEDUPED not in states:
-        alone = "SUCCEEDED" in plain
-        return "t.state {in_text:states}" + (" AND t.deduped_from IS NULL" if alone else ""), {"states": plain}
-    if "SUCCEEDED" in plain:
-        return "t.state {in_text:states}", {"states": plain}
+        alone = "SUCCEEDED" in names
+        return "t.state {in_text:states}" + (" AND t.deduped_from IS NULL" if alone else ""), {"states": names}
+    if "SUCCEEDED" in names:
+        return "t.state {in_text:states}", {"states": names}
     deduped = "(t.state = 'SUCCEEDED' AND t.deduped_from IS NOT NULL)"
-    return (f"(t.state {{in_text:states}} OR {deduped})", {"states": plain}) if plain else (deduped, {})
+    return (f"(t.state {{in_text:states}} OR {deduped})", {"states": names}) if names else (deduped, {})
 
 
-def _conditions(search: TaskSearch, but: int | None) -> tuple[list[str], dict[str, object]]:
-    """What a task must fulfil besides its id; ``but`` is the term that its rows are found by."""
+def _conditions(search: TaskSearch, driver: int | None) -> tuple[list[str], dict[str, object]]:
+    """The conditions on a task besides its id; ``driver`` is the term whose tag rows the statement starts from."""
     where, given = ["t.seq > 0"], dict[str, object]()
     if search.group_id is not None:
         where.append("t.resource_group_id = :group_id")
@@ -65,11 +65,11 @@ def _conditions(search: TaskSearch, but: int | None) -> tuple[list[str], dict[st
         text, values = _state_condition(search.states)
         where.append(text)
         given |= values
-    if but is not None:
-        where += [f"t.id = g{but}.task_id", f"g{but}.tag = :tag"]
-        given["tag"] = search.terms[but][0]
+    if driver is not None:
+        where += [f"t.id = g{driver}.task_id", f"g{driver}.tag = :tag"]
+        given["tag"] = search.terms[driver][0]
     for number, term in enumerate(search.terms):
-        if number != but:
+        if number != driver:
             where.append(
                 f"EXISTS (SELECT 1 FROM task_tags g{number} WHERE g{number}.task_id = t.id"
                 f" AND g{number}.tag {{in_text:term{number}}})"
@@ -78,17 +78,17 @@ def _conditions(search: TaskSearch, but: int | None) -> tuple[list[str], dict[st
     return where, given
 
 
-TAGGED_UP_TO = "SELECT COUNT(*) FROM (SELECT task_id FROM task_tags WHERE tag = :tag AND task_id >= :low AND task_id < :high LIMIT :n) AS few"  # noqa: E501
+TAGGED_UP_TO = "SELECT COUNT(*) FROM (SELECT task_id FROM task_tags WHERE tag = :tag AND task_id >= :low AND task_id < :high LIMIT :n) AS tagged"  # noqa: E501
 
 
-def _count_tagged(tx: Tx, tag: str, low: int, high: int, most: int) -> int:
-    """How many tasks carry a tag; no more than ``most`` are counted."""
-    row = tx.one(TAGGED_UP_TO, tag=tag, low=low, high=high, n=most)
+def _count_tagged(tx: Tx, tag: str, low: int, high: int, limit: int) -> int:
+    """The number of tasks with a tag, counted up to ``limit``."""
+    row = tx.one(TAGGED_UP_TO, tag=tag, low=low, high=high, n=limit)
     return row[0] if row else 0
 
 
 def _driver(tx: Tx, search: TaskSearch, low: int, high: int) -> int | None:
-    """The term that finds the fewest rows; None when only a walk over all tasks finds them."""
+    """The term with the fewest rows; None when a scan over all tasks is needed."""
     single = [number for number, term in enumerate(search.terms) if len(term) == 1]
     if len(single) < 2:
         return single[0] if single else None
@@ -96,7 +96,7 @@ def _driver(tx: Tx, search: TaskSearch, low: int, high: int) -> int | None:
 
 
 def _source(driver: int | None) -> tuple[str, str]:
-    """Where rows come from, and the column that orders them. CROSS: SQLite then begins with the tag's rows."""
+    """The tables, and the column to sort by. CROSS JOIN makes SQLite start from the rows of the tag."""
     if driver is None:
         return "task_results t", "t.id"
     return f"task_tags g{driver} CROSS JOIN task_results t", f"g{driver}.task_id"
@@ -105,34 +105,34 @@ def _source(driver: int | None) -> tuple[str, str]:
 # ---------------------------------------------------------------- pages by time of creation
 
 
-FLOOR_OF_TASKS = "SELECT id FROM task_results WHERE id < :before ORDER BY id DESC LIMIT 1 OFFSET :most"
+FLOOR_OF_TASKS = "SELECT id FROM task_results WHERE id < :before ORDER BY id DESC LIMIT 1 OFFSET :limit"
 FLOOR_OF_TAG = """
-    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id < :before ORDER BY task_id DESC LIMIT 1 OFFSET :most
+    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id < :before ORDER BY task_id DESC LIMIT 1 OFFSET :limit
 """
 
 
 def page(tx: Tx, search: TaskSearch, *, n: int, before: int | None = None) -> tuple[list[int], int]:
-    """The newest tasks of a search, and the id to go on before; 0 when there are no more. A page may be short."""
+    """The newest n tasks of a search, and the id to continue before; 0 at the end. A page may be short."""
     high = search.high if before is None else min(search.high, before)
     found, more = _scan(tx, structs.replace(search, high=high), n=n)
     if len(found) == n or not more:
         return found, more
-    looks = 1
+    scans = 1
     for low, end in _ranges_to_scan(tx, search, more):
         while end > low:
             ids, more = _scan(tx, structs.replace(search, low=low, high=end), n=n - len(found))
             found += ids
-            looks += 1
+            scans += 1
             if len(found) == n:
                 return found, found[-1]
             end = more or low
-            if looks == SCANS_PER_PAGE and end > search.low:
+            if scans == SCANS_PER_PAGE and end > search.low:
                 return found, end
     return found, 0
 
 
 def _ranges_to_scan(tx: Tx, search: TaskSearch, high: int) -> list[tuple[int, int]]:
-    """Where tasks of a search can be, newest first: not in a sealed span that has none in these states."""
+    """Ranges that can contain results, newest first: without sealed spans that have no task in these states."""
     everywhere = [(search.low, high)]
     ended = FINAL_STATES.intersection(search.states)
     if not search.states or len(ended) not in (0, len(set(search.states))):
@@ -144,7 +144,7 @@ def _ranges_to_scan(tx: Tx, search: TaskSearch, high: int) -> list[tuple[int, in
 
 
 def _scan(tx: Tx, search: TaskSearch, *, n: int) -> tuple[list[int], int]:
-    """As page, in one look at a bounded number of tasks."""
+    """As `page`, with one scan of a bounded number of tasks."""
     driver = _driver(tx, search, search.low, search.high)
     if driver is None and search.terms:
         return _scan_alternatives(tx, search, n=n)
@@ -161,9 +161,10 @@ def _scan(tx: Tx, search: TaskSearch, *, n: int) -> tuple[list[int], int]:
 
 
 def _scan_alternatives(tx: Tx, search: TaskSearch, *, n: int) -> tuple[list[int], int]:
-    """A search whose terms all have alternatives: those of the first, each by its own rows, merged.
+    """For a search whose terms all have alternatives: scan for each tag of the first term, and merge the results.
 
-    Each of them is complete down to where it would go on; what lies below the highest of these is left for later.
+    Each scan is complete down to the id where it would continue; results below the greatest of these are left for the
+    next page.
     """
     first, *others = search.terms
     each = [_scan(tx, structs.replace(search, terms=[[tag], *others]), n=n) for tag in first]
@@ -173,11 +174,11 @@ def _scan_alternatives(tx: Tx, search: TaskSearch, *, n: int) -> tuple[list[int]
 
 
 def _floor(tx: Tx, search: TaskSearch, driver: int | None, high: int) -> int | None:
-    """How far down this page looks."""
+    """The lowest id that this scan reads; None when it can read all."""
     if driver is None:
-        row = tx.one(FLOOR_OF_TASKS, before=high, most=SCAN_LIMIT)
+        row = tx.one(FLOOR_OF_TASKS, before=high, limit=SCAN_LIMIT)
     else:
-        row = tx.one(FLOOR_OF_TAG, tag=search.terms[driver][0], before=high, most=SCAN_LIMIT)
+        row = tx.one(FLOOR_OF_TAG, tag=search.terms[driver][0], before=high, limit=SCAN_LIMIT)
     return row[0] if row else None
 
 
@@ -185,10 +186,10 @@ def _floor(tx: Tx, search: TaskSearch, driver: int | None, high: int) -> int | N
 
 
 def count(tx: Tx, search: TaskSearch) -> int:
-    """How many tasks a search finds, exactly.
+    """The exact number of tasks that a search finds.
 
-    Databases with many writers show each statement a later moment: a count during which tallies changed is made
-    anew, at last without them.
+    On databases with many writers each statement sees a later state: when the stored counts have changed meanwhile, the
+    count is repeated, and at last made without them.
     """
     for _ in range(_MAX_COUNT_TRIES):
         version = tag_counts.version(tx)
@@ -199,58 +200,58 @@ def count(tx: Tx, search: TaskSearch) -> int:
 
 
 def _count(tx: Tx, search: TaskSearch) -> int:
-    """By the rows of a rare tag; by sums, where these say all; else span by span."""
+    """By the rows of a rare tag; else by the sums over all spans, if these are sufficient; else span by span."""
     search = structs.replace(search, terms=[_without_unused_tags(tx, term, search) for term in search.terms])
     for term in search.terms:
         if not term:
             return 0
         if len(term) == 1 and _count_tagged(tx, term[0], search.low, search.high, RARE_TAG_ROWS) < RARE_TAG_ROWS:
             return _count_rows(tx, search, search.low, search.high)
-    edges = tag_counts.whole_spans(tx, search.low, search.high)
-    if edges is None:
+    span_range = tag_counts.whole_spans(tx, search.low, search.high)
+    if span_range is None:
         return _count_rows(tx, search, search.low, search.high)
-    total = _from_sums(tx, search, edges)
+    total = _from_sums(tx, search, span_range)
     if total is None:
         return _count_spans(tx, search)
-    gaps = _merge_ranges([(search.low, edges.low), *edges.open, (edges.high, search.high)])
-    total += sum(_count_rows(tx, search, low, high) for low, high in gaps)
-    return total + _count_ids(tx, search, edges.loose)
+    uncounted = _merge_ranges([(search.low, span_range.low), *span_range.open, (span_range.high, search.high)])
+    total += sum(_count_rows(tx, search, low, high) for low, high in uncounted)
+    return total + _count_ids(tx, search, span_range.unfinished_ids)
 
 
-def _merge_ranges(stretches: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Stretches of ids in order, those that touch each other as one, and none that is empty."""
-    joined: list[tuple[int, int]] = []
-    for low, high in sorted(one for one in stretches if one[0] < one[1]):
-        if joined and joined[-1][1] >= low:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
+def _merge_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges of ids in order, without empty ones; adjacent ones are merged."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(pair for pair in ranges if pair[0] < pair[1]):
+        if merged and merged[-1][1] >= low:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
         else:
-            joined.append((low, high))
-    return joined
+            merged.append((low, high))
+    return merged
 
 
 def _without_unused_tags(tx: Tx, term: Sequence[str], search: TaskSearch) -> Sequence[str]:
-    """A term without the alternatives that no task carries: most of those that people write are of this kind."""
+    """A term without the alternatives that no task has, which is common."""
     if len(term) == 1:
         return term
     return [tag for tag in term if _count_tagged(tx, tag, search.low, search.high, 1)]
 
 
-def _from_sums(tx: Tx, search: TaskSearch, edges: tag_counts.SpanRange) -> int | None:
-    """The sum over all sealed spans; None where that does not say all.
+def _from_sums(tx: Tx, search: TaskSearch, span_range: tag_counts.SpanRange) -> int | None:
+    """The sum over all sealed spans; None when the stored counts cannot answer the search.
 
-    Of several tags all but one must be such that every task carries them, and asking for them asks for nothing.
+    They can when at most one term restricts the result: a tag that every task has restricts nothing.
     """
-    everything = tag_counts.sums(tx, ALL_TASKS, edges, search.group_id)
+    everything = tag_counts.sums(tx, ALL_TASKS, span_range, search.group_id)
     total = sum(everything.values())
     partial: list[tuple[Sequence[str], dict[str, int]]] = []
     for term in search.terms:
-        sums = [tag_counts.sums(tx, tag, edges, search.group_id) for tag in term]
-        if all(sum(one.values()) != total for one in sums):
+        sums = [tag_counts.sums(tx, tag, span_range, search.group_id) for tag in term]
+        if all(sum(states.values()) != total for states in sums):
             partial.append((term, sums[0]))
     if not partial:
         return _of_states(everything, search.states)
     term, states = partial[0]
-    if len(partial) > 1 or len(term) > 1 or not tag_counts.is_counted(tx, term[0], edges):
+    if len(partial) > 1 or len(term) > 1 or not tag_counts.is_counted(tx, term[0], span_range):
         return None
     return _of_states(states, search.states)
 
@@ -260,15 +261,15 @@ def _count_spans(tx: Tx, search: TaskSearch) -> int:
     whole = [span for span in found if span.sealed and search.low <= span.first_id and span.until_id <= search.high]
     if not whole:
         return _count_rows(tx, search, search.low, search.high)
-    tallied, total = _from_span_counts(tx, search, whole)
-    total += _count_ids(tx, search, [task_id for span in tallied for task_id in span.unfinished_ids])
-    return total + sum(_count_rows(tx, search, low, high) for low, high in _gaps(tallied, search.low, search.high))
+    counted, total = _from_span_counts(tx, search, whole)
+    total += _count_ids(tx, search, [task_id for span in counted for task_id in span.unfinished_ids])
+    return total + sum(_count_rows(tx, search, low, high) for low, high in _gaps(counted, search.low, search.high))
 
 
 def _from_span_counts(tx: Tx, search: TaskSearch, spans: Sequence[Span]) -> tuple[list[Span], int]:
-    """The spans for which tallies have an answer, and the sum of these.
+    """The spans whose stored counts answer the search, and their sum.
 
-    A tag that every task of a span carries asks for nothing there, so it may stand beside one other.
+    They do when at most one term restricts the result: a tag that every task of a span has restricts nothing.
     """
     low, high = spans[0].first_id, spans[-1].until_id
     everything = tag_counts.of_tag(tx, ALL_TASKS, low, high, search.group_id)
@@ -277,8 +278,8 @@ def _from_span_counts(tx: Tx, search: TaskSearch, spans: Sequence[Span]) -> tupl
     total = 0
     for span in spans:
         whole = everything.get(span.first_id, {})
-        asked = [one.get(span.first_id) for one in by_term]
-        partial = [one for one in asked if one is None or sum(one.values()) != sum(whole.values())]
+        counts = [states.get(span.first_id) for states in by_term]
+        partial = [states for states in counts if states is None or sum(states.values()) != sum(whole.values())]
         if len(partial) > 1 or None in partial:
             continue
         answered.append(span)
@@ -291,7 +292,7 @@ def _of_states(numbers: dict[str, int], states: Sequence[str]) -> int:
 
 
 def _gaps(spans: Sequence[Span], low: int, high: int) -> Iterator[tuple[int, int]]:
-    """What lies between the spans."""
+    """The ranges between the spans."""
     for span in spans:
         if low < span.first_id:
             yield low, span.first_id
@@ -320,7 +321,7 @@ def _count_ids(tx: Tx, search: TaskSearch, ids: Sequence[int]) -> int:
 
 
 class SortPosition(Struct, frozen=True, order=True):
-    """Where a sorted list goes on: behind this time and, among equals, this id."""
+    """Where a sorted list continues: after this time and, for equal times, after this id."""
 
     at: Micros
     id: int
@@ -332,21 +333,21 @@ START = SortPosition(MAX_ID, MAX_ID)
 def sorted_page(
     tx: Tx, search: TaskSearch, key: str, *, n: int, after: SortPosition = START
 ) -> tuple[list[int], SortPosition | None]:
-    """The tasks of a search with the latest of one of their times first, and where to go on; None at the end.
+    """The tasks of a search sorted by one of their times, latest first, and where to continue; None at the end.
 
-    Tasks that have no such time are not in the list. There is no index for this: submits and reports would pay
-    for it. A rare tag's tasks are sorted as they are; else spans are looked at in the order of their latest
-    times, until nothing later can come. A page may be short.
+    Tasks without this time are not listed. There is no index for it, because submits and reports would pay for that.
+    The tasks of a rare tag are all read and sorted; else spans are read in the order of their latest times, until no
+    later time can follow. A page may be short.
     """
     if key not in SORTABLE:
-        raise ValueError(f"no order by {key}")
+        raise ValueError(f"tasks cannot be sorted by {key}")
     driver = _driver(tx, search, search.low, search.high)
     if (
         driver is not None
         and _count_tagged(tx, search.terms[driver][0], search.low, search.high, SCAN_LIMIT) < SCAN_LIMIT
     ):
         found = _latest(tx, search, key, driver, search.low, search.high, n=n, after=after)
-        return [place.id for place in found], found[-1] if len(found) == n else None
+        return [position.id for position in found], found[-1] if len(found) == n else None
     return _by_spans(tx, search, key, n=n, after=after)
 
 
@@ -354,31 +355,31 @@ def _by_spans(
     tx: Tx, search: TaskSearch, key: str, *, n: int, after: SortPosition
 ) -> tuple[list[int], SortPosition | None]:
     sealed = [s for s in tag_counts.spans(tx, search.low, search.high) if s.sealed]
-    loose = [task_id for span in sealed for task_id in span.unfinished_ids]
+    unfinished_ids = [task_id for span in sealed for task_id in span.unfinished_ids]
     found = [
-        place
+        position
         for low, high in _gaps(sealed, search.low, search.high)
-        for place in _latest(tx, search, key, None, low, high, n=n, after=after)
+        for position in _latest(tx, search, key, None, low, high, n=n, after=after)
     ]
-    found += _latest_of(tx, search, key, loose, n=n, after=after) if loose else []
-    for looked, (bound, span) in enumerate(_by_latest(sealed, key, after)):
+    found += _latest_of(tx, search, key, unfinished_ids, n=n, after=after) if unfinished_ids else []
+    for num_read, (bound, span) in enumerate(_by_latest(sealed, key, after)):
         found = sorted(set(found), reverse=True)[:n]
         if len(found) == n and found[-1].at > bound:
             break
-        if looked >= SPANS_PER_PAGE and bound < after.at:
-            sure = [place for place in found if place.at > bound]
-            return [place.id for place in sure], SortPosition(bound + 1, 0)
+        if num_read >= SPANS_PER_PAGE and bound < after.at:
+            final = [position for position in found if position.at > bound]
+            return [position.id for position in final], SortPosition(bound + 1, 0)
         low, high = max(span.first_id, search.low), min(span.until_id, search.high)
         found += _latest(tx, search, key, None, low, high, n=n, after=after)
     found = sorted(set(found), reverse=True)[:n]
-    return [place.id for place in found], found[-1] if len(found) == n else None
+    return [position.id for position in found], found[-1] if len(found) == n else None
 
 
 def _by_latest(spans: Sequence[Span], key: str, after: SortPosition) -> list[tuple[Micros, Span]]:
-    """Spans that may have something behind a place, and the latest time that this can have; latest first."""
-    reaches = [(span.time_range(key), span) for span in spans]
-    behind = [(min(reach[1], after.at), span) for reach, span in reaches if reach and reach[0] <= after.at]
-    return sorted(behind, key=lambda pair: -pair[0])
+    """Spans that can have tasks after a position, with the latest time that these can have; latest first."""
+    ranges = [(span.time_range(key), span) for span in spans]
+    bounds = [(min(times[1], after.at), span) for times, span in ranges if times and times[0] <= after.at]
+    return sorted(bounds, key=lambda pair: -pair[0])
 
 
 def _latest(

@@ -1,0 +1,85 @@
+"""What the end of a run means for its task."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from msgspec import json
+
+from myrmidon.model.states import READY, SUCCEEDED, RunState
+from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
+from myrmidon.scheduler.policy import Verdict, judge_lost, judge_unstarted, may_have_started
+from myrmidon.scheduler.ready import make_ready
+from myrmidon.scheduler.unit_of_work import UnitOfWork, live
+from myrmidon.store.tables import task_result
+
+MAX_UNCOUNTED_LOSSES = 2
+"""So often a run of a task may be lost before anybody has seen it begin."""
+_NOT_STARTED = "not_started"
+
+
+def apply_verdict(uow: UnitOfWork, task: TaskResult, run: TaskRun, verdict: Verdict, others: Sequence[TaskRun]) -> bool:
+    """Apply the verdict on an ended run to its task; True when the task shall run again.
+
+    While another instance of the task is at work, only a success ends the task:
+    the first finisher wins and the others are stopped.
+    """
+    if others:
+        if task.killing or verdict.state != SUCCEEDED:
+            return False
+        for other in others:
+            uow.end_run(other, RunState.CANCELED, "superseded")
+    if verdict.state == READY:
+        task.num_retries += int(verdict.retried)
+        task.num_reruns += int(verdict.rerun)
+        task.reason = verdict.reason
+        uow.unqueue(task)
+        return True
+    if verdict.state == SUCCEEDED:
+        task.instance_id = run.run
+    uow.move(task, verdict.state, verdict.reason)
+    return False
+
+
+def end_lost_runs(
+    uow: UnitOfWork,
+    lost: Sequence[TaskRun],
+    runs: Sequence[TaskRun],
+    *,
+    why: str,
+    evidence: Evidence,
+    begun: Collection[int] = (),
+    waited: Collection[int] = (),
+) -> None:
+    """Give up live runs of locked tasks; a run that had not begun goes back free of charge.
+
+    A bot tells of the start of a command only if that takes longer than a moment. What kills its bot at once would
+    be tried for ever, so the bot's word counts, that these tasks had ``begun``, and after some losses none is needed.
+    Others are known to have ``waited``.
+    """
+    if not lost:
+        return
+    begun = {*begun, *_lost_too_often(uow, lost)}
+    tasks = task_result.read(uow.tx, sorted({run.task_id for run in lost}))
+    uow.load_requests(tasks)
+    again, avoid = [], {}
+    for run in lost:
+        task = tasks[run.task_id]
+        run.evidence = json.encode(evidence).decode()
+        retries = uow.requests[task.id].retries
+        counts = run.task_id in begun or may_have_started(run, retries=retries, waited=run.task_id in waited)
+        verdict = judge_lost(task, why, retries=retries) if counts else judge_unstarted(task)
+        uow.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, why if counts else _NOT_STARTED)
+        others = [other for other in live(runs, task) if other is not run]
+        if apply_verdict(uow, task, run, verdict, others):
+            again.append(task)
+            if counts:
+                avoid[task.id] = run.bot_id
+    make_ready(uow, again, avoid=avoid)
+
+
+def _lost_too_often(uow: UnitOfWork, lost: Sequence[TaskRun]) -> set[int]:
+    """The tasks that were lost free of charge as often as they may be."""
+    seen = sorted({run.task_id for run in lost if run.started_at is None and run.run > MAX_UNCOUNTED_LOSSES})
+    earlier = task_result.runs_of(uow.tx, seen) if seen else []
+    free = Counter(run.task_id for run in earlier if run.reason == _NOT_STARTED)
+    return {task_id for task_id, count in free.items() if count >= MAX_UNCOUNTED_LOSSES}

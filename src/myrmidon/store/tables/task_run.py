@@ -1,0 +1,120 @@
+"""Runs of tasks: which bot ran a task, when, and how it ended."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+from msgspec import structs
+from myrmidon.model.errors import BrokenPromise
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Insert, Row, RowUpdate, names
+from myrmidon.store.tables import outbox
+
+_JUDGED_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
+    soft_at, alarm_at, exit_code, duration"""
+_RUN_COLUMNS = f"""{_JUDGED_COLUMNS}, instance, generation, slice, nonce, resource_group_id, modified_at, evidence,
+    cost_usd, stdout_size, stderr_size, outputs_ref"""
+_RUNS = Insert("task_runs", f"{_RUN_COLUMNS}, bot_version, bot_dimensions, idle_since")
+
+
+def insert_runs(
+    tx: Tx, runs: Sequence[TaskRun], *, bot_version: str, bot_dimensions: str, idle_since: Micros | None
+) -> None:
+    """New runs, with what the bot that got them is like now, and since when it was idle."""
+    tx.insert(_RUNS, [(*structs.astuple(run), bot_version, bot_dimensions, idle_since) for run in runs])
+
+
+RUNS = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
+
+
+def runs_of(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
+    """Every run of these tasks, oldest first."""
+    return [TaskRun(*row) for row in tx.all(RUNS, task_ids=task_ids)]
+
+
+JUDGED = f"SELECT {_JUDGED_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
+
+
+def judged_runs(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
+    """The same with only what a report asks for; reports read a lot of them."""
+    return [TaskRun(*row) for row in tx.all(JUDGED, task_ids=task_ids)]
+
+
+# Whose they are is looked at here: a database might else read all that the bot ever ran.
+GOING_ON = """
+    SELECT r.task_id, r.run, r.token_hash, r.bot_id FROM task_runs r JOIN task_results t ON t.id = r.task_id
+     WHERE r.task_id {in:task_ids} AND r.ended_at IS NULL AND t.killing = 0
+"""
+
+
+def going_on(tx: Tx, task_ids: Sequence[int], bot_id: str) -> dict[tuple[int, int], str]:
+    """The hash of the token of each live run that a bot has of these tasks, unless the task is to stop."""
+    found = tx.all(GOING_ON, task_ids=task_ids)
+    return {(task_id, run): hashed for task_id, run, hashed, bot in found if bot == bot_id}
+
+
+RUNS_OF_BOT = f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"
+
+
+def live_runs_of_bot(tx: Tx, bot_id: str) -> list[TaskRun]:
+    """What the bot should be working on."""
+    return [TaskRun(*row) for row in tx.all(RUNS_OF_BOT, bot=bot_id)]
+
+
+RUN_ALARMS = "SELECT task_id, run FROM task_runs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def run_alarms(tx: Tx, now: Micros, n: int) -> list[tuple[int, int]]:
+    """Runs whose start, soft timeout or lease is due for a look."""
+    return [(row[0], row[1]) for row in tx.all(RUN_ALARMS, now=now, n=n)]
+
+
+_SAVE_RUNS = RowUpdate(
+    "task_runs",
+    key="task_id, run",
+    sets="""state, reason, evidence, started_at, modified_at, ended_at, soft_at, alarm_at, exit_code, duration,
+        cost_usd, stdout_size, stderr_size, outputs_ref, session""",
+    where="ended_at IS NULL",
+    types="""bigint, int, text, text, text, bigint, bigint, bigint, bigint, bigint, bigint, double, double, bigint,
+        bigint, text, bigint""",
+)
+
+
+def save_runs(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
+    """Write changed live runs; an ended run never changes again."""
+    rows = []
+    for r in runs:
+        r.modified_at = now
+        if r.ended_at is not None:
+            r.alarm_at = None
+        rows.append(
+            (r.task_id, r.run, r.state, r.reason, r.evidence, r.started_at, r.modified_at, r.ended_at, r.soft_at,
+             r.alarm_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session)
+        )  # fmt: skip
+    if rows and tx.update_rows(_SAVE_RUNS, rows) != len(rows):
+        raise BrokenPromise(f"a live run had already ended: {[row[:2] for row in rows][:10]}")
+
+
+RUNNING_BY_GROUP = """
+    SELECT resource_group_id, COUNT(*) FROM task_runs WHERE alarm_at IS NOT NULL GROUP BY resource_group_id
+"""
+
+
+def running_by_group(tx: Tx) -> dict[int, int]:
+    """How much each resource group is running now."""
+    return dict(tx.all(RUNNING_BY_GROUP))
+
+
+_STATS = Insert(
+    "performance_stats",
+    """task_id, run, bot_overhead, cache_trim, package_installation, named_caches_install, named_caches_uninstall,
+    cleanup, isolated_download, isolated_upload""",
+)
+
+
+def insert_stats(tx: Tx, stats: Sequence[tuple[int, int, PerformanceStats]]) -> None:
+    tx.insert_new(
+        _STATS,
+        [(task_id, run, *structs.astuple(given)) for task_id, run, given in stats],
+    )

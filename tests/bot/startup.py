@@ -1,6 +1,6 @@
-"""Starts commands in one of the bot's two ways and prints what became of them: run by any interpreter of a bot.
+"""Starts commands as a bot does and prints what became of them: run by any interpreter of a bot.
 
-PYTHONPATH=src python3 tests/bot/startup.py fork_exec|spawn FOLDER
+PYTHONPATH=src python3 tests/bot/startup.py FOLDER
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 from myrmidon.bot.system import host
 
 
-def outcome(cwd: str, env: list[bytes], *argv: str) -> object:
+def outcome(cwd: str, env: dict[bytes, bytes], *argv: str) -> object:
     """[exit code, output], or the number of the error that kept it from starting."""
     reader, writer = os.pipe()
     null = os.open(os.devnull, os.O_RDONLY)
     try:
-        code = host.reap(host.start(list(argv), env, cwd, (null, writer, writer)))
+        code = host.start(list(argv), env, cwd, (null, writer, writer)).wait()
     except host.NotStarted as error:
         return error.errno
     finally:
@@ -27,14 +27,12 @@ def outcome(cwd: str, env: list[bytes], *argv: str) -> object:
         return [code, file.read()]
 
 
-def main(way: str, folder: str) -> None:
-    host._start = getattr(host, f"_{way}")
-    env = [b"PATH=/nowhere:bin:/usr/bin:/bin", "A=ü =".encode()]
+def main(folder: str) -> None:
+    env = {b"PATH": b"/nowhere:bin:/usr/bin:/bin", b"A": "ü =".encode()}
     look = "pwd; echo $A; echo $$; cut -d' ' -f5 /proc/$$/stat; grep Sig[BI] /proc/self/status; ls /proc/$$/fd"
     print(
         json.dumps(
             {
-                "is_known": host._KNOWN,
                 "missing": outcome(folder, env, "/no/such"),
                 "around": outcome(folder, env, "/bin/sh", "-c", look),
                 "missing by name": outcome(folder, env, "no-such"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,30 +82,85 @@ def _record(run: str) -> dict:
     return {"report": {"type": "finish", "run": run, "token": "t", "exit_code": 0}, "logs": []}
 
 
-def _watched(folder: Path) -> tuple[Watch, Command]:
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[Watch, Command]]:
+    """A watch whose thread does not run, and a command that has not been started, with its pipes open."""
     task = {"run": "r", "token": "t", "execution_timeout_s": 60, "grace_period_s": 1}
-    return Watch(Spool(str(folder)), lambda _: None), Command(task, host.awake())
+    watch, command = Watch(Spool(str(tmp_path / "spool")), lambda _: None), Command(task, host.awake())
+    command.output.open()
+    yield watch, command
+    watch.release(command)
 
 
-def test_output_that_cannot_be_kept_is_not_found_by_the_next_command(tmp_path: Path):
-    watch, command = _watched(tmp_path / "spool")
+def test_output_that_cannot_be_kept_is_an_error(watched: tuple[Watch, Command], tmp_path: Path):
+    watch, command = watched
     (tmp_path / "spool").rmdir()
     (tmp_path / "spool").write_text("in the way")
-    os.write(watch.writers[0], b"x" * 300_000)
+    os.write(command.output.writers[0], b"x" * 300_000)
     with pytest.raises(OSError, match="spool"):
         watch.finish(command)
-    assert watch.rest.poll(0) == []
 
 
-def test_what_was_said_before_is_kept_when_something_lives_on_and_goes_on_talking(tmp_path: Path):
-    watch, command = _watched(tmp_path / "spool")
-    survivor = os.dup(watch.writers[0])
+def test_what_was_written_before_the_end_is_kept_and_a_survivor_gets_an_error(watched: tuple[Watch, Command]):
+    watch, command = watched
+    survivor = os.dup(command.output.writers[0])
     os.write(survivor, b"before")
-    watch.finish(command, all_dead=False)
+    command.output.close_writers()
+    watch.finish(command)
+    watch.release(command)
     assert b"".join(command.inline[0]) == b"before"
     with pytest.raises(BrokenPipeError):
         os.write(survivor, b"after")
     os.close(survivor)
+
+
+def test_the_rest_of_the_output_is_what_is_there_at_the_end_however_fast_a_survivor_writes(
+    watched: tuple[Watch, Command], monkeypatch: pytest.MonkeyPatch
+):
+    watch, command = watched
+    writer = command.output.writers[0]
+    read_pipe = host.read_pipe
+
+    def read_and_write_more(reader: int, most: int) -> bytes | None:
+        data = read_pipe(reader, most)
+        os.write(writer, b"x" * len(data or b""))
+        return data
+
+    monkeypatch.setattr(host, "read_pipe", read_and_write_more)
+    os.write(writer, b"y" * 1000)
+    watch.finish(command)
+    assert b"".join(command.inline[0]) == b"y" * 1000
+
+
+def test_all_of_a_full_pipe_is_kept(watched: tuple[Watch, Command]):
+    watch, command = watched
+    writer = command.output.writers[1]
+    os.set_blocking(writer, False)
+    size = os.write(writer, bytes(8 << 20))
+    watch.finish(command)
+    assert command.sizes == [0, size]
+
+
+def test_the_pipes_of_a_command_that_is_released_are_closed(watched: tuple[Watch, Command]):
+    watch, command = watched
+    handles = [*command.output.readers, *command.output.writers]
+    watch.release(command)
+    watch.release(command)
+    for handle in handles:
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(handle)
+
+
+def test_a_stream_that_has_ended_is_told_from_one_that_is_silent(watched: tuple[Watch, Command]):
+    """The watch would ask for an ended one again and again, without ever waiting."""
+    watch, command = watched
+    reader = command.output.readers[0]
+    assert watch._collect(command, 0, reader)
+    os.write(command.output.writers[0], b"last")
+    command.output.close_writers()
+    assert watch._collect(command, 0, reader)
+    assert not watch._collect(command, 0, reader)
+    assert command.sizes == [4, 0]
 
 
 def test_a_new_zip_that_leaves_something_running_holds_nobody_up(tmp_path: Path):

@@ -102,7 +102,6 @@ class Worker:
         except Exception as error:
             log.exception("run %s failed", task["run"])
             host.kill_all_children()
-            self.watch.new_pipes()
             report = {"type": "fault", "run": task["run"], "token": task["token"], "kind": "bot_error"}
             return {"report": {**report, "message": f"the bot failed: {error!r}"}, "logs": []}
 

@@ -6,14 +6,17 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import sys
+import time
 from base64 import b64encode
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.bot.bots import BotProcess, alive, wait_for
+from tests.bot.bots import BotProcess, a_bot, alive, cpu_seconds, source_of, wait_for, zip_files
 from tests.bot.stub import Stub
 
 SHELL = "/bin/sh"
@@ -332,6 +335,80 @@ def test_a_daemon_dies_when_its_command_is_killed(fleet: Stub, tmp_path: Path):
     assert not alive(int((tmp_path / "daemon").read_text()))
 
 
+def test_a_command_may_close_its_streams_and_run_on(shared: tuple[Stub, BotProcess], tmp_path: Path):
+    fleet, bot = shared
+    go = tmp_path / "go"
+    run = fleet.submit(SHELL, "-c", f"echo last; exec >&- 2>&-; while [ ! -e {go} ]; do sleep 0.05; done; exit 3")
+    fleet.until(lambda: fleet.log(run) == b"last\n", "its last word")
+    before = cpu_seconds(bot.soldier())
+    time.sleep(1)
+    assert cpu_seconds(bot.soldier()) - before < 0.5, "the bot must not be busy with streams that have ended"
+    go.touch()
+    assert fleet.result(run)["exit_code"] == 3
+
+
+def test_no_pipe_of_a_command_stays_open(shared: tuple[Stub, BotProcess]):
+    fleet, bot = shared
+    fleet.run("/bin/true")
+    before = _pipes_of(bot.soldier())
+    for command in (["/bin/echo", "x"], ["/no/such/program"], [SHELL, "-c", "sleep 0.1; echo x"]):
+        fleet.run(*command)
+    assert _pipes_of(bot.soldier()) == before
+
+
+def _pipes_of(pid: int) -> list[str]:
+    found = []
+    for handle in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # a connection that was closed meanwhile
+            found.append(str(handle.readlink()))
+    return sorted(name for name in found if name.startswith("pipe:"))
+
+
+WRITER = """
+import os, sys, time
+note, refused = sys.argv[1:]
+os.fork() and os._exit(0)
+os.setsid()
+os.fork() and os._exit(0)
+with open(note, "w") as file:
+    file.write(str(os.getpid()))
+while True:
+    for stream in (1, 2):
+        try:
+            os.write(stream, b"late\\n")
+        except BrokenPipeError:
+            open(refused, "w").close()
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("survives", [False, True], ids=["killed", "alive"])
+def test_a_daemon_that_goes_on_writing_is_not_in_the_next_log(
+    stub: Stub, tmp_path: Path, interpreter: str, *, survives: bool
+):
+    """A bot that is no reaper, as on macOS, does not find a daemon that has left its group: that one writes on."""
+    script, note, refused = (tmp_path / name for name in ("writer.py", "pid", "refused"))
+    script.write_text(WRITER)
+    reaper = "_is_reaper = _prctl(_PR_SET_CHILD_SUBREAPER, 1)"
+    assert reaper in source_of("host")
+    files = zip_files(stub.url, host=source_of("host").replace(reaper, "_is_reaper = False") if survives else None)
+    leave = f"{sys.executable} -S {script} {note} {refused}; while [ ! -s {note} ]; do sleep 0.02; done"
+    wait = f"rm -f {refused}; while [ ! -e {refused} ]; do sleep 0.02; done; " if survives else ""
+    with a_bot(stub.url, tmp_path / "b1", python=interpreter, files=files):
+        first = stub.submit(SHELL, "-c", leave)
+        assert stub.result(first)["exit_code"] == 0
+        daemon = int(note.read_text())
+        assert survives == alive(daemon)
+        try:
+            second = stub.submit(SHELL, "-c", f"{wait}echo own; echo more >&2", execution_timeout_s=20)
+            assert stub.result(second)["exit_code"] == 0
+        finally:
+            if alive(daemon):
+                os.kill(daemon, signal.SIGKILL)
+    assert [stub.log(second, stream) for stream in (0, 1)] == [b"own\n", b"more\n"]
+    assert {*stub.log(first, 0).splitlines(), *stub.log(first, 1).splitlines()} <= {b"late"}
+
+
 def test_a_command_leads_a_group_of_its_own_and_has_no_terminal(fleet: Stub):
     """It does not lead a session: opening a serial line would make that its terminal."""
     script = (
@@ -384,11 +461,15 @@ def test_a_silent_command_is_stopped_at_once_and_its_end_is_told_at_once(fleet: 
     assert fleet.log(ended) == b"word\n"
 
 
-def test_quick_tasks_are_claimed_and_reported_many_at_a_time(fleet: Stub):
-    fleet.calls.clear()
-    runs = [fleet.submit("/bin/true") for _ in range(100)]
-    assert {fleet.result(run)["exit_code"] for run in runs} == {0}
-    exchanges = [body for _, path, body in fleet.calls if path.endswith("exchange")]
+def test_quick_tasks_are_claimed_and_reported_many_at_a_time(stub: Stub, tmp_path: Path, interpreter: str):
+    """The bot takes work for a long time at once: on a busy machine, each command may take a tenth of a second."""
+    ahead = "AHEAD_S = 0.1"
+    assert ahead in source_of("run_queue")
+    files = zip_files(stub.url, run_queue=source_of("run_queue").replace(ahead, "AHEAD_S = 30.0"))
+    runs = [stub.submit("/bin/true") for _ in range(100)]
+    with a_bot(stub.url, tmp_path / "b1", python=interpreter, files=files):
+        assert {stub.result(run)["exit_code"] for run in runs} == {0}
+    exchanges = [body for _, path, body in stub.calls if path.endswith("exchange")]
     assert len(exchanges) < 60
 
 

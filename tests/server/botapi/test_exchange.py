@@ -391,7 +391,9 @@ def test_orders_reach_a_held_poll(context):
         poll = asyncio.ensure_future(bot.exchange(wait_s=20))
         await until(lambda: context.hub.num_waiting == 1)
         group, made = await context.groups.id_of("default"), context.ids.next(context.now())
-        order = partial(terminate_bot, bot_id="b1", group_id=group, task_id=made, reason="", authenticated="another server")
+        order = partial(
+            terminate_bot, bot_id="b1", group_id=group, task_id=made, reason="", authenticated="another server"
+        )
         await asyncio.to_thread(context.db.engine.write, partial(order, now=context.now(), ids=context.ids))
         assert (await poll)["order"] == "terminate"  # found by the service, without a word from the caller
         assert (await bot.exchange(wait_s=20))["order"] == "terminate"

@@ -1,8 +1,7 @@
 """A command while it runs: its output, its time limits, and how it is made to end.
 
-Two pipes serve all commands of a bot, one after the other: the bot keeps their other ends open, so nothing has to
-be made or closed per command. Whoever reads them holds the lock and has made sure that the command has not ended:
-that keeps the bytes of two commands apart.
+Each run has a pair of pipes of its own, which is closed at its end: whatever a command leaves behind that goes on
+writing can never be heard in the log of a later run.
 
 The thread that started the command just waits for its end. `Watch` is a second thread that looks after commands
 that take longer than a moment: it moves output to the spool, and it asks, and then forces, a command to end.
@@ -25,17 +24,43 @@ QUICK_S = 0.02
 TICK_S = 0.2
 INLINE = 65536
 _READ = 1 << 18
-_LAST_READS = 16
 _BACKLOG = 4 << 20
 _LAST_DITCH_S = 60.0
+
+
+class OutputPipes:
+    """The pipes for stdout and stderr of one run: made when its command starts, closed when it has ended."""
+
+    __slots__ = ("readers", "writers")
+
+    def __init__(self) -> None:
+        self.readers: list[int] = []
+        self.writers: list[int] = []
+
+    def open(self) -> None:
+        for _ in (0, 1):
+            reader, writer = host.make_pipe()
+            self.readers.append(reader)
+            self.writers.append(writer)
+
+    def close_writers(self) -> None:
+        """The command has its own copies. With the last of them closed, the reader finds the end of the stream."""
+        while self.writers:
+            os.close(self.writers.pop())
+
+    def close(self) -> None:
+        """Whoever still writes into them gets an error from now on. Idempotent."""
+        self.close_writers()
+        while self.readers:
+            os.close(self.readers.pop())
 
 
 class Command:
     """One run. ``why`` says why the bot ended it; empty when it ended by itself."""
 
     __slots__ = (
-        "begun", "ended", "grace", "hard_at", "heard_at", "inline", "io_s", "kill_at", "kills", "pid", "run", "sizes",
-        "spooled", "task", "token", "unwanted", "wanted", "why",
+        "begun", "ended", "grace", "hard_at", "heard_at", "inline", "io_s", "kill_at", "kills", "output", "pid", "run",
+        "sizes", "spooled", "task", "token", "unwanted", "wanted", "why",
     )  # fmt: skip
 
     def __init__(self, task: dict[str, Any], now: float) -> None:
@@ -48,6 +73,7 @@ class Command:
         self.io_s: float | None = task.get("io_timeout_s")
         self.grace: float = task["grace_period_s"]
         self.pid = 0
+        self.output = OutputPipes()
         self.ended = False
         self.why = ""
         self.wanted: tuple[str, float] | None = None
@@ -106,24 +132,6 @@ class Watch(threading.Thread):
         self.current: Command | None = None
         self.server_away = False
         self.on_output: Callable[[], None] = lambda: None
-        self.readers = (-1, -1)
-        self.writers = (-1, -1)
-        self.new_pipes()
-
-    def new_pipes(self) -> None:
-        """Also called when something would not die, which may then write where nobody reads."""
-        pipes = (host.make_pipe(), host.make_pipe())
-        with self.lock:
-            for old in self.readers + self.writers:
-                if old >= 0:
-                    os.close(old)
-            self.readers = (pipes[0][0], pipes[1][0])
-            self.writers = (pipes[0][1], pipes[1][1])
-            self.poll, self.rest = _poll_of(self.readers), _poll_of(self.readers)  # one for each thread
-            self.shapes = self._shapes()
-
-    def _shapes(self) -> list[tuple[int, int]]:
-        return [host.pipe_shape(writer) for writer in self.writers]
 
     # -- called by the thread that runs the command
 
@@ -132,28 +140,23 @@ class Watch(threading.Thread):
         if not self.busy.is_set():
             self.busy.set()
 
-    def finish(self, command: Command, *, all_dead: bool = True) -> None:
+    def finish(self, command: Command) -> None:
         """The command has ended: collect the rest of its output. Raises OSError when that could not be kept.
 
-        It is read all the same, or the next command would seem to have said it. The next one also needs other pipes if
-        something still lives that can write into these, or if the command has changed how they work.
+        That is what is in its pipes now. A process that could not be killed may go on to fill them for ever.
         """
-        failed = None
-        reads = 0
-        while (ready := self.rest.poll(0)) and (all_dead or reads < _LAST_READS):
-            reads += 1
-            for reader, _ in ready:
-                data = os.read(reader, _READ)
-                try:
-                    command.keep(self.readers.index(reader), data, self.spool, at_once=False)
-                except OSError as error:
-                    command.unwanted = True
-                    failed = error
+        for stream, reader in enumerate(command.output.readers):
+            unread = host.unread_bytes(reader)
+            while unread > 0 and (data := host.read_pipe(reader, min(unread, _READ))):
+                command.keep(stream, data, self.spool, at_once=False)
+                unread -= len(data)
+
+    def release(self, command: Command) -> None:
+        """Nothing more is read of this command, and its pipes are closed. Idempotent."""
+        with self.lock:
+            command.ended = True
+            command.output.close()
         self.current = None
-        if not all_dead or self._shapes() != self.shapes:
-            self.new_pipes()
-        if failed is not None:
-            raise failed
 
     # -- the watching thread
 
@@ -175,7 +178,14 @@ class Watch(threading.Thread):
                 self._attend(command)
 
     def _attend(self, command: Command) -> None:
-        host.let_it_die_first(command.pid)
+        with self.lock:
+            if command.ended:
+                return
+            host.let_it_die_first(command.pid)
+            streams = {reader: stream for stream, reader in enumerate(command.output.readers)}
+        poll = select.poll()
+        for reader in streams:
+            poll.register(reader, select.POLLIN)
         while not command.ended:
             now = host.awake()
             self._check_time(command, now)
@@ -183,23 +193,28 @@ class Watch(threading.Thread):
                 time.sleep(QUICK_S)  # the command waits on its full pipe until the server has caught up
                 command.heard_at = now
                 continue
-            for reader, _ in self.poll.poll(TICK_S * 1000):
-                self._collect(command, reader)
+            # Without open streams the command is mostly about to end: a long wait here would keep the next one waiting.
+            for reader, _ in poll.poll((TICK_S if streams else QUICK_S) * 1000):
+                if not self._collect(command, streams[reader], reader):
+                    poll.unregister(reader)  # or it would be reported at once, again and again
+                    del streams[reader]
 
-    def _collect(self, command: Command, reader: int) -> None:
+    def _collect(self, command: Command, stream: int, reader: int) -> bool:
+        """Move what is in a pipe to the spool; False at the end of the stream."""
         with self.lock:
-            if command.ended or reader not in self.readers:
-                return
+            if command.ended:
+                return False
             try:
-                data = os.read(reader, _READ)
+                data = host.read_pipe(reader, _READ)
+                if not data:
+                    return data is None
                 command.heard_at = host.awake()
-                command.keep(self.readers.index(reader), data, self.spool, at_once=True)
-            except BlockingIOError:
-                return
+                command.keep(stream, data, self.spool, at_once=True)
             except OSError as error:
                 command.unwanted = True
                 command.end("disk_full" if host.disk_is_full(error) else "bot_error", 0.0)
         self.on_output()
+        return True
 
     def _check_time(self, command: Command, now: float) -> None:
         if command.why and command.wanted is not None:
@@ -232,10 +247,3 @@ class Watch(threading.Thread):
             if not command.ended:
                 host.kill_group(command.pid)
                 host.kill_descendants()
-
-
-def _poll_of(readers: tuple[int, int]) -> select.poll:
-    poll = select.poll()
-    for reader in readers:
-        poll.register(reader, select.POLLIN)
-    return poll

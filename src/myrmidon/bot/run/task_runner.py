@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import subprocess
 from base64 import b64decode, b64encode
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -45,7 +46,6 @@ class Runner:
         self.secret = os.path.join(self.place.root, "secret")
         self.env = _base_env(facts)
         self.tmp = ""
-        self.lines: list[bytes] = []
         self.around = Surroundings(folder, self.place.root, facts.get("SWARMING_SERVER", ""))
         self.env[b"LUCI_CONTEXT"] = os.fsencode(self.around.context)
         self.argv: list[str] = []
@@ -64,8 +64,8 @@ class Runner:
             cwd, env = self._prepare(task, installed)
             if installed or self.before_task is not None:
                 command.begin_now(host.awake())
-            self._start(command, cwd, env)
-            code = self._wait(command)
+            process = self._start(command, cwd, env)
+            code = self._wait(command, process)
             record = self._judge(command, code)
         except Unfit as error:
             record = _failed(command, str(error))
@@ -74,7 +74,7 @@ class Runner:
         except OSError as error:
             record = _fault_of(command, error)
         finally:
-            self.watch.current = None
+            self.watch.release(command)
             problem = self._clean(installed) or self.left
         if problem and record is not None:
             record["problem"] = problem
@@ -84,13 +84,12 @@ class Runner:
 
     # -- before
 
-    def _prepare(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> tuple[str, list[bytes]]:
+    def _prepare(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> tuple[str, dict[bytes, bytes]]:
         if task.get("function"):
             raise Unfit("this bot runs commands, no functions")
         if self.tmp != self.place.tmp:
             self.tmp = self.place.tmp
             self.env.update(dict.fromkeys(_TMP_NAMES, os.fsencode(self.tmp)))
-            self.lines = list(map(b"=".join, self.env.items()))
         self.argv, changes = task["command"], task.get("env")
         context = self.around.write_context(task)
         if task.get("caches"):
@@ -100,14 +99,11 @@ class Runner:
         env = self._variables(task, changes, context)
         return self._cwd(task.get("relative_cwd") or ""), env
 
-    def _variables(self, task: dict[str, Any], changes: dict[str, str] | None, context: str) -> list[bytes]:
-        """The environment, as lines. Most tasks change nothing: then it is what the bot has, and the id."""
-        run = task["run"].encode()
+    def _variables(self, task: dict[str, Any], changes: dict[str, str] | None, context: str) -> dict[bytes, bytes]:
+        """The environment: what the bot has, the id, and what the task and the hooks change."""
         secret, prefixes = task.get("secret_bytes"), task.get("env_prefixes")
-        if not changes and secret is None and not prefixes and self.before_task is None:
-            return [*self.lines, b"MYRMIDON_TASK_ID=" + run, b"SWARMING_TASK_ID=" + run]
         env = self.env.copy()
-        env[b"MYRMIDON_TASK_ID"] = env[b"SWARMING_TASK_ID"] = run
+        env[b"MYRMIDON_TASK_ID"] = env[b"SWARMING_TASK_ID"] = task["run"].encode()
         if secret is not None:
             self._write_secret(b64decode(secret))
             env[b"MYRMIDON_SECRET_FILE"] = os.fsencode(self.secret)
@@ -118,7 +114,7 @@ class Runner:
             self._prefix(env, prefixes)
         if self.before_task is not None:
             self.argv, env = self.before_task(self.around.need_bot_file, self.argv, env)
-        return list(map(b"=".join, env.items()))
+        return env
 
     def _install(self, wanted: list[dict[str, str]], hints: dict[str, Any], installed: list[tuple[str, str]]) -> None:
         paths = {one["name"]: below(self.place.run, one["path"]) for one in wanted}
@@ -165,13 +161,17 @@ class Runner:
             raise Unfit(f"relative_cwd {relative!r} lies in a folder that forbids it") from error
         return path
 
-    def _start(self, command: Command, cwd: str, env: list[bytes]) -> None:
-        writers = self.watch.writers
+    def _start(self, command: Command, cwd: str, env: dict[bytes, bytes]) -> subprocess.Popen[bytes]:
+        output = command.output
+        output.open()
         try:
-            command.pid = host.start(self.argv, env, cwd, (self.null, writers[0], writers[1]))
+            process = host.start(self.argv, env, cwd, (self.null, output.writers[0], output.writers[1]))
         except (ValueError, IndexError) as error:
             raise Unfit(f"the command could not be started: {error}") from error
+        output.close_writers()
+        command.pid = process.pid
         self.watch.begin(command)
+        return process
 
     def _excuse(self, command: Command, cwd: str, error: OSError) -> dict[str, Any]:
         """Whose fault it is that a command was not started."""
@@ -181,14 +181,14 @@ class Runner:
 
     # -- after
 
-    def _wait(self, command: Command) -> int:
+    def _wait(self, command: Command, process: subprocess.Popen[bytes]) -> int:
         host.wait_end(command.pid)
         with self.watch.lock:
             command.ended = True
-            code = host.reap(command.pid)
+            code = process.wait()
         all_dead = host.nothing_left(command.pid)
         self.left = "" if all_dead else "a process that a command has left behind cannot be killed"
-        self.watch.finish(command, all_dead=all_dead)
+        self.watch.finish(command)
         return code
 
     def _judge(self, command: Command, code: int) -> dict[str, Any] | None:

@@ -22,14 +22,12 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
-from functools import lru_cache
+from typing import Any
 
 if sys.platform != "win32":
-    import _posixsubprocess
     import fcntl
+    import termios
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -37,7 +35,6 @@ _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
-_F_GETPIPE_SZ = 1032
 _TASK_OOM_SCORE = b"500"
 _LAST_STREAM = 2
 
@@ -219,113 +216,50 @@ def _sign(folder: str) -> str:
 
 # ---------------------------------------------------------------- starting a command
 
-_RESET = [number for number in (getattr(signal, "SIGPIPE", None), getattr(signal, "SIGXFSZ", None)) if number]
-_KNOWN = NAME == "linux" and sys.implementation.name == "cpython" and (3, 11) <= sys.version_info < (3, 14)
-_NEVER_RAN = 255
-_cwd_lock = threading.Lock()
-
 
 class NotStarted(OSError):
-    """A command could not be started. Some are known to be so only when they are reaped."""
+    """A command could not be started."""
 
 
-def start(argv: list[str], env: list[bytes], cwd: str, streams: tuple[int, int, int]) -> int:
-    """Start a command in a process group of its own; its pid. Raises NotStarted. ``env`` is lines: NAME=value.
+def start(argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int, int, int]) -> subprocess.Popen[bytes]:
+    """Start a command in a process group of its own, with these files as stdin, stdout and stderr. Raises NotStarted.
 
     A session of its own would cost the kernel a twentieth of a small command, and a leader of a session gets hold of a
     serial line by opening it. The soldier's session is without a terminal, and so is the command.
 
-    What `subprocess` itself stands on is quicker than posix_spawn by a twentieth of a small command, and it knows a
-    working folder. It is nobody's promise, so only the Pythons on which it was tried are asked for it.
+    No other file is inherited: Python opens all of them so (PEP 446), and the soldier is started with none but its
+    own. Closing them in the child as well (close_fds) would cost a fifth of a small command.
     """
+    stdin, stdout, stderr = streams
     try:
-        return _start(argv, env, cwd, streams)
+        return subprocess.Popen(
+            argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, close_fds=False, **_OWN_GROUP
+        )
     except OSError as error:
         raise NotStarted(error.errno, error.strerror) from error
 
 
-def _fork_exec(argv: list[str], env: list[bytes], cwd: str, streams: tuple[int, int, int]) -> int:
-    """The child says through a pipe what went wrong before it was the command; the pipe serves all of them."""
-    stdin, stdout, stderr = streams
-    reader, writer = _complaints()
-    fork_exec: Callable[..., int] = _posixsubprocess.fork_exec
-    return fork_exec(
-        argv, _places(argv[0], env), False, (writer,), cwd, env, stdin, -1, -1, stdout, -1, stderr, reader, writer,
-        True, False, 0, None, None, None, -1, None, True,
-    )  # fmt: skip
+def _own_group() -> dict[str, Any]:
+    """The arguments of Popen that make the child the leader of a process group.
+
+    Before Python 3.11 only code that runs in the child can do that. Here this is one system call, which takes no lock
+    that another thread may have held at the fork.
+    """
+    if NAME == "windows":
+        return {}
+    return {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
 
 
-@lru_cache(maxsize=None)
-def _complaints() -> tuple[int, int]:
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    return reader, writer
-
-
-def _check_complaint() -> None:
-    """Raise what the child has said that never became the command, if it did."""
-    with contextlib.suppress(BlockingIOError):
-        code = int(os.read(_complaints()[0], 4096).split(b":")[1], 16)
-        raise NotStarted(code, os.strerror(code))
-
-
-def _spawn(argv: list[str], env: list[bytes], cwd: str, streams: tuple[int, int, int]) -> int:
-    """posix_spawn knows no working folder: this process goes there for the moment. No bot uses relative paths."""
-    stdin, stdout, stderr = streams
-    actions = ((os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2))
-    with _cwd_lock:
-        os.chdir(cwd)
-        try:
-            path = _find(_places(argv[0], env))
-            variables = dict(line.split(b"=", 1) for line in env)
-            return os.posix_spawn(path, argv, variables, file_actions=actions, setpgroup=0, setsigdef=_RESET)
-        finally:
-            os.chdir("/")
-
-
-def _places(name: str, env: list[bytes]) -> list[bytes]:
-    """Where the command may be, by the PATH that it will see itself."""
-    raw = os.fsencode(name)
-    if b"/" in raw:
-        return [raw]
-    path = next((line[len(b"PATH=") :] for line in env if line.startswith(b"PATH=")), os.fsencode(os.defpath))
-    return [os.path.join(folder or b".", raw) for folder in path.split(b":")]
-
-
-def _find(places: list[bytes]) -> bytes:
-    """The first that can be run; the only one, whatever it is."""
-    if len(places) == 1:
-        return places[0]
-    found = [path for path in places if os.path.isfile(path)]
-    for path in found:
-        if os.access(path, os.X_OK):
-            return path
-    code = errno.EACCES if found else errno.ENOENT
-    raise OSError(code, os.strerror(code))
-
-
-_start = _fork_exec if _KNOWN else _spawn
+_OWN_GROUP = _own_group()
 
 
 # ---------------------------------------------------------------- waiting for it
 
 
 def wait_end(pid: int) -> None:
-    """Return when the child has ended. It stays a zombie, so that nobody else can get its pid before `reap`."""
+    """Return when the child has ended. It stays a zombie, so that nobody else can get its pid before it is reaped."""
     if hasattr(os, "waitid"):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-
-def reap(pid: int) -> int:
-    """The exit code of a child that has ended; minus the signal that killed it. Raises NotStarted."""
-    code = exit_code(os.waitpid(pid, 0)[1])
-    if code == _NEVER_RAN and _KNOWN:
-        _check_complaint()
-    return code
-
-
-def exit_code(status: int) -> int:
-    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def childless() -> bool:
@@ -489,10 +423,17 @@ def make_pipe() -> tuple[int, int]:
     return reader, writer
 
 
-def pipe_shape(writer: int) -> tuple[int, int]:
-    """What whoever writes into a pipe can change of it for everybody: its flags and its size."""
-    size = fcntl.fcntl(writer, _F_GETPIPE_SZ) if NAME == "linux" else 0
-    return fcntl.fcntl(writer, fcntl.F_GETFL), size
+def read_pipe(reader: int, most: int) -> bytes | None:
+    """What is in a pipe; None when there is nothing yet, and no bytes when nobody can write into it any more."""
+    try:
+        return os.read(reader, most)
+    except BlockingIOError:
+        return None
+
+
+def unread_bytes(reader: int) -> int:
+    """How many bytes are in a pipe now."""
+    return int.from_bytes(fcntl.ioctl(reader, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 # ---------------------------------------------------------------- files

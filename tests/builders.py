@@ -38,7 +38,7 @@ from myrmidon.scheduler.submit_job import JobSubmitted
 from myrmidon.store.engine.db import Db
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import outbox, shared_numbers, task_result
+from myrmidon.store.tables import outbox, shared_numbers, task_result, task_run
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.resource_group import ResourceGroup
 from tests.conftest import Clock
@@ -365,7 +365,7 @@ class World:
         return bool(self.read(task_result.read, [task_id]))
 
     def runs(self, task_id: int) -> list[TaskRun]:
-        found: list[TaskRun] = self.read(task_result.runs_of, [task_id])
+        found: list[TaskRun] = self.read(task_run.read, [task_id])
         return found
 
     def last_run(self, task_id: int) -> TaskRun:

@@ -34,6 +34,7 @@ from myrmidon.store.tables import (
     task_queues,
     task_request,
     task_result,
+    task_run,
     task_to_run,
 )
 from myrmidon.store.tables import job as jobs
@@ -307,10 +308,10 @@ NAMED = {
         task_result.NOW_READY,
         task_result.ADD_SATISFIED_PARENTS,
         task_result.DUE,
-        task_result.RUN_ALARMS,
-        task_result.RUNS,
-        task_result.RUNS_OF_BOT,
-        task_result.GOING_ON,
+        task_run.DUE,
+        task_run.READ,
+        task_run.LIVE_OF_BOT,
+        task_run.LIVE_TOKENS,
         dedupe.FIND,
         jobs.LOCK,
         edge.UNSATISFIED,

@@ -67,7 +67,7 @@ BUGS = [
     Bug(
         "ended-run-guard",
         "a late report would change the run that had already been judged",
-        "store/tables/task_result.py",
+        "store/tables/task_run.py",
         'where="ended_at IS NULL",',
         'where="1 = 1",',
         _in("store/tables/test_guards.py", "test_a_run_that_has_ended_never_changes_again"),

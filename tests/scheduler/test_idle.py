@@ -11,7 +11,7 @@ from myrmidon.model.task_result import GiveBack
 from myrmidon.scheduler import bots, report
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.store.engine.sql import Insert, names
-from myrmidon.store.tables import task_result
+from myrmidon.store.tables import task_run
 from myrmidon.store.views import run_details
 from tests.world import SECOND, World, fault, finish, start
 
@@ -154,7 +154,7 @@ def test_no_run_begins_before_its_bot_was_idle_though_the_clock_of_a_server_is_l
 def test_a_run_that_code_of_before_has_started_tells_nothing(w):
     """Its statement names the columns that it knows."""
     ours = a_run(w)
-    known = [name for name in names(task_result._RUNS.columns) if name != "idle_since"]
+    known = [name for name in names(task_run._ROWS.columns) if name != "idle_since"]
     before = Insert("task_runs", ", ".join(known))
     [row] = w.all(f"SELECT {before.columns} FROM task_runs")
     theirs = tuple(2 if name == "run" else value for name, value in zip(known, row, strict=True))

@@ -22,7 +22,7 @@ from myrmidon.server.fleet import cache_hints, config_sync
 from myrmidon.server.fleet.config_sync import Folder
 from myrmidon.server.usecases.bots import terminate_bot
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import settings_version, task_queues, task_result
+from myrmidon.store.tables import settings_version, task_queues, task_run
 from myrmidon.store.views import bot_history
 from tests.server.contexts import (
     ADMIN,
@@ -444,7 +444,7 @@ def test_terminate_is_a_task_that_only_this_bot_takes_before_all_others(any_door
         assert await terminate_bot(context, "b1") == task_id, "it is being carried out"
         await bot.exchange(n=0, config="", reports=[finish(end, duration=0.0)])
         assert await state_of(context, task_id) == "SUCCEEDED"
-        ended = await context.db.read(lambda tx: task_result.runs_of(tx, [parse_id(task_id)[0]]))
+        ended = await context.db.read(lambda tx: task_run.read(tx, [parse_id(task_id)[0]]))
         assert [(one.exit_code, one.duration) for one in ended] == [(0, 0.0)]
         await bot.event("bot_shutdown")
         told = await events_of(context)

@@ -37,7 +37,7 @@ from myrmidon.scheduler.run_end import apply_verdict
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import bot_event, shared_value, task_queues, task_result
+from myrmidon.store.tables import bot_event, shared_value, task_queues, task_run
 from myrmidon.store.tables import log as logs
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import RunPolicy
@@ -85,13 +85,13 @@ def report(
     """Take a bot's reports, in order; one reply each."""
     uow = UnitOfWork(tx, now, ids, rules)
     tasks = uow.lock(item.task_id for item in reports)
-    runs = {(run.task_id, run.run): run for run in task_result.judged_runs(tx, sorted(tasks))} if tasks else {}
+    runs = {(run.task_id, run.run): run for run in task_run.read_for_report(tx, sorted(tasks))} if tasks else {}
     desk = _Desk(uow, bot_id, tasks, runs)
     replies = [desk.take(item) for item in reports]
     make_ready(uow, desk.again, avoid=desk.avoid)
     propagate(uow)
     if desk.stats:
-        task_result.insert_stats(tx, desk.stats)
+        task_run.insert_stats(tx, desk.stats)
     if desk.quick_faults:
         _watch_bot(uow, bot_id, desk.quick_faults)
     bots.heartbeat(tx, bot_id, session, now, idle=desk.ended)
@@ -321,7 +321,7 @@ def heartbeat(
             raise WrongState("this bot's session has ended; it must shake hands again")
     if not holds:
         return []
-    mine = task_result.going_on(tx, sorted({task_id for task_id, _, _ in holds}), bot_id)
+    mine = task_run.live_tokens(tx, sorted({task_id for task_id, _, _ in holds}), bot_id)
     hashed = {token: token_hash(token) for token in {token for _, _, token in holds}}
     return [
         (task_id, run)
@@ -343,7 +343,7 @@ class LogBytes(Struct, frozen=True, kw_only=True):
 
 def check_log(tx: Tx, bot_id: str, item: LogBytes) -> bool:
     """May this bot add to this log? Also after the run has ended: late bytes of an ended run are still its log."""
-    for run in task_result.runs_of(tx, [item.task_id]):
+    for run in task_run.read(tx, [item.task_id]):
         if run.run == item.run:
             return run.bot_id == bot_id and compare_digest(run.token_hash, token_hash(item.token))
     return False

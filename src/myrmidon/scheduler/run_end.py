@@ -10,7 +10,7 @@ from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
 from myrmidon.scheduler.policy import Verdict, judge_lost, judge_unstarted, may_have_started
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork, live
-from myrmidon.store.tables import task_result
+from myrmidon.store.tables import task_result, task_run
 
 MAX_UNCOUNTED_LOSSES = 2
 """So often a run of a task may be lost before anybody has seen it begin."""
@@ -80,6 +80,6 @@ def end_lost_runs(
 def _lost_too_often(uow: UnitOfWork, lost: Sequence[TaskRun]) -> set[int]:
     """The tasks that were lost free of charge as often as they may be."""
     seen = sorted({run.task_id for run in lost if run.started_at is None and run.run > MAX_UNCOUNTED_LOSSES})
-    earlier = task_result.runs_of(uow.tx, seen) if seen else []
+    earlier = task_run.read(uow.tx, seen) if seen else []
     free = Counter(run.task_id for run in earlier if run.reason == _NOT_STARTED)
     return {task_id for task_id, count in free.items() if count >= MAX_UNCOUNTED_LOSSES}

@@ -46,6 +46,7 @@ from myrmidon.store.tables import (
     task_queues,
     task_request,
     task_result,
+    task_run,
     task_to_run,
 )
 from myrmidon.store.tables import job as jobs
@@ -245,13 +246,13 @@ def sweep_runs(
     tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: PassEffects | None = None
 ) -> int:
     """Runs that were never started, have outlasted their soft timeout, or whose bot is silent."""
-    due = task_result.run_alarms(tx, now, BATCH)
+    due = task_run.due(tx, now, BATCH)
     if not due:
         return 0
     uow = UnitOfWork(tx, now, ids, rules)
     tasks = uow.lock(task_id for task_id, _ in due)
     uow.load_requests(tasks)
-    runs = [run for run in task_result.runs_of(tx, sorted(tasks)) if run.live]
+    runs = [run for run in task_run.read(tx, sorted(tasks)) if run.live]
     looked = [run for run in runs if (run.task_id, run.run) in set(due) and (run.alarm_at or now + 1) <= now]
     heard = bots.lock_many(tx, sorted({run.bot_id for run in looked}))
     back = shared_numbers.read(tx, _RESUMED_AT) or 0
@@ -424,7 +425,7 @@ def _end_at_deadline(uow: UnitOfWork, task: TaskResult) -> None:
         uow.move(task, TaskState.BOT_DIED if retry else TaskState.EXPIRED, "deadline")
         return
     state = TaskState.KILLED if task.killing else TaskState.TIMED_OUT
-    for run in task_result.runs_of(uow.tx, [task.id]):
+    for run in task_run.read(uow.tx, [task.id]):
         if run.live:
             uow.end_run(run, RunState(state), "deadline")
     uow.move(task, state, "deadline")

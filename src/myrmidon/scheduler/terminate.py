@@ -13,7 +13,7 @@ from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.submit import Draft, submit
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import bot_event, pool_order, task_queues, task_request, task_result, task_to_run
+from myrmidon.store.tables import bot_event, pool_order, task_queues, task_request, task_run, task_to_run
 
 EXPIRES_S = 86_400
 """A bot that does not come back within a day was not meant to hear of it any more."""
@@ -59,7 +59,7 @@ def _pending_terminate_task(tx: Tx, bot_id: str, now: Micros) -> int | None:
     for queue in queues:
         for row in task_to_run.first(tx, queue, 1, bot_id=bot_id, now=now):
             return row.task_id
-    runs = task_result.live_runs_of_bot(tx, bot_id) if queues else []
+    runs = task_run.live_of_bot(tx, bot_id) if queues else []
     todo = task_request.work(tx, sorted({run.task_id for run in runs})) if runs else {}
     return next((task_id for (task_id, _), work in todo.items() if work.queue in queues), None)
 

@@ -35,6 +35,7 @@ from myrmidon.store.tables import (
     task_queues,
     task_request,
     task_result,
+    task_run,
     task_to_run,
 )
 from myrmidon.store.tables import job as jobs_store
@@ -266,7 +267,7 @@ class UnitOfWork:
     def flush(self) -> None:
         """Write everything decided so far; feeding children reads it back."""
         if self._runs:
-            task_result.save_runs(self.tx, list(self._runs.values()), self.now)
+            task_run.save(self.tx, list(self._runs.values()), self.now)
             self._runs = {}
         if self._unqueued:
             task_to_run.remove(self.tx, sorted(self._unqueued))

@@ -10,7 +10,7 @@ from myrmidon.model.errors import BrokenPromise
 from myrmidon.model.ids import IdSource
 from myrmidon.model.states import RunState, TaskState
 from myrmidon.scheduler import rerun
-from myrmidon.store.tables import job, task_result
+from myrmidon.store.tables import job, task_result, task_run
 from tests.world import World, a_function, a_node, constant, finish
 
 
@@ -60,9 +60,9 @@ def test_a_run_that_has_ended_never_changes_again(world: World) -> None:
     world.report(finish(world.running("b1")[0]))
 
     def change(tx: Any) -> None:
-        [run] = task_result.runs_of(tx, [task_id])
+        [run] = task_run.read(tx, [task_id])
         run.state, run.reason = RunState.FAILED, "late"
-        task_result.save_runs(tx, [run], world.now)
+        task_run.save(tx, [run], world.now)
 
     with pytest.raises(BrokenPromise):
         world.db.write(change)

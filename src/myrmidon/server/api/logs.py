@@ -28,7 +28,7 @@ from myrmidon.server.usecases.logs import is_cut, read_range
 from myrmidon.server.usecases.tasks import parse_path_id
 from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.tables import log as logs
-from myrmidon.store.tables import task_result
+from myrmidon.store.tables import task_result, task_run
 from myrmidon.store.tables.log import STDERR, STDOUT, LogInfo, LogPart
 
 MAX_RANGE_BYTES = 8 << 20
@@ -199,7 +199,7 @@ class LogFollower:
             return None, None
         if not self._run:
             self._run = task.run_number
-        runs = task_result.runs_of(tx, [self._task_id])
+        runs = task_run.read(tx, [self._task_id])
         return task, next((run for run in runs if run.run == self._run), None)
 
     def _next_run(self, task: TaskResult) -> int:

@@ -19,7 +19,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id, recent_tags
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import resource_group, task_request, task_result
+from myrmidon.store.tables import resource_group, task_request, task_run
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import listings
 from myrmidon.store.views.listings import TaskFilter, TaskLine
@@ -125,7 +125,7 @@ async def get_task(context: ServerContext, call: Call) -> TaskInfo:
         task = get_visible_task(tx, task_id, scope)
         row = task_request.read(tx, [task_id])[task_id]
         slices = task_request.slices(tx, [task_id])[task_id]
-        runs = task_result.runs_of(tx, [task_id])
+        runs = task_run.read(tx, [task_id])
         group = resource_group.names(tx, [row.resource_group_id]).get(row.resource_group_id, "")
         return TaskInfo(
             task_id=show_task(task_id),

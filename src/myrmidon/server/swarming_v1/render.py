@@ -27,7 +27,7 @@ from myrmidon.server.swarming_v1.encoding import (
     user_identity,
 )
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import server_version, task_request, task_result
+from myrmidon.store.tables import server_version, task_request, task_result, task_run
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import run_details
 from myrmidon.store.views.run_details import BotAtRun
@@ -144,7 +144,7 @@ def load_facts(tx: Tx, ids: Sequence[int], *, stats: bool) -> Facts:
     sources = {task.deduped_from for task in tasks.values() if task.deduped_from is not None}
     with_runs = sorted({i for i, task in tasks.items() if task.run_number} | sources)
     runs: dict[int, list[TaskRun]] = {}
-    for run in task_result.runs_of(tx, with_runs) if with_runs else ():
+    for run in task_run.read(tx, with_runs) if with_runs else ():
         runs.setdefault(run.task_id, []).append(run)
     # Tasks with many children are read one by one: children() has no limit per task.
     few = [i for i, task in tasks.items() if 0 < task.num_children <= MAX_CHILDREN]

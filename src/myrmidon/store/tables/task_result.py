@@ -1,8 +1,8 @@
-"""Tasks' current states and their runs.
+"""The current state of each task.
 
-``save`` is the only way the state of a task changes: it bumps the task's seq and writes the event of
-the change in the same transaction, so neither can be forgotten. What users do not hear of, such as counts of
-parents and children and the deadline of a task whose job is not there yet, is written without an event.
+`save` is the only way to change the state of a task: it increments the task's seq and writes the event of the change in
+the same transaction. Columns that users do not see, such as the counts of parents and children, and the due time of a
+task whose job is still staged, are written without an event.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,15 +34,14 @@ def read(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
 
 
 def lock(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
-    """Tasks locked by ascending id; lock their jobs first."""
+    """Lock tasks by ascending id; lock their jobs first."""
     return {row[0]: TaskResult(*row) for row in tx.all(LOCK, ids=ids)}
 
 
 def lock_unlocked(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
-    """Those of the tasks that nobody else is changing right now.
+    """Lock those of the tasks that no other transaction has locked.
 
-    A claim holds rows of the hot table and must wait for nothing: a cancel holds
-    the task and waits for exactly those rows.
+    A claim has locked rows of task_to_run and must not wait: a cancel has locked the task and waits for those rows.
     """
     return {row[0]: TaskResult(*row) for row in tx.all(LOCK_UNLOCKED, ids=ids)}
 
@@ -51,7 +50,7 @@ JOBS_OF = "SELECT id, job_id FROM task_results WHERE id {in:ids} AND job_id IS N
 
 
 def jobs_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
-    """The job of each task that is in one; this never changes, so it is safe to read before locking."""
+    """The job of each task that has one. It never changes, so it may be read before locking."""
     return dict(tx.all(JOBS_OF, ids=ids))
 
 
@@ -59,7 +58,7 @@ GROUPS_AND_STATES = "SELECT id, resource_group_id, state FROM task_results WHERE
 
 
 def groups_and_states(tx: Tx, ids: Sequence[int]) -> dict[int, tuple[int, str]]:
-    """The resource group and the state of each task: all that whoever waits for many of them asks for."""
+    """The resource group and the state of each task, for clients that wait for many tasks."""
     return {row[0]: (row[1], row[2]) for row in tx.all(GROUPS_AND_STATES, ids=ids)}
 
 
@@ -72,7 +71,7 @@ def groups_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
 
 
 def insert(tx: Tx, tasks: Sequence[TaskResult]) -> None:
-    """Bring new tasks into being, with their first event."""
+    """Add tasks, with their first event."""
     for task in tasks:
         task.seq = 1
     tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
@@ -80,7 +79,7 @@ def insert(tx: Tx, tasks: Sequence[TaskResult]) -> None:
 
 
 def insert_staged(tx: Tx, tasks: Sequence[TaskResult]) -> None:
-    """Tasks of a job that is not there yet: nobody hears of them before it is flipped in."""
+    """Add tasks of a staged job, without events: they are not visible before the job is started."""
     tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
 
 
@@ -90,9 +89,9 @@ def _event(t: TaskResult) -> tuple[int, int, Micros, str, str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _body(*told: Any) -> str:
-    """Many tasks of a moment tell the same."""
-    return outbox.body_of(outbox.TaskBody(*told))
+def _body(*fields: Any) -> str:
+    """The body of a task's event. Cached, because many tasks have equal ones."""
+    return outbox.body_of(outbox.TaskBody(*fields))
 
 
 _SAVED = """state, generation, held, killing, forced, num_succeeded_parents, num_children, num_retries, num_reruns,
@@ -111,14 +110,13 @@ SAVE_ALIKE = f"""
      WHERE id {{in:ids}} AND seq = :seq
 """
 _MIN_ALIKE = 4
-"""From so many tasks on that become alike in every column, one statement with their ids is the cheaper one."""
+"""From this number of tasks with equal new values on, one statement with their ids is cheaper."""
 
 
 def save(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
-    """Write changed tasks, one event each.
+    """Write changed tasks, with one event each. The caller has locked them.
 
-    The caller has them locked; that a row is not as it was read means the lock
-    did not hold, and nothing of the transaction may stand.
+    BrokenPromise, which rolls the transaction back, when a row was changed by somebody else in spite of the lock.
     """
     alike: dict[Row, list[TaskResult]] = {}
     for t in tasks:
@@ -131,14 +129,14 @@ def save(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
         )  # fmt: skip
         alike.setdefault(values, []).append(t)
     if _update(tx, alike) != len(tasks):
-        raise BrokenPromise(f"a locked task changed under its writer: {[(t.id, t.seq) for t in tasks][:10]}")
+        raise BrokenPromise(f"a locked task was changed by another transaction: {[(t.id, t.seq) for t in tasks][:10]}")
     for t in tasks:
         t.seq += 1
     outbox.write(tx, [_event(t) for t in tasks])
 
 
 def _update(tx: Tx, alike: Mapping[Row, Sequence[TaskResult]]) -> int:
-    """Write tasks by the values that they get; how many there were. The end of a batch makes many tasks alike."""
+    """Write tasks grouped by their new values; how many rows matched. After a batch many tasks have equal values."""
     matched = 0
     rows: list[Row] = []
     for (seq, *values), group in alike.items():
@@ -156,7 +154,7 @@ ADD_SATISFIED_PARENTS = """
 
 
 def add_satisfied_parents(tx: Tx, ids: Sequence[int], n: int) -> None:
-    """Count n more satisfied edges into each of these locked children; not a state change."""
+    """Increase the number of satisfied parents of these locked tasks by n; not a state change."""
     tx.run(ADD_SATISFIED_PARENTS, ids=ids, n=n)
 
 
@@ -164,7 +162,7 @@ COUNT_CHILD = "UPDATE task_results SET num_children = num_children + :n WHERE id
 
 
 def count_children(tx: Tx, task_id: int, n: int) -> None:
-    """Note that a locked running task has triggered n more tasks."""
+    """Record that a locked running task has started n more tasks."""
     tx.run(COUNT_CHILD, id=task_id, n=n)
 
 
@@ -177,21 +175,21 @@ NOW_READY = f"""
 
 
 def now_ready(tx: Tx, ids: Sequence[int]) -> list[TaskResult]:
-    """Those of the fed children that nothing holds back any more."""
+    """Those of the tasks whose parents are satisfied and that are not held."""
     return [TaskResult(*row) for row in tx.all(NOW_READY, ids=ids)]
 
 
 WAITS_FOR_JOB = """
     SELECT id FROM task_results
      WHERE job_id = :job AND state = 'WAITING' AND held = 0 AND (forced = 1 OR num_succeeded_parents >= num_parents)
-       AND id <> :but
+       AND id <> :excluding
      LIMIT 1
 """
 
 
-def waits_for_job(tx: Tx, job_id: int, *, but: int) -> bool:
-    """Whether another task of an ended job waits for nothing but the job."""
-    return tx.one(WAITS_FOR_JOB, job=job_id, but=but) is not None
+def waits_for_job(tx: Tx, job_id: int, *, excluding: int) -> bool:
+    """Whether another task of an ended job could start if the job were running."""
+    return tx.one(WAITS_FOR_JOB, job=job_id, excluding=excluding) is not None
 
 
 OF_JOB = f"""
@@ -200,7 +198,7 @@ OF_JOB = f"""
 
 
 def lock_of_job(tx: Tx, job_id: int, *, after: int, n: int) -> list[TaskResult]:
-    """The next n tasks of a locked job."""
+    """Lock the next n tasks of a locked job."""
     return [TaskResult(*row) for row in tx.all(OF_JOB, job=job_id, after=after, n=n)]
 
 
@@ -208,7 +206,7 @@ DUE = "SELECT id FROM task_results WHERE alarm_at <= :now ORDER BY alarm_at LIMI
 
 
 def due(tx: Tx, now: Micros, n: int) -> list[int]:
-    """Tasks past their deadline, or past their retention when they have ended."""
+    """Unfinished tasks past their deadline, and ended tasks past their retention."""
     return [row[0] for row in tx.all(DUE, now=now, n=n)]
 
 
@@ -216,7 +214,7 @@ POSTPONE = "UPDATE task_results SET alarm_at = :alarm WHERE id = :id"
 
 
 def postpone(tx: Tx, task_id: int, alarm_at: Micros) -> None:
-    """Look at a staged task later. Nobody has heard of it, so nobody hears of this."""
+    """Check a staged task later. No event: the task is not visible yet."""
     tx.run(POSTPONE, id=task_id, alarm=alarm_at)
 
 
@@ -226,7 +224,7 @@ CANCELED_BY_USER = """
 
 
 def canceled_by_user(tx: Tx, job_id: int) -> bool:
-    """Somebody took a task out of this job, so running the rest again cannot complete it."""
+    """Whether a user has canceled a task of this job, so that a retry cannot complete the job."""
     row = tx.one(CANCELED_BY_USER, job=job_id)
     return bool(row and row[0])
 
@@ -243,10 +241,8 @@ def unfinished_of_group(tx: Tx, resource_group_id: int) -> int | None:
     return row[0] if row else None
 
 
-# ---------------------------------------------------------------- runs
 
 
-# ---------------------------------------------------------------- donors
 
 
 DELETES = tuple(
@@ -262,5 +258,6 @@ DELETES = tuple(
 
 
 def delete(tx: Tx, ids: Sequence[int]) -> None:
+    """Delete tasks with their runs."""
     for text in DELETES:
         tx.run(text, ids=ids)

@@ -1,17 +1,14 @@
 """Runs of tasks: which bot ran a task, when, and how it ended."""
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec import structs
 
 from myrmidon.model.errors import BrokenPromise
 from myrmidon.model.ids import Micros
-from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
+from myrmidon.model.task_result import PerformanceStats, TaskRun
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Insert, Row, RowUpdate, names
-from myrmidon.store.tables import outbox
+from myrmidon.store.engine.sql import Insert, RowUpdate
 
 _REPORT_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
     soft_at, alarm_at, exit_code, duration"""

@@ -116,7 +116,7 @@ def _take_end(uow: UnitOfWork, bot: Bot) -> list[tuple[TaskToRun, TaskResult]]:
 
 
 def _from_one(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
-    """Take n of the only queue that has anything."""
+    """Take n of the only queue that has anything: one statement less than for several (docs/decisions/0024)."""
     rows: list[TaskToRun] = []
     if head.shared and bot.address:
         seen = _look_into(uow, bot, head, n)

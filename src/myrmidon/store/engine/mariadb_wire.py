@@ -3,6 +3,8 @@
 PyMySQL makes an object of every packet, and every column and every row is one. Hot statements read hundreds of rows
 with dozens of columns; here they are read straight out of what the socket brought (docs/decisions/0015). Whatever
 is not a table (an OK, an error, the handshake) is still PyMySQL's to read.
+
+Measured with and without it: 10 to 13 % more lives of tasks, 7 to 12 % more single submits (docs/decisions/0024).
 """
 
 from __future__ import annotations

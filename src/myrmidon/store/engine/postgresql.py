@@ -103,7 +103,8 @@ class PostgresqlLink:
     """The connection is in autocommit mode: BEGIN and COMMIT are sent here, plainly, and cheaper.
 
     Statements go to libpq without psycopg's cursor, whose own work costs some 65 us for each of them; values and
-    rows are still psycopg's to write and read. COPY is left to the cursor.
+    rows are still psycopg's to write and read. COPY is left to the cursor. Measured with and without it: 10 to 14 %
+    more lives of tasks in batches of 100, 20 % and more of single tasks (docs/decisions/0024).
     """
 
     survives = False

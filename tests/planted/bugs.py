@@ -196,8 +196,8 @@ BUGS = [
         "old-expiry",
         "a retry would expire with the time that its lost run has used up",
         "scheduler/ready.py",
-        "expires_at = uow.now + piece.expiration\n",
-        "expires_at = request.created_at + piece.expiration\n",
+        "expires_at = uow.now + task_slice.expiration\n",
+        "expires_at = request.created_at + task_slice.expiration\n",
         _in("scheduler/test_sweep.py", "test_a_retry_gets_a_fresh_expiry_within_the_deadline"),
     ),
     Bug(

@@ -368,7 +368,7 @@ def test_a_task_that_somebody_else_holds_is_left_alone(world, monkeypatch):
     """As when a cancel has locked the task but not yet taken its right to run."""
     world.bot("b1")
     task = world.submit()
-    monkeypatch.setattr(task_result, "lock_free", lambda *args: {})
+    monkeypatch.setattr(task_result, "lock_unlocked", lambda *args: {})
     assert (world.claim("b1"), world.state(task)) == ([], "READY")
 
 

@@ -20,7 +20,7 @@ from myrmidon.scheduler.run_end import end_lost_runs
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import bot_event, pool_order, task_queues, task_result, task_run
+from myrmidon.store.tables import bot_event, pool_order, task_queues, task_run
 
 _STATE_CHARS = 1 << 20
 _NEWER_SESSION = "a newer process of this bot has shaken hands; this one must end"

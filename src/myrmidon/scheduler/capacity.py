@@ -10,7 +10,11 @@ from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 
 
 def handle_lost_capacity(uow: UnitOfWork, queues: Sequence[int]) -> None:
-    """Queues that have lost a bot: have those looked at that may have lost their last."""
+    """React to queues that lost a bot.
+
+    With one bot left, tasks no longer avoid the bot that lost them. With none left, chunked work moves the tasks that
+    do not wait for capacity.
+    """
     for queue, left in sorted(task_queues.count_serving(uow.tx, queues).items()):
         if left == 1:
             task_to_run.clear_avoid_bot(uow.tx, queue)
@@ -19,17 +23,17 @@ def handle_lost_capacity(uow: UnitOfWork, queues: Sequence[int]) -> None:
 
 
 def lost_capacity_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """The next chunk of a queue without bots: tasks that would not wait go to their next slice, or end."""
+    """Process the next chunk of a queue without bots: tasks that do not wait move to their next slice, or end."""
     if task_queues.served(uow.tx, [work.subject]):
         uow.finish_chunked_work(work)
         return
-    found = task_to_run.unserved(uow.tx, work.subject, after=work.position, n=CHUNK)
-    tasks = uow.lock(found)
-    queued = {row.task_id for row in task_to_run.of_tasks(uow.tx, found)} if found else set()
+    task_ids = task_to_run.unserved(uow.tx, work.subject, after=work.position, n=CHUNK)
+    tasks = uow.lock(task_ids)
+    queued = {row.task_id for row in task_to_run.of_tasks(uow.tx, task_ids)} if task_ids else set()
     moving = [t for t in tasks.values() if t.state == TaskState.READY and t.id in queued]
     make_ready(uow, moving)
-    if len(found) < CHUNK:
+    if len(task_ids) < CHUNK:
         uow.finish_chunked_work(work)
         return
-    work.position = found[-1]
+    work.position = task_ids[-1]
     chunked_work.advance(uow.tx, work)

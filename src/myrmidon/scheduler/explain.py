@@ -100,8 +100,8 @@ def _unreachable(tx: Tx, task: TaskResult) -> int | None:
 
 def _explain_ready(tx: Tx, task: TaskResult) -> Explanation:
     rows = task_to_run.of_tasks(tx, [task.id])
-    piece = task_request.slices(tx, [task.id])[task.id][task.current_task_slice]
-    queue = task_queues.read(tx, [piece.queue])[piece.queue]
+    task_slice = task_request.slices(tx, [task.id])[task.id][task.current_task_slice]
+    queue = task_queues.read(tx, [task_slice.queue])[task_slice.queue]
     removed, fitting = _filter_bots(tx, queue.dimensions, queue.pool)
     serving = len(task_queues.serving_bots(tx, queue.id, 1000))
     position = task_to_run.position(tx, rows[0]) if rows else None

@@ -198,13 +198,13 @@ def store_new_tasks(
     wants = {p.task_id: [dimensions.canonical(s.properties.dimensions) for s in p.request.slices] for p in new_tasks}
     queues = find_queues(uow, group_id, (text for texts in wants.values() for text in texts))
     requests: list[Row] = []
-    pieces: list[Row] = []
+    task_slices: list[Row] = []
     for new_task in new_tasks:
         texts = wants[new_task.task_id]
         requests.append(_request_row(uow, group_id, new_task))
-        pieces += _slice_rows(uow, new_task, [queues[text] for text in texts])
+        task_slices += _slice_rows(uow, new_task, [queues[text] for text in texts])
     _count_children(uow, new_tasks)
-    _store_requests(uow, new_tasks, requests, pieces)
+    _store_requests(uow, new_tasks, requests, task_slices)
     _store_values(uow, new_tasks, dict(produced or {}))
     _store_edges(uow, new_tasks)
     tasks = [_waiting_task(uow, group_id, new_task) for new_task in new_tasks]
@@ -261,19 +261,23 @@ def _slice_rows(uow: UnitOfWork, new_task: NewTask, queues: Sequence[int]) -> li
     promised = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
     secret = hmac.digest(uow.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
     rows: list[Row] = []
-    for number, (piece, queue) in enumerate(zip(r.slices, queues, strict=True)):
-        text, digest = properties_row(piece.properties, secret_hmac=secret, function=r.function, input_digests=promised)
-        waits, idempotent = int(piece.wait_for_capacity), int(piece.properties.idempotent)
-        rows.append((new_task.task_id, number, queue, piece.expiration_s * SECOND, waits, idempotent, digest, text))
+    for number, (task_slice, queue) in enumerate(zip(r.slices, queues, strict=True)):
+        text, digest = properties_row(
+            task_slice.properties, secret_hmac=secret, function=r.function, input_digests=promised
+        )
+        waits, idempotent = int(task_slice.wait_for_capacity), int(task_slice.properties.idempotent)
+        rows.append(
+            (new_task.task_id, number, queue, task_slice.expiration_s * SECOND, waits, idempotent, digest, text)
+        )
     uow.slices[new_task.task_id] = [SliceRow(*row) for row in rows]
     return rows
 
 
 def _store_requests(
-    uow: UnitOfWork, new_tasks: Sequence[NewTask], requests: Sequence[Row], pieces: Sequence[Row]
+    uow: UnitOfWork, new_tasks: Sequence[NewTask], requests: Sequence[Row], task_slices: Sequence[Row]
 ) -> None:
     task_request.insert(uow.tx, requests)
-    task_request.insert_slices(uow.tx, pieces)
+    task_request.insert_slices(uow.tx, task_slices)
     task_request.insert_tags(uow.tx, [(tag, new_task.task_id) for new_task in new_tasks for tag in new_task.tags])
     secrets = [(p.task_id, p.request.secret_bytes) for p in new_tasks if p.request.secret_bytes is not None]
     if secrets:
@@ -331,8 +335,8 @@ def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResu
 def _is_plain(request: TaskRequest) -> int:
     if request.function is not None or request.max_instances > 1 or request.secret_bytes is not None:
         return 0
-    for piece in request.slices:
-        if piece.properties.idempotent:
+    for task_slice in request.slices:
+        if task_slice.properties.idempotent:
             return 0
     return 1
 

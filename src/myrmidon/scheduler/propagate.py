@@ -1,9 +1,8 @@
-"""Settling: what the end of a task means for its children, its job and the tasks it triggered.
+"""Propagate the end of tasks to their children, their job and the tasks they triggered.
 
-``settle`` closes every uow that may have ended a task. It works through a list,
-since an answered child may end at once and feed children of its own, and it
-stops feeding at one chunk: the rest is drained in transactions of its own, so
-that no fan-out makes a giant one.
+Every operation that may end a task calls ``propagate`` last. It loops, since a deduped child ends at once and may have
+children of its own. One transaction satisfies at most CHUNK edges; the rest becomes chunked work, so that a large
+fan-out does not make a large transaction.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from myrmidon.store.tables.job import Job
 
 
 def propagate(uow: UnitOfWork) -> None:
-    """Carry out everything that follows from this uow, then see which jobs have ended."""
+    """Apply and write all consequences of the changes in this unit of work, then end jobs that are done."""
     uow.flush()
     budget = CHUNK
     _cancel_first_chunks(uow)
@@ -41,7 +40,7 @@ def propagate(uow: UnitOfWork) -> None:
 
 
 def _propagate_ends(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -> int:
-    """Pass on the end of these tasks; returns how many more edges this transaction may feed."""
+    """Propagate the end of these tasks; returns how many more edges this transaction may satisfy."""
     _store_dedupe_sources(uow, [t for t in ended if t.state == SUCCEEDED and t.instance_id is not None])
     for task in ended:
         if task.num_children:
@@ -56,16 +55,18 @@ def _propagate_ends(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -
 
 
 def _store_dedupe_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> None:
-    """Remember idempotent results for equal tasks to come."""
-    asked = [task for task in succeeded if not task.plain]
-    uow.load_run_policies(task.id for task in asked)
-    givers = [task for task in asked if uow.run_policy(task.id).idempotent]
-    uow.load_requests(task.id for task in givers)
-    givers = [task for task in givers if uow.slices[task.id][task.current_task_slice].idempotent]
-    if not givers:
+    """Store the results of idempotent tasks under their dedupe keys."""
+    candidates = [task for task in succeeded if not task.plain]
+    uow.load_run_policies(task.id for task in candidates)
+    sources = [task for task in candidates if uow.run_policy(task.id).idempotent]
+    uow.load_requests(task.id for task in sources)
+    sources = [task for task in sources if uow.slices[task.id][task.current_task_slice].idempotent]
+    if not sources:
         return
-    keys = dedupe_keys(uow, [task.id for task in givers])
-    rows = [(keys[t.id][t.current_task_slice], t.id, t.instance_id or 0, uow.requests[t.id].created_at) for t in givers]
+    keys = dedupe_keys(uow, [task.id for task in sources])
+    rows = [
+        (keys[t.id][t.current_task_slice], t.id, t.instance_id or 0, uow.requests[t.id].created_at) for t in sources
+    ]
     dedupe.insert(uow.tx, rows)
 
 
@@ -73,15 +74,14 @@ def _store_dedupe_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> N
 
 
 def _propagate_to_children(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -> int:
-    """Tell children that a parent is done, up to the budget; the rest goes into chunked_work."""
+    """Satisfy the edges to children of ended tasks, up to the budget; the rest becomes chunked work."""
     parents = {task.id: task for task in ended if uow.jobs[task.job_id or 0].state != JobState.CANCELLED}
     if not parents:
         return budget
     edges = edge.unsatisfied_of(uow.tx, sorted(parents), budget + 1)
     if len(edges) > budget:
-        full = {parent for parent, _ in edges[budget:]}
-        behind = {p for p in parents if p >= min(full)}
-        for parent in sorted(behind):
+        first_incomplete = min(parent for parent, _ in edges[budget:])  # edges are ordered by parent
+        for parent in sorted(p for p in parents if p >= first_incomplete):
             uow.start_chunked_work(chunked_work.FEED, parent, job=uow.job_of(parents[parent]))
         edges = edges[:budget]
     _satisfy_edges(uow, parents, edges)
@@ -89,35 +89,35 @@ def _propagate_to_children(uow: UnitOfWork, ended: Sequence[TaskResult], budget:
 
 
 def _satisfy_edges(uow: UnitOfWork, parents: dict[int, TaskResult], edges: Sequence[tuple[int, int]]) -> None:
-    """Count satisfied edges into children and pick those that nothing holds back any more.
+    """Complete edges, count them in the children, and collect the children that are ready now.
 
-    In a job that has ended they are only counted: what waits there starts if somebody reopens the job.
-    A parent that did not succeed satisfies only children that wait for any end.
+    In a job that has ended the edges are only counted: its waiting tasks start if the job is reopened. A parent that
+    did not succeed satisfies only children with the policy all-resolved.
     """
     if not edges:
         return
     children = task_result.lock(uow.tx, sorted({child for _, child in edges}))
-    met: list[tuple[int, int, int | None]] = []
-    fed: dict[int, int] = {}
+    satisfied: list[tuple[int, int, int | None]] = []
+    counts: dict[int, int] = {}
     for parent, child in edges:
         task = parents[parent]
         if task.state == SUCCEEDED or children[child].resolves_all:
-            met.append((parent, child, task.instance_id))
-            fed[child] = fed.get(child, 0) + 1
-    if not met:
+            satisfied.append((parent, child, task.instance_id))
+            counts[child] = counts.get(child, 0) + 1
+    if not satisfied:
         return
-    edge.complete(uow.tx, met)
+    edge.complete(uow.tx, satisfied)
     by_count: dict[int, list[int]] = {}
-    for child, n in fed.items():
+    for child, n in counts.items():
         by_count.setdefault(n, []).append(child)
     for n, ids in sorted(by_count.items()):
         task_result.add_satisfied_parents(uow.tx, sorted(ids), n)
-    able = task_result.now_ready(uow.tx, sorted(fed))
-    uow.ready.extend(t for t in able if uow.jobs[t.job_id or 0].state == JobState.RUNNING)
+    ready = task_result.now_ready(uow.tx, sorted(counts))
+    uow.ready.extend(t for t in ready if uow.jobs[t.job_id or 0].state == JobState.RUNNING)
 
 
 def propagate_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """One more chunk of a fan-out that was too wide for the transaction that ended its parent."""
+    """Satisfy the next chunk of edges of a task whose fan-out exceeded the transaction that ended it."""
     parents = task_result.read(uow.tx, [work.subject])
     parent = parents.get(work.subject)
     if parent is None or not parent.final or work.job_id not in uow.jobs:
@@ -132,26 +132,26 @@ def propagate_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     chunked_work.advance(uow.tx, work)
 
 
-# ---------------------------------------------------------------- calling off
+# ---------------------------------------------------------------- canceling
 
 
 class CancelArgs(Struct, frozen=True):
-    """Why the rest of a job is called off."""
+    """The arguments of canceling a job: the reason of its tasks."""
 
     reason: str
 
 
 def _cancel_first_chunks(uow: UnitOfWork) -> None:
-    """Jobs that this uow has called off: their first chunk ends with it."""
-    found = [work for work in uow.started_work if work.kind == chunked_work.CANCEL]
+    """Cancel the first chunk of every job whose cancellation was started in this unit of work."""
+    started = [work for work in uow.started_work if work.kind == chunked_work.CANCEL]
     uow.started_work = [work for work in uow.started_work if work.kind != chunked_work.CANCEL]
-    for work in found:
+    for work in started:
         cancel_job_chunk(uow, work)
         uow.flush()
 
 
 def cancel_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Cancel the next chunk of a job: what has not started ends at once, what runs is told to stop."""
+    """Cancel the next chunk of a job's tasks."""
     reason = json.decode(work.args, type=CancelArgs).reason
     page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
     for task in page:
@@ -164,7 +164,7 @@ def cancel_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
 
 
 def cancel_or_kill(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
-    """End a locked task that has not started; ask the bot of a running one to stop it."""
+    """Cancel a locked task that has not started; request a kill of one that is running."""
     if task.state == RUNNING:
         if not task.killing:
             task.killing = 1
@@ -179,7 +179,7 @@ def cancel_or_kill(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
 
 
 def _block_job(uow: UnitOfWork, task: TaskResult) -> None:
-    """A task has failed for good: its job is blocked, and under fail-fast the rest is called off."""
+    """Record that a task failed for good as the reason why its job is blocked; with fail-fast, cancel the rest."""
     job = uow.jobs[task.job_id or 0]
     if job.state != JobState.RUNNING or job.blocked_by is not None:
         return
@@ -193,8 +193,8 @@ def _block_job(uow: UnitOfWork, task: TaskResult) -> None:
 def _end_job_if_done(uow: UnitOfWork, job: Job) -> None:
     """End a job in which nothing can run any more.
 
-    No task is ready, running or held and no work is open, so every task that
-    still waits does so for a parent that has failed.
+    No task is ready, running or held and no chunked work is pending, so every task that still waits has a parent that
+    failed.
     """
     if job.state != JobState.RUNNING or job.staged or job.num_active or job.num_draining:
         return

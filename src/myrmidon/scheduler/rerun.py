@@ -148,7 +148,7 @@ def reopen_job(uow: UnitOfWork, task: TaskResult) -> None:
     if job is None or job.state == JobState.RUNNING:
         return
     uow.move_job(job, JobState.RUNNING, "running")
-    if task_result.waits_for_job(uow.tx, job.id, but=task.id):
+    if task_result.waits_for_job(uow.tx, job.id, excluding=task.id):
         uow.start_chunked_work(chunked_work.START, job.id, job=job)
 
 

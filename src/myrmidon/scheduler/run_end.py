@@ -13,15 +13,15 @@ from myrmidon.scheduler.unit_of_work import UnitOfWork, live
 from myrmidon.store.tables import task_result, task_run
 
 MAX_UNCOUNTED_LOSSES = 2
-"""So often a run of a task may be lost before anybody has seen it begin."""
+"""How often runs of a task may be lost before their start was reported without counting as retries."""
 _NOT_STARTED = "not_started"
 
 
 def apply_verdict(uow: UnitOfWork, task: TaskResult, run: TaskRun, verdict: Verdict, others: Sequence[TaskRun]) -> bool:
-    """Apply the verdict on an ended run to its task; True when the task shall run again.
+    """Apply the verdict on an ended run to its task; True when the task must be made ready again.
 
-    While another instance of the task is at work, only a success ends the task:
-    the first finisher wins and the others are stopped.
+    While other instances of the task are running, only a success ends the task: the other instances are then
+    ended as superseded.
     """
     if others:
         if task.killing or verdict.state != SUCCEEDED:
@@ -50,18 +50,18 @@ def end_lost_runs(
     begun: Collection[int] = (),
     waited: Collection[int] = (),
 ) -> None:
-    """Give up live runs of locked tasks; a run that had not begun goes back free of charge.
+    """End live runs of locked tasks whose bot was lost; a run that had not started does not count as a retry.
 
-    A bot tells of the start of a command only if that takes longer than a moment. What kills its bot at once would
-    be tried for ever, so the bot's word counts, that these tasks had ``begun``, and after some losses none is needed.
-    Others are known to have ``waited``.
+    A bot reports the start of a command only if the command runs longer than a moment. A task that crashes its bot at
+    once would otherwise be tried for ever, so a loss counts if the task is in ``begun`` (the bot recorded its start) or
+    if its runs were lost too often before. Tasks in ``waited`` are known not to have started.
     """
     if not lost:
         return
     begun = {*begun, *_lost_too_often(uow, lost)}
     tasks = task_result.read(uow.tx, sorted({run.task_id for run in lost}))
     uow.load_requests(tasks)
-    again, avoid = [], {}
+    requeued, avoid = [], {}
     for run in lost:
         task = tasks[run.task_id]
         run.evidence = json.encode(evidence).decode()
@@ -71,15 +71,15 @@ def end_lost_runs(
         uow.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, why if counts else _NOT_STARTED)
         others = [other for other in live(runs, task) if other is not run]
         if apply_verdict(uow, task, run, verdict, others):
-            again.append(task)
+            requeued.append(task)
             if counts:
                 avoid[task.id] = run.bot_id
-    make_ready(uow, again, avoid=avoid)
+    make_ready(uow, requeued, avoid=avoid)
 
 
 def _lost_too_often(uow: UnitOfWork, lost: Sequence[TaskRun]) -> set[int]:
-    """The tasks that were lost free of charge as often as they may be."""
+    """The tasks whose uncounted losses have reached the limit."""
     seen = sorted({run.task_id for run in lost if run.started_at is None and run.run > MAX_UNCOUNTED_LOSSES})
     earlier = task_run.read(uow.tx, seen) if seen else []
-    free = Counter(run.task_id for run in earlier if run.reason == _NOT_STARTED)
-    return {task_id for task_id, count in free.items() if count >= MAX_UNCOUNTED_LOSSES}
+    uncounted = Counter(run.task_id for run in earlier if run.reason == _NOT_STARTED)
+    return {task_id for task_id, count in uncounted.items() if count >= MAX_UNCOUNTED_LOSSES}

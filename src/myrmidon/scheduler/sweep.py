@@ -375,7 +375,7 @@ def _expire_or_move(uow: UnitOfWork, moving: list[TaskResult]) -> int:
     able = []
     for task in moving:
         rest = uow.slices[task.id][task.current_task_slice :]
-        if any(piece.wait_for_capacity or piece.queue in served for piece in rest):
+        if any(task_slice.wait_for_capacity or task_slice.queue in served for task_slice in rest):
             able.append(task)
         else:
             uow.move(task, TaskState.EXPIRED, "expired")

@@ -1,8 +1,8 @@
-"""A uow: the decisions of one transaction, gathered and written together.
+"""Unit of work: collects the changes of one transaction and writes them together.
 
-The uow locks jobs before tasks, keeps each job's counters in step with every
-move of its tasks, and writes what has changed in as few statements as there are
-tables. Nothing else in this package changes the state of a task.
+It locks jobs before tasks, updates the counters of a job with every state change of its tasks, and writes what has
+changed with one statement per table. The state of a task changes only in ``move`` and ``start_run``; counters of
+parents and children, and the due time of staged tasks, are also changed by single statements in store/.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,11 +44,14 @@ from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.task_queues import Queue
 from myrmidon.store.tables.task_request import RequestRow, RunPolicy, SliceRow
 
-_CONCLUDED = frozenset({SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT})
+_RAN_TO_END = frozenset({SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT})
 
 
 class UnitOfWork:
-    """One transaction's worth of decisions."""
+    """The locked rows, loaded facts and pending changes of one transaction.
+
+    ``ended`` and ``ready`` are the tasks that ``propagate`` has yet to process; ``woken`` are the queues that got a task.
+    """
 
     def __init__(self, tx: Tx, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
         self.tx = tx
@@ -65,7 +68,7 @@ class UnitOfWork:
         self._queues: dict[int, Queue] = {}
         self._orders: dict[int, Order] = {}
         self._dirty: dict[int, TaskResult] = {}
-        self._fresh: set[int] = set()
+        self._new: set[int] = set()
         self._runs: dict[tuple[int, int], TaskRun] = {}
         self._to_run: list[TaskToRun] = []
         self._unqueued: set[int] = set()
@@ -78,12 +81,12 @@ class UnitOfWork:
     # -- locking
 
     def lock(self, task_ids: Iterable[int]) -> dict[int, TaskResult]:
-        """Tasks with their jobs, in the one order that cannot deadlock. Call it once, before anything else."""
-        wanted = sorted(set(task_ids))
-        if not wanted:
+        """Lock tasks and their jobs. Call it once, before other locks: a fixed order prevents deadlocks."""
+        ordered = sorted(set(task_ids))
+        if not ordered:
             return {}
-        self.lock_jobs(task_result.jobs_of(self.tx, wanted).values())
-        return task_result.lock(self.tx, wanted)
+        self.lock_jobs(task_result.jobs_of(self.tx, ordered).values())
+        return task_result.lock(self.tx, ordered)
 
     def lock_jobs(self, job_ids: Iterable[int | None]) -> None:
         self.jobs.update(jobs_store.lock(self.tx, (i for i in job_ids if i not in self.jobs)))
@@ -92,14 +95,14 @@ class UnitOfWork:
         return self.jobs[task.job_id] if task.job_id is not None else None
 
     def is_staged(self, task: TaskResult) -> bool:
-        """Whether the task belongs to a job that is still on its way in: for users it is not there."""
+        """Whether the task belongs to a job that is not yet completely stored: users cannot see it."""
         job = self.job_of(task)
         return job is not None and bool(job.staged)
 
-    # -- facts, each read once
+    # -- facts, each loaded once
 
     def load_run_policies(self, task_ids: Iterable[int]) -> None:
-        """Have the numbers at hand that decide what the end of a run means."""
+        """Load the parts of requests that decide what the end of a run means."""
         missing = sorted({i for i in task_ids if i not in self._run_policies})
         if missing:
             self._run_policies.update(task_request.run_policies(self.tx, missing))
@@ -109,7 +112,7 @@ class UnitOfWork:
         return self._run_policies[task_id]
 
     def load_requests(self, task_ids: Iterable[int]) -> None:
-        """Have requests and slices of these tasks at hand."""
+        """Load the requests and slices of tasks into ``requests`` and ``slices``."""
         missing = sorted({i for i in task_ids if i not in self.requests})
         if missing:
             self.requests.update(task_request.read(self.tx, missing))
@@ -133,8 +136,8 @@ class UnitOfWork:
     # -- changes
 
     def add(self, task: TaskResult) -> None:
-        """A task that does not exist yet."""
-        self._fresh.add(task.id)
+        """Add a new task, to be inserted by ``flush``."""
+        self._new.add(task.id)
         self._dirty[task.id] = task
         job = self.job_of(task)
         if job:
@@ -142,12 +145,12 @@ class UnitOfWork:
             self._count(job, task, 1)
 
     def move(self, task: TaskResult, state: TaskState, reason: str, *, new_generation: bool = False) -> None:
-        """Change a locked task's state, if the table of moves allows it."""
+        """Change the state of a locked task; raises IllegalMove if the table does not allow it."""
         if task.state in FINAL or state not in MOVES[task.state]:
             check_move(task.state, state, new_generation=new_generation, history=lambda: self._history(task))
-        was = task.state
+        old = task.state
         self._discount(task)
-        if was == READY or (state in FINAL and self._may_be_queued(task)):
+        if old == READY or (state in FINAL and self._may_be_queued(task)):
             self._unqueued.add(task.id)
         task.state = state
         task.reason = reason
@@ -159,24 +162,24 @@ class UnitOfWork:
         self._recount(task)
 
     def _may_be_queued(self, task: TaskResult) -> bool:
-        """A running task has a row in the hot table only when another instance was granted."""
+        """Whether the task may have a row in task_to_run while it runs, for a further instance."""
         return not task.plain
 
     def start_run(self, task: TaskResult) -> None:
-        """A run of the task starts; its row of the hot table is already used up.
+        """Move a task to RUNNING; the caller has deleted its row of task_to_run.
 
-        The job counts a task alike before and after, so a claim need not lock the job.
+        The counters of the job do not change with this, so a claim does not lock the job.
         """
-        was = task.state
-        if RUNNING not in MOVES[was]:
-            check_move(was, RUNNING, new_generation=False, history=lambda: self._history(task))
+        old = task.state
+        if RUNNING not in MOVES[old]:
+            check_move(old, RUNNING, new_generation=False, history=lambda: self._history(task))
         task.state = RUNNING
         task.reason = ""
         self._dirty[task.id] = task
 
     def _close(self, task: TaskResult) -> None:
         task.completed_at = self.now
-        if task.state not in _CONCLUDED:
+        if task.state not in _RAN_TO_END:
             task.abandoned_at = task.abandoned_at or self.now
         task.killing = 0
         task.held = 0
@@ -184,21 +187,21 @@ class UnitOfWork:
         self.ended.append(task)
 
     def hold(self, task: TaskResult, *, held: bool) -> None:
-        """Set or lift the flag that keeps a task from becoming ready."""
+        """Set or clear the flag that keeps a task from becoming ready."""
         self._discount(task)
         task.held = int(held)
         self._recount(task)
 
     def unqueue(self, task: TaskResult) -> None:
-        """Take back whatever right to run the task still has."""
+        """Delete the rows of the task in task_to_run."""
         self._unqueued.add(task.id)
 
     def touch(self, task: TaskResult) -> None:
-        """Write a locked task again, with an event, although its state stays."""
+        """Write a locked task and an event, although its state does not change."""
         self._dirty[task.id] = task
 
     def end_run(self, run: TaskRun, state: RunState, reason: str) -> None:
-        """End a live run; whatever its bot says of it later is stale."""
+        """End a live run; later reports on it are stale."""
         run.state = state
         run.reason = reason
         run.ended_at = self.now
@@ -208,7 +211,7 @@ class UnitOfWork:
         self._runs[(run.task_id, run.run)] = run
 
     def enqueue(self, row: TaskToRun) -> None:
-        """Give a task the right to start a run."""
+        """Add a row to task_to_run, so that bots can claim the task."""
         queue = self.queue(row.queue) if row.shared else None
         if queue is not None and not queue.shared:
             task_queues.mark_shared(self.tx, queue.id)
@@ -217,7 +220,7 @@ class UnitOfWork:
         self.woken.add(row.queue)
 
     def start_chunked_work(self, kind: str, subject: int, *, job: Job | None = None, args: str = "{}") -> ChunkedWork:
-        """Begin the consequences of a decision; the job cannot end before they are done."""
+        """Start work that is done chunk by chunk in later transactions; its job cannot end before it is finished."""
         started = ChunkedWork(self.new_id(), kind, subject, job.id if job else None, 0, args, self.now)
         chunked_work.insert(self.tx, [started])
         self.started_work.append(started)
@@ -226,13 +229,13 @@ class UnitOfWork:
         return started
 
     def finish_chunked_work(self, work: ChunkedWork) -> None:
-        """The consequences are complete."""
+        """Delete chunked work that is complete."""
         chunked_work.finish(self.tx, work)
         if work.job_id is not None and work.job_id in self.jobs:
             self.jobs[work.job_id].num_draining -= 1
 
     def move_job(self, job: Job, state: JobState, what: str) -> None:
-        """Change a locked job's state and tell of it."""
+        """Change the state of a locked job and add an event."""
         check_job_move(job.state, state, history=lambda: f"job {job.id}: {job}")
         job.state = state
         if state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
@@ -265,7 +268,7 @@ class UnitOfWork:
     # -- writing
 
     def flush(self) -> None:
-        """Write everything decided so far; feeding children reads it back."""
+        """Write all pending changes; the statements that follow read them back."""
         if self._runs:
             task_run.save(self.tx, list(self._runs.values()), self.now)
             self._runs = {}
@@ -282,20 +285,20 @@ class UnitOfWork:
             self._reopened = []
 
     def _write_tasks(self) -> None:
-        """Insert new tasks as they are by now, then update the others."""
-        fresh = [task for task in self._dirty.values() if task.id in self._fresh]
-        if fresh:
-            task_result.insert(self.tx, fresh)
-        if len(fresh) < len(self._dirty):
-            task_result.save(self.tx, [task for task in self._dirty.values() if task.id not in self._fresh], self.now)
+        """Insert new tasks with all changes since ``add``, then update the others."""
+        new = [task for task in self._dirty.values() if task.id in self._new]
+        if new:
+            task_result.insert(self.tx, new)
+        if len(new) < len(self._dirty):
+            task_result.save(self.tx, [task for task in self._dirty.values() if task.id not in self._new], self.now)
         self._dirty = {}
-        self._fresh = set()
+        self._new = set()
 
     def _history(self, task: TaskResult) -> str:
-        told = [f"{e.seq} {e.state} {e.body}" for e in outbox.history(self.tx, task.id)]
-        return f"task {task.id}: " + "; ".join(told)
+        events = [f"{e.seq} {e.state} {e.body}" for e in outbox.history(self.tx, task.id)]
+        return f"task {task.id}: " + "; ".join(events)
 
 
 def live(runs: Sequence[TaskRun], task: TaskResult) -> list[TaskRun]:
-    """The runs of a task that are under way."""
+    """The runs of a task that have not ended."""
     return [run for run in runs if run.task_id == task.id and run.live]

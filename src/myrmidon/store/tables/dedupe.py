@@ -1,4 +1,4 @@
-"""Results of idempotent tasks that equal tasks can take over."""
+"""Deduplication: succeeded idempotent tasks whose result an equal task can take over."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ _ROWS = Insert("task_donors", "dedupe_key, task_id, run, created_at")
 
 
 def insert(tx: Tx, rows: Sequence[tuple[str, int, int, Micros]]) -> None:
-    """Let succeeded idempotent tasks answer equal ones to come."""
+    """Offer the results of succeeded idempotent tasks (key, task, run, time) to equal tasks."""
     tx.insert_new(_ROWS, rows)
 
 
@@ -24,5 +24,5 @@ FIND = """
 
 
 def find(tx: Tx, keys: Sequence[str], since: Micros) -> dict[str, tuple[int, int, float]]:
-    """The newest donor of each key: task, run and what it cost. One that runs again has no answer to give."""
+    """The newest succeeded task of each key: task, run, cost. A task that is being rerun is not found."""
     return {row[0]: (row[1], row[2], row[3]) for row in tx.all(FIND, keys=keys, since=since)}

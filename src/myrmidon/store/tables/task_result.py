@@ -241,10 +241,6 @@ def unfinished_of_group(tx: Tx, resource_group_id: int) -> int | None:
     return row[0] if row else None
 
 
-
-
-
-
 DELETES = tuple(
     f"DELETE FROM {table} WHERE {column} {{in:ids}}"
     for table, column in (

@@ -20,7 +20,7 @@ _ROWS = Insert("task_runs", f"{_COLUMNS}, bot_version, bot_dimensions, idle_sinc
 def insert(
     tx: Tx, runs: Sequence[TaskRun], *, bot_version: str, bot_dimensions: str, idle_since: Micros | None
 ) -> None:
-    """New runs, with what the bot that got them is like now, and since when it was idle."""
+    """Add runs, with the version, dimensions and idle time of the bot at the claim."""
     tx.insert(_ROWS, [(*structs.astuple(run), bot_version, bot_dimensions, idle_since) for run in runs])
 
 
@@ -36,11 +36,11 @@ READ_FOR_REPORT = f"SELECT {_REPORT_COLUMNS} FROM task_runs WHERE task_id {{in:t
 
 
 def read_for_report(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
-    """The same with only what a report asks for; reports read a lot of them."""
+    """As `read`, with only the columns that a report needs; the other fields have their defaults."""
     return [TaskRun(*row) for row in tx.all(READ_FOR_REPORT, task_ids=task_ids)]
 
 
-# Whose they are is looked at here: a database might else read all that the bot ever ran.
+# Not filtered by bot_id in SQL: a database might then read all runs that the bot ever had.
 LIVE_TOKENS = """
     SELECT r.task_id, r.run, r.token_hash, r.bot_id FROM task_runs r JOIN task_results t ON t.id = r.task_id
      WHERE r.task_id {in:task_ids} AND r.ended_at IS NULL AND t.killing = 0
@@ -48,7 +48,7 @@ LIVE_TOKENS = """
 
 
 def live_tokens(tx: Tx, task_ids: Sequence[int], bot_id: str) -> dict[tuple[int, int], str]:
-    """The hash of the token of each live run that a bot has of these tasks, unless the task is to stop."""
+    """The token hash of each live run of these tasks on a bot, except for tasks that are being killed."""
     found = tx.all(LIVE_TOKENS, task_ids=task_ids)
     return {(task_id, run): hashed for task_id, run, hashed, bot in found if bot == bot_id}
 
@@ -57,7 +57,7 @@ LIVE_OF_BOT = f"SELECT {_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_a
 
 
 def live_of_bot(tx: Tx, bot_id: str) -> list[TaskRun]:
-    """What the bot should be working on."""
+    """The live runs of a bot."""
     return [TaskRun(*row) for row in tx.all(LIVE_OF_BOT, bot=bot_id)]
 
 
@@ -65,7 +65,7 @@ DUE = "SELECT task_id, run FROM task_runs WHERE alarm_at <= :now ORDER BY alarm_
 
 
 def due(tx: Tx, now: Micros, n: int) -> list[tuple[int, int]]:
-    """Runs whose start, soft timeout or lease is due for a look."""
+    """Runs whose start timeout, soft timeout or lease is due for a check."""
     return [(row[0], row[1]) for row in tx.all(DUE, now=now, n=n)]
 
 
@@ -92,7 +92,7 @@ def save(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
              r.alarm_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session)
         )  # fmt: skip
     if rows and tx.update_rows(_SAVE, rows) != len(rows):
-        raise BrokenPromise(f"a live run had already ended: {[row[:2] for row in rows][:10]}")
+        raise BrokenPromise(f"a run that has ended was to be changed: {[row[:2] for row in rows][:10]}")
 
 
 COUNT_BY_GROUP = """
@@ -101,7 +101,7 @@ COUNT_BY_GROUP = """
 
 
 def count_by_group(tx: Tx) -> dict[int, int]:
-    """How much each resource group is running now."""
+    """The number of live runs of each resource group."""
     return dict(tx.all(COUNT_BY_GROUP))
 
 
@@ -113,7 +113,5 @@ _STATS = Insert(
 
 
 def insert_stats(tx: Tx, stats: Sequence[tuple[int, int, PerformanceStats]]) -> None:
-    tx.insert_new(
-        _STATS,
-        [(task_id, run, *structs.astuple(given)) for task_id, run, given in stats],
-    )
+    """Store performance statistics (task, run, statistics); only the first ones of a run are kept."""
+    tx.insert_new(_STATS, [(task_id, run, *structs.astuple(given)) for task_id, run, given in stats])

@@ -67,7 +67,14 @@ from myrmidon.server.calls import (
     Route,
 )
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch.claims import claim_size, claim_under, learn_pace, measure, record_claim, share
+from myrmidon.server.dispatch.claims import (
+    claim_size,
+    claim_under,
+    record_claim,
+    record_reports,
+    share,
+    update_run_stats,
+)
 from myrmidon.server.fleet import config_sync, rollout
 from myrmidon.server.fleet.cache_hints import hints_for
 from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Seat, Woken
@@ -250,7 +257,8 @@ async def _write_turn(
     order = order_for(context, seat) if seat else None
     beat, crowd = hub.beat, hub.crowd(seat) if seat else 0
     queues = _looked_at(seat, crowd) if seat else []
-    learn_pace(seat, ask)
+    finished = [said for said in ask.reports if isinstance(said, SaysFinish)]
+    update_run_stats(seat, [said.duration for said in finished], [said.caches for said in finished])
     most = 0 if order or context.state.stopping else min(ask.n, context.rules.claim_limit, claim_size(seat))
 
     def write(tx: Tx) -> Wrote:
@@ -270,8 +278,8 @@ async def _write_turn(
         raise BrokenPromise("a bot was neither known nor looked at")
     seat.flushed_at = now
     if context.hub.canary:
-        rollout.has_done(context, seat, finished=any(isinstance(said, SaysFinish) for said in ask.reports))
-    measure(context, ask, wrote.replies)
+        rollout.has_done(context, seat, finished=bool(finished))
+    record_reports(context, reports, wrote.replies)
     record_claim(context, seat, ask.nonce, wrote.tasks)
     if ask.state is not None:
         seat.state_at = now

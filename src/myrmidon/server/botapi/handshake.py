@@ -24,6 +24,7 @@ from myrmidon.server.botapi.messages import Exchange, HandshakeRequest, Welcomed
 from myrmidon.server.calls import Call, Role
 from myrmidon.server.config.bot_groups import Given
 from myrmidon.server.context import ServerContext
+from myrmidon.server.dispatch.claims import TRY_BITS
 from myrmidon.server.fleet import config_sync, rollout
 from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
@@ -33,8 +34,6 @@ from myrmidon.store.tables import bot_event, task_queues, task_to_run
 VERSION = installed("myrmidon")
 LOOK_AGAIN: Micros = 600 * SECOND
 BEAT_EVERY: Micros = 60 * SECOND
-TRY_BITS = 10
-"""So many bits of a stored nonce tell the tries of one poll apart."""
 _MOST_TEXT = 4096
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from msgspec import structs
 
 from myrmidon.model.ids import Micros, created_ms
+from myrmidon.model.task_result import Finish, Report
 from myrmidon.scheduler import claim as claiming
 from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.report import Outcome, Reply
-from myrmidon.server.botapi.handshake import TRY_BITS
-from myrmidon.server.botapi.messages import Exchange, SaysFinish
 from myrmidon.server.context import ServerContext
 from myrmidon.server.waiting.connected_bot import Seat
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import task_to_run
 
+TRY_BITS = 10
+"""The low bits of a stored nonce number the claim attempts of one poll."""
 WORK_S = 0.1
 """How much work a claim takes at once: enough to hide the way to the server, too little to be missed elsewhere."""
 QUICKEST_S = 0.0005
@@ -63,34 +64,36 @@ def record_claim(context: ServerContext, seat: Seat, nonce: int, tasks: Sequence
             context.metrics.claimed(max(0, now - created_ms(one.task_id) * 1000) / SECOND)
 
 
-def measure(context: ServerContext, ask: Exchange, replies: Sequence[Reply]) -> None:
-    """Tell the metrics of runs that have ended."""
-    context.hub.floods.worked(len(ask.reports), context.now())
-    for said, reply in zip(ask.reports, replies, strict=False):
-        if isinstance(said, SaysFinish) and reply.outcome is Outcome.ACCEPTED:
-            context.metrics.ended(_end_of(said), said.duration)
+def record_reports(context: ServerContext, reports: Sequence[Report], replies: Sequence[Reply]) -> None:
+    """Update the metrics and the log throttle after reports were committed."""
+    context.hub.floods.worked(len(reports), context.now())
+    for report, reply in zip(reports, replies, strict=False):
+        if isinstance(report, Finish) and reply.outcome is Outcome.ACCEPTED:
+            context.metrics.ended(_end_label(report), report.duration)
 
 
-def _end_of(said: SaysFinish) -> str:
-    if said.hard_timeout or said.io_timeout:
+def _end_label(finish: Finish) -> str:
+    if finish.hard_timeout or finish.io_timeout:
         return "timed_out"
-    if said.killed:
+    if finish.killed:
         return "killed"
-    return "succeeded" if said.exit_code == 0 else "failed"
+    return "succeeded" if finish.exit_code == 0 else "failed"
 
 
 # ---------------------------------------------------------------- how much at once
 
 
-def learn_pace(seat: Seat | None, ask: Exchange) -> None:
-    """What runs take on this bot, in time and in the room of their caches, by its last reports."""
-    ended = [said for said in ask.reports if isinstance(said, SaysFinish)]
-    if seat is not None and ended:
-        mean = sum([said.duration for said in ended]) / len(ended)
-        seat.pace = max(QUICKEST_S, (seat.pace + mean) / 2 if seat.pace else mean)
-        for said in ended:
-            if said.caches:
-                seat.caches = {**(seat.caches or {}), **said.caches}
+def update_run_stats(
+    seat: Seat | None, durations: Sequence[float], cache_sizes: Iterable[dict[str, int] | None]
+) -> None:
+    """Update the mean run time and the cache sizes of a bot from the runs that it reports as finished."""
+    if seat is None or not durations:
+        return
+    mean = sum(durations) / len(durations)
+    seat.pace = max(QUICKEST_S, (seat.pace + mean) / 2 if seat.pace else mean)
+    for sizes in cache_sizes:
+        if sizes:
+            seat.caches = {**(seat.caches or {}), **sizes}
 
 
 def claim_size(seat: Seat | None) -> int:

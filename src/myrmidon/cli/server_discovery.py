@@ -167,7 +167,7 @@ def _read_if_running(file: Path) -> dict[str, Any]:
 
 
 def _is_myrmidon(pid: int) -> bool:
-    """After a crash the pid may belong to another program; /proc tells, where there is one."""
+    """False when the pid now belongs to another program, as after a crash. Without /proc it is assumed to be ours."""
     command = Path(f"/proc/{pid}/cmdline")
     try:
         return b"myrmidon" in command.read_bytes() if command.exists() else True

@@ -137,7 +137,7 @@ class MariadbWriter:
 
     def insert(self, statement: Insert, rows: Sequence[Row]) -> list[Step]:
         head = f"INSERT INTO {statement.table} ({statement.columns}) VALUES "
-        return [lambda: self._link.say(head + ",".join([_row(row) for row in rows]))]
+        return [lambda: self._link.query(head + ",".join([_row(row) for row in rows]))]
 
     def update(self, statement: RowUpdate, rows: Sequence[Row]) -> Step:
         return lambda: self._link.update_rows(statement, rows)
@@ -147,7 +147,7 @@ class MariadbWriter:
         for value in params:
             text = text.replace("{}", _literal(value), 1)
 
-        return lambda: self._link.say(text).rows
+        return lambda: self._link.query(text).rows
 
 
 def _row(row: Row) -> str:

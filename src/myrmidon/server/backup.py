@@ -28,7 +28,7 @@ from myrmidon.server.settings import Settings
 from myrmidon.store.engine import sqlite
 from myrmidon.store.engine.db import Db, open_db
 from myrmidon.store.engine.migrate import migrate, shipped, verify
-from myrmidon.store.engine.table_copy import Copied, check_empty, copy
+from myrmidon.store.engine.table_copy import CopiedTable, check_empty, copy
 from myrmidon.store.tables import log as logs
 from myrmidon.store.views import run_details
 
@@ -171,7 +171,7 @@ def _fresh_copy(held: ExitStack, source: Path, target: Path) -> Path:
 
 def copy_db(
     from_url: str, to_url: str, *, from_logs: str | None = None, to_logs: str | None = None, durable: bool = True
-) -> dict[str, Copied]:
+) -> dict[str, CopiedTable]:
     """Move an installation to another, empty database; how much each table had. No server may use either.
 
     ``from_logs`` and ``to_logs`` are what the setting ``log_database`` says on each side, if it says anything. The
@@ -217,7 +217,7 @@ def _open_both(opened: ExitStack, url: str, log_url: str, *, durable: bool = Tru
     return db, opened.enter_context(_opened(log_url, durable=durable, bulk=True))
 
 
-def _copy_both(source: tuple[Db, Db], target: tuple[Db, Db]) -> dict[str, Copied]:
+def _copy_both(source: tuple[Db, Db], target: tuple[Db, Db]) -> dict[str, CopiedTable]:
     """Both halves; nothing is copied unless there is room for both."""
     _check_unused(target[0])
     check_empty(target[0], logs=False)

@@ -38,7 +38,7 @@ class GroupCommitExecutor:
 
     def __init__(self, db: Db, on_commit: Callable[[int], None]) -> None:
         self._db = db
-        self._writer = GroupCommit(db, watch=on_commit)
+        self._writer = GroupCommit(db, on_commit=on_commit)
         self.threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="reader")
 
     def write(self, fn: Callable[[Tx], T]) -> Future[T]:

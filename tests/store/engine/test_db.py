@@ -597,7 +597,7 @@ def test_who_waits_for_the_writer_comes_before_one_that_writes_again_and_again(
 def test_who_gives_up_waiting_for_a_connection_takes_none_away(
     sqlite_url: str, open_test_db: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("myrmidon.store.engine.pool.LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr("myrmidon.store.engine.pool.MAX_WAIT_S", 0.01)
     db = open_test_db(sqlite_url)
     link = db._writers.borrow()
     with pytest.raises(StoreBusy):

@@ -187,7 +187,7 @@ def test_an_unknown_outcome_runs_the_group_again_with_a_higher_attempt(db: Db, e
 
 
 def test_a_group_is_not_endless(db: Db, group: GroupCommit, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "MOST_AT_ONCE", 10)
+    monkeypatch.setattr(group_commit, "MAX_GROUP_SIZE", 10)
     gate = Gate(group)
     futures = [group.submit(add(n)) for n in range(25)]
     gate.open()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
-from myrmidon.store.engine.driver import Trouble
+from myrmidon.store.engine.driver import DbErrorKind
 from myrmidon.store.engine.mariadb import Mariadb, MariadbLink
 from tests import databases, servers
 
@@ -71,5 +71,5 @@ def test_a_connection_that_ends_among_the_rows_is_lost(link: MariadbLink) -> Non
     link.connection._rfile._receive = cut
     with pytest.raises(pymysql.err.OperationalError) as caught:
         link.all(TABLE, {})
-    assert link.trouble(caught.value) is Trouble.LOST
+    assert link.error_kind(caught.value) is DbErrorKind.LOST
     assert not link.connection.open

@@ -45,7 +45,7 @@ async def _problems(context: ServerContext) -> list[str]:
         problems.append("the server is starting")
     if not context.state.enrolled:
         problems.append("another server has taken over the slot of this server")
-    problems += [f"the disk failed: {db.broken}" for db in (context.db.engine, context.logs.engine) if db.broken]
+    problems += [f"the disk failed: {db.disk_error}" for db in (context.db.engine, context.logs.engine) if db.disk_error]
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             await context.db.read(servers.list_servers)

@@ -1,14 +1,14 @@
-"""The door to the database: transactions that are run again until they are done.
+"""Transactions with retries, on any of the databases.
 
-    db.write(fn)   runs fn(tx) in a transaction and commits; fn may be run several times, so it must do
-                   nothing but talk to tx
-    db.read(fn)    runs fn(tx) on a reader
+    db.write(fn)   runs fn(tx) in a transaction and commits; fn may be run several times, so it must have no
+                   effects but through tx
+    db.read(fn)    runs fn(tx) on a read-only connection
 
-What is retried: a deadlock, a lock that did not come, a lost connection. When the connection is lost *during*
-COMMIT nobody knows whether it happened; fn is run again with ``tx.attempt`` raised, and a verb then asks
-first whether its own work is already there. Everything fn raises rolls back and reaches the caller.
+Retried are deadlocks, lock timeouts and lost connections. When the connection is lost *during* COMMIT, the outcome is
+unknown: fn is run again with a greater ``tx.attempt``, and then has to check first whether its work was committed. Any
+exception of fn rolls back and is raised to the caller.
 
-This file knows no driver; sqlite.py, postgresql.py and mariadb.py know one each.
+The drivers are in sqlite.py, postgresql.py and mariadb.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from myrmidon.model.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from myrmidon.model.ids import Micros
-from myrmidon.store.engine.driver import Backend, ConnectionLost, Link, LostRace, Trouble
+from myrmidon.store.engine.driver import Backend, ConnectionLost, DbErrorKind, Link, LostRace
 from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.engine.pool import Pool
 from myrmidon.store.engine.sql import Dialect, Insert, Row, RowDelete, RowUpdate
@@ -45,18 +45,18 @@ T = TypeVar("T")
 Probe = Callable[[str, str], None]
 """probe(event, sql), for tests: "statement" before each one, "commit" before and "committed" after COMMIT.
 
-It may raise. Before COMMIT the transaction is rolled back; at "committed" the work stays done and only the
-caller hears of the error, as when a reply is lost. ``ConnectionLost`` is treated as the real thing.
+It may raise. Before COMMIT the transaction is rolled back; at "committed" the work stays committed and only the caller
+gets the error, as when a reply is lost. ``ConnectionLost`` is treated as a lost connection.
 """
 
-MOST_TRIES = 10
+MAX_TRIES = 10
 FIRST_PAUSE_S = 0.004
-LONGEST_PAUSE_S = 0.5
-RETRIED = (Trouble.BUSY, Trouble.LOST)
+MAX_PAUSE_S = 0.5
+RETRIED_KINDS = (DbErrorKind.BUSY, DbErrorKind.LOST)
 
 
 class LostReply(Exception):
-    """For probes: the commit happened, but the caller never hears of it."""
+    """Raised by a probe to simulate a reply that is lost after the commit."""
 
 
 def open_db(
@@ -70,9 +70,9 @@ def open_db(
 ) -> Db:
     """Open ``sqlite:///path``, ``sqlite:///:memory:``, ``postgresql://...`` or ``mysql://user@host:port/name``.
 
-    Nothing is created but an empty SQLite file. ``durable=False`` accepts servers that may lose commits; only
-    tests use it. ``role="reader"`` never writes, and so may look into an SQLite file that a server has open.
-    ``bulk``: an SQLite file that is yet to be made will hold large values, like the bytes of logs.
+    Creates nothing but an empty SQLite file. ``durable=False`` accepts servers that may lose commits; only tests use
+    it. ``role="reader"`` never writes, and so may open an SQLite file that a server uses. ``bulk``: if the SQLite file
+    is created, it is created for large values, such as logs.
     """
     backend = _backend(url, durable=durable, role=role, bulk=bulk)
     db = Db(backend, probe=probe, sleep=sleep, read_only=role == "reader")
@@ -98,11 +98,11 @@ def _backend(url: str, *, durable: bool, role: str, bulk: bool = False) -> Backe
         from myrmidon.store.engine.mariadb import Mariadb
 
         return Mariadb(url, durable=durable)
-    raise StoreRefused(f"A database URL starts with sqlite:///, postgresql:// or mysql://, not {scheme}:.")
+    raise StoreRefused(f"A database URL must start with sqlite:///, postgresql:// or mysql://, not {scheme}:.")
 
 
 class Db:
-    """One database, used from many threads."""
+    """One database; safe to use from many threads."""
 
     def __init__(
         self,
@@ -117,24 +117,24 @@ class Db:
         self._probe = probe
         self._sleep = sleep
         self._read_only = read_only
-        self._broken = ""
+        self._disk_error = ""
         self._writers = Pool(lambda: backend.connect(writer=True), backend.writers)
         self._readers = (
             Pool(lambda: backend.connect(writer=False), backend.readers) if backend.readers else self._writers
         )
 
     def connect(self) -> None:
-        """Connect once, so that a wrong URL or an unsafe server is known at the start."""
+        """Connect once, so that a wrong URL or an unsafe server is reported at the start."""
         pool = self._readers if self._read_only else self._writers
         pool.give_back(pool.borrow())
 
     def write(self, fn: Callable[[Tx], T]) -> T:
-        """Run fn in a transaction and commit; the result is given out only after the commit.
+        """Run fn in a transaction and commit; returns its result after the commit.
 
-        Raises StoreBusy or StoreUnavailable when all tries are used up. Not to be called from within fn.
+        Raises StoreBusy or StoreUnavailable after the last try. Must not be called from within fn.
         """
         attempt = 1
-        for tries in range(1, MOST_TRIES + 1):
+        for tries in range(1, MAX_TRIES + 1):
             link = self._writer()
             tx = Tx(link, self.dialect, attempt, self._probe)
             try:
@@ -142,15 +142,15 @@ class Db:
                 result = fn(tx)
                 tx.commit()
             except BaseException as error:
-                trouble = Trouble.BUSY if isinstance(error, LostRace) else link.trouble(error)
-                if trouble is Trouble.BROKEN:
-                    self._broken = str(error)
-                _undo(self._writers, link, error)
-                if trouble is None:
+                kind = DbErrorKind.BUSY if isinstance(error, LostRace) else link.error_kind(error)
+                if kind is DbErrorKind.BROKEN:
+                    self._disk_error = str(error)
+                _roll_back(self._writers, link, error)
+                if kind is None:
                     raise
-                if tries == MOST_TRIES or trouble not in RETRIED:
-                    raise _gave_up(trouble, error) from error
-                attempt += tx.committing and trouble is Trouble.LOST
+                if tries == MAX_TRIES or kind not in RETRIED_KINDS:
+                    raise _final_error(kind, error) from error
+                attempt += tx.committing and kind is DbErrorKind.LOST
             else:
                 self._writers.give_back(link)
                 return result
@@ -158,23 +158,23 @@ class Db:
         raise AssertionError
 
     def read(self, fn: Callable[[Tx], T]) -> T:
-        """Run fn on a reader, which refuses to write.
+        """Run fn on a read-only connection.
 
-        SQLite shows it one moment; the others show each statement the latest committed state.
+        On SQLite fn sees one snapshot; on the others each statement sees the latest committed state.
         """
-        for tries in range(1, MOST_TRIES + 1):
+        for tries in range(1, MAX_TRIES + 1):
             link = self._readers.borrow()
             try:
                 link.begin()
                 result = fn(Tx(link, self.dialect, 1, self._probe))
                 link.rollback()
             except BaseException as error:
-                trouble = link.trouble(error)
-                _undo(self._readers, link, error)
-                if trouble is None:
+                kind = link.error_kind(error)
+                _roll_back(self._readers, link, error)
+                if kind is None:
                     raise
-                if tries == MOST_TRIES or trouble not in RETRIED:
-                    raise _gave_up(trouble, error) from error
+                if tries == MAX_TRIES or kind not in RETRIED_KINDS:
+                    raise _final_error(kind, error) from error
             else:
                 self._readers.give_back(link)
                 return result
@@ -182,41 +182,41 @@ class Db:
         raise AssertionError
 
     def clock(self) -> Micros:
-        """The time all servers agree on: the database's own; on SQLite, with one server, the process's."""
+        """The time of the database, which all servers share; on SQLite, with one server, that of this process."""
         if not self._backend.clock_sql:
             return time.time_ns() // 1000
         row = self.read(lambda tx: tx.one(self._backend.clock_sql))
         return int(row[0]) if row else 0
 
     @property
-    def broken(self) -> str:
-        """How the disk failed; empty while nothing is known to be wrong with it."""
-        return self._broken
+    def disk_error(self) -> str:
+        """How the disk failed; empty while no failure is known."""
+        return self._disk_error
 
     def close(self) -> None:
-        """Close what is idle now, and each link in use when it comes back. Readers first, see Sqlite."""
+        """Close idle connections now and the others when they are returned. Readers first, see Sqlite.close."""
         self._readers.close()
         self._writers.close()
         self._backend.close()
 
     def _writer(self) -> Link:
-        """A link to write on. Asks whether the disk failed only when its turn has come."""
+        """A link for writing. Checks for a failed disk after the wait for a link, because it may fail meanwhile."""
         if self._read_only:
-            raise StoreRefused("This database was opened to read only.")
+            raise StoreRefused("This database was opened read-only.")
         link = self._writers.borrow()
-        if self._broken:
+        if self._disk_error:
             self._writers.give_back(link)
-            raise StoreUnavailable(f"The disk failed ({self._broken}); restart the server after mending it.")
+            raise StoreUnavailable(f"The disk failed ({self._disk_error}); restart the server after the repair.")
         return link
 
     def _pause(self, tries: int) -> None:
-        """Full jitter: two that got into each other's way must not meet again."""
-        longest = min(FIRST_PAUSE_S * 2**tries, LONGEST_PAUSE_S)
-        self._sleep(random.uniform(0, longest))  # noqa: S311 - nothing secret about it
+        """Sleep with exponential backoff and full jitter, so that two conflicting transactions do not meet again."""
+        longest = min(FIRST_PAUSE_S * 2**tries, MAX_PAUSE_S)
+        self._sleep(random.uniform(0, longest))  # noqa: S311 - not used for security
 
 
 class Tx:
-    """A transaction, seen by the function that runs in it."""
+    """A transaction, as passed to the function that runs in it."""
 
     __slots__ = ("_depth", "_link", "_probe", "attempt", "committed", "committing", "dialect", "effects")
 
@@ -228,7 +228,7 @@ class Tx:
         self.attempt = attempt
         """1, or more when an earlier run of fn may have been committed."""
         self.effects = CommitEffects()
-        """What this attempt did that others wait for."""
+        """What this attempt has written that others wait for."""
         self.committing = False
         self.committed = False
 
@@ -244,7 +244,7 @@ class Tx:
         return self._link.one(sql, params)
 
     def run(self, sql: str, /, **params: Any) -> int:
-        """The number of rows that matched, whether or not they changed."""
+        """Run a statement; the number of rows that matched, whether or not they changed."""
         if self._probe:
             self._probe("statement", sql)
         return self._link.run(sql, params)
@@ -255,27 +255,27 @@ class Tx:
         self._link.insert(statement, rows)
 
     def insert_new(self, statement: Insert, rows: Sequence[Row]) -> int:
-        """Insert the rows whose keys are not there yet; how many those were."""
+        """Insert the rows whose keys do not exist yet; how many were inserted."""
         if self._probe:
             self._probe("statement", f"INSERT INTO {statement.table}")
         return self._link.insert_new(statement, rows)
 
     def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
-        """The number of rows that matched key and guard."""
+        """Update single rows by their keys; how many matched key and guard."""
         if self._probe:
             self._probe("statement", f"UPDATE {statement.table}")
         return self._link.update_rows(statement, rows)
 
     def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
-        """Delete single rows by their keys; how many were there."""
+        """Delete single rows by their keys; how many were deleted."""
         if self._probe:
             self._probe("statement", f"DELETE FROM {statement.table}")
         return self._link.delete_rows(statement, rows)
 
     def savepoint(self, fn: Callable[[Tx], T]) -> T:
-        """Run fn; if it raises, only its own work is undone."""
+        """Run fn in a savepoint; if it raises, only its own statements are rolled back."""
         self._depth += 1
-        name = f"part_{self._depth}"  # MariaDB forgets a savepoint when its name is used again
+        name = f"part_{self._depth}"  # MariaDB drops a savepoint when its name is used again
         self._link.run(f"SAVEPOINT {name}", {})
         try:
             return fn(self)
@@ -286,12 +286,12 @@ class Tx:
             self._depth -= 1
             self._link.run(f"RELEASE SAVEPOINT {name}", {})
 
-    def is_lost(self, error: BaseException) -> bool:
-        """Whether an error ended the whole transaction, so that nothing more can be done in it."""
-        return self._link.trouble(error) is not None
+    def ends_transaction(self, error: BaseException) -> bool:
+        """Whether an error ended the whole transaction, so that no further statement can run in it."""
+        return self._link.error_kind(error) is not None
 
     def commit(self) -> None:
-        """Called by Db.write alone."""
+        """Only for Db.write."""
         if self._probe:
             self._probe("commit", "")
         self.committing = True
@@ -301,23 +301,23 @@ class Tx:
             self._probe("committed", "")
 
 
-def _undo(pool: Pool, link: Link, error: BaseException) -> None:
-    """Roll back and return the link, or throw it away where that is not safe."""
-    lost = link.trouble(error) is Trouble.LOST
-    if not link.survives and (lost or not isinstance(error, Exception)):
+def _roll_back(pool: Pool, link: Link, error: BaseException) -> None:
+    """Roll back and return the link to the pool, or close it where a rollback is not safe."""
+    lost = link.error_kind(error) is DbErrorKind.LOST
+    if not link.reusable_after_error and (lost or not isinstance(error, Exception)):
         pool.discard(link)
         if lost:
-            pool.forget_idle()
+            pool.close_idle()
         return
     try:
         link.rollback()
-    except Exception:  # noqa: BLE001 - whatever it is, the link is of no use any more
+    except Exception:  # noqa: BLE001 - after any error here the link is unusable
         pool.discard(link)
     else:
         pool.give_back(link)
 
 
-def _gave_up(trouble: Trouble, error: BaseException) -> StoreError:
-    if trouble is Trouble.BUSY:
-        return StoreBusy(f"Others were in the way {MOST_TRIES} times in a row ({error}).")
+def _final_error(kind: DbErrorKind, error: BaseException) -> StoreError:
+    if kind is DbErrorKind.BUSY:
+        return StoreBusy(f"The transaction conflicted with others {MAX_TRIES} times in a row ({error}).")
     return StoreUnavailable(f"The database failed ({error}).")

@@ -1,4 +1,4 @@
-"""What the three databases have in common: a link (one connection), and what can be wrong with it."""
+"""The interface of the database drivers: a backend, its links (connections), and kinds of errors."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from myrmidon.store.engine.sql import Dialect, Insert, Row, RowDelete, RowUpdate
 
 
 class ConnectionLost(Exception):
-    """A test's probe raises it to cut the connection at a chosen point."""
+    """Raised by a test's probe to simulate a lost connection."""
 
 
 class LostRace(Exception):
-    """Another transaction was faster with the same name; the next try will see it and know what to answer."""
+    """Another transaction has stored the same unique name first; the next try will see its row."""
 
 
-class Trouble(Enum):
-    """What an error means for the transaction it came from."""
+class DbErrorKind(Enum):
+    """What an error means for its transaction."""
 
     BUSY = auto()
-    """Others were in the way; rolled back, and worth another try."""
+    """A conflict with another transaction; rolled back, and to be retried."""
     LOST = auto()
-    """The connection is gone. Before COMMIT nothing happened; during COMMIT nobody knows."""
+    """The connection is lost. Before COMMIT nothing was committed; during COMMIT the outcome is unknown."""
     FULL = auto()
-    """No room left; rolled back, and a retry would not help."""
+    """No space left; rolled back, and a retry would not help."""
     BROKEN = auto()
-    """The disk failed under us: what is on it is no longer known, so nothing more may be written."""
+    """The disk failed. Its content is unknown, so nothing more may be written."""
 
 
 class Link(Protocol):
-    """One connection. Not for two threads at once."""
+    """One connection; used by one thread at a time."""
 
-    survives: bool
+    reusable_after_error: bool
     """Whether the link can be used again after an error that would end a network connection."""
 
     def begin(self) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def close(self) -> None: ...
-    def trouble(self, error: BaseException) -> Trouble | None:
-        """None: an error like any other, not the link's."""
+    def error_kind(self, error: BaseException) -> DbErrorKind | None:
+        """The kind of an error; None for any other one, such as a violated constraint or a bug."""
 
     def all(self, sql: str, params: dict[str, Any]) -> list[Row]: ...
     def one(self, sql: str, params: dict[str, Any]) -> Row | None: ...
@@ -53,17 +53,17 @@ class Link(Protocol):
 
 
 class Backend(Protocol):
-    """One database: makes links to it."""
+    """One database; opens links to it."""
 
     dialect: Dialect
     writers: int
-    """How many may write at once."""
+    """The number of links for writing."""
     readers: int
-    """How many may read at once; 0 when readers share the writer's link."""
+    """The number of links for reading; 0 when reads use the writer's link."""
     clock_sql: str
-    """How to ask for the database's time in microseconds; empty where it has no clock of its own."""
+    """The statement for the database's time in microseconds; empty when it has no clock of its own."""
 
     def connect(self, *, writer: bool) -> Link:
-        """Raises StoreUnavailable when it cannot be reached, StoreRefused when it must not be used."""
+        """Raises StoreUnavailable when it cannot be reached, StoreRefused when its settings are unsafe."""
 
     def close(self) -> None: ...

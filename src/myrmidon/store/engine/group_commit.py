@@ -1,8 +1,8 @@
-"""Group commit for SQLite: all writes that wait share one transaction and one fsync.
+"""Group commit for SQLite: all waiting writes share one transaction and one fsync.
 
-The writer thread takes whatever has gathered while it was busy, runs each write in a savepoint of its own,
-and commits once. A write that fails harms no other. Results are given out only after the commit. If the group
-fails as a whole, each of its writes is run again alone, so that one of them cannot take the others along.
+The writer thread takes all writes that have arrived meanwhile, runs each in its own savepoint, and commits once. A
+write that fails does not affect the others. Results are delivered after the commit. If the group as a whole fails, each
+of its writes is run again in its own transaction.
 
 Not used on PostgreSQL and MariaDB: there a deadlock rolls back the whole transaction, not one savepoint.
 """
@@ -20,12 +20,12 @@ from myrmidon.store.engine.db import Db, Tx
 
 T = TypeVar("T")
 
-MOST_AT_ONCE = 256
-"""Bounds how long the first of a group waits for the last."""
+MAX_GROUP_SIZE = 256
+"""Bounds how long the first write of a group waits for the last."""
 
 
 class Write(Generic[T]):
-    """A function that waits to be run, and the future its caller waits for."""
+    """A queued function, and the future of its result."""
 
     __slots__ = ("error", "fn", "future", "result")
 
@@ -36,16 +36,17 @@ class Write(Generic[T]):
         self.error: BaseException | None = None
 
     def run_in(self, tx: Tx) -> None:
-        """Keep result or error for later. Only an error that ended the transaction itself gets out."""
+        """Run in a savepoint, and keep the result or the error. Only an error that ends the transaction is raised."""
         self.error = None
         try:
             self.result = tx.savepoint(self.fn)
         except Exception as error:
-            if tx.is_lost(error):
+            if tx.ends_transaction(error):
                 raise
             self.error = error
 
-    def answer(self) -> None:
+    def resolve(self) -> None:
+        """Deliver the result or the error, after the commit."""
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
@@ -53,19 +54,19 @@ class Write(Generic[T]):
 
 
 class GroupCommit:
-    """Write from many threads. ``inline`` runs every write at once in the caller: no thread, no grouping.
+    """Accepts writes from many threads. ``inline`` runs every write in the caller: no thread, no grouping.
 
-    ``watch`` is told the size of every group that is about to be committed.
+    ``on_commit`` is called with the size of every group before it is run.
     """
 
-    def __init__(self, db: Db, *, inline: bool = False, watch: Callable[[int], None] | None = None) -> None:
+    def __init__(self, db: Db, *, inline: bool = False, on_commit: Callable[[int], None] | None = None) -> None:
         self._db = db
         self._inline = inline
-        self._watch = watch
+        self._on_commit = on_commit
         self._waiting: SimpleQueue[Write[Any] | None] = SimpleQueue()
         self._lock = Lock()
         self._closed = False
-        self._thread = Thread(target=self._serve, name="writer", daemon=True)
+        self._thread = Thread(target=self._run, name="writer", daemon=True)
         if not inline:
             self._thread.start()
 
@@ -76,13 +77,13 @@ class GroupCommit:
         return self.submit(fn).result()
 
     def submit(self, fn: Callable[[Tx], T]) -> Future[T]:
-        """As write, without waiting. The future's callbacks run on the writer thread: keep them short.
+        """As `write`, without waiting. Callbacks of the future run on the writer thread, so they must be short.
 
-        A future that is cancelled before its turn comes is not run.
+        A write whose future is cancelled before it starts is not run.
         """
         write = Write(fn)
         if self._inline:
-            self._alone(write)
+            self._run_alone(write)
             return write.future
         with self._lock:
             if self._closed:
@@ -91,7 +92,7 @@ class GroupCommit:
         return write.future
 
     def close(self) -> None:
-        """Finish every write that waits, then stop. Later writes are refused."""
+        """Finish all waiting writes, then stop. Later writes are refused."""
         with self._lock:
             if self._closed:
                 return
@@ -100,7 +101,7 @@ class GroupCommit:
         if not self._inline:
             self._thread.join()
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         while True:
             group, more = self._next_group()
             if group:
@@ -109,13 +110,13 @@ class GroupCommit:
                 return
 
     def _next_group(self) -> tuple[list[Write[Any]], bool]:
-        """Wait for one write and take all others that are there already; False: this was the last."""
+        """Wait for a write, and take all others that are queued; False after the last group."""
         write = self._waiting.get()
         group: list[Write[Any]] = []
         while write is not None:
             if write.future.set_running_or_notify_cancel():
                 group.append(write)
-            if len(group) == MOST_AT_ONCE:
+            if len(group) == MAX_GROUP_SIZE:
                 return group, True
             try:
                 write = self._waiting.get_nowait()
@@ -124,10 +125,10 @@ class GroupCommit:
         return group, False
 
     def _commit(self, group: list[Write[Any]]) -> None:
-        if self._watch:
-            self._watch(len(group))
+        if self._on_commit:
+            self._on_commit(len(group))
         if len(group) == 1:
-            self._alone(group[0])
+            self._run_alone(group[0])
             return
         last: Tx | None = None
 
@@ -139,29 +140,29 @@ class GroupCommit:
 
         try:
             self._db.write(run_all)
-        except BaseException as error:  # noqa: BLE001 - it belongs to the callers, not to this thread
-            done = last is not None and last.committed
-            self._failed(group, error, final=done or not _worth_repeating(error))
+        except BaseException as error:  # noqa: BLE001 - raised to the callers, not in this thread
+            committed = last is not None and last.committed
+            self._fail(group, error, final=committed or not _may_succeed_alone(error))
             return
         for write in group:
-            write.answer()
+            write.resolve()
 
-    def _failed(self, group: list[Write[Any]], error: BaseException, *, final: bool) -> None:
+    def _fail(self, group: list[Write[Any]], error: BaseException, *, final: bool) -> None:
         for write in group:
             if final:
                 write.future.set_exception(error)
             else:
-                self._alone(write)
+                self._run_alone(write)
 
-    def _alone(self, write: Write[Any]) -> None:
+    def _run_alone(self, write: Write[Any]) -> None:
         try:
             result = self._db.write(write.fn)
-        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
             write.future.set_exception(error)
         else:
             write.future.set_result(result)
 
 
-def _worth_repeating(error: BaseException) -> bool:
-    """A commit refused because of one write's rows is; a store that gave up after its own retries is not."""
+def _may_succeed_alone(error: BaseException) -> bool:
+    """Whether the writes of a failed group may succeed alone: not when the database was retried and gave up."""
     return isinstance(error, Exception) and not isinstance(error, StoreError)

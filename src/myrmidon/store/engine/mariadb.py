@@ -14,7 +14,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from myrmidon.model.errors import StoreRefused, StoreUnavailable
-from myrmidon.store.engine.driver import ConnectionLost, Trouble
+from myrmidon.store.engine.driver import ConnectionLost, DbErrorKind
 from myrmidon.store.engine.mariadb_wire import CONVERSIONS, Wire
 from myrmidon.store.engine.sql import (
     Dialect,
@@ -81,11 +81,11 @@ class Mariadb:
                 conv=CONVERSIONS,
             )
             link = MariadbLink(connection, writer=writer)
-            settings: dict[str, str] = dict(link.say(SETTINGS).rows)
+            settings: dict[str, str] = dict(link.query(SETTINGS).rows)
             if why := why_refused(settings, durable=self.durable):
                 link.close()
                 raise StoreRefused(why)
-            link.say(SESSION.format(0 if writer else 1))
+            link.query(SESSION.format(0 if writer else 1))
         except (pymysql.err.Error, OSError) as error:
             raise StoreUnavailable(f"MariaDB does not answer: {error}.") from error
         return link
@@ -111,7 +111,7 @@ def why_refused(settings: Mapping[str, str], *, durable: bool) -> str | None:
 class MariadbLink:
     """Outside a transaction nothing has to be begun: with autocommit off the first statement does it."""
 
-    survives = False
+    reusable_after_error = False
 
     def __init__(self, connection: Any, *, writer: bool) -> None:
         self.connection = connection
@@ -132,38 +132,38 @@ class MariadbLink:
         if self.connection.open:
             self.connection.close()
 
-    def trouble(self, error: BaseException) -> Trouble | None:
+    def error_kind(self, error: BaseException) -> DbErrorKind | None:
         if isinstance(error, ConnectionLost):
-            return Trouble.LOST
+            return DbErrorKind.LOST
         if not isinstance(error, pymysql.err.Error):
             return None
         code = error.args[0] if error.args else 0
         if code in _BUSY:
-            return Trouble.BUSY
+            return DbErrorKind.BUSY
         if code in _LOST or not self.connection.open:
-            return Trouble.LOST
-        return Trouble.FULL if code in _FULL else None
+            return DbErrorKind.LOST
+        return DbErrorKind.FULL if code in _FULL else None
 
-    def say(self, text: str) -> Any:
+    def query(self, text: str) -> Any:
         """What the server answered: rows, or how many it found or changed. Cheaper than a cursor."""
         self.connection.query(text)
         return self.connection._result  # noqa: SLF001 - a cursor offers the same, later
 
     def all(self, sql: str, params: dict[str, Any]) -> list[Row]:
-        rows: list[Row] = self.say(_rendered(sql, params)).rows
+        rows: list[Row] = self.query(_rendered(sql, params)).rows
         return rows
 
     def one(self, sql: str, params: dict[str, Any]) -> Row | None:
-        rows: list[Row] = self.say(_rendered(sql, params)).rows
+        rows: list[Row] = self.query(_rendered(sql, params)).rows
         return rows[0] if rows else None
 
     def run(self, sql: str, params: dict[str, Any]) -> int:
-        return int(self.say(_rendered(sql, params)).affected_rows or 0)
+        return int(self.query(_rendered(sql, params)).affected_rows or 0)
 
     def insert(self, statement: Insert, rows: Sequence[Row]) -> None:
         head = insert_head(statement)
         for chunk in _chunks(rows):
-            self.say(head + ",".join(chunk))
+            self.query(head + ",".join(chunk))
 
     def insert_new(self, statement: Insert, rows: Sequence[Row]) -> int:
         """INSERT IGNORE is not used: it would also swallow values that do not fit.
@@ -177,14 +177,14 @@ class MariadbLink:
             if len(chunk) == 1:
                 inserted += self._insert_one(head + chunk[0])
                 continue
-            inserted += len(chunk) - _duplicates(self.say(head + ",".join(chunk) + tail).message)
+            inserted += len(chunk) - _duplicates(self.query(head + ",".join(chunk) + tail).message)
         return inserted
 
     def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
         """Many rows are a derived table; JSON_TABLE takes twice as long."""
         if len(rows) == 1:
             text = row_update_text(Dialect.MARIADB, statement).format(None, *map(_literal, rows[0]))
-            return int(self.say(text).affected_rows)
+            return int(self.query(text).affected_rows)
         return self._joined(rows_update_text(Dialect.MARIADB, statement), rows)
 
     def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
@@ -194,13 +194,13 @@ class MariadbLink:
         """Say a text with the rows as its table; how many rows of the other table it matched."""
         matched = 0
         for chunk in _chunks(rows):
-            matched += int(self.say(template % _table_of(chunk, len(rows[0]))).affected_rows)
+            matched += int(self.query(template % _table_of(chunk, len(rows[0]))).affected_rows)
         return matched
 
     def _insert_one(self, text: str) -> int:
         """One row gets no words from the server. The error undoes this statement only."""
         try:
-            self.say(text)
+            self.query(text)
         except pymysql.err.IntegrityError as error:
             if error.args[0] != _DUPLICATE:
                 raise

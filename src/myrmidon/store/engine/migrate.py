@@ -41,19 +41,19 @@ class Migration(Struct, frozen=True):
         only = ""
         for line in self.text.splitlines():
             if line.lstrip().startswith("--"):
-                only = _only(line) or only
+                only = _only_for(line) or only
                 continue
             lines.append(line)
             if line.rstrip().endswith(";"):
                 if only in ("", dialect):
-                    found.append(_by_bytes(dialect, "\n".join(lines).strip().removesuffix(";")))
+                    found.append(_with_binary_collation(dialect, "\n".join(lines).strip().removesuffix(";")))
                 lines, only = [], ""
         if "".join(lines).strip():
             raise BrokenPromise(f"{self.name}: the last statement does not end with ';'.")
         return found
 
 
-def _by_bytes(dialect: Dialect, statement: str) -> str:
+def _with_binary_collation(dialect: Dialect, statement: str) -> str:
     """Keys compare by their bytes everywhere: elsewhere by the table's collation, on PostgreSQL column by column."""
     return re.sub(r"VARCHAR\(\d+\)", r'\g<0> COLLATE "C"', statement) if dialect is Dialect.POSTGRESQL else statement
 
@@ -87,7 +87,7 @@ def migrate(
 def verify(db: Db, *, migrations: Iterable[Migration] | None = None, code: int = CODE_VERSION) -> list[str]:
     """The names of the files that are missing; changes nothing. StoreRefused when this code is too old."""
     chosen = shipped() if migrations is None else migrations
-    newest = db.read(lambda tx: _newest(tx, code) if tx.one(IS_THERE[tx.dialect]) else 0)
+    newest = db.read(lambda tx: _newest(tx, code) if tx.one(TABLE_EXISTS[tx.dialect]) else 0)
     return [it.name for it in chosen if it.version > newest]
 
 
@@ -103,7 +103,7 @@ _VERSIONS = Insert("schema_version", "version, oldest_code, applied_at, name")
 NEWEST = "SELECT version, oldest_code, name FROM schema_version ORDER BY version DESC LIMIT 1"
 
 # Three texts, because each database keeps its list of tables elsewhere.
-IS_THERE = {
+TABLE_EXISTS = {
     Dialect.SQLITE: "SELECT 1 FROM sqlite_master WHERE name = 'schema_version'",
     Dialect.POSTGRESQL: "SELECT 1 WHERE to_regclass('schema_version') IS NOT NULL",
     Dialect.MARIADB: """
@@ -114,7 +114,7 @@ IS_THERE = {
 
 
 def _apply(tx: Tx, migration: Migration, now: Micros, code: int) -> bool:
-    with _alone(tx):
+    with _exclusive(tx):
         tx.run(CREATE)
         if _newest(tx, code) >= migration.version:
             return False
@@ -146,7 +146,7 @@ UNLOCK_MARIADB = "SELECT RELEASE_LOCK(CONCAT('myrmidon_migrate_', DATABASE()))"
 
 
 @contextmanager
-def _alone(tx: Tx) -> Iterator[None]:
+def _exclusive(tx: Tx) -> Iterator[None]:
     if tx.dialect is Dialect.POSTGRESQL:
         tx.one(LOCK_POSTGRESQL)
     if tx.dialect is not Dialect.MARIADB:
@@ -162,6 +162,6 @@ def _alone(tx: Tx) -> Iterator[None]:
             tx.one(UNLOCK_MARIADB)
 
 
-def _only(line: str) -> str:
+def _only_for(line: str) -> str:
     found = re.fullmatch(r"\s*-- only (\w+):\s*", line)
     return str(Dialect(found[1])) if found else ""

@@ -10,15 +10,15 @@ from threading import Lock
 from myrmidon.model.errors import StoreBusy, StoreUnavailable
 from myrmidon.store.engine.driver import Link
 
-LONGEST_WAIT_S = 60.0
-"""How long to wait for a connection that others use."""
+MAX_WAIT_S = 60.0
+"""How long to wait for a link while all are in use."""
 
 
 class Pool:
-    """Links of one kind, the last used first, so that a quiet server needs few.
+    """Links of one kind. The last used one is reused first, so that an idle server keeps few.
 
-    Who waits gets the next one that comes back, in the order of asking: on SQLite, where there is one writer, a thread
-    that writes again and again, such as a sweep, would otherwise take it again before any other woke up.
+    Waiting threads get links in the order of asking. On SQLite, with its one writer, a thread that writes repeatedly,
+    such as a sweep, would otherwise take the link again before any other thread wakes up.
     """
 
     def __init__(self, connect: Callable[[], Link], size: int) -> None:
@@ -38,6 +38,7 @@ class Pool:
             raise
 
     def give_back(self, link: Link) -> None:
+        """Return a link that can be used again."""
         if self._closed:
             link.close()
         else:
@@ -45,6 +46,7 @@ class Pool:
         self._leave()
 
     def discard(self, link: Link) -> None:
+        """Close a link that cannot be used again."""
         with suppress(Exception):
             link.close()
         self._leave()
@@ -60,15 +62,15 @@ class Pool:
             self._waiting.append(turn)
         granted = False
         try:
-            granted = turn.acquire(timeout=LONGEST_WAIT_S)
+            granted = turn.acquire(timeout=MAX_WAIT_S)
         finally:
             if not granted:
                 self._withdraw(turn)
         if not granted:
-            raise StoreBusy(f"No connection became free in {LONGEST_WAIT_S} s.")
+            raise StoreBusy(f"No connection became free in {MAX_WAIT_S} s.")
 
     def _leave(self) -> None:
-        """Let the one in that has waited longest."""
+        """Pass the permission to use a link to the thread that has waited longest."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()
@@ -76,22 +78,22 @@ class Pool:
                 self._free += 1
 
     def _withdraw(self, turn: Lock) -> None:
-        """Stop waiting; a turn that came at the last moment goes to the next one."""
+        """Stop waiting; a permission that arrived at the last moment goes to the next thread."""
         with self._lock:
             if turn in self._waiting:
                 self._waiting.remove(turn)
                 return
         self._leave()
 
-    def forget_idle(self) -> None:
-        """One lost link means that the server went away, and the idle ones with it."""
+    def close_idle(self) -> None:
+        """Close idle links: when one link is lost, the server is gone, and the idle ones are lost too."""
         while link := self._take():
             with suppress(Exception):
                 link.close()
 
     def close(self) -> None:
         self._closed = True
-        self.forget_idle()
+        self.close_idle()
 
     def _new(self) -> Link:
         if self._closed:

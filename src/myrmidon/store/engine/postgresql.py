@@ -16,7 +16,7 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.types.numeric import Int8BinaryDumper, IntDumper, NumericBinaryLoader
 
 from myrmidon.model.errors import BrokenPromise, StoreRefused, StoreUnavailable
-from myrmidon.store.engine.driver import ConnectionLost, Trouble
+from myrmidon.store.engine.driver import ConnectionLost, DbErrorKind
 from myrmidon.store.engine.sql import (
     Dialect,
     Insert,
@@ -107,7 +107,7 @@ class PostgresqlLink:
     more lives of tasks in batches of 100, 20 % and more of single tasks (docs/decisions/0024).
     """
 
-    survives = False
+    reusable_after_error = False
 
     def __init__(self, connection: psycopg.Connection[Row], *, writer: bool) -> None:
         self.connection = connection
@@ -120,29 +120,29 @@ class PostgresqlLink:
     def begin(self) -> None:
         """A reader sees each statement's own moment either way, so it saves the round trip."""
         if self._writer:
-            self._say(b"BEGIN", expect=b"BEGIN")
+            self._run_command(b"BEGIN", expect=b"BEGIN")
 
     def commit(self) -> None:
-        self._say(b"COMMIT", expect=b"COMMIT")
+        self._run_command(b"COMMIT", expect=b"COMMIT")
 
     def rollback(self) -> None:
         if self.connection.pgconn.transaction_status != pq.TransactionStatus.IDLE:
-            self._say(b"ROLLBACK", expect=b"ROLLBACK")
+            self._run_command(b"ROLLBACK", expect=b"ROLLBACK")
 
     def close(self) -> None:
         self.connection.close()
 
-    def trouble(self, error: BaseException) -> Trouble | None:
+    def error_kind(self, error: BaseException) -> DbErrorKind | None:
         if isinstance(error, ConnectionLost):
-            return Trouble.LOST
+            return DbErrorKind.LOST
         if not isinstance(error, psycopg.Error):
             return None
         state = error.sqlstate or ""
         if state in _BUSY:
-            return Trouble.BUSY
+            return DbErrorKind.BUSY
         if self.connection.closed or state in _LOST or state.startswith("08"):
-            return Trouble.LOST
-        return Trouble.FULL if state == "53100" else None
+            return DbErrorKind.LOST
+        return DbErrorKind.FULL if state == "53100" else None
 
     def all(self, sql: str, params: dict[str, Any]) -> list[Row]:
         return self._rows(self._execute(sql, params))
@@ -219,7 +219,7 @@ class PostgresqlLink:
         self._values.set_pgresult(result, set_loaders=True, format=pq.Format.BINARY)
         return self._values.load_rows(0, result.ntuples, tuple)
 
-    def _say(self, command: bytes, *, expect: bytes) -> None:
+    def _run_command(self, command: bytes, *, expect: bytes) -> None:
         result = _checked(self.connection.pgconn.exec_(command))
         if result.command_status != expect:
             # A failed statement was swallowed; PostgreSQL answers COMMIT with a rollback and no error.

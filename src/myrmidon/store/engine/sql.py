@@ -1,15 +1,15 @@
-"""One SQL text for three databases: parameters, a closed set of fragments, many-row inserts and updates.
+"""Translates SQL statements for the three databases: parameters, fragments, inserts and updates of many rows.
 
-This file only turns text into text; it connects to nothing. A statement is written once, as a constant, with
-``:name`` parameters and these fragments:
+This file only converts text; it uses no connection. A statement is written once, as a constant, with ``:name``
+parameters and these fragments:
 
-    {for_update} {for_share} {skip_locked}   row locks; nothing on SQLite, which has one writer anyway
+    {for_update} {for_share} {skip_locked}   row locks; empty on SQLite, which has one writer
     {in:name} {in_text:name}     membership in a list of integers or strings: ``WHERE id {in:ids}``
-    {each:name} {each_text:name} the list as a table with one column ``value``; it may be given an alias
+    {each:name} {each_text:name} the list as a table with one column ``value``; it may have an alias
     {blob} {longtext} {text_key} {id} {table} {clustered}     for CREATE TABLE only
     {add_column}                 for ALTER TABLE only
 
-Texts are compiled once and cached, so on the hot path a statement costs one dictionary lookup.
+Translations are cached, so that a repeated statement costs one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Dialect(StrEnum):
 
 
 class Bind(NamedTuple):
-    """One parameter in the text's order: a plain ``value``, or the fragment that wants a list."""
+    """One parameter, in the order of the text. ``kind`` is ``value``, or the fragment that takes a list."""
 
     name: str
     kind: str
 
 
 class Statement(NamedTuple):
-    """A text ready for one database, and what has to be bound to it."""
+    """A text for one database, and its parameters."""
 
     text: str
     binds: tuple[Bind, ...]
@@ -51,23 +51,23 @@ MARIADB_TEXT = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
 FIXED: dict[str, tuple[str, str, str]] = {
     # name: SQLite, PostgreSQL, MariaDB
     "for_update": ("", "FOR UPDATE", "FOR UPDATE"),
-    # Keeps a row from being deleted or changed by who locks it for that; many may hold it at once.
+    # Blocks transactions that lock the row with for_update; many transactions can hold it at once.
     "for_share": ("", "FOR KEY SHARE", "LOCK IN SHARE MODE"),
     "skip_locked": ("", "FOR UPDATE SKIP LOCKED", "FOR UPDATE SKIP LOCKED"),
     "blob": ("BLOB", "BYTEA", "LONGBLOB"),
     "longtext": ("TEXT", "TEXT", "LONGTEXT"),
     # Short enough that two of them fit into one index of InnoDB (3,072 bytes).
     "text_key": ("TEXT", 'TEXT COLLATE "C"', "VARCHAR(350)"),
-    # SQLite: spelled exactly so, the key *is* the rowid and costs no second index.
+    # SQLite: with exactly this spelling the key is the rowid and needs no second index.
     "id": ("INTEGER NOT NULL PRIMARY KEY", "BIGINT NOT NULL PRIMARY KEY", "BIGINT NOT NULL PRIMARY KEY"),
     "table": ("", "", MARIADB_TABLE),
     "clustered": (" WITHOUT ROWID", "", MARIADB_TABLE),
-    # SQLite cannot ask whether it is there, and need not: there a migration is done as a whole or not at all.
+    # SQLite has no IF NOT EXISTS here and needs none: there a migration is applied completely or not at all.
     "add_column": ("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", "ADD COLUMN IF NOT EXISTS"),
 }
 
-# {place} is the parameter, {alias} the name the table goes by. MariaDB's lists are rendered into the text for
-# every call: its one-table UPDATE and DELETE use no index through IN (SELECT ... JSON_TABLE).
+# {place} is the parameter, {alias} the name of the table. For MariaDB lists are written into the text of every call:
+# its one-table UPDATE and DELETE use no index with IN (SELECT ... JSON_TABLE).
 LISTS: dict[str, tuple[str, str, str]] = {
     "in": ("IN (SELECT value FROM json_each({place}))", "= ANY({place}::bigint[])", "IN ({place})"),
     "in_text": ("IN (SELECT value FROM json_each({place}))", "= ANY({place}::text[])", "IN ({place})"),
@@ -102,7 +102,7 @@ _TOKEN = re.compile(
 
 @lru_cache(maxsize=4096)
 def compiled(dialect: Dialect, text: str) -> Statement:
-    """The text as one database wants it. An unknown fragment is a ValueError: the set is closed."""
+    """The statement for one database. ValueError for an unknown fragment."""
     return _Compiler(dialect).compile(text)
 
 
@@ -122,13 +122,13 @@ class _Compiler:
         return Statement("".join(parts).strip(), tuple(self.binds))
 
     def _plain(self, text: str) -> str:
-        """MariaDB's texts are filled in by ``%``, so their own percent signs are doubled."""
+        """Values are inserted into MariaDB's texts with ``%``, so other percent signs are doubled."""
         return text.replace("%", "%%") if self.dialect is Dialect.MARIADB else text
 
     def _token(self, token: re.Match[str]) -> str:
         match token.lastgroup:
             case "literal" if self.dialect is Dialect.MARIADB:
-                # There a backslash in a literal escapes; in our texts it is a backslash, as elsewhere.
+                # In MariaDB a backslash in a literal is an escape; in our texts it is a backslash, as elsewhere.
                 return self._plain(token[0].replace("\\", "\\\\"))
             case "literal" | "quoted" | "cast":
                 return self._plain(token[0])
@@ -154,11 +154,11 @@ class _Compiler:
         return LISTS[fragment][self.column].format(place=place, alias=self._alias(alias or "each"))
 
     def _alias(self, alias: str) -> str:
-        """EACH is a reserved word of MariaDB alone."""
+        """EACH is a reserved word in MariaDB."""
         return f'"{alias}"' if self.dialect is Dialect.MARIADB and alias.lower() == "each" else alias
 
     def _place(self, name: str, kind: str) -> str:
-        """On PostgreSQL every use of a name is a parameter of its own, with the type its place asks for."""
+        """The placeholder. On PostgreSQL every use of a name is a separate parameter, with the type of its context."""
         self.binds.append(Bind(name, kind))
         match self.dialect:
             case Dialect.SQLITE:
@@ -170,7 +170,7 @@ class _Compiler:
 
 
 def json_text(values: Iterable[Any]) -> str:
-    """A list as JSON text (never bytes: SQLite would take a blob for its own binary JSON)."""
+    """A list as JSON text; not bytes, which SQLite would take for its binary JSON."""
     return json.encode(list(values)).decode()
 
 
@@ -189,12 +189,12 @@ class Insert(Struct, frozen=True):
 
 
 class RowUpdate(Struct, frozen=True):
-    """An UPDATE with values of its own for every row: ``UPDATE table SET sets WHERE key AND (where)``.
+    """An UPDATE with separate values for every row: ``UPDATE table SET sets WHERE key AND (where)``.
 
-    A row is the key columns, then the set columns. An item of ``sets`` with an equals sign, such as
-    ``seq = seq + 1``, is copied as it stands and takes no value. ``types`` names the type of each key and set
-    column in order (bigint, int, text, double; all bigint when left out). No blobs.
-    The keys of one call must differ. Rows are locked in no promised order: where that matters, lock first.
+    A row is the key columns, then the set columns. An item of ``sets`` with an equals sign, such as ``seq = seq + 1``,
+    is used unchanged and takes no value. ``types`` names the type of each key and set column in order (bigint, int,
+    text, double; default: all bigint). Blobs are not supported. The keys of one call must be distinct. Rows are locked
+    in no defined order: lock them first where that matters.
     """
 
     table: str
@@ -222,7 +222,7 @@ class RowUpdate(Struct, frozen=True):
 
 
 class RowDelete(Struct, frozen=True):
-    """A DELETE of single rows by their whole key. ``types`` names the type of each key column in order."""
+    """A DELETE of single rows by their complete key. ``types`` names the type of each key column in order."""
 
     table: str
     key: str
@@ -237,7 +237,7 @@ class RowDelete(Struct, frozen=True):
         return names(self.types)
 
 
-# How PostgreSQL calls the types of the arrays that carry such a change; the others need no names.
+# PostgreSQL's names of the column types; the others need none.
 TYPES = {"bigint": "bigint", "int": "int", "text": "text", "double": "double precision"}
 
 
@@ -267,16 +267,16 @@ def insert_text(dialect: Dialect, statement: Insert, rows: int, *, only_new: boo
 
 @lru_cache(maxsize=1024)
 def row_update_text(dialect: Dialect, update: RowUpdate) -> str:
-    """For one row, its values being parameters: half of what the join of `rows_update_text` takes, or less."""
+    """The UPDATE of one row with its values as parameters; at least twice as fast as the join of `rows_update_text`."""
     value: Callable[[int], str]
     match dialect:
         case Dialect.SQLITE:
-            # Numbered, because the values stand in the row in another order than in the text.
+            # Numbered, because the row and the text have the values in different orders.
             value = "?{}".format
         case Dialect.POSTGRESQL:
             value = partial(_typed_place, update)
         case Dialect.MARIADB:
-            value = "{{{}}}".format  # for str.format, the row behind a value that is never asked for
+            value = "{{{}}}".format  # for str.format with one unused value before the row
     return f"UPDATE {update.table} SET {_sets(dialect, update, value)} WHERE {_matches(update, value)}"
 
 
@@ -286,19 +286,19 @@ def _typed_place(update: RowUpdate, number: int) -> str:
 
 @lru_cache(maxsize=1024)
 def rows_update_text(dialect: Dialect, update: RowUpdate) -> str:
-    """For many rows at once, joined as a table, on PostgreSQL and MariaDB."""
+    """The UPDATE of many rows, joined with a table of their values; for PostgreSQL and MariaDB."""
     value = "v.c{}".format
     if dialect is Dialect.POSTGRESQL:
         head, source = f"UPDATE {update.table} SET ", f" FROM {_unnest(update)} WHERE "
     else:
-        # STRAIGHT_JOIN: the other order would read, and lock, the whole table.
+        # STRAIGHT_JOIN: with the other order MariaDB would read and lock the whole table.
         head, source = f"UPDATE (%s) AS v STRAIGHT_JOIN {update.table} SET ", " WHERE "
     return head + _sets(dialect, update, value) + source + _matches(update, value)
 
 
 @lru_cache(maxsize=1024)
 def rows_delete_text(dialect: Dialect, delete: RowDelete) -> str:
-    """Row by row on SQLite, joined with all rows elsewhere; see `rows_update_text`."""
+    """The DELETE of one row on SQLite, and of many rows by a join elsewhere; see `rows_update_text`."""
     match dialect:
         case Dialect.SQLITE:
             return f"DELETE FROM {delete.table} WHERE {_matches(delete, '?{}'.format)}"

@@ -21,7 +21,7 @@ from myrmidon.model.errors import StoreRefused, StoreUnavailable
 from myrmidon.model.job import FailurePolicy, RequiresPolicy
 from myrmidon.model.states import JobState, RunState, TaskState
 from myrmidon.model.task_request import Language
-from myrmidon.store.engine.driver import ConnectionLost, Trouble
+from myrmidon.store.engine.driver import ConnectionLost, DbErrorKind
 from myrmidon.store.engine.sql import (
     Dialect,
     Insert,
@@ -51,10 +51,10 @@ sqlite3.register_adapter(type(None), dict[None, None]().get)
 for _enumeration in (TaskState, RunState, JobState, RequiresPolicy, FailurePolicy, Language):
     sqlite3.register_adapter(_enumeration, str.__str__)
 
-OLDEST = (3, 35, 0)
+MIN_VERSION = (3, 35, 0)
 WITHOUT_WAL_RACE = (3, 51, 3)
 BUSY_TIMEOUT_S = 5.0
-PRIVATE = 0o600
+PRIVATE_MODE = 0o600
 WRITER_CACHE_KIB = 16 << 10
 """Holds the heads of a thousand deep queues, which every claim of a bot that serves them looks at."""
 BULK_PAGE = 16 << 10
@@ -64,13 +64,13 @@ BULK_CHECKPOINT = 256
 ROWS_PER_INSERT = (64, 16, 4, 1)
 """Few fixed sizes: each is one prepared statement, kept by the connection."""
 
-_TROUBLE = {
-    sqlite3.SQLITE_BUSY: Trouble.BUSY,
-    sqlite3.SQLITE_LOCKED: Trouble.BUSY,
-    sqlite3.SQLITE_FULL: Trouble.FULL,
-    sqlite3.SQLITE_IOERR: Trouble.BROKEN,
-    sqlite3.SQLITE_CORRUPT: Trouble.BROKEN,
-    sqlite3.SQLITE_NOTADB: Trouble.BROKEN,
+_ERROR_KINDS = {
+    sqlite3.SQLITE_BUSY: DbErrorKind.BUSY,
+    sqlite3.SQLITE_LOCKED: DbErrorKind.BUSY,
+    sqlite3.SQLITE_FULL: DbErrorKind.FULL,
+    sqlite3.SQLITE_IOERR: DbErrorKind.BROKEN,
+    sqlite3.SQLITE_CORRUPT: DbErrorKind.BROKEN,
+    sqlite3.SQLITE_NOTADB: DbErrorKind.BROKEN,
 }
 
 
@@ -134,7 +134,7 @@ class Sqlite:
 
 
 class SqliteLink:
-    survives = True
+    reusable_after_error = True
 
     def __init__(self, connection: sqlite3.Connection, *, begin: str) -> None:
         self.connection = connection
@@ -155,12 +155,12 @@ class SqliteLink:
     def close(self) -> None:
         self.connection.close()
 
-    def trouble(self, error: BaseException) -> Trouble | None:
+    def error_kind(self, error: BaseException) -> DbErrorKind | None:
         if isinstance(error, ConnectionLost):
-            return Trouble.LOST
+            return DbErrorKind.LOST
         if not isinstance(error, sqlite3.Error):
             return None
-        return _TROUBLE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        return _ERROR_KINDS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
 
     def all(self, sql: str, params: dict[str, Any]) -> list[Row]:
         return self._execute(sql, params).fetchall()
@@ -218,7 +218,7 @@ def _prepared(sql: str) -> tuple[str, frozenset[str]]:
 
 
 def _check_version() -> None:
-    if sqlite3.sqlite_version_info < OLDEST:
+    if sqlite3.sqlite_version_info < MIN_VERSION:
         raise StoreRefused(f"SQLite {sqlite3.sqlite_version} is too old; install the package pysqlite3.")
     if sqlite3.sqlite_version_info < WITHOUT_WAL_RACE:
         log.warning(
@@ -230,7 +230,7 @@ def _check_version() -> None:
 def lock(path: str) -> IO[bytes]:
     """Keeps others from a file, be it there or not, until it is closed or this process ends, however that ends."""
     try:
-        held = os.fdopen(os.open(f"{path}.lock", os.O_WRONLY | os.O_CREAT, PRIVATE), "ab")
+        held = os.fdopen(os.open(f"{path}.lock", os.O_WRONLY | os.O_CREAT, PRIVATE_MODE), "ab")
     except OSError as error:
         raise StoreUnavailable(f"SQLite cannot open {path}: {error}.") from error
     try:
@@ -250,7 +250,7 @@ def make_private(path: Path) -> None:
     One that is there is not even opened: closing it again would take away the locks that SQLite has on it.
     """
     with suppress(OSError):  # SQLite will say what is wrong with the place
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE))
 
 
 def backup_file(path: str, to: Path) -> None:
@@ -260,7 +260,7 @@ def backup_file(path: str, to: Path) -> None:
     """
     make_private(to)
     try:
-        with closing(_looking(Path(path))) as source, closing(sqlite3.connect(to)) as copy:
+        with closing(_open_read_only(Path(path))) as source, closing(sqlite3.connect(to)) as copy:
             source.backup(copy, pages=-1)
             copy.execute("PRAGMA journal_mode = DELETE").fetchall()
     except sqlite3.Error as error:
@@ -270,7 +270,7 @@ def backup_file(path: str, to: Path) -> None:
 def check_file(path: Path) -> None:
     """StoreRefused when a file is no sound database."""
     try:
-        with closing(_looking(path)) as connection:
+        with closing(_open_read_only(path)) as connection:
             found = connection.execute("PRAGMA quick_check").fetchone()
     except sqlite3.Error as error:
         raise StoreRefused(f"{path} is not a sound database: {error}.") from error
@@ -278,5 +278,5 @@ def check_file(path: Path) -> None:
         raise StoreRefused(f"{path} is not a sound database: {found[0]}.")
 
 
-def _looking(path: Path) -> sqlite3.Connection:
+def _open_read_only(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)

@@ -33,7 +33,7 @@ class Table(Struct, frozen=True):
     blob: str | None
 
 
-class Copied(Struct, frozen=True):
+class CopiedTable(Struct, frozen=True):
     """How much of a table was copied."""
 
     rows: int
@@ -66,16 +66,16 @@ def _table(name: str, body: str, added: Sequence[str]) -> Table:
     return Table(name, (*(line.split()[0] for line in columns), *added), key, blob)
 
 
-def copy(source: Db, target: Db, *, logs: bool) -> dict[str, Copied]:
+def copy(source: Db, target: Db, *, logs: bool) -> dict[str, CopiedTable]:
     """Copy the tables of the logs, or all others; StoreRefused when the target has rows already.
 
     Nothing counts as copied before all of it is there and counted: each table's rows are compared on both sides.
     """
-    wanted = _half(logs=logs)
+    wanted = _tables_to_copy(logs=logs)
     check_empty(target, logs=logs)
 
-    def copy_all(tx: Tx) -> dict[str, Copied]:
-        hold_still(tx)
+    def copy_all(tx: Tx) -> dict[str, CopiedTable]:
+        begin_snapshot(tx)
         return {table.name: _copy_table(tx, target, table) for table in wanted}
 
     done = source.read(copy_all)
@@ -87,7 +87,7 @@ def copy(source: Db, target: Db, *, logs: bool) -> dict[str, Copied]:
 
 
 # PostgreSQL and MariaDB show each statement the latest state; a copy must show one moment. SQLite does by itself.
-ONE_MOMENT = {
+BEGIN_SNAPSHOT = {
     Dialect.POSTGRESQL: ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",),
     Dialect.MARIADB: (
         "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -97,18 +97,18 @@ ONE_MOMENT = {
 }
 
 
-def hold_still(tx: Tx) -> None:
+def begin_snapshot(tx: Tx) -> None:
     """From here on this transaction sees one moment, whatever others do. It must not have read anything yet."""
-    for statement in ONE_MOMENT[tx.dialect]:
+    for statement in BEGIN_SNAPSHOT[tx.dialect]:
         tx.run(statement)
 
 
 def check_empty(target: Db, *, logs: bool) -> None:
     """StoreRefused when there are rows where a copy would go."""
-    target.read(lambda tx: _check_empty(tx, _half(logs=logs)))
+    target.read(lambda tx: _check_empty(tx, _tables_to_copy(logs=logs)))
 
 
-def _half(*, logs: bool) -> list[Table]:
+def _tables_to_copy(*, logs: bool) -> list[Table]:
     """The tables of the logs, or all others."""
     return [table for table in tables() if (table.name in LOG_TABLES) == logs]
 
@@ -119,7 +119,7 @@ def _check_empty(tx: Tx, wanted: list[Table]) -> None:
             raise StoreRefused(f"The target is not empty: there are rows in {table.name}. Give it a new database.")
 
 
-def _copy_table(tx: Tx, target: Db, table: Table) -> Copied:
+def _copy_table(tx: Tx, target: Db, table: Table) -> CopiedTable:
     insert = Insert(table.name, ", ".join(table.columns))
     for rows in _pages(tx, table):
         target.write(lambda into, rows=rows: into.insert(insert, rows))  # type: ignore[misc]
@@ -139,10 +139,10 @@ def _pages(tx: Tx, table: Table) -> Iterator[list[tuple[object, ...]]]:
         if len(page) < n:
             return
         last = {f"k{number}": page[-1][place] for number, place in enumerate(places)}
-        page = tx.all(f"{head} WHERE {_after(tx.dialect, table.key)} {tail}", n=n, **last)
+        page = tx.all(f"{head} WHERE {_after_key(tx.dialect, table.key)} {tail}", n=n, **last)
 
 
-def _after(dialect: Dialect, key: tuple[str, ...]) -> str:
+def _after_key(dialect: Dialect, key: tuple[str, ...]) -> str:
     """Rows behind a key. MariaDB finds no index for a comparison of tuples; spelled out it uses the first column."""
     if dialect is not Dialect.MARIADB:
         return f"({', '.join(key)}) > ({', '.join(f':k{number}' for number in range(len(key)))})"
@@ -153,7 +153,7 @@ def _after(dialect: Dialect, key: tuple[str, ...]) -> str:
     return f"{key[0]} >= :k0 AND (({') OR ('.join(ways)}))"
 
 
-def _count(tx: Tx, table: Table) -> Copied:
+def _count(tx: Tx, table: Table) -> CopiedTable:
     size = f"SUM(LENGTH({table.blob}))" if table.blob else "0"
     rows, num_bytes = tx.all(f"SELECT COUNT(*), {size} FROM {table.name}")[0]
-    return Copied(int(rows), int(num_bytes or 0))
+    return CopiedTable(int(rows), int(num_bytes or 0))

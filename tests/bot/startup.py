@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-from myrmidon.bot.system import host
+from myrmidon.bot.system import processes
 
 
 def outcome(cwd: str, env: dict[bytes, bytes], *argv: str) -> object:
@@ -17,8 +17,8 @@ def outcome(cwd: str, env: dict[bytes, bytes], *argv: str) -> object:
     reader, writer = os.pipe()
     null = os.open(os.devnull, os.O_RDONLY)
     try:
-        code = host.start(list(argv), env, cwd, (null, writer, writer)).wait()
-    except host.NotStarted as error:
+        code = processes.start_command(list(argv), env, cwd, (null, writer, writer)).wait()
+    except processes.NotStarted as error:
         return error.errno
     finally:
         os.close(writer)

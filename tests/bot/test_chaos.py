@@ -33,7 +33,7 @@ IMPATIENT = (
     ("bot/link/http_client.py", "MARGIN_S = 15.0", "MARGIN_S = 1.0"),
     ("bot/link/http_client.py", "MAX_DELAY_S = 30.0", "MAX_DELAY_S = 0.5"),
     ("bot/run/command.py", "_LAST_DITCH_S = 60.0", "_LAST_DITCH_S = 0.5"),
-    ("bot/system/host.py", "patience: float = 10.0", "patience: float = 0.5"),
+    ("bot/system/processes.py", "timeout_s: float = 10.0", "timeout_s: float = 0.5"),
     ("model/errors.py", "retry_after_s = 5", "retry_after_s = 1"),
 )
 FREEZER = Path("/sys/fs/cgroup/freezer")

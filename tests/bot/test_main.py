@@ -70,7 +70,7 @@ def test_a_machine_can_be_set_up_before_its_bot_starts(tmp_path: Path):
 def test_a_machine_is_rebooted_by_hand_only_when_no_bot_lives_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MYRMIDON_BOT_HOST_DIR", str(tmp_path / "host"))
     monkeypatch.setenv("MYRMIDON_BOT_REBOOT", f"touch {tmp_path}/rebooted")
-    lodged = host.announce(str(tmp_path))
+    lodged = host.register_bot(str(tmp_path))
     assert lodged is not None
     assert admin_commands.reboot([]) == 1
     assert not (tmp_path / "rebooted").exists()

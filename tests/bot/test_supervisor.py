@@ -19,7 +19,7 @@ from myrmidon.bot.run.task_runner import Unfit, below
 from myrmidon.bot.storage import log_spool
 from myrmidon.bot.storage.log_spool import Spool
 from myrmidon.bot.storage.result_journal import ResultJournal
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock, processes
 from tests.bot.bots import pack, zip_files
 
 
@@ -86,7 +86,7 @@ def _record(run: str) -> dict:
 def watched(tmp_path: Path) -> Iterator[tuple[Watch, Command]]:
     """A watch whose thread does not run, and a command that has not been started, with its pipes open."""
     task = {"run": "r", "token": "t", "execution_timeout_s": 60, "grace_period_s": 1}
-    watch, command = Watch(Spool(str(tmp_path / "spool")), lambda _: None), Command(task, host.awake())
+    watch, command = Watch(Spool(str(tmp_path / "spool")), lambda _: None), Command(task, clock.boottime())
     command.output.open()
     yield watch, command
     watch.release(command)
@@ -119,14 +119,14 @@ def test_the_rest_of_the_output_is_what_is_there_at_the_end_however_fast_a_survi
 ):
     watch, command = watched
     writer = command.output.writers[0]
-    read_pipe = host.read_pipe
+    read_pipe = processes.read_pipe
 
     def read_and_write_more(reader: int, most: int) -> bytes | None:
         data = read_pipe(reader, most)
         os.write(writer, b"x" * len(data or b""))
         return data
 
-    monkeypatch.setattr(host, "read_pipe", read_and_write_more)
+    monkeypatch.setattr(processes, "read_pipe", read_and_write_more)
     os.write(writer, b"y" * 1000)
     watch.finish(command)
     assert b"".join(command.inline[0]) == b"y" * 1000
@@ -293,7 +293,7 @@ def test_sessions_grow_also_when_the_clock_was_set_back(tmp_path: Path, monkeypa
 
 
 def _task(run: str, claimed_at: float | None = None) -> dict:
-    return {"run": run, "token": "t", "claimed_at": host.awake() if claimed_at is None else claimed_at}
+    return {"run": run, "token": "t", "claimed_at": clock.boottime() if claimed_at is None else claimed_at}
 
 
 def test_quick_tasks_are_wanted_by_the_dozen_and_slow_ones_one_at_a_time():
@@ -307,7 +307,7 @@ def test_quick_tasks_are_wanted_by_the_dozen_and_slow_ones_one_at_a_time():
 
 def test_a_task_that_has_waited_too_long_is_given_back_and_not_begun():
     duty = Duty([])
-    duty.add([_task("old", host.awake() - duties.START_WITHIN_S - 1), _task("new")])
+    duty.add([_task("old", clock.boottime() - duties.START_WITHIN_S - 1), _task("new")])
     begun = duty.next_task()
     assert begun is not None
     assert (begun["run"], [task["run"] for task in duty.refused]) == ("new", ["old"])
@@ -337,7 +337,7 @@ def test_a_letter_takes_no_more_logs_than_it_may(tmp_path: Path):
 def test_two_signals_at_once_are_one(monkeypatch):
     duty = Duty([])
     now = [100.0]
-    monkeypatch.setattr(host, "awake", lambda: now[0])
+    monkeypatch.setattr(clock, "boottime", lambda: now[0])
     assert (duty.signalled(), duty.signalled()) == (1, 1)
     now[0] += duties.ONE_SIGNAL_S
     assert duty.signalled() == 2

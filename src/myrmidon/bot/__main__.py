@@ -56,13 +56,13 @@ def main(argv: list[str]) -> int:
 def _start(rest: list[str]) -> int:
     from myrmidon.bot import supervisor
     from myrmidon.bot.install import exit_codes, startup_config
-    from myrmidon.bot.system import host
+    from myrmidon.bot.system import platforms, processes
 
-    host.have_streams()
+    processes.open_standard_streams()
     try:
-        host.check_fit()
+        platforms.check_supported()
         folder = startup_config.prepare(rest)
-    except (startup_config.StartupError, host.Unfit) as error:
+    except (startup_config.StartupError, platforms.UnsupportedPlatform) as error:
         sys.stderr.write(f"myrmidon bot: {error}\n")
         return exit_codes.STARTUP_ERROR
     return supervisor.Supervisor(folder).run()

@@ -56,7 +56,7 @@ def set_up(argv: list[str]) -> int:
 
 def reboot(_: list[str]) -> int:
     """Reboot this machine, unless a bot runs on it."""
-    bots = host.neighbours("")
+    bots = host.other_bots("")
     if bots:
         sys.stderr.write(f"myrmidon bot: a bot runs in {bots[0]}; stop it first\n")
         return 1

@@ -19,7 +19,7 @@ import threading
 import time
 from typing import Any
 
-from myrmidon.bot.system import host
+from myrmidon.bot.system import processes
 
 SOCKET_NAME = "console"
 OPEN_S = 60.0
@@ -43,7 +43,7 @@ class DebugConsole:
             self.thread.start()
 
     def _serve(self) -> None:
-        host.hear_signals()  # the signal thread, which starts this one, blocks all of them
+        processes.unblock_signals()  # the signal thread, which starts this one, blocks all of them
         try:
             self._serve_one_client()
         except Exception:

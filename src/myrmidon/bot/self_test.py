@@ -16,14 +16,14 @@ def check(argv: list[str]) -> int:
     Returns 0 on success, SELF_TEST_DISK_FULL, SELF_TEST_SERVER_UNREACHABLE, or another code when the zip is broken.
     """
     from myrmidon.bot.install import exit_codes
-    from myrmidon.bot.system import host
+    from myrmidon.bot.system import filesystem
 
     try:
         code = _check_zip()
         server = argv[argv.index("--server") + 1] if "--server" in argv[:-1] else ""
         return code or (_check_server(server) if server else 0)
     except OSError as error:
-        if not host.disk_is_full(error):
+        if not filesystem.disk_is_full(error):
             raise
         sys.stderr.write(f"the self-test could not run: {error}\n")
         return exit_codes.SELF_TEST_DISK_FULL
@@ -58,9 +58,9 @@ def _check_zip() -> int:
     from myrmidon.bot.run.command import Watch
     from myrmidon.bot.run.task_runner import Runner
     from myrmidon.bot.storage.log_spool import Spool
-    from myrmidon.bot.system import dimensions, host
+    from myrmidon.bot.system import dimensions, platforms
 
-    host.check_fit()
+    platforms.check_supported()
     config = loader.packed_text()
     swarming_api.install(None)
     if config is not None:

@@ -18,7 +18,7 @@ import time
 from collections import deque
 
 from myrmidon.bot.install import exit_codes, updater
-from myrmidon.bot.system import host
+from myrmidon.bot.system import filesystem, processes
 
 _FINAL = (exit_codes.OK, exit_codes.SUPERSEDED)
 STARTUP_S = 60.0
@@ -52,9 +52,9 @@ class Supervisor:
         if not self._lock():
             sys.stderr.write(f"myrmidon bot: {self.folder} is in use by another bot\n")
             return exit_codes.FOLDER_IN_USE
-        host.become_reaper()
-        host.kill_marked(host.mark_of(self.folder))
-        host.hear_signals()
+        processes.become_reaper()
+        processes.kill_by_marker(processes.environment_marker(self.folder))
+        processes.unblock_signals()
         for number in (*_STOP_SIGNALS, *_DEBUG_SIGNALS):
             signal.signal(number, self._forward_signal)
         try:
@@ -71,7 +71,7 @@ class Supervisor:
     def _lock(self) -> bool:
         """Lock the folder. Waits, because the worker of a supervisor that was just killed still holds it."""
         until = time.monotonic() + LOCK_TIMEOUT_S
-        while host.lock(os.path.join(self.folder, "lock")) is None:
+        while filesystem.lock(os.path.join(self.folder, "lock")) is None:
             if time.monotonic() > until:
                 return False
             time.sleep(0.1)
@@ -85,7 +85,7 @@ class Supervisor:
         good = os.path.join(self.folder, updater.GOOD_ZIP)
         if os.path.realpath(own) != os.path.realpath(good):
             with open(own, "rb") as file:
-                host.write_private(good, file.read())
+                filesystem.write_private(good, file.read())
         return good
 
     def _choose_next(self, current: str | None, code: int, *, came_up: bool) -> str | None:
@@ -135,7 +135,7 @@ class Supervisor:
             os.close(reader)
             return 0, False
         with contextlib.suppress(OSError):  # a full disk; the file is only for people and `shell`
-            host.write_file(os.path.join(self.folder, "bot.pid"), b"%d\n" % self.child.pid)
+            filesystem.write_file(os.path.join(self.folder, "bot.pid"), b"%d\n" % self.child.pid)
         if self.stopping:
             self.child.terminate()
         self.is_up = came_up = self._wait_until_up(reader)
@@ -144,7 +144,7 @@ class Supervisor:
             self.child.kill()
         code = self.child.wait()
         self.child, self.is_up = None, False
-        host.kill_all_children()
+        processes.kill_all_children()
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self.folder, "bot.pid"))
         return code, came_up

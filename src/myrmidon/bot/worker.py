@@ -26,7 +26,7 @@ from myrmidon.bot.run.task_runner import Runner
 from myrmidon.bot.signals import SignalThread
 from myrmidon.bot.storage.log_spool import Spool
 from myrmidon.bot.storage.result_journal import ResultJournal
-from myrmidon.bot.system import host
+from myrmidon.bot.system import host, processes
 
 log = logging.getLogger("myrmidon.bot")
 
@@ -39,7 +39,7 @@ class Worker:
         spool = Spool(os.path.join(startup.folder, "spool"))
         caches = Caches(os.path.join(startup.folder, "c"))
         caches.adopt(os.path.join(startup.folder, "caches"))
-        marker, _, value = os.fsdecode(host.mark_of(startup.folder)).partition("=")
+        marker, _, value = os.fsdecode(processes.environment_marker(startup.folder)).partition("=")
         facts = {
             "MYRMIDON_BOT_ID": startup.bot_id,
             "MYRMIDON_SERVER": startup.server,
@@ -92,7 +92,7 @@ class Worker:
             if task_hooks.succeeded:
                 self.session_loop.task_succeeded = True
         loop_thread.join(SHUTDOWN_S)
-        host.take_leave(self.folder)
+        host.unregister_bot(self.folder)
         return run_queue.exit_code
 
     def _execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
@@ -101,7 +101,7 @@ class Worker:
             return self.runner.execute(task)
         except Exception as error:
             log.exception("run %s failed", task["run"])
-            host.kill_all_children()
+            processes.kill_all_children()
             report = {"type": "fault", "run": task["run"], "token": task["token"], "kind": "bot_error"}
             return {"report": {**report, "message": f"the bot failed: {error!r}"}, "logs": []}
 
@@ -128,10 +128,10 @@ def main(argv: list[str]) -> int:
     """The worker process, started by the supervisor: worker --dir DIR --ready FD --supervisor PID."""
     options = dict(zip(argv[::2], argv[1::2]))
     _set_up_logging(options["--dir"])
-    host.become_reaper()
-    host.hear_signals()
+    processes.become_reaper()
+    processes.unblock_signals()
     signal.signal(signal.SIGHUP, _on_supervisor_death)
-    host.signal_when_parent_dies(signal.SIGHUP)
+    processes.signal_when_parent_dies(signal.SIGHUP)
     if os.getppid() != int(options["--supervisor"]):
         return exit_codes.ORPHANED  # it died before its death could be signalled
     sys.setswitchinterval(0.0005)  # the thread that runs commands must not wait long for the session thread
@@ -163,7 +163,7 @@ def _make_console(worker: Worker) -> DebugConsole:
 
 def _on_supervisor_death(number: int, _: object) -> None:
     """The supervisor was killed: kill all commands and exit."""
-    host.kill_all_children(patience=5.0)
+    processes.kill_all_children(timeout_s=5.0)
     os._exit(128 + number)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from myrmidon.bot.machine import settings
 from myrmidon.bot.machine.named_caches import Caches
-from myrmidon.bot.system import host
+from myrmidon.bot.system import filesystem
 from tests.bot.hooks.test_hooks import a_standing
 
 NOW = 1_800_000_000.0
@@ -30,7 +30,7 @@ def _fill(caches: Caches, tmp_path: Path, name: str, *, size: int = 10, now: flo
 def roomy(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """A disk whose free bytes a test decides."""
     disk = {"free": 1 << 40, "total": 1 << 41}
-    monkeypatch.setattr(host, "free_disk", lambda _: (disk["free"], disk["total"]))
+    monkeypatch.setattr(filesystem, "free_disk", lambda _: (disk["free"], disk["total"]))
     return disk
 
 
@@ -118,11 +118,11 @@ def test_the_oldest_go_until_enough_is_free_but_never_what_a_run_asks_for(
     required = settings.required_free(roomy["total"], caches.free_space_rule) + caches.free_space_rule["wiggle"]
     roomy["free"] = int(required) - 1
 
-    def free_a_little(path: str, remove=host.remove_tree) -> bool:
+    def free_a_little(path: str, remove=filesystem.remove_tree) -> bool:
         roomy["free"] += 1
         return remove(path)
 
-    monkeypatch.setattr(host, "remove_tree", free_a_little)
+    monkeypatch.setattr(filesystem, "remove_tree", free_a_little)
     assert caches.trim(NOW, needed=["a"]) == ["b"]
     assert caches.make_room(["a", "new"], {"a": 50, "new": 1}, NOW) == ["c"]
     assert caches.make_room(["a", "new"], {"new": 1 << 30}, NOW) == []

@@ -13,8 +13,7 @@ import pytest
 
 from myrmidon.bot.machine import health, settings
 from myrmidon.bot.machine.named_caches import Caches
-from myrmidon.bot.system import dimensions, facts
-from myrmidon.bot.system import host as system
+from myrmidon.bot.system import dimensions, facts, filesystem, host
 
 
 @pytest.mark.parametrize(
@@ -191,22 +190,22 @@ def test_a_bot_of_a_device_offers_the_device_and_no_host():
     ],
 )
 def test_each_system_has_its_way_to_reboot(name: str, is_root: bool, words: list[str]):
-    assert system.reboot_command(name, is_root=is_root) == words
+    assert host.reboot_command(name, is_root=is_root) == words
 
 
 def test_bots_of_one_machine_see_each_other_while_they_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MYRMIDON_BOT_HOST_DIR", str(tmp_path / "host"))
-    assert system.neighbours("/bots/1") == []
-    first = system.announce("/bots/1")
-    second = system.announce("/bots/2")
+    assert host.other_bots("/bots/1") == []
+    first = host.register_bot("/bots/1")
+    second = host.register_bot("/bots/2")
     assert first is not None
     assert second is not None
     (tmp_path / "host" / "link").symlink_to("/etc/passwd")
-    assert (system.neighbours("/bots/1"), system.neighbours("/bots/3")) == (["/bots/2"], ["/bots/1", "/bots/2"])
+    assert (host.other_bots("/bots/1"), host.other_bots("/bots/3")) == (["/bots/2"], ["/bots/1", "/bots/2"])
     os.close(second)
-    assert system.neighbours("/bots/1") == []
-    system.take_leave("/bots/1")
-    system.take_leave("/bots/1")
+    assert host.other_bots("/bots/1") == []
+    host.unregister_bot("/bots/1")
+    host.unregister_bot("/bots/1")
     assert len(os.listdir(tmp_path / "host")) == 2  # the link, and what the other one has left behind
     os.close(first)
     assert stat_mode(tmp_path / "host") == 0o1777
@@ -223,9 +222,9 @@ def test_bots_in_containers_see_each_other_although_their_folders_have_the_same_
         (tmp_path / name).mkdir()
         bot.unlink(missing_ok=True)
         bot.symlink_to(tmp_path / name)
-        held.append(system.announce(str(bot)))
+        held.append(host.register_bot(str(bot)))
     assert None not in held
-    assert system.neighbours(str(bot)) == [str(bot)]  # the other one
+    assert host.other_bots(str(bot)) == [str(bot)]  # the other one
     for handle in held:
         os.close(handle or 0)
 
@@ -237,7 +236,7 @@ def stat_mode(path: Path) -> int:
 def test_a_machine_that_cannot_tell_announces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MYRMIDON_BOT_HOST_DIR", str(tmp_path / "file"))
-    assert system.announce("/bots/1") is None
+    assert host.register_bot("/bots/1") is None
 
 
 # ---------------------------------------------------------------- health
@@ -259,7 +258,7 @@ def test_short_of_disk_the_oldest_caches_go_first(tmp_path: Path, monkeypatch: p
         caches.put_back(name, str(tmp_path / "x"), now=1e9 + at)
     caches.rules = {**caches.rules, "age_s": 1e12}
     disk = [(5 << 30, 100 << 30), (20 << 30, 100 << 30)]
-    monkeypatch.setattr(system, "free_disk", lambda _: disk[len(caches.entries) < 2])
+    monkeypatch.setattr(filesystem, "free_disk", lambda _: disk[len(caches.entries) < 2])
     assert health.disk_problem(str(tmp_path), settings.DEFAULTS, caches) is None
     assert caches.names() == ["b"]
     disk = [(5 << 30, 100 << 30)] * 2
@@ -269,5 +268,5 @@ def test_short_of_disk_the_oldest_caches_go_first(tmp_path: Path, monkeypatch: p
 
 
 def test_the_disk_of_the_system_counts_when_it_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(system, "free_disk", lambda _: (5 << 30, 100 << 30))
+    monkeypatch.setattr(filesystem, "free_disk", lambda _: (5 << 30, 100 << 30))
     assert "the root disk" in (health.other_problem("/proc", settings.DEFAULTS) or "")

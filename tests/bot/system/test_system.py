@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from myrmidon.bot.system import dimensions, host
+from myrmidon.bot.system import clock, dimensions, filesystem, host, platforms, processes
 
 NOBODY = 65534
 
@@ -18,14 +18,14 @@ NOBODY = 65534
     ("platform", "name"), [("linux", "linux"), ("darwin", "macos"), ("win32", "windows"), ("freebsd14", "linux")]
 )
 def test_every_platform_has_a_name(platform: str, name: str):
-    assert host.name_of(platform) == name
+    assert platforms.name_of(platform) == name
 
 
 def test_a_bot_refuses_to_start_where_it_cannot_kill():
-    host.check_fit("linux")
-    host.check_fit("macos")
-    with pytest.raises(host.Unfit, match="Windows"):
-        host.check_fit("windows")
+    platforms.check_supported("linux")
+    platforms.check_supported("macos")
+    with pytest.raises(platforms.UnsupportedPlatform, match="Windows"):
+        platforms.check_supported("windows")
 
 
 @pytest.mark.parametrize(
@@ -33,38 +33,38 @@ def test_a_bot_refuses_to_start_where_it_cannot_kill():
     [(b"12 (sh) S 7 12 12 0", 7), (b"12 (a) b (c) R 1 12 12 0", 1), (b"9 (x\n) Z) Z 44 1", 44)],
 )
 def test_the_parent_is_read_whatever_a_process_is_called(line: bytes, parent: int):
-    assert host.parse_stat(line) == parent
+    assert processes.parse_stat(line) == parent
 
 
 def test_process_tables_of_mac_and_windows_are_read():
-    assert host.parse_ps("    1     0\n  432     1\n  500   432\n") == {1: 0, 432: 1, 500: 432}
+    assert processes.parse_ps("    1     0\n  432     1\n  500   432\n") == {1: 0, 432: 1, 500: 432}
     csv = '"ProcessId","ParentProcessId"\r\n"4","0"\r\n"620","4"\r\n'
-    assert host.parse_tasks(csv) == {4: 0, 620: 4}
-    assert host.parse_tasks("") == {}
+    assert processes.parse_tasks(csv) == {4: 0, 620: 4}
+    assert processes.parse_tasks("") == {}
 
 
 def test_descendants_are_found_over_all_generations_and_no_others():
     parents = {1: 0, 10: 1, 11: 10, 12: 11, 20: 1, 13: 11}
-    assert host.descendants(parents, 10) == {11, 12, 13}
-    assert host.descendants(parents, 12) == set()
-    assert host.descendants({5: 6, 6: 5}, 5) == {6}
+    assert processes.descendants(parents, 10) == {11, 12, 13}
+    assert processes.descendants(parents, 12) == set()
+    assert processes.descendants({5: 6, 6: 5}, 5) == {6}
 
 
 def test_this_process_has_its_parent_in_the_table():
-    assert host.process_table()[os.getpid()] == os.getppid()
+    assert processes.process_table()[os.getpid()] == os.getppid()
 
 
 def test_a_twentieth_of_a_disk_must_be_free_but_never_more_than_a_gibibyte():
-    assert host.required_disk(50 << 20) == (50 << 20) // 20
-    assert host.required_disk(4 << 40) == 1 << 30
+    assert filesystem.required_disk(50 << 20) == (50 << 20) // 20
+    assert filesystem.required_disk(4 << 40) == 1 << 30
 
 
 def test_a_lock_is_held_once(tmp_path: Path):
-    first = host.lock(str(tmp_path / "lock"))
+    first = filesystem.lock(str(tmp_path / "lock"))
     assert first is not None
-    assert host.lock(str(tmp_path / "lock")) is None
+    assert filesystem.lock(str(tmp_path / "lock")) is None
     os.close(first)
-    again = host.lock(str(tmp_path / "lock"))
+    again = filesystem.lock(str(tmp_path / "lock"))
     assert again is not None
     os.close(again)
 
@@ -72,7 +72,7 @@ def test_a_lock_is_held_once(tmp_path: Path):
 def test_a_private_file_is_private_and_replaced_as_a_whole(tmp_path: Path):
     path = tmp_path / "credential"
     for content in (b"one", b"another"):
-        host.write_private(str(path), content)
+        filesystem.write_private(str(path), content)
         assert path.read_bytes() == content
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == ["credential"]
@@ -87,7 +87,7 @@ def test_removing_a_folder_leaves_alone_what_its_links_point_to(tmp_path: Path):
     (work / "a" / "locked").mkdir()
     (work / "a" / "locked" / "file").write_text("x")
     (work / "a" / "locked").chmod(0)
-    assert host.remove_tree(str(work))
+    assert filesystem.remove_tree(str(work))
     assert not work.exists()
     assert (tmp_path / "outside" / "file").read_text() == "precious"
 
@@ -101,7 +101,7 @@ def test_a_folder_is_removed_however_deep_it_is(tmp_path: Path):
         os.close(there)
         there = below
     os.close(there)
-    assert host.remove_tree(str(tmp_path / "work"))
+    assert filesystem.remove_tree(str(tmp_path / "work"))
     assert os.listdir(tmp_path) == []
 
 
@@ -118,7 +118,7 @@ def test_folders_without_permissions_are_removed_with_all_that_they_hide(tmp_pat
     tmp_path.chmod(0o777)
     os.seteuid(NOBODY)
     try:
-        removed = host.remove_tree(os.path.relpath(work))
+        removed = filesystem.remove_tree(os.path.relpath(work))
     finally:
         os.seteuid(0)
     assert removed
@@ -133,7 +133,7 @@ def test_what_is_mounted_in_a_folder_is_left_alone(tmp_path: Path):
     bind = ["mount", "--bind", str(outside), str(work / "a" / "a place")]
     if subprocess.run(bind, capture_output=True, check=False).returncode != 0:
         pytest.skip("nothing can be mounted here")
-    assert host.remove_tree(str(work))
+    assert filesystem.remove_tree(str(work))
     assert not work.exists()
     assert (outside / "file").read_text() == "precious"
 
@@ -145,18 +145,18 @@ def test_mounts_are_found_by_their_whole_names():
         b"31 22 0:40 / /b/work/run/with\\040space rw - tmpfs tmpfs rw\n"
         b"32 22 0:41 / /b/work/runner rw - tmpfs tmpfs rw\n"
     )
-    assert host.mounts_below(table, b"/b/work/run") == [b"/b/work/run/m", b"/b/work/run/with space"]
+    assert filesystem.mounts_below(table, b"/b/work/run") == [b"/b/work/run/m", b"/b/work/run/with space"]
 
 
 def test_a_link_in_place_of_the_folder_is_removed_itself(tmp_path: Path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "work").symlink_to(tmp_path / "outside")
-    assert host.remove_tree(str(tmp_path / "work"))
+    assert filesystem.remove_tree(str(tmp_path / "work"))
     assert (tmp_path / "outside").is_dir()
 
 
 def test_the_clock_goes_on_and_the_boot_has_an_id():
-    assert host.awake() <= host.awake()
+    assert clock.boottime() <= clock.boottime()
     assert host.boot_id() == host.boot_id() != ""
 
 

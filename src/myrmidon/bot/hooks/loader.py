@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from myrmidon.bot.install import updater
-from myrmidon.bot.system import host
+from myrmidon.bot.system import processes
 
 HOOKS = (
     "get_dimensions", "get_state", "get_settings", "get_authentication_headers", "on_bot_startup", "on_handshake",
@@ -127,7 +127,7 @@ class Hooks:
         thread.join(timeout_s)
         if thread.is_alive():
             self.hung_threads[label] = thread
-            host.interrupt_thread(thread.ident or 0, HookTimeout)
+            processes.raise_in_thread(thread.ident or 0, HookTimeout)
             raise HookFailed(f"hook {label} timed out after {timeout_s:g} s; it is skipped until it returns")
         self.hung_threads.pop(label, None)
         succeeded, value = outcome[0]

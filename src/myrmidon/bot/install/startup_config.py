@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from myrmidon.bot.install import updater
-from myrmidon.bot.system import dimensions, host
+from myrmidon.bot.system import dimensions, filesystem
 
 CONFIG_FILE = "bot.json"
 _FLAGS = ("--dir", "--server", "--token", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension")
@@ -73,9 +73,9 @@ def prepare(argv: list[str]) -> str:
         raise StartupError("no server is configured: use --server URL or a zip downloaded from the server")
     try:
         if config != stored:  # a bot must be able to restart while the disk is full
-            host.write_private(os.path.join(folder, CONFIG_FILE), json.dumps(config, indent=2).encode())
+            filesystem.write_private(os.path.join(folder, CONFIG_FILE), json.dumps(config, indent=2).encode())
         if given["token"] and given["token"] != _text(folder, "token"):
-            host.write_private(os.path.join(folder, "token"), given["token"].encode())
+            filesystem.write_private(os.path.join(folder, "token"), given["token"].encode())
     except OSError as error:
         raise StartupError(f"the folder cannot be used: {error}") from error
     os.environ.pop("MYRMIDON_BOT_TOKEN", None)  # child processes could read it
@@ -156,7 +156,7 @@ class StartupConfig:
     def save_credential(self, credential: str) -> None:
         if credential != self.credential:
             self.credential = credential
-            host.write_private(os.path.join(self.folder, "credential"), credential.encode())
+            filesystem.write_private(os.path.join(self.folder, "credential"), credential.encode())
 
     def next_session(self) -> int:
         """A session number greater than all earlier ones, even if the clock was set back.
@@ -169,9 +169,9 @@ class StartupConfig:
             last = int((self.credential and _text(self.folder, "session")) or 0)
         session = max(time.time_ns() // 1000, last + 1)
         try:
-            host.write_private(os.path.join(self.folder, "session"), str(session).encode())
+            filesystem.write_private(os.path.join(self.folder, "session"), str(session).encode())
         except OSError as error:
-            if not host.disk_is_full(error):  # the clock alone is nearly always sufficient
+            if not filesystem.disk_is_full(error):  # the clock alone is nearly always sufficient
                 raise
         return session
 

@@ -29,7 +29,7 @@ import zlib
 from io import BytesIO
 
 from myrmidon.bot.install import exit_codes
-from myrmidon.bot.system import host
+from myrmidon.bot.system import filesystem, processes
 
 GOOD_ZIP = "bot.zip"
 NEW_ZIPS = ("bot.1.zip", "bot.2.zip")
@@ -108,9 +108,9 @@ def install(folder: str, zipped: bytes, version: str, server: str) -> None:
     """
     name = NEW_ZIPS[1] if os.path.basename(own_zip() or "") == NEW_ZIPS[0] else NEW_ZIPS[0]
     path = os.path.join(folder, name)
-    host.write_private(path, zipped)
+    filesystem.write_private(path, zipped)
     run_self_test(path, server)
-    host.write_private(os.path.join(folder, NEXT_FILE), json.dumps({"zip": name, "digest": version}).encode())
+    filesystem.write_private(os.path.join(folder, NEXT_FILE), json.dumps({"zip": name, "digest": version}).encode())
 
 
 def run_self_test(path: str, server: str, timeout_s: float = SELF_TEST_S) -> None:
@@ -129,7 +129,7 @@ def run_self_test(path: str, server: str, timeout_s: float = SELF_TEST_S) -> Non
         except subprocess.TimeoutExpired:
             raise SelfTestFailed(f"the self-test did not finish within {timeout_s:.0f} s") from None
         finally:
-            host.kill_group(child.pid)
+            processes.kill_group(child.pid)
             child.wait()
         output.seek(0)
         output_bytes = output.read()
@@ -178,7 +178,7 @@ def promote_own_zip(folder: str) -> None:
     """Make the running zip the known good one. Raises OSError when the disk is full."""
     own = own_zip()
     if own is not None and not runs_good_zip(folder):
-        host.write_private(os.path.join(folder, GOOD_ZIP), _read(own))
+        filesystem.write_private(os.path.join(folder, GOOD_ZIP), _read(own))
 
 
 def record_bad(folder: str, version: str, now: float | None = None) -> None:
@@ -186,7 +186,7 @@ def record_bad(folder: str, version: str, now: float | None = None) -> None:
     now = time.time() if now is None else now
     bad = {known: at for known, at in _bad_versions(folder).items() if 0 <= now - at < BAD_S}
     with contextlib.suppress(OSError):
-        host.write_private(os.path.join(folder, BAD_FILE), json.dumps({**bad, version: now}).encode())
+        filesystem.write_private(os.path.join(folder, BAD_FILE), json.dumps({**bad, version: now}).encode())
 
 
 def is_bad(folder: str, version: str, now: float | None = None) -> bool:
@@ -207,7 +207,9 @@ def record_failure(folder: str, path: str, why: str) -> None:
         version = content_digest(_read(path))
         record_bad(folder, version)
     with contextlib.suppress(OSError):
-        host.write_private(os.path.join(folder, FAILED_FILE), json.dumps({"version": version, "why": why}).encode())
+        filesystem.write_private(
+            os.path.join(folder, FAILED_FILE), json.dumps({"version": version, "why": why}).encode()
+        )
 
 
 def take_failure(folder: str) -> tuple[str, str] | None:

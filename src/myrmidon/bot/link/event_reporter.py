@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock
 
 REPEAT_S = 600.0
 MAX_ERRORS = 200
@@ -43,7 +43,7 @@ class EventReporter:
         ``bad_release`` is the version of a zip that does not work on this bot.
         """
         log.error("%s", message)
-        now = host.awake()
+        now = clock.boottime()
         if now - self.reported_at.get(message, -REPEAT_S) < REPEAT_S:
             return
         if len(self.reported_at) >= MAX_ERRORS:

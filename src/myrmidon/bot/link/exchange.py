@@ -19,7 +19,7 @@ from myrmidon.bot.run.command import Watch
 from myrmidon.bot.run.run_queue import Duty
 from myrmidon.bot.storage.log_spool import Spool
 from myrmidon.bot.storage.result_journal import ResultJournal
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock
 
 log = logging.getLogger("myrmidon.bot")
 
@@ -57,7 +57,7 @@ class Exchange:
         self.nonce = 0
         self.answer_count = 0
         self.pending: ExchangeRequest | None = None
-        self.contact_at = self.active_at = host.awake()
+        self.contact_at = self.active_at = clock.boottime()
         self.silent_s = 0.0
         self.queue_drained = False
         self.polling = False
@@ -117,7 +117,7 @@ class Exchange:
 
     def record_contact(self) -> None:
         """Note that the server has answered now."""
-        now = host.awake()
+        now = clock.boottime()
         self.silent_s = now - self.contact_at
         self.contact_at = now
 
@@ -169,7 +169,7 @@ class Exchange:
         if any("terminate" in task and task["terminate"] for task in new_tasks):
             self._accept_terminate(new_tasks)
         elif new_tasks:
-            self.active_at = host.awake()
+            self.active_at = clock.boottime()
             self.run_queue.add(new_tasks)
 
     def _accept_terminate(self, new_tasks: list[dict[str, Any]]) -> None:

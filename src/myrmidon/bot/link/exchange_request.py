@@ -12,7 +12,7 @@ from typing import Any
 from myrmidon.bot.run.command import INLINE
 from myrmidon.bot.run.run_queue import MOST_TASKS, Duty
 from myrmidon.bot.storage.log_spool import Spool
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock
 
 MAX_LOG_CHARS = 256 << 10
 
@@ -28,7 +28,7 @@ class ExchangeRequest:
         self.body = body
         self.records = records
         self.spooled = spooled
-        self.created_at = host.awake()
+        self.created_at = clock.boottime()
         self.attempts = 0
 
     def drop_claim(self) -> None:

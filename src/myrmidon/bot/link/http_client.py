@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock
 
 CONNECT_S = 10.0
 MARGIN_S = 15.0
@@ -87,7 +87,7 @@ class HttpClient:
         self.wake_fd = wake_fd
         self.extra = ""
         self.bearer = bearer
-        self.response_after = host.awake()
+        self.response_after = clock.boottime()
         self.socket: socket.socket | None = None
         self.meanwhile: Callable[[], None] | None = None
         self.interruptible = False
@@ -186,8 +186,8 @@ class HttpClient:
             connection.sendall(request)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise _ConnectionClosed(str(error)) from error
-        until = host.awake() + wait_s + self.margin_s
-        self.response_after = host.awake()
+        until = clock.boottime() + wait_s + self.margin_s
+        self.response_after = clock.boottime()
         head = self._read_head(until)
         status, headers = _read_status(head)
         body = self._read_body(headers, until) if status not in (204, 304) else b""
@@ -280,7 +280,7 @@ class HttpClient:
         if connection is None:
             raise ValueError("the connection is closed")
         while not (isinstance(connection, ssl.SSLSocket) and connection.pending()):
-            now = host.awake()
+            now = clock.boottime()
             if now >= until:
                 raise TimeoutError("no response in time")
             wake_fds = [self.wake_fd] if self.wake_fd is not None and self.interruptible else []
@@ -294,8 +294,8 @@ class HttpClient:
             if self.meanwhile is not None:
                 meanwhile, self.meanwhile = self.meanwhile, None
                 meanwhile()
-            self.response_after = host.awake()
-        connection.settimeout(max(until - host.awake(), 0.1))
+            self.response_after = clock.boottime()
+        connection.settimeout(max(until - clock.boottime(), 0.1))
         try:
             return connection.recv(65536)
         except ConnectionResetError:

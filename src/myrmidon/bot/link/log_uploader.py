@@ -14,7 +14,7 @@ from myrmidon.bot.run.command import Watch
 from myrmidon.bot.run.run_queue import Duty
 from myrmidon.bot.storage.log_spool import Spool
 from myrmidon.bot.storage.result_journal import ResultJournal
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock
 
 CHUNK_BYTES = 1 << 20
 MAX_LIVE_CHUNKS = 16
@@ -85,9 +85,9 @@ class LogUploader:
                 self.spool.delivered(run, stream, offset + len(data))
                 self.after_chunk()
                 if pause and max_chunks <= MAX_LIVE_CHUNKS:
-                    self.resume_at = host.awake() + pause
+                    self.resume_at = clock.boottime() + pause
                     break
-        self.sent_at = host.awake()
+        self.sent_at = clock.boottime()
 
     def _upload_chunk(self, path: str, data: bytes, token: str) -> float:
         """Upload one chunk; the seconds that the server asks to wait before the next one."""

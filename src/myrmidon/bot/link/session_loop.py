@@ -26,7 +26,7 @@ from myrmidon.bot.run.command import INLINE, Watch
 from myrmidon.bot.run.run_queue import Duty
 from myrmidon.bot.storage.log_spool import Spool
 from myrmidon.bot.storage.result_journal import ResultJournal
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock, host
 
 REPORT_START_AFTER_S = 0.2  # a command that runs longer is reported as started
 REPORT_AFTER_S = 0.15  # how long results may wait for others to share a request
@@ -68,7 +68,7 @@ class SessionLoop:
         self.journal = journal
         self.spool = spool
         self.watch = watch
-        self.started = host.awake()
+        self.started = clock.boottime()
         self.session = startup.next_session()
         self.version = updater.own_version()
         self.boot_id = host.boot_id()
@@ -240,7 +240,7 @@ class SessionLoop:
         self.directives.accept_hook_request()
         if run_queue.signals:
             self._shut_down()
-        now = host.awake()
+        now = clock.boottime()
         if run_queue.over or (running is not None and run_queue.running is not running):
             return
         if exchange.pending is not None:
@@ -272,7 +272,7 @@ class SessionLoop:
                 exchange.send_new(0)
             else:
                 self._execute_directive()
-        elif has_news and host.awake() - exchange.contact_at > PROBE_AFTER_S:
+        elif has_news and clock.boottime() - exchange.contact_at > PROBE_AFTER_S:
             exchange.send_new(0)
         else:
             self._poll()
@@ -295,7 +295,7 @@ class SessionLoop:
             and self.run_queue.running is None
             and not self.directives.pending
         ):
-            hooks.call("on_bot_idle", bot, round(host.awake() - exchange.active_at, 3))
+            hooks.call("on_bot_idle", bot, round(clock.boottime() - exchange.active_at, 3))
 
     def _step_busy(self, running: dict[str, Any], now: float) -> None:
         """A command runs long: report its start, upload its log, send heartbeats."""
@@ -347,7 +347,7 @@ class SessionLoop:
     def _heartbeat_if_due(self) -> None:
         """Send a heartbeat if one is due while a command runs."""
         exchange = self.exchange
-        if self.run_queue.running is not None and host.awake() - exchange.contact_at >= self.heartbeat_s:
+        if self.run_queue.running is not None and clock.boottime() - exchange.contact_at >= self.heartbeat_s:
             exchange.heartbeat()
 
     # ---------------------------------------------------------------- health, directives, shutdown
@@ -360,7 +360,7 @@ class SessionLoop:
         if self.run_queue.running is not None or self.run_queue.queue:
             return
         status = self.status
-        status.check(host.awake())
+        status.check(clock.boottime())
         self.http.set_extra_headers(status.headers)
         old_server = status.config is None and status.has_changes()
         if status.health_reasons() != self.reported_health or old_server:
@@ -368,7 +368,7 @@ class SessionLoop:
 
     def _promote_zip(self) -> None:
         """Make the running zip the known good one once it has proved itself. Retried later if the disk is full."""
-        folder, alive_s = self.startup.folder, host.awake() - self.started
+        folder, alive_s = self.startup.folder, clock.boottime() - self.started
         if updater.is_proved(folder, alive_s, succeeded=self.task_succeeded):
             with contextlib.suppress(OSError):
                 updater.promote_own_zip(folder)

@@ -8,7 +8,7 @@ from typing import Any
 
 from myrmidon.bot.machine import settings as bot_settings
 from myrmidon.bot.machine.named_caches import Caches
-from myrmidon.bot.system import facts, host
+from myrmidon.bot.system import facts, filesystem, platforms
 
 
 def disk_problem(folder: str, settings: dict[str, Any], caches: Caches) -> str | None:
@@ -22,7 +22,7 @@ def disk_problem(folder: str, settings: dict[str, Any], caches: Caches) -> str |
 
 def other_problem(folder: str, settings: dict[str, Any]) -> str | None:
     """Check the root partition, if it is another one than the bot's, and the folder for temporary files."""
-    if host.NAME != "windows" and os.stat("/").st_dev != os.stat(folder).st_dev:
+    if platforms.NAME != "windows" and os.stat("/").st_dev != os.stat(folder).st_dev:
         problem = _free_space_problem("/", "root", settings["free_partition"]["root"])
         if problem:
             return problem
@@ -31,7 +31,7 @@ def other_problem(folder: str, settings: dict[str, Any]) -> str | None:
 
 def _free_space_problem(path: str, disk: str, limits: dict[str, float]) -> str | None:
     """The reason must not contain the free space: a reason that changes is sent to the server each time."""
-    free, total = host.free_disk(path)
+    free, total = filesystem.free_disk(path)
     required = bot_settings.required_free(total, limits)
     if free >= required:
         return None

@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from myrmidon.bot.machine import settings
-from myrmidon.bot.system import host
+from myrmidon.bot.system import filesystem
 
 _NAME = re.compile(r"[a-z0-9_]{1,128}")
 _FOLDER = re.compile(r"[a-z0-9]{2}")
@@ -78,7 +78,7 @@ class Caches:
         }
         for name in folders - {entry["dir"] for entry in entries.values()}:
             if self._is_folder(name):
-                host.remove_tree(os.path.join(self.folder, name))
+                filesystem.remove_tree(os.path.join(self.folder, name))
         for name in os.listdir(self.links_folder):
             self._unlink(name)
         for name, entry in entries.items():
@@ -93,7 +93,7 @@ class Caches:
         self.unsaved = False
         part = self.state_path + ".part"
         with contextlib.suppress(OSError):  # losing times of use must not fail a run
-            host.write_file(part, json.dumps({"version": 1, "caches": self.entries}).encode())
+            filesystem.write_file(part, json.dumps({"version": 1, "caches": self.entries}).encode())
             os.replace(part, self.state_path)
 
     def _link(self, name: str, folder: str) -> None:
@@ -187,7 +187,7 @@ class Caches:
             self.changes += 1
             entry = self.entries.pop(removed[-1])
             self._unlink(removed[-1])
-            host.remove_tree(os.path.join(self.folder, entry["dir"]))
+            filesystem.remove_tree(os.path.join(self.folder, entry["dir"]))
         if removed or self.unsaved:
             self._save()
         return removed
@@ -202,7 +202,7 @@ class Caches:
 
     def _short_of_space(self, extra_bytes: int) -> bool:
         """Whether less than the required space plus "wiggle" is free. The margin avoids quarantine by a few files."""
-        free, total = host.free_disk(self.folder)
+        free, total = filesystem.free_disk(self.folder)
         required = settings.required_free(total, self.free_space_rule)
         return free < required + min(required, self.free_space_rule["wiggle"]) + extra_bytes
 

@@ -21,8 +21,8 @@ from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.machine import health
 from myrmidon.bot.machine import settings as bot_settings
 from myrmidon.bot.machine.named_caches import Caches
+from myrmidon.bot.system import clock, host
 from myrmidon.bot.system import dimensions as machine
-from myrmidon.bot.system import host
 
 REFRESH_S = float(os.environ.get("MYRMIDON_BOT_REFRESH_S") or 60.0)
 REPORT_INTERVAL_S = 900.0
@@ -82,7 +82,7 @@ class BotStatus:
         self.refreshed_at = -1e9
         self.seen_cache_changes = 0
         self.on_dimensions: Callable[[dict[str, list[str]]], None] = lambda _: None
-        self.host_lock = host.announce(startup.folder)
+        self.host_lock = host.register_bot(startup.folder)
 
     def report_error(self, message: str) -> None:
         self.post_event("bot_error", message)
@@ -107,7 +107,7 @@ class BotStatus:
         self.refresh_headers()
         self.hooks.call("on_bot_startup", self.bot)
         self.refresh()
-        self.check(host.awake())
+        self.check(clock.boottime())
 
     def load_hooks(self) -> None:
         """Load bot_config.py; `bot.dimensions` and `bot.state` are set before."""
@@ -196,7 +196,7 @@ class BotStatus:
 
     def refresh(self) -> None:
         """Read the machine's dimensions and state, and apply the hooks and the group's configuration to them."""
-        self.refreshed_at = host.awake()
+        self.refreshed_at = clock.boottime()
         self.caches.trim()
         self.seen_cache_changes = self.caches.changes
         self._set_reason("health", health.other_problem(self.startup.folder, self.settings))
@@ -278,21 +278,21 @@ class BotStatus:
         if self.reported[0] is self.dimensions:  # each refresh creates a new dict
             return False
         now = (self.dimensions, _stable_part(self.state))
-        if self.reported != now or host.awake() - self.reported_at > REPORT_INTERVAL_S:
+        if self.reported != now or clock.boottime() - self.reported_at > REPORT_INTERVAL_S:
             return True
         self.reported = now
         return False
 
     def _record_report(self) -> None:
         self.reported = (self.dimensions, _stable_part(self.state))
-        self.reported_at = host.awake()
+        self.reported_at = clock.boottime()
 
     # ---------------------------------------------------------------- requests of hooks
 
     def request_action(self, action: str, message: str) -> bool:
         """Request a reboot or restart when no task runs. False for a reboot of a machine on which other bots run."""
         if action == "reboot":
-            other_bots = host.neighbours(self.startup.folder)
+            other_bots = host.other_bots(self.startup.folder)
             if other_bots or self.host_lock is None:
                 why = f"another bot runs in {other_bots[0]}" if other_bots else "other bots on it cannot be detected"
                 self.report_error(f"the machine is not rebooted, because {why}; requested because: {message}")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from myrmidon.bot.storage.log_spool import Spool
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock, filesystem, processes
 
 QUICK_S = 0.02
 TICK_S = 0.2
@@ -39,7 +39,7 @@ class OutputPipes:
 
     def open(self) -> None:
         for _ in (0, 1):
-            reader, writer = host.make_pipe()
+            reader, writer = processes.make_pipe()
             self.readers.append(reader)
             self.writers.append(writer)
 
@@ -146,8 +146,8 @@ class Watch(threading.Thread):
         That is what is in its pipes now. A process that could not be killed may go on to fill them for ever.
         """
         for stream, reader in enumerate(command.output.readers):
-            unread = host.unread_bytes(reader)
-            while unread > 0 and (data := host.read_pipe(reader, min(unread, _READ))):
+            unread = processes.unread_bytes(reader)
+            while unread > 0 and (data := processes.read_pipe(reader, min(unread, _READ))):
                 command.keep(stream, data, self.spool, at_once=False)
                 unread -= len(data)
 
@@ -169,7 +169,7 @@ class Watch(threading.Thread):
                 if self.current is not None:
                     self.busy.set()
                 continue
-            early = QUICK_S - (host.awake() - command.begun)
+            early = QUICK_S - (clock.boottime() - command.begun)
             if early > 0:
                 time.sleep(early)
             elif command.ended:
@@ -181,13 +181,13 @@ class Watch(threading.Thread):
         with self.lock:
             if command.ended:
                 return
-            host.let_it_die_first(command.pid)
+            processes.prefer_for_oom_kill(command.pid)
             streams = {reader: stream for stream, reader in enumerate(command.output.readers)}
         poll = select.poll()
         for reader in streams:
             poll.register(reader, select.POLLIN)
         while not command.ended:
-            now = host.awake()
+            now = clock.boottime()
             self._check_time(command, now)
             if not self.server_away and command.spooled and self.spool.waiting(command.run) > _BACKLOG:
                 time.sleep(QUICK_S)  # the command waits on its full pipe until the server has caught up
@@ -205,14 +205,14 @@ class Watch(threading.Thread):
             if command.ended:
                 return False
             try:
-                data = host.read_pipe(reader, _READ)
+                data = processes.read_pipe(reader, _READ)
                 if not data:
                     return data is None
-                command.heard_at = host.awake()
+                command.heard_at = clock.boottime()
                 command.keep(stream, data, self.spool, at_once=True)
             except OSError as error:
                 command.unwanted = True
-                command.end("disk_full" if host.disk_is_full(error) else "bot_error", 0.0)
+                command.end("disk_full" if filesystem.disk_is_full(error) else "bot_error", 0.0)
         self.on_output()
         return True
 
@@ -239,11 +239,11 @@ class Watch(threading.Thread):
     def _ask(self, command: Command) -> None:
         with self.lock:
             if not command.ended:
-                host.ask_to_end(command.pid)
+                processes.terminate_group(command.pid)
 
     def _kill(self, command: Command) -> None:
         """Everything at once; what the dead leave behind is killed by the thread that waits for the command."""
         with self.lock:
             if not command.ended:
-                host.kill_group(command.pid)
-                host.kill_descendants()
+                processes.kill_group(command.pid)
+                processes.kill_descendants()

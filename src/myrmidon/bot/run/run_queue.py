@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock
 
 AHEAD_S = 0.1
 MOST_TASKS = 256
@@ -53,7 +53,7 @@ class Duty:
                         return None
                     self.change.wait()
                 task = self.queue.popleft()
-                now = host.awake()
+                now = clock.boottime()
                 if now - task["claimed_at"] <= START_WITHIN_S:
                     task["begun"] = now
                     self.running = task
@@ -63,7 +63,7 @@ class Duty:
 
     def ran(self, task: dict[str, Any], record: dict[str, Any] | None) -> None:
         """The task has ended. The talk is woken when it has reason to act, not for every task of many."""
-        now = host.awake()
+        now = clock.boottime()
         took = now - task["begun"]
         with self.lock:
             self.pace = 0.7 * self.pace + 0.3 * took if self.pace else took
@@ -135,7 +135,7 @@ class Duty:
         with self.lock:
             for _ in range(count):
                 self.finished.popleft()
-            self.finished_at = host.awake()
+            self.finished_at = clock.boottime()
 
     def take_refused(self) -> list[dict[str, Any]]:
         with self.lock:
@@ -150,11 +150,11 @@ class Duty:
 
     def rest(self, seconds: float) -> None:
         """Wait after a failure; a signal or the end cuts it short."""
-        until = host.awake() + seconds
+        until = clock.boottime() + seconds
         signals = self.signals
         with self.lock:
-            while not self.over and host.awake() < until and self.signals == signals:
-                self.change.wait(min(0.2, max(until - host.awake(), 0.01)))
+            while not self.over and clock.boottime() < until and self.signals == signals:
+                self.change.wait(min(0.2, max(until - clock.boottime(), 0.01)))
 
     # -- the end
 
@@ -171,8 +171,8 @@ class Duty:
         """
         if not self.signals or self.since_signal() >= ONE_SIGNAL_S:
             self.signals += 1
-            self.signal_at = host.awake()
+            self.signal_at = clock.boottime()
         return self.signals
 
     def since_signal(self) -> float:
-        return host.awake() - self.signal_at
+        return clock.boottime() - self.signal_at

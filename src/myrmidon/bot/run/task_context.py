@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from myrmidon.bot.system import host
+from myrmidon.bot.system import filesystem, platforms
 
 _STEP = 512
 
@@ -83,7 +83,7 @@ class Surroundings:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
-        host.remove_file(self.context)
+        filesystem.remove_file(self.context)
         self.file = os.open(self.context, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         os.pwrite(self.file, b" " * size, 0)
         self.size, self.trace = size, _trace(os.fstat(self.file))
@@ -94,7 +94,7 @@ class Surroundings:
         """Command and variables with ${...} replaced by what it means here; makes what they ask for."""
         argv, env = task["command"], task.get("env") or {}
         asked = "".join((*argv, *env.values()))
-        places = {"EXECUTABLE_SUFFIX": ".exe" if host.NAME == "windows" else ""}
+        places = {"EXECUTABLE_SUFFIX": ".exe" if platforms.NAME == "windows" else ""}
         if "${ISOLATED_OUTDIR}" in asked:
             os.mkdir(self.outdir, 0o700)
             places["ISOLATED_OUTDIR"] = self.outdir

@@ -15,7 +15,7 @@ from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.run.command import QUICK_S
 from myrmidon.bot.run.run_queue import Duty
 from myrmidon.bot.run.task_runner import Runner
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock
 
 MIN_COST_USD = 1e-6
 """A lower cost is not reported."""
@@ -58,7 +58,7 @@ class TaskHooks:
             self._as_shutdown_fault(record)
             return
         if duration > QUICK_S or "stats" in report:
-            overhead = max(host.awake() - task["begun"] - duration, 0.0)
+            overhead = max(clock.boottime() - task["begun"] - duration, 0.0)
             report["stats"] = {"bot_overhead": round(overhead, 6), **report.get("stats", {})}
         cost = duration * self.status.usd_per_s
         if cost >= MIN_COST_USD:

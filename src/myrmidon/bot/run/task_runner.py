@@ -20,10 +20,10 @@ from myrmidon.bot.machine.named_caches import Caches
 from myrmidon.bot.run.command import Command, Watch
 from myrmidon.bot.run.task_context import Surroundings, asks
 from myrmidon.bot.run.workdir import Workplace
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock, filesystem, platforms, processes
 
 _OURS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-_TMP_NAMES = (b"TMPDIR", b"TMP", b"TEMP", *((b"MAC_CHROMIUM_TMPDIR",) if host.NAME == "macos" else ()))
+_TMP_NAMES = (b"TMPDIR", b"TMP", b"TEMP", *((b"MAC_CHROMIUM_TMPDIR",) if platforms.NAME == "macos" else ()))
 
 
 BeforeTask = Callable[[Callable[[], str], List[str], Dict[bytes, bytes]], Tuple[List[str], Dict[bytes, bytes]]]
@@ -56,20 +56,20 @@ class Runner:
 
     def execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
         """Run the command of a task; what to report of it. None when the run is no longer this bot's."""
-        begun = host.awake()
+        begun = clock.boottime()
         command = Command(task, begun)
         installed: list[tuple[str, str]] = []
         try:
             self.place.begin(begun)
             cwd, env = self._prepare(task, installed)
             if installed or self.before_task is not None:
-                command.begin_now(host.awake())
+                command.begin_now(clock.boottime())
             process = self._start(command, cwd, env)
             code = self._wait(command, process)
             record = self._judge(command, code)
         except Unfit as error:
             record = _failed(command, str(error))
-        except host.NotStarted as error:
+        except processes.NotStarted as error:
             record = self._excuse(command, cwd, error)
         except OSError as error:
             record = _fault_of(command, error)
@@ -122,7 +122,7 @@ class Runner:
             inner = [other for other in paths.values() if other.startswith(path + os.sep)]
             if inner or list(paths.values()).count(path) > 1 or path == self.place.run:
                 raise Unfit(f"the path of the cache {name} covers another one")
-        begun, self.times = host.awake(), {}
+        begun, self.times = clock.boottime(), {}
         self.caches.make_room(list(paths), hints)
         for name, path in sorted(paths.items()):
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -131,7 +131,7 @@ class Runner:
             except ValueError as error:
                 raise Unfit(str(error)) from error
             installed.append((name, path))
-        self.times = {"named_caches_install": round(host.awake() - begun, 6)}
+        self.times = {"named_caches_install": round(clock.boottime() - begun, 6)}
 
     def _write_secret(self, content: bytes) -> None:
         handle = os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -165,7 +165,7 @@ class Runner:
         output = command.output
         output.open()
         try:
-            process = host.start(self.argv, env, cwd, (self.null, output.writers[0], output.writers[1]))
+            process = processes.start_command(self.argv, env, cwd, (self.null, output.writers[0], output.writers[1]))
         except (ValueError, IndexError) as error:
             raise Unfit(f"the command could not be started: {error}") from error
         output.close_writers()
@@ -182,17 +182,17 @@ class Runner:
     # -- after
 
     def _wait(self, command: Command, process: subprocess.Popen[bytes]) -> int:
-        host.wait_end(command.pid)
+        processes.wait_until_ended(command.pid)
         with self.watch.lock:
             command.ended = True
             code = process.wait()
-        all_dead = host.nothing_left(command.pid)
+        all_dead = processes.kill_leftovers(command.pid)
         self.left = "" if all_dead else "a process that a command has left behind cannot be killed"
         self.watch.finish(command)
         return code
 
     def _judge(self, command: Command, code: int) -> dict[str, Any] | None:
-        duration = host.awake() - command.begun
+        duration = clock.boottime() - command.begun
         if command.why == "lost":
             return None
         if command.why in ("shutdown", "disk_full", "bot_error"):
@@ -202,33 +202,33 @@ class Runner:
         return _finish(command, code, duration)
 
     def _short_of_disk(self) -> bool:
-        free, total = host.free_disk(self.place.root)
-        return free < host.required_disk(total)
+        free, total = filesystem.free_disk(self.place.root)
+        return free < filesystem.required_disk(total)
 
     def _clean(self, installed: list[tuple[str, str]]) -> str:
         """Nothing of the command stays. What cannot be removed is told; the command's own end counts all the same."""
         try:
             if installed:
                 self._put_back(installed)
-            begun = host.awake() if installed else 0.0
+            begun = clock.boottime() if installed else 0.0
             problem = self.place.clean()
             if installed:
-                self.times["cleanup"] = round(host.awake() - begun, 6)
+                self.times["cleanup"] = round(clock.boottime() - begun, 6)
         except OSError as error:
             return f"the folders of a command could not be cleaned: {error}"
         return problem
 
     def _put_back(self, installed: list[tuple[str, str]]) -> None:
         self.sizes = {}
-        begun = host.awake()
+        begun = clock.boottime()
         for name, path in installed:
             size = self.caches.put_back(name, path) if _is_real(path, self.folder) else None
             if size is not None:
                 self.sizes[name] = size
-        done = host.awake()
+        done = clock.boottime()
         self.caches.trim()
         self.times["named_caches_uninstall"] = round(done - begun, 6)
-        self.times["cache_trim"] = round(host.awake() - done, 6)
+        self.times["cache_trim"] = round(clock.boottime() - done, 6)
 
 
 # ---------------------------------------------------------------- paths and environments
@@ -302,7 +302,7 @@ def _failed(command: Command, message: str) -> dict[str, Any]:
 
 
 def _fault_of(command: Command, error: OSError) -> dict[str, Any]:
-    kind = "disk_full" if host.disk_is_full(error) else "bot_error"
+    kind = "disk_full" if filesystem.disk_is_full(error) else "bot_error"
     return _fault(command, kind, f"the bot could not run the command: {error}")
 
 

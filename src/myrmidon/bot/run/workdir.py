@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 
-from myrmidon.bot.system import host
+from myrmidon.bot.system import clock, filesystem
 
 _TICK_S = 0.1
 _FOLDERS = 3
@@ -52,7 +52,7 @@ class Workplace:
             self._replace(is_foreign=known is not None)
         self.traces = {path: trace for path, trace in self.traces.items() if self._is_untouched(path)}
         found = {os.path.join(self.root, name) for name in os.listdir(self.root)}
-        stuck = {path for path in found - self.stuck - set(self.traces) if not host.remove_tree(path)}
+        stuck = {path for path in found - self.stuck - set(self.traces) if not filesystem.remove_tree(path)}
         self.stuck = (self.stuck & found) | stuck
         if self.run not in self.traces:
             self.run = self._fresh("run")
@@ -65,7 +65,7 @@ class Workplace:
         """An earlier bot has left it, or a command has put something else in its place: not to be entered."""
         self.traces = {}
         if is_foreign or os.path.islink(self.root) or not os.path.isdir(self.root):
-            host.remove_tree(self.root)
+            filesystem.remove_tree(self.root)
         if os.path.islink(self.root) or (is_foreign and os.path.ismount(self.root)):
             raise PermissionError(errno.EPERM, "what is in place of the bot's folder cannot be removed", self.root)
         os.makedirs(self.root, mode=0o700, exist_ok=True)
@@ -92,7 +92,7 @@ class Trace:
     """
 
     def __init__(self, folder: str) -> None:
-        self.at = host.awake()
+        self.at = clock.boottime()
         self.facts = _facts(folder)
         self.names = sorted(os.listdir(folder))
 

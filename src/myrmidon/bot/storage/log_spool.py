@@ -14,7 +14,7 @@ import contextlib
 import os
 import threading
 
-from myrmidon.bot.system import host
+from myrmidon.bot.system import filesystem
 
 PART = 4 << 20
 MOST = 100 << 20
@@ -58,7 +58,7 @@ class Spool:
                 names = [name.split(".") for name in os.listdir(path) if name != "token"]
                 found = sorted((int(stream), int(start, 16)) for stream, start in names)
             except (OSError, ValueError):
-                host.remove_tree(path)
+                filesystem.remove_tree(path)
                 continue
             self.tokens[run] = token
             for stream, start in found:
@@ -79,7 +79,7 @@ class Spool:
         with self.lock:
             if run not in self.tokens:
                 os.makedirs(os.path.join(self.folder, run), mode=0o700, exist_ok=True)
-                host.write_private(os.path.join(self.folder, run, "token"), token.encode())
+                filesystem.write_private(os.path.join(self.folder, run, "token"), token.encode())
                 self.tokens[run] = token
             tail = self.tails.get((run, stream))
             if tail is None:
@@ -149,7 +149,7 @@ class Spool:
                 return
             for key in self._keys(run):
                 self._close(self.tails.pop(key))
-            host.remove_tree(os.path.join(self.folder, run))
+            filesystem.remove_tree(os.path.join(self.folder, run))
 
     def _keys(self, run: str) -> list[tuple[str, int]]:
         return [key for key in ((run, 0), (run, 1)) if key in self.tails]

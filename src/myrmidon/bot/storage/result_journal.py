@@ -13,7 +13,7 @@ import os
 import threading
 from typing import Any
 
-from myrmidon.bot.system import host
+from myrmidon.bot.system import filesystem
 
 _COMPACT_BYTES = 1 << 20
 _PLAIN_FIELDS = 7
@@ -47,7 +47,7 @@ class ResultJournal:
             try:
                 os.write(self.file, line)
             except OSError as error:
-                if host.disk_is_full(error):
+                if filesystem.disk_is_full(error):
                     return False
                 raise
             self.size += len(line)
@@ -72,7 +72,7 @@ class ResultJournal:
             elif self.size > _COMPACT_BYTES:
                 remaining = b"".join(map(_line, self.open_runs.values()))
                 if len(remaining) < self.size // 2:
-                    host.write_private(self.path, remaining)
+                    filesystem.write_private(self.path, remaining)
                     os.close(self.file)
                     self._open()
 

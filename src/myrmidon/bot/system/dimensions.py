@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from myrmidon.bot.system import facts
-from myrmidon.bot.system import host as system
+from myrmidon.bot.system import facts, filesystem, platforms
 
 ID_RULE = "1 to 256 characters without / and control characters, and not . or .."
 _NOT_IN_ID = re.compile("[/\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -52,7 +51,7 @@ def host() -> dict[str, list[str]]:
     ssd = facts.has_ssd()
     cores = os.cpu_count() or 1
     found = {
-        "os": operating_system(system.NAME, _release(), platform.release()),
+        "os": operating_system(platforms.NAME, _release(), platform.release()),
         "cpu": cpu(platform.machine(), sys.maxsize > 2**32, facts.short_processor(facts.processor())),
         "cores": [str(cores)],
         "gpu": facts.graphics(),
@@ -60,9 +59,9 @@ def host() -> dict[str, list[str]]:
         "python": versions(platform.python_version()),
         "ssd": [] if ssd is None else [_flag(ssd)],
         "locale": [facts.locale_name()],
-        "kvm": [_flag(facts.has_kvm())] if system.NAME == "linux" else [],
+        "kvm": [_flag(facts.has_kvm())] if platforms.NAME == "linux" else [],
         "inside_docker": [_flag(facts.inside_container())],
-        "kernel": [platform.release()] if system.NAME != "windows" else [],
+        "kernel": [platform.release()] if platforms.NAME != "windows" else [],
         "display": [_flag(facts.has_display())],
         "gce": [_flag(facts.is_gce())],
         **facts.gce(),
@@ -106,7 +105,7 @@ def parse_release(text: str) -> dict[str, str]:
 
 
 def _release() -> dict[str, str]:
-    if system.NAME == "macos":
+    if platforms.NAME == "macos":
         return {"VERSION_ID": platform.mac_ver()[0]}
     with contextlib.suppress(OSError), open("/etc/os-release") as file:
         return parse_release(file.read())
@@ -120,7 +119,7 @@ _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "SHELL", "DISPLAY", "PYTHONPATH"
 
 def state(folder: str, started: float, caches: dict[str, int], cost_usd_hour: float | None = None) -> dict[str, Any]:
     """The state: shown to people and not used to match tasks."""
-    free, total = system.free_disk(folder)
+    free, total = filesystem.free_disk(folder)
     cores = os.cpu_count() or 1
     found: dict[str, Any] = {
         "running_time": round(time.time() - started, 1),

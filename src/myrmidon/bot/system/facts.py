@@ -17,7 +17,7 @@ import time
 from functools import lru_cache
 from typing import Any
 
-from myrmidon.bot.system import host as system
+from myrmidon.bot.system import clock, filesystem, platforms
 
 _RUN_TIMEOUT_S = 20
 _METADATA_ATTEMPTS = 3
@@ -72,9 +72,9 @@ def parse_windows(text: str) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def processor() -> str:
     """The vendor's name of the processor."""
-    if system.NAME == "linux":
+    if platforms.NAME == "linux":
         return parse_cpuinfo(read("/proc/cpuinfo"))
-    if system.NAME == "macos":
+    if platforms.NAME == "macos":
         return _sysctl("machdep.cpu.brand_string")
     return os.environ.get("PROCESSOR_IDENTIFIER", "")
 
@@ -97,11 +97,11 @@ def short_processor(name: str) -> str:
 def graphics() -> list[str]:
     """The graphics cards as PCI vendor ids and vendor:device ids: ["10de", "10de:1cb3"]; ["none"] without any."""
     found: list[tuple[str, str]] = []
-    if system.NAME == "linux":
+    if platforms.NAME == "linux":
         found = _linux_graphics("/sys/bus/pci/devices")
-    elif system.NAME == "macos":
+    elif platforms.NAME == "macos":
         found = parse_mac_graphics(_run("/usr/sbin/system_profiler", "SPDisplaysDataType", "-xml").encode())
-    elif system.NAME == "windows":
+    elif platforms.NAME == "windows":
         found = parse_pnp(" ".join(map(str, _windows().get("Video") or [])))
     return sorted({text for vendor, device in found for text in (vendor, f"{vendor}:{device}")}) or ["none"]
 
@@ -137,16 +137,16 @@ def parse_mac_graphics(xml: bytes) -> list[tuple[str, str]]:
 @lru_cache(maxsize=1)
 def machine_type() -> str:
     """The model of the machine."""
-    if system.NAME == "linux":
+    if platforms.NAME == "linux":
         return read("/sys/class/dmi/id/product_name") or read("/proc/device-tree/model").strip("\0")
-    return _sysctl("hw.model") if system.NAME == "macos" else str(_windows().get("Model") or "")
+    return _sysctl("hw.model") if platforms.NAME == "macos" else str(_windows().get("Model") or "")
 
 
 @lru_cache(maxsize=1)
 def ram() -> int:
     """The physical memory in bytes; 0 when unknown."""
     with contextlib.suppress(ValueError, OSError, AttributeError, TypeError):
-        if system.NAME == "windows":
+        if platforms.NAME == "windows":
             return int(_windows().get("Memory") or 0)
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -155,8 +155,8 @@ def ram() -> int:
 @lru_cache(maxsize=1)
 def has_ssd() -> bool | None:
     """Whether no disk of the machine is rotational; None when unknown."""
-    if system.NAME != "linux":
-        return True if system.NAME == "macos" else None
+    if platforms.NAME != "linux":
+        return True if platforms.NAME == "macos" else None
     rotational = [read(f"/sys/block/{name}/queue/rotational") for name in _names("/sys/block") if is_disk(name)]
     return "1" not in rotational if rotational else None
 
@@ -178,7 +178,7 @@ def has_kvm() -> bool:
 
 def has_display() -> bool:
     """Whether a screen is attached."""
-    if system.NAME != "linux":
+    if platforms.NAME != "linux":
         return True
     return any(read(f"/sys/class/drm/{name}/status") == "connected" for name in _names("/sys/class/drm"))
 
@@ -244,11 +244,11 @@ def parse_gce(metadata: dict[str, Any]) -> dict[str, list[str]]:
 
 def disks(folder: str) -> dict[str, dict[str, int]]:
     """Free and total bytes of every disk, by mount point."""
-    mount_points = parse_mounts(read("/proc/mounts")) if system.NAME == "linux" else []
+    mount_points = parse_mounts(read("/proc/mounts")) if platforms.NAME == "linux" else []
     found = {}
-    for mount_point in sorted({"/" if system.NAME != "windows" else folder[:3], *mount_points}):
+    for mount_point in sorted({"/" if platforms.NAME != "windows" else folder[:3], *mount_points}):
         with contextlib.suppress(OSError):
-            free, total = system.free_disk(mount_point)
+            free, total = filesystem.free_disk(mount_point)
             found[mount_point] = {"free": free, "size": total}
     return found
 
@@ -272,9 +272,9 @@ def free_ram() -> int:
 
 def uptime() -> float:
     """Seconds since the machine was booted."""
-    if system.NAME == "macos":
+    if platforms.NAME == "macos":
         return parse_boottime(_sysctl("kern.boottime"), time.time())
-    return system.awake()
+    return clock.boottime()
 
 
 def parse_boottime(text: str, now: float) -> float:

@@ -92,7 +92,7 @@ def test_a_listener_that_was_cut_off_goes_on_where_it_was(context):
         await second.close()
         assert [number for number, _ in heard] == list(range(1, 8))
         assert len({said["id"] for _, said in heard}) == 7
-        assert context.hub.num_streams == 0
+        assert context.hub.num_event_streams == 0
 
     run(story, context)
 

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.server.settings import Allowed, PoolOrder, Quota, Settings, check, read_settings
+from myrmidon.server.settings import AllowedNetwork, PoolOrder, Quota, Settings, check, read_settings
 
 FILE = """
 port = 1
@@ -57,7 +57,7 @@ def test_a_file_may_set_everything(file):
     assert settings.pools == {"gpu": PoolOrder(task_order="lifo")}
     assert settings.quota_of("small") == Quota(pending_tasks=3)
     assert settings.quota_of("other") == Quota()
-    assert settings.allow == [Allowed(network="10.0.0.0/8", name="lab", role="user", group="default")]
+    assert settings.allow == [AllowedNetwork(network="10.0.0.0/8", name="lab", role="user", group="default")]
 
 
 def test_the_environment_is_stronger_than_the_file_and_flags_than_both(file):
@@ -176,7 +176,7 @@ def test_what_stands_behind_an_unknown_name_is_not_shown(tmp_path, place):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
 def test_this_machine_needs_no_tls(host):
-    assert read_settings(environment={}, flags={"host": host}).local
+    assert read_settings(environment={}, flags={"host": host}).is_local
 
 
 def test_plain_http_for_others_must_be_said(tmp_path):

@@ -53,7 +53,7 @@ def backup(folder: Path, *, as_json: bool, **options: Any) -> None:
         from myrmidon.server import backup as backups
 
         about = backups.backup(settings, folder)
-    _copy_token(settings.folder / server_discovery.TOKEN_FILE, folder / server_discovery.TOKEN_FILE)
+    _copy_token(settings.data_folder / server_discovery.TOKEN_FILE, folder / server_discovery.TOKEN_FILE)
     if as_json:
         output.print_json({"folder": str(folder), "made_at": about.made_at, "version": about.version})
         return
@@ -73,12 +73,12 @@ def restore(folder: Path, *, replace: bool, as_json: bool, **options: Any) -> No
         from myrmidon.server import backup as backups
 
         about = backups.restore(settings, folder, replace=replace)
-    _copy_token(folder / server_discovery.TOKEN_FILE, settings.folder / server_discovery.TOKEN_FILE)
+    _copy_token(folder / server_discovery.TOKEN_FILE, settings.data_folder / server_discovery.TOKEN_FILE)
     if as_json:
-        output.print_json({"data_dir": str(settings.folder), "made_at": about.made_at, "version": about.version})
+        output.print_json({"data_dir": str(settings.data_folder), "made_at": about.made_at, "version": about.version})
         return
-    click.echo(f"Restored the backup of {output.local_time(about.made_at)} to {settings.folder}.")
-    output.next_step(f"myrmidon up --data-dir {settings.folder}")
+    click.echo(f"Restored the backup of {output.local_time(about.made_at)} to {settings.data_folder}.")
+    output.next_step(f"myrmidon up --data-dir {settings.data_folder}")
 
 
 @click.command(name="copy-db")

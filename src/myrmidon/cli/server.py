@@ -84,7 +84,7 @@ def check(*, as_json: bool, **options: Any) -> None:
         raise InvalidSettings("\n".join([f"The settings folder {settings.config_folder} is invalid:", *lines]))
     shown = {
         **to_builtins(settings),
-        "data_dir": str(settings.folder),
+        "data_dir": str(settings.data_folder),
         "database": _hide_password(settings.database_url),
     }
     shown["log_database"] = _hide_password(settings.log_database_url)

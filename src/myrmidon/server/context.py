@@ -152,7 +152,7 @@ def named_groups(settings: Settings) -> list[str]:
 def open_context(settings: Settings, *, address: str, port: int) -> ServerContext:
     """Connect to the database, migrate it, take a server slot and create what a first start needs."""
     if settings.database_url.startswith("sqlite:"):
-        settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        settings.data_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     db = open_db(settings.database_url, durable=settings.durable)
     log_db = db
     try:

@@ -125,7 +125,7 @@ class SchedulingDatabase(AsyncDatabase):
         metrics, started, with_effects = self._metrics, time.perf_counter(), collect_effects(fn)
 
         def timed(tx: Tx) -> tuple[T, CommitEffects]:
-            metrics.wrote(time.perf_counter() - started)
+            metrics.write_started(time.perf_counter() - started)
             return with_effects(tx)
 
         return asyncio.wrap_future(self.executor.write(timed))

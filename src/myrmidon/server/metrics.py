@@ -30,7 +30,7 @@ class Metrics:
         self._writer_wait = histogram(
             "myrmidon_writer_wait_seconds", "Time a write waits for its turn.", buckets=_LATENCY_S
         )
-        self._commits = histogram("myrmidon_commit_batch_size", "Writes in one commit.", buckets=_SIZES)
+        self._commit_sizes = histogram("myrmidon_commit_batch_size", "Writes in one commit.", buckets=_SIZES)
         self._pending = histogram("myrmidon_pending_seconds", "Age of a task when a bot takes it.", buckets=_DURATION_S)
         self._runs = histogram("myrmidon_run_seconds", "Duration of a run, by its end.", ["end"], buckets=_DURATION_S)
         self._depth = gauge("myrmidon_queue_depth", "Tasks ready to run, by pool.", ["pool"])
@@ -40,14 +40,14 @@ class Metrics:
         self._sweep_lag = gauge("myrmidon_sweep_lag_seconds", "Age of the oldest thing that is due.")
         self._outbox_age = gauge("myrmidon_outbox_age_seconds", "Age of the oldest event without a number.")
         self._skew = gauge("myrmidon_clock_skew_seconds", "This server's clock minus the database's.")
-        self._at_work = gauge("myrmidon_calls_at_work", "Calls being answered now; waiting ones are not in it.")
+        self._in_progress = gauge("myrmidon_calls_at_work", "Calls being answered now; waiting ones are not in it.")
         self._waiting = gauge("myrmidon_bots_waiting", "Bots whose polls this server holds.")
         counter = partial(Counter, registry=self.registry)
         self._refused = counter("myrmidon_calls_refused", "Calls turned away.", ["code"])
         self._config_refused = counter("myrmidon_config_refused", "Edits of the settings folder that were wrong.")
         self._release_failures = counter("myrmidon_release_failures", "Bots that could not live with a release.")
         self._reverted = counter("myrmidon_releases_reverted", "Releases of the bot that were taken back.")
-        self._gave_up = histogram(
+        self._expiry_lag = histogram(
             "myrmidon_waited_in_vain_seconds",
             "How late the end of waiting was noticed, by what came of it: expired, next_slice, deadline.",
             ["end"],
@@ -63,10 +63,10 @@ class Metrics:
 
     # -- as things happen
 
-    def answered(self, method: str, path: str, status: int, seconds: float) -> None:
+    def request_done(self, method: str, path: str, status: int, seconds: float) -> None:
         self._requests.labels(method, path, str(status)).observe(seconds)
 
-    def refused(self, code: str) -> None:
+    def call_refused(self, code: str) -> None:
         self._refused.labels(code).inc()
 
     def config_refused(self) -> None:
@@ -78,38 +78,38 @@ class Metrics:
     def release_reverted(self) -> None:
         self._reverted.inc()
 
-    def gave_up(self, end: str, late_s: float) -> None:
+    def wait_expired(self, end: str, late_s: float) -> None:
         """A slice or a task has waited long enough; that was noticed so late."""
-        self._gave_up.labels(end).observe(late_s)
+        self._expiry_lag.labels(end).observe(late_s)
 
-    def lost(self, why: str, silent_s: float) -> None:
+    def run_lost(self, why: str, silent_s: float) -> None:
         """A run was given up, so long after the last sign of life of it."""
         self._lost.labels(why).observe(silent_s)
 
     def no_resource(self, count: int) -> None:
         self._no_resource.inc(count)
 
-    def wrote(self, waited_s: float) -> None:
+    def write_started(self, waited_s: float) -> None:
         self._writer_wait.observe(waited_s)
 
     def committed(self, size: int) -> None:
-        self._commits.observe(size)
+        self._commit_sizes.observe(size)
 
     def claimed(self, pending_s: float) -> None:
         """A run was handed to a bot; its task had been submitted so long ago."""
         self._pending.observe(pending_s)
 
-    def ended(self, end: str, duration_s: float) -> None:
+    def run_ended(self, end: str, duration_s: float) -> None:
         """A run has ended: succeeded, failed, timed_out or killed."""
         self._runs.labels(end).observe(duration_s)
 
-    def at_work(self, calls: int, waiting: int) -> None:
-        self._at_work.set(calls)
+    def set_in_progress(self, calls: int, waiting: int) -> None:
+        self._in_progress.set(calls)
         self._waiting.set(waiting)
 
     # -- when somebody asks
 
-    def show(self, numbers: Gauges, *, now: Micros, skew: Micros) -> bytes:
+    def render(self, numbers: Gauges, *, now: Micros, skew: Micros) -> bytes:
         """The whole page, with gauges as the database has them now."""
         for gauge in (self._depth, self._age, self._tasks, self._bots):
             gauge.clear()

@@ -92,7 +92,7 @@ def run_server(settings: Settings) -> int:
     address, port = sock.getsockname()[:2]
     context = open_context(settings, address=address, port=port)
     try:
-        token_file = make_admin_token(context.db.engine, settings.folder, now=context.now(), ids=context.ids)
+        token_file = make_admin_token(context.db.engine, settings.data_folder, now=context.now(), ids=context.ids)
         if token_file is not None:
             log.info("created the first administrator's token", file=str(token_file))
         server = HttpServer(_uvicorn_config(context), context, url_of(settings, sock))

@@ -30,13 +30,13 @@ from myrmidon.store.tables import log as logs
 
 PREFIX = "MYRMIDON_"
 ROLES = ("admin", "user", "viewer", "bot-bootstrap")
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 LOG_LEVELS = ("debug", "info", "warning", "error")
-NOT_SETTINGS = re.compile(r"CONFIG|TOKEN|SERVER|COMPLETE|COVERAGE|SECRET_FILE|(BOT|TASK|TEST|BENCH)_\w+")
+OTHER_VARIABLES = re.compile(r"CONFIG|TOKEN|SERVER|COMPLETE|COVERAGE|SECRET_FILE|(BOT|TASK|TEST|BENCH)_\w+")
 """Variables with our prefix that are others': the command line's, the bots' and their tasks', the tests'."""
 
 
-class Allowed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AllowedNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Requests from a network that need no token: who they are taken for, and what they may do."""
 
     network: str
@@ -83,7 +83,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # who may come in
     allowed_hosts: list[str] = []
     allowed_origins: list[str] = []
-    allow: list[Allowed] = []
+    allow: list[AllowedNetwork] = []
     proxies: list[str] = []
     failed_attempts: int = 20
     """How many wrong tokens an address may show in a minute."""
@@ -129,7 +129,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether /metrics needs no token."""
 
     @property
-    def folder(self) -> Path:
+    def data_folder(self) -> Path:
         """Where the data lies."""
         if self.data_dir:
             return Path(self.data_dir).expanduser()
@@ -139,11 +139,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def config_folder(self) -> Path:
         """Where the settings of the fleet lie."""
-        return Path(self.config_dir).expanduser() if self.config_dir else self.folder / "config"
+        return Path(self.config_dir).expanduser() if self.config_dir else self.data_folder / "config"
 
     @property
     def database_url(self) -> str:
-        return self.database or f"sqlite:///{self.folder / 'myrmidon.db'}"
+        return self.database or f"sqlite:///{self.data_folder / 'myrmidon.db'}"
 
     @property
     def log_database_url(self) -> str:
@@ -151,7 +151,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.log_database or logs.log_url(self.database_url)
 
     @property
-    def local(self) -> bool:
+    def is_local(self) -> bool:
         """Whether only this machine can reach the server."""
         return self.host == "localhost" or _is_loopback(self.host)
 
@@ -195,9 +195,9 @@ def read_settings(
         given[name] = (f"{PREFIX}{name.upper()}", value)
     for name, value in (flags or {}).items():
         if value is not None:
-            said = _told_as_text(name, value) if isinstance(value, str) and name in _TYPES else value
+            said = _parse_text(name, value) if isinstance(value, str) and name in _TYPES else value
             given[name] = (f"--{name.replace('_', '-')}", said)
-    settings = _built(given, problems)
+    settings = _convert(given, problems)
     problems += check(settings)
     if problems:
         raise InvalidRequest(problems)
@@ -220,12 +220,12 @@ def _from_environment(environment: Mapping[str, str], problems: list[Problem]) -
     found = {}
     for variable, text in sorted(environment.items()):
         name = variable.removeprefix(PREFIX)
-        if name == variable or NOT_SETTINGS.fullmatch(name):
+        if name == variable or OTHER_VARIABLES.fullmatch(name):
             continue
         if name.lower() not in _TYPES:
             problems.append(_unknown(variable))
             continue
-        found[name.lower()] = _told_as_text(name.lower(), text)
+        found[name.lower()] = _parse_text(name.lower(), text)
     return found
 
 
@@ -234,7 +234,7 @@ def _unknown(place: str) -> Problem:
     return Problem(place, "an unknown name", "the name of a setting", "unknown")
 
 
-def _told_as_text(name: str, text: str) -> object:
+def _parse_text(name: str, text: str) -> object:
     """What a variable says: text as it stands, everything else as JSON."""
     if _TYPES[name] is str:
         return text
@@ -244,7 +244,7 @@ def _told_as_text(name: str, text: str) -> object:
         return text
 
 
-def _built(given: Mapping[str, tuple[str, object]], problems: list[Problem]) -> Settings:
+def _convert(given: Mapping[str, tuple[str, object]], problems: list[Problem]) -> Settings:
     """The settings that could be read; a problem for each that could not."""
     good: dict[str, Any] = {}
     for name, (place, value) in given.items():
@@ -259,7 +259,7 @@ def _built(given: Mapping[str, tuple[str, object]], problems: list[Problem]) -> 
 
 
 _TYPES: dict[str, Any] = get_type_hints(Settings)
-_A_DAY, _A_MONTH, _A_CENTURY = 86_400, 30 * 86_400, 36_500
+_DAY_S, _MONTH_S, _CENTURY_DAYS = 86_400, 30 * 86_400, 36_500
 _RANGES: dict[str, tuple[float, float]] = {
     "port": (0, 65_535),
     "body_limit": (1024, 1 << 30),
@@ -269,20 +269,20 @@ _RANGES: dict[str, tuple[float, float]] = {
     "most_connections": (1, 1_000_000),
     "most_calls": (1, 1_000_000),
     "failed_attempts": (1, 1_000_000),
-    "default_deadline_s": (1, 12 * _A_MONTH),
-    "start_within_s": (1, _A_DAY),
+    "default_deadline_s": (1, 12 * _MONTH_S),
+    "start_within_s": (1, _DAY_S),
     "shortest_lease_s": (1, DEFAULT_LIMITS.lease_default_s),  # what a task gets that asks for none
     "shortest_timeout_s": (1, DEFAULT_LIMITS.execution_timeout_max_s),
-    "dead_after_s": (1, _A_MONTH),
-    "retention_days": (1, _A_CENTURY),
-    "dedupe_days": (0, _A_CENTURY),
+    "dead_after_s": (1, _MONTH_S),
+    "retention_days": (1, _CENTURY_DAYS),
+    "dedupe_days": (0, _CENTURY_DAYS),
     "log_mib": (1, 1 << 20),
     "sweep_s": (0.01, 3600),
     "poll_s": (0, 3600),
     "heartbeat_s": (0.01, DEFAULT_LIMITS.lease_max_s),
     "canary_percent": (0, 100),
-    "canary_s": (0, _A_MONTH),
-    "release_grace_s": (1, _A_MONTH),
+    "canary_s": (0, _MONTH_S),
+    "release_grace_s": (1, _MONTH_S),
     "stop_s": (0, 3600),
 }
 
@@ -318,7 +318,7 @@ def _check_database(name: str, url: str) -> list[Problem]:
 
 def _check_address(settings: Settings) -> list[Problem]:
     problems = _check_tls(settings.tls_certificate, settings.tls_key)
-    if not settings.local and not settings.tls_certificate and not settings.plain_http:
+    if not settings.is_local and not settings.tls_certificate and not settings.plain_http:
         allowed = "an address of this machine, or tls_certificate and tls_key, or plain_http = true behind a proxy"
         problems.append(Problem("host", settings.host, allowed, "unsafe"))
     urls = [("public_url", settings.public_url)] if settings.public_url else []
@@ -372,7 +372,7 @@ def _check_networks(settings: Settings) -> list[Problem]:
         for where, text in named
         if not _is_network(text)
     ]
-    if settings.allow and settings.host in EVERYWHERE and not (settings.public_url or settings.allowed_hosts):
+    if settings.allow and settings.host in ALL_ADDRESSES and not (settings.public_url or settings.allowed_hosts):
         # Without a token, the name is all that keeps a strange page in a trusted browser from calling us.
         allowed = "the names of this server, or public_url, where networks need no token"
         problems.append(Problem("allowed_hosts", "nothing", allowed, "missing"))
@@ -408,8 +408,8 @@ def _check_pools(settings: Settings) -> list[Problem]:
             problems.append(Problem("pools", show_value(name), NAME, "length"))
         if pool.task_order not in (FIFO, LIFO):
             problems.append(Problem(f"pools.{name}.task_order", pool.task_order, f"{FIFO} or {LIFO}", "choice"))
-        if not 0 <= pool.ageing_s <= _A_MONTH or (pool.ageing_s and pool.task_order == LIFO):
-            allowed = f"0 to {_A_MONTH} seconds, and 0 with lifo: ageing serves the oldest first"
+        if not 0 <= pool.ageing_s <= _MONTH_S or (pool.ageing_s and pool.task_order == LIFO):
+            allowed = f"0 to {_MONTH_S} seconds, and 0 with lifo: ageing serves the oldest first"
             problems.append(Problem(f"pools.{name}.ageing_s", str(pool.ageing_s), allowed, "contradiction"))
     return problems
 

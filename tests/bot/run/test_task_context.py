@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from myrmidon.bot.run.task_context import TaskContext, has_placeholders, last_started_tasks, expand_text
+from myrmidon.bot.run.task_context import TaskContext, expand_text, has_placeholders, last_started_tasks
 from tests.bot.bots import a_bot
 from tests.bot.stub import Stub
 

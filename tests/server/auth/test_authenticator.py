@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from myrmidon.server.auth.authenticator import bot_credential, bot_of_credential, digest, make_admin_token
-from myrmidon.server.settings import Allowed
+from myrmidon.server.settings import AllowedNetwork
 from myrmidon.store.tables import api_token as tokens
 from tests.server.contexts import a_task
 from tests.server.inside import inside
@@ -216,9 +216,9 @@ def test_a_bot_acts_as_itself_only(app):
 @pytest.fixture
 def allowing(tmp_path):
     allow = [
-        Allowed(network="10.1.0.0/16", name="lab", role="user", group="default"),
-        Allowed(network="fd00::/8", name="six", role="viewer", group="default"),
-        Allowed(network="10.0.0.0/8", name="ops", role="admin"),
+        AllowedNetwork(network="10.1.0.0/16", name="lab", role="user", group="default"),
+        AllowedNetwork(network="fd00::/8", name="six", role="viewer", group="default"),
+        AllowedNetwork(network="10.0.0.0/8", name="ops", role="admin"),
     ]
     with inside(tmp_path, allow=allow, proxies=["192.168.0.0/24", "127.0.0.1", "10.9.0.7"]) as opened:
         yield opened
@@ -283,7 +283,7 @@ def test_nothing_is_kept_of_what_strangers_make_up(allowing):
 
 
 def test_a_group_named_in_the_settings_is_there_from_the_start_and_stays(tmp_path):
-    allow = [Allowed(network="10.0.0.0/8", name="lab", role="user", group="new")]
+    allow = [AllowedNetwork(network="10.0.0.0/8", name="lab", role="user", group="new")]
     with inside(tmp_path, allow=allow) as app:
         assert app.post("/api/v1/tasks", {"tasks": [a_task()]}, token="", peer="10.1.2.3").status == 200
         assert {one["name"] for one in app.get("/api/v1/groups").json["groups"]} == {"default", "new"}

@@ -19,9 +19,11 @@ ONE_SIGNAL_S = 1.0
 
 
 class RunQueue:
-    """``queue``: claimed tasks that have not started; ``running``: the task that runs. ``finished``: records to deliver,
-    each a report and its log chunks. ``returned``: tasks to give back to the server unstarted. ``stopped``: no task is
-    started any more, and the worker ends with ``exit_code``. ``mean_run_s``: moving average of the duration of tasks.
+    """Claimed tasks on their way from the server to the main thread, and their results on the way back.
+
+    ``queue``: tasks that have not started; ``running``: the task that runs. ``finished``: records to deliver, each a
+    report and its log chunks. ``returned``: tasks to give back to the server unstarted. ``stopped``: no task is started
+    any more, and the worker ends with ``exit_code``. ``mean_run_s``: moving average of the duration of tasks.
     """
 
     def __init__(self, recovered: list[dict[str, Any]]) -> None:
@@ -169,8 +171,8 @@ class RunQueue:
     def count_signal(self) -> int:
         """Count a stop signal; the number so far. 1: finish the running task, 2: kill it.
 
-        Signals within ONE_SIGNAL_S count as one, because a terminal sends them to supervisor and worker, and the
-        supervisor forwards its own. Takes no lock, because signal handlers call it.
+        Signals within ONE_SIGNAL_S count as one, because a service manager may signal supervisor and worker, and the
+        supervisor forwards its signal too. Takes no lock, because signal handlers call it.
         """
         if not self.signals or self.since_signal() >= ONE_SIGNAL_S:
             self.signals += 1

@@ -1,10 +1,10 @@
-"""Runs one command: a fresh folder, its environment, caches and secret; then the end, the cleaning and the report.
+"""Runs the command of a task: prepares folder, environment, caches and secret; waits; cleans up; makes the report.
 
-    work/secret   its secret bytes, told by path in MYRMIDON_SECRET_FILE
+    work/secret   the secret bytes; MYRMIDON_SECRET_FILE is its path
 
-All of it is gone when the report is made, and so is every process that the command has started. What the command
-got wrong, like a program that does not exist, is a failed task with a message in its stderr; what the bot got wrong
-is a fault, and the task is tried elsewhere.
+When the report is made, all files of the command are removed and all its processes are killed. An error of the task,
+such as a missing program, is a failed task with a message in its stderr. An error of the bot is reported as a fault, and
+the server retries the task elsewhere.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ _TMP_NAMES = (b"TMPDIR", b"TMP", b"TEMP", *((b"MAC_CHROMIUM_TMPDIR",) if platfor
 
 
 BeforeTask = Callable[[Callable[[], str], List[str], Dict[bytes, bytes]], Tuple[List[str], Dict[bytes, bytes]]]
-"""Given what makes the file for hooks, the command and its environment: both as the hooks want them."""
+"""(function that creates the bot file, argv, environment) -> (argv, environment), as changed by hooks."""
 
 
 class InvalidTask(Exception):
-    """The task asks for something that cannot be: it has failed, on every bot."""
+    """The task cannot run on any bot; it fails with this message."""
 
 
 class TaskRunner:
-    """Runs commands one after the other in one folder."""
+    """Runs commands one after the other in the bot's folder. ``extra_env`` is added to their environment.
+
+    ``leftover_problem``, ``cache_sizes`` and ``stats`` describe the last run.
+    """
 
     def __init__(self, folder: str, caches: NamedCaches, watcher: CommandWatcher, extra_env: dict[str, str]) -> None:
         self.folder = folder
@@ -65,7 +68,7 @@ class TaskRunner:
         self.stats: dict[str, float] = {}
 
     def execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
-        """Run the command of a task; what to report of it. None when the run is no longer this bot's."""
+        """Run the command of a task; the record to report. None when the run was given to another bot."""
         begun = clock.boottime()
         command = Command(task, begun)
         installed: list[tuple[str, str]] = []
@@ -92,11 +95,11 @@ class TaskRunner:
             record["report"].update(caches=self.cache_sizes, stats=self.stats)
         return record
 
-    # -- before
+    # ---------------------------------------------------------------- preparation and start
 
     def _prepare(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> tuple[str, dict[bytes, bytes]]:
         if task.get("function"):
-            raise InvalidTask("this bot runs commands, no functions")
+            raise InvalidTask("this bot runs commands and not functions")
         if self.tmp != self.workdir.tmp:
             self.tmp = self.workdir.tmp
             self.env.update(dict.fromkeys(_TMP_NAMES, os.fsencode(self.tmp)))
@@ -112,7 +115,7 @@ class TaskRunner:
     def _environment(
         self, task: dict[str, Any], changes: dict[str, str] | None, context_path: str
     ) -> dict[bytes, bytes]:
-        """The environment: what the bot has, the id, and what the task and the hooks change."""
+        """The environment of the bot, with the task's id and the changes of the task and of hooks."""
         secret, prefixes = task.get("secret_bytes"), task.get("env_prefixes")
         env = self.env.copy()
         env[b"MYRMIDON_TASK_ID"] = env[b"SWARMING_TASK_ID"] = task["run"].encode()
@@ -135,7 +138,7 @@ class TaskRunner:
         for name, path in paths.items():
             inner = [other for other in paths.values() if other.startswith(path + os.sep)]
             if inner or list(paths.values()).count(path) > 1 or path == self.workdir.run:
-                raise InvalidTask(f"the path of the cache {name} covers another one")
+                raise InvalidTask(f"the path of cache {name} overlaps another one")
         begun, self.stats = clock.boottime(), {}
         self.caches.make_room(list(paths), hints)
         for name, path in sorted(paths.items()):
@@ -161,7 +164,7 @@ class TaskRunner:
             env[name] = os.fsencode(os.pathsep).join(parts)
 
     def _working_directory(self, relative: str) -> str:
-        """Where the command starts. A cache may hold links: following one must not lead out of the run's folder."""
+        """Create the working directory; its path. Links in a cache must not lead out of the run's folder."""
         if not relative:
             return self.workdir.run
         path = path_below(self.workdir.run, relative)
@@ -172,7 +175,7 @@ class TaskRunner:
         except (FileExistsError, NotADirectoryError) as error:
             raise InvalidTask(f"relative_cwd {relative!r} is not a folder") from error
         except PermissionError as error:
-            raise InvalidTask(f"relative_cwd {relative!r} lies in a folder that forbids it") from error
+            raise InvalidTask(f"relative_cwd {relative!r} is in a folder without write permission") from error
         return path
 
     def _start(self, command: Command, cwd: str, env: dict[bytes, bytes]) -> subprocess.Popen[bytes]:
@@ -188,24 +191,26 @@ class TaskRunner:
         return process
 
     def _start_failure(self, command: Command, cwd: str, error: OSError) -> dict[str, Any]:
-        """Whose fault it is that a command was not started."""
+        """The record of a command that could not be started: a fault of the bot, or a failed task."""
         if error.errno in _BOT_ERRNOS or not os.path.isdir(cwd):
             return _fault_of(command, error)
         return _failed(command, f"{shlex.quote(self.argv[0])} could not be started: {error.strerror}")
 
-    # -- after
+    # ---------------------------------------------------------------- end and cleanup
 
     def _wait(self, command: Command, process: subprocess.Popen[bytes]) -> int:
+        """Wait for the command, kill what it has left behind, and read the rest of its output; the exit code."""
         processes.wait_until_ended(command.pid)
         with self.watcher.lock:
             command.ended = True
             code = process.wait()
         all_dead = processes.kill_leftovers(command.pid)
-        self.leftover_problem = "" if all_dead else "a process that a command has left behind cannot be killed"
+        self.leftover_problem = "" if all_dead else "a process left behind by a command cannot be killed"
         self.watcher.finish(command)
         return code
 
     def _make_record(self, command: Command, code: int) -> dict[str, Any] | None:
+        """The record of a command that has ended. A failure while the disk is full is blamed on the bot."""
         duration = clock.boottime() - command.begun
         if command.end_reason == "lost":
             return None
@@ -220,7 +225,7 @@ class TaskRunner:
         return free < filesystem.required_disk(total)
 
     def _clean(self, installed: list[tuple[str, str]]) -> str:
-        """Nothing of the command stays. What cannot be removed is told; the command's own end counts all the same."""
+        """Put caches back and clean the working directory; a problem to report, or empty. It does not fail the run."""
         try:
             if installed:
                 self._put_caches_back(installed)
@@ -229,7 +234,7 @@ class TaskRunner:
             if installed:
                 self.stats["cleanup"] = round(clock.boottime() - begun, 6)
         except OSError as error:
-            return f"the folders of a command could not be cleaned: {error}"
+            return f"the working directory could not be cleaned: {error}"
         return problem
 
     def _put_caches_back(self, installed: list[tuple[str, str]]) -> None:
@@ -249,7 +254,7 @@ class TaskRunner:
 
 
 def path_below(root: str, path: str) -> str:
-    """The absolute path of a relative one. Raises Unfit for whatever would not stay below root."""
+    """The absolute path of a relative path. Raises InvalidTask if it would not be below root."""
     parts = path.replace("\\", "/").split("/")
     if not path or "\0" in path or path.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
         raise InvalidTask(f"{path!r} is not a path below the run's folder")
@@ -261,7 +266,7 @@ def _is_inside(path: str, root: str) -> bool:
 
 
 def _has_no_links(path: str, root: str) -> bool:
-    """No part of the path below root is a link: nothing but what the bot has put there is taken back."""
+    """Whether all parts of a path below root are real folders. A cache behind a link is not put back."""
     while len(path) > len(root):
         if os.path.islink(path) or not os.path.isdir(path):
             return False
@@ -270,14 +275,14 @@ def _has_no_links(path: str, root: str) -> bool:
 
 
 def _base_env(extra_env: dict[str, str]) -> dict[bytes, bytes]:
-    """The bot's own environment without what belongs to the bot: a task must not find its token."""
+    """The bot's environment without its own variables: a task must not see the bot's token."""
     env = {key: value for key, value in os.environb.items() if not key.startswith((b"MYRMIDON_", b"SWARMING_TASK_ID"))}
     env.update({os.fsencode(key): os.fsencode(value) for key, value in extra_env.items()})
     return env
 
 
 def _apply_changes(env: dict[bytes, bytes], changes: dict[str, str]) -> None:
-    """An empty value deletes."""
+    """Set variables; an empty value deletes one."""
     for key, value in changes.items():
         if "=" in key:
             raise InvalidTask(f"{key!r} cannot be the name of a variable")
@@ -287,7 +292,7 @@ def _apply_changes(env: dict[bytes, bytes], changes: dict[str, str]) -> None:
             env.pop(os.fsencode(key), None)
 
 
-# ---------------------------------------------------------------- what is reported
+# ---------------------------------------------------------------- records
 
 
 def _finish(command: Command, code: int, duration: float) -> dict[str, Any]:
@@ -306,7 +311,7 @@ def _finish(command: Command, code: int, duration: float) -> dict[str, Any]:
 
 
 def _failed(command: Command, message: str) -> dict[str, Any]:
-    """The command never ran, and it is not the bot's fault: its stderr says why."""
+    """The record of a command that could not run because of the task; its stderr is the message."""
     text = f"myrmidon: {message}\n".encode(errors="replace")
     command.sizes[1] = len(text)
     record = _finish(command, 1, 0.0)

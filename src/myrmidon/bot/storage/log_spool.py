@@ -4,8 +4,8 @@
     spool/<run>/<stream>.<start>  bytes from this offset on; a new file every 4 MiB
 
 Bytes are delivered in order, and a file is removed when all of it is delivered. A stream that exceeds its limit while
-the server is unreachable loses its oldest files after the first; the gap in the offsets shows what is missing. The spool
-does not send anything itself.
+the server is unreachable loses its oldest files after the first; the gap in the offsets shows what is missing. The
+spool does not send anything itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StreamTail:
     ``delivered`` is the offset up to which it is delivered, ``end`` the offset after the last byte.
     """
 
-    __slots__ = ("end", "file", "parts", "sent")
+    __slots__ = ("delivered", "end", "file", "parts")
 
     def __init__(self) -> None:
         self.parts: list[tuple[int, int]] = []

@@ -119,7 +119,7 @@ def _info(context: ServerContext, bot: Bot, summary: BotSummary) -> BotInfo:
 
 def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None) -> BotSummary:
     """Everybody may see that a bot is busy; only runs in the caller's resource group are listed."""
-    seat = context.hub.bots.get(bot.id)
+    connected = context.hub.bots.get(bot.id)
     runs = [show_run(task_id, run) for task_id, run, group in busy.get(bot.id, ()) if scope in (None, group)]
     return BotSummary(
         bot_id=bot.id,
@@ -132,7 +132,7 @@ def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None) ->
         version=bot.version,
         address=bot.address,
         first_seen_at=bot.first_seen_at,
-        last_seen_at=max(bot.heartbeat, seat.seen_at if seat else 0),
+        last_seen_at=max(bot.heartbeat, connected.seen_at if connected else 0),
         runs=runs,
     )
 

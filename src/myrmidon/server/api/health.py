@@ -45,7 +45,9 @@ async def _problems(context: ServerContext) -> list[str]:
         problems.append("the server is starting")
     if not context.state.enrolled:
         problems.append("another server has taken over the slot of this server")
-    problems += [f"the disk failed: {db.disk_error}" for db in (context.db.engine, context.logs.engine) if db.disk_error]
+    problems += [
+        f"the disk failed: {db.disk_error}" for db in (context.db.engine, context.logs.engine) if db.disk_error
+    ]
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             await context.db.read(servers.list_servers)
@@ -63,8 +65,8 @@ async def metrics(context: ServerContext, call: Call) -> bytes:
     """Metrics in Prometheus' text format."""
     now = context.now()
     gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, now))
-    context.metrics.at_work(context.state.num_calls, context.hub.num_waiting)
-    return context.metrics.show(gauges, now=now, skew=context.state.clock_skew)
+    context.metrics.set_in_progress(context.state.num_calls, context.hub.num_waiting)
+    return context.metrics.render(gauges, now=now, skew=context.state.clock_skew)
 
 
 class ServerInfo(Struct, frozen=True):

@@ -69,7 +69,7 @@ async def create_group(context: ServerContext, call: Call) -> GroupInfo:
 
 
 async def delete_group(context: ServerContext, call: Call) -> Done:
-    """Delete a resource group and everything in it. WrongState if one of its tasks or jobs has not ended.
+    """Delete a resource group and everything in it. WrongState if one of its tasks has not ended.
 
     With a request key, deleting a group that does not exist succeeds.
     """

@@ -52,7 +52,7 @@ class TaskEnd(Struct, frozen=True):
 
 
 class Waited(Struct, frozen=True):
-    """``done`` is false if the time was up first."""
+    """``done`` is false if the time was up, or the server is stopping."""
 
     done: bool
     tasks: list[TaskEnd]

@@ -221,7 +221,7 @@ class Endpoint:
                 )
         elif error.status >= 500 and not error.retry_after_s:
             log.error("handler failed", path=self._route.path, request_id=request_id, exc_info=error)
-        self._context.metrics.refused(error.code)
+        self._context.metrics.call_refused(error.code)
         fields = [(b"content-type", JSON.encode()), *SECURITY_HEADERS]
         if error.retry_after_s:
             fields.append((b"retry-after", str(error.retry_after_s).encode()))
@@ -235,7 +235,7 @@ class Endpoint:
         """Count the call; log changes made by people and everything that failed."""
         route = self._route
         if not route.waits:
-            self._context.metrics.answered(route.method, route.path, status, seconds)
+            self._context.metrics.request_done(route.method, route.path, status, seconds)
         by_person = route.mutates and not route.quiet and who is not None and who.role is not Role.BOT
         if by_person or status >= 400:
             log.info(

@@ -30,7 +30,7 @@ from myrmidon.model.validation import LARGEST, show_value
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.calls import NOBODY, Identity, Role
 from myrmidon.server.context import ServerContext
-from myrmidon.server.settings import EVERYWHERE, Settings
+from myrmidon.server.settings import ALL_ADDRESSES, Settings
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.tables import api_token as tokens
 from myrmidon.store.tables import resource_group
@@ -336,9 +336,9 @@ def _hosts(settings: Settings) -> frozenset[str]:
     named = {_host_name(host) for host in settings.allowed_hosts}
     if settings.public_url:
         named.add((urlsplit(settings.public_url).hostname or "").lower())
-    if settings.local:
+    if settings.is_local:
         return frozenset({*named, "localhost", "127.0.0.1", "::1", settings.host.lower()})
-    if settings.host in EVERYWHERE and not named:
+    if settings.host in ALL_ADDRESSES and not named:
         return frozenset()
     return frozenset({*named, "localhost", "127.0.0.1", "::1", settings.host.lower()})
 

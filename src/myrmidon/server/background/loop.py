@@ -137,9 +137,9 @@ class BackgroundWork:
     def _count(self, done: SweepResult) -> None:
         metrics = self._context.metrics
         for end, late in done.late:
-            metrics.gave_up(end, late / SECOND)
+            metrics.wait_expired(end, late / SECOND)
         for why, silent in done.lost:
-            metrics.lost(why, silent / SECOND)
+            metrics.run_lost(why, silent / SECOND)
         if done.no_resource:
             metrics.no_resource(done.no_resource)
 

@@ -70,7 +70,7 @@ def record_reports(context: ServerContext, reports: Sequence[Report], replies: S
     context.hub.log_throttle.record_runs(len(reports), context.now())
     for report, reply in zip(reports, replies, strict=False):
         if isinstance(report, Finish) and reply.outcome is Outcome.ACCEPTED:
-            context.metrics.ended(_end_label(report), report.duration)
+            context.metrics.run_ended(_end_label(report), report.duration)
 
 
 def _end_label(finish: Finish) -> str:

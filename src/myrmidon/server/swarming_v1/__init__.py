@@ -1,1 +1,1 @@
-"""Swarming's v1 HTTP API on top of the same core."""
+"""Swarming's HTTP API v1, for existing clients."""

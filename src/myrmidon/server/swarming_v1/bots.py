@@ -111,7 +111,7 @@ def _running_tasks(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, t
 
 
 def show_bot(context: ServerContext, bot: Bot, running: tuple[str, str] | None) -> v1.BotInfo:
-    seat = context.hub.bots.get(bot.id)
+    connected = context.hub.bots.get(bot.id)
     return v1.BotInfo(
         authenticated_as=user_identity(bot.authenticated) if bot.authenticated else f"bot:{bot.id}",
         bot_id=bot.id,
@@ -120,7 +120,7 @@ def show_bot(context: ServerContext, bot: Bot, running: tuple[str, str] | None) 
         external_ip=bot.address,
         first_seen_ts=timestamp(bot.first_seen_at),
         is_dead=not bot.alive,
-        last_seen_ts=timestamp(max(bot.heartbeat, seat.seen_at if seat else 0)),
+        last_seen_ts=timestamp(max(bot.heartbeat, connected.seen_at if connected else 0)),
         maintenance_msg=bot.maintenance,
         quarantined=bot.quarantined is not None,
         state=_state(bot.state, bot.quarantined),

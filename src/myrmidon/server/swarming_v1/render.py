@@ -167,7 +167,7 @@ def results(tx: Tx, ids: Sequence[int], *, stats: bool) -> list[v1.TaskResult]:
 
 
 def deciding_run(facts: Facts, task: TaskResult) -> TaskRun | None:
-    """The run that a task's result is taken from: the deduplicated one, the one that succeeded, or the last one."""
+    """The run that a task's result is taken from: the deduplicated one, the winning instance, or the last one."""
     if task.deduped_from is not None:
         runs, number = facts.runs.get(task.deduped_from, []), task.deduped_run
     elif task.state in (TaskState.WAITING, TaskState.READY):

@@ -35,7 +35,9 @@ MAX_POOLS = 10_000
 
 async def details(context: ServerContext, call: Call) -> v1.ServerDetails:
     """The versions of the server and of the bots."""
-    return v1.ServerDetails(bot_version=context.hub.active_release, display_server_url_template="", server_version=VERSION)
+    return v1.ServerDetails(
+        bot_version=context.hub.active_release, display_server_url_template="", server_version=VERSION
+    )
 
 
 class PermissionsQuery(Struct, frozen=True, kw_only=True):

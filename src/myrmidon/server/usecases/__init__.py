@@ -1,1 +1,1 @@
-"""Operations that more than one HTTP facade offers."""
+"""Operations that several HTTP APIs share. No API imports another one."""

@@ -107,8 +107,8 @@ async def store_within_quota(
 
 def _count_stored(tx: Tx, *, group_id: int, keys: Callable[[], Sequence[str | None]]) -> int:
     """How many tasks an earlier call with the same request keys has stored: they need no quota again."""
-    given = [key for key in keys() if key is not None]
-    return len(request_key.read(tx, group_id, given)) if given else 0
+    present = [key for key in keys() if key is not None]
+    return len(request_key.read(tx, group_id, present)) if present else 0
 
 
 async def store_drafts(

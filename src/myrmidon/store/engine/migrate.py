@@ -1,7 +1,7 @@
 """Applies schema migrations; safe to kill at any point.
 
-A migration is ``schema/NNNN_name.sql``. Its first line is ``-- oldest code: N``: the oldest code version that can run on
-the resulting schema. A statement ends with a line that ends in ``;``; after a line ``-- only postgresql:`` the next
+A migration is ``schema/NNNN_name.sql``. Its first line is ``-- oldest code: N``: the oldest code version that can run
+on the resulting schema. A statement ends with a line that ends in ``;``; after a line ``-- only postgresql:`` the next
 statement is for that database only. MariaDB commits every CREATE and ALTER, so every statement must be repeatable (IF
 NOT EXISTS, ``{add_column}``); on the others a file is applied completely or not at all. Progress is recorded after each
 file. Released files never change.

@@ -16,9 +16,9 @@ from pathlib import Path
 from shutil import which
 
 from myrmidon.bot import updater
+from tests.deadline import HANG_S
 
 SOURCE = Path(__file__).parents[2] / "src" / "myrmidon"
-DEADLINE_S = 30.0
 
 
 def zip_files(server: str, **changed: str | None) -> dict[str, bytes]:
@@ -68,12 +68,12 @@ class BotProcess:
     def end(self) -> int:
         """As a person would: ask, and wait."""
         self.process.terminate()
-        return self.process.wait(DEADLINE_S)
+        return self.process.wait(HANG_S)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(DEADLINE_S)
+        self.process.wait(HANG_S)
 
 
 @contextlib.contextmanager
@@ -119,9 +119,9 @@ def a_bot(
                 bot.kill()
 
 
-def wait_for(true: object, what: str, deadline_s: float = DEADLINE_S) -> str:
+def wait_for(true: object, what: str) -> str:
     """Look again and again until something is so, for what tells nobody when it happens."""
-    end = time.monotonic() + deadline_s
+    end = time.monotonic() + HANG_S
     while not (found := true()):  # type: ignore[operator]
         assert time.monotonic() < end, f"did not happen in time: {what}"
         time.sleep(0.01)

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-DEADLINE_S = 30.0
+from tests.deadline import HANG_S
 
 
 class Stub:
@@ -71,9 +71,9 @@ class Stub:
             self.change.notify_all()
             return run
 
-    def until(self, true: Any, what: str = "", deadline_s: float = DEADLINE_S) -> Any:
+    def until(self, true: Any, what: str = "") -> Any:
         """Wait for something to be so; the condition is looked at whenever the bot has said something."""
-        end = time.monotonic() + deadline_s
+        end = time.monotonic() + HANG_S
         with self.change:
             while not (found := true()):
                 left = end - time.monotonic()
@@ -81,8 +81,8 @@ class Stub:
                 self.change.wait(min(left, 0.2))
             return found
 
-    def result(self, run: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
-        return self.until(lambda: self.results.get(run), f"a result of {run}", deadline_s)
+    def result(self, run: str) -> dict[str, Any]:
+        return self.until(lambda: self.results.get(run), f"a result of {run}")
 
     def run(self, *command: str, **fields: Any) -> dict[str, Any]:
         return self.result(self.submit(*command, **fields))

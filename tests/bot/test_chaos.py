@@ -172,7 +172,7 @@ def test_a_bot_that_was_away_longer_than_its_lease_has_lost_its_run(server: Live
             thaw(first.soldier())
         else:
             way.calm()
-        wait_for(lambda: not alive(int(pid.read_text())), "the end of the first command", 10)
+        wait_for(lambda: not alive(int(pid.read_text())), "the end of the first command")
         assert ended(server, task_id) == told, "what the zombie had to say changed nothing"
         assert log(server, task_id) == b"second\n"
         again = submit(server, pool, "/bin/true", dimensions={"pool": [pool], "id": [f"{pool}-1"]})

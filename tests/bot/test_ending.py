@@ -14,6 +14,7 @@ import pytest
 
 from tests.bot.bots import SOURCE, a_bot, alive, source_of, wait_for, zip_files
 from tests.bot.stub import Stub
+from tests.deadline import HANG_S
 
 SHELL = "/bin/sh"
 
@@ -24,7 +25,7 @@ def test_a_task_that_says_end_ends_the_bot(stub: Stub, tmp_path: Path):
         run = stub.submit(terminate=True)
         result = stub.result(run)
         assert (result["type"], result["exit_code"], result["duration"]) == ("finish", 0, 0.0)
-        assert bot.process.wait(20) == 0
+        assert bot.process.wait(HANG_S) == 0
     assert stub.says("bot_shutdown") == ["ended: as ordered"]
 
 
@@ -34,7 +35,7 @@ def test_what_comes_along_with_the_task_that_says_end_is_given_back(stub: Stub, 
         other = stub.submit("/bin/true")
     with a_bot(stub.url, tmp_path / "b1") as bot:
         assert stub.result(run)["exit_code"] == 0
-        assert bot.process.wait(20) == 0
+        assert bot.process.wait(HANG_S) == 0
     assert (stub.outcomes.get(other), other in stub.results) == ("given_back", False)
 
 
@@ -49,7 +50,7 @@ def test_a_machine_that_goes_down_is_no_fault_of_the_task(stub: Stub, tmp_path: 
         os.kill(pid, signal.SIGTERM)
         result = stub.result(run)
         assert (result["type"], result["kind"]) == ("fault", "shutdown")
-        assert bot.process.wait(20) == 0
+        assert bot.process.wait(HANG_S) == 0
 
 
 def test_a_command_that_ends_itself_by_that_signal_has_failed_by_itself(stub: Stub, tmp_path: Path):
@@ -90,7 +91,7 @@ def test_a_signal_opens_a_prompt_inside_the_bot_for_one_visitor(stub: Stub, tmp_
 
 def _visit(folder: Path, typed: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, str(folder / "bot.zip"), "shell", "--dir", str(folder)]
-    return subprocess.run(words, input=typed, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(words, input=typed, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 STOLEN = """
@@ -110,7 +111,7 @@ threading.Event().wait()
 
 def test_a_signal_that_another_thread_gets_is_heard_all_the_same(interpreter: str):
     env = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
-    told = subprocess.run([interpreter, "-c", STOLEN], env=env, capture_output=True, timeout=20, check=False)
+    told = subprocess.run([interpreter, "-c", STOLEN], env=env, capture_output=True, timeout=HANG_S, check=False)
     assert (told.returncode, told.stdout) == (7, b"answered")
 
 
@@ -163,7 +164,7 @@ def test_a_result_that_cannot_be_said_is_waited_for_a_little_and_kept(stub: Stub
         stub.down = True
         bot.process.terminate()
         go.touch()
-        assert bot.process.wait(20) == 0
+        assert bot.process.wait(HANG_S) == 0
     assert run in (tmp_path / "b1" / "journal").read_text()
 
 

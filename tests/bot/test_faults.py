@@ -14,6 +14,7 @@ import pytest
 
 from tests.bot.bots import a_bot, alive, freeze, source_of, thaw, wait_for, zip_files
 from tests.bot.stub import Stub
+from tests.deadline import HANG_S
 
 SHELL = "/bin/sh"
 
@@ -163,7 +164,7 @@ def test_a_bot_frozen_past_its_lease_kills_its_command_and_starts_clean(stub: St
         time.sleep(0.4)  # this is what the test is about: time passes for everybody but the bot
         thaw(bot.soldier())
         stub.until(lambda: len(stub.calls) > beats, "a sign of life")
-        wait_for(lambda: not alive(int(pid.read_text())), "the end of the command", deadline_s=10)
+        wait_for(lambda: not alive(int(pid.read_text())), "the end of the command")
         assert stub.run("/bin/true")["exit_code"] == 0
         assert run not in stub.results
 
@@ -215,7 +216,7 @@ def test_a_signal_lets_the_command_finish_and_gives_back_the_rest(stub: Stub, tm
         bot.process.terminate()
         stub.submit("/bin/true")
         go.touch()
-        assert bot.process.wait(20) == 0
+        assert bot.process.wait(HANG_S) == 0
     assert stub.results[run]["exit_code"] == 5
     assert len(stub.waiting) == 1
     assert stub.says("bot_shutdown") == ["ended by a signal"]
@@ -234,7 +235,7 @@ def test_a_second_signal_kills_the_command_and_blames_the_machine(stub: Stub, tm
         run = stub.submit(SHELL, "-c", "trap '' TERM; while :; do sleep 0.1; done", grace_period_s=60)
         stub.until(lambda: [r for r in stub.reports if r["type"] == "start"], "the start")
         wait_for(lambda: run in stub.results or _again(bot.process), "the end of the command")
-        assert bot.process.wait(20) == 0
+        assert bot.process.wait(HANG_S) == 0
     assert (stub.results[run]["type"], stub.results[run]["kind"]) == ("fault", "shutdown")
 
 
@@ -244,7 +245,7 @@ def test_a_second_signal_cuts_short_the_grace_of_a_command_that_took_too_long(st
         run = stub.submit(SHELL, "-c", script, execution_timeout_s=0.5, grace_period_s=600)
         stub.until(lambda: stub.log(run), "the command to be asked")
         wait_for(lambda: run in stub.results or _again(bot.process), "the end of the command")
-        assert bot.process.wait(20) == 0
+        assert bot.process.wait(HANG_S) == 0
     assert (stub.results[run]["type"], stub.results[run]["hard_timeout"]) == ("finish", True)
 
 
@@ -269,7 +270,7 @@ def test_orders_to_end_and_to_restart_are_obeyed(stub: Stub, tmp_path: Path, ord
             stub.order = {"order": order}
             stub.change.notify_all()
         if order == "terminate":
-            assert bot.process.wait(20) == 0
+            assert bot.process.wait(HANG_S) == 0
         stub.until(lambda: len(stub.hellos) == hellos, "what the order says")
         assert stub.says("bot_shutdown")
 
@@ -306,7 +307,7 @@ def test_a_task_that_kills_its_bot_is_not_run_again_by_it(stub: Stub, tmp_path: 
 def test_a_bot_that_is_outdated_ends(stub: Stub, tmp_path: Path):
     stub.fault("/bot/v1/handshake", "409")
     with a_bot(stub.url, tmp_path / "b1") as bot:
-        assert bot.process.wait(20) == 4
+        assert bot.process.wait(HANG_S) == 4
 
 
 def test_a_full_disk_is_the_machines_fault_and_makes_the_bot_ill(stub: Stub, tmp_path: Path):

@@ -18,6 +18,7 @@ from myrmidon.bot.bot import Bot
 from myrmidon.bot.hooks import Failed, Hooks
 from tests.bot.bots import a_bot, wait_for, zip_files
 from tests.bot.stub import Stub
+from tests.deadline import HANG_S
 
 DEFAULT = Path(default_bot_config.__file__).read_text()
 NOTE = """
@@ -155,7 +156,7 @@ def test_a_hook_that_does_not_come_back_is_left_told_and_skipped_until_it_does(m
     assert "skipped" in said[1]
     assert made.call("on_bot_idle", gate, 1)  # others are not held up, and this one ends the wait
     for thread in made.hung.values():
-        thread.join(10)
+        thread.join(HANG_S)
     made.call("on_handshake", gate)
     assert len(said) <= 3
 
@@ -165,7 +166,7 @@ def test_a_hook_that_spins_is_broken_off(monkeypatch: pytest.MonkeyPatch):
     made, _ = _hooks("def on_handshake(bot):\n    while True: pass\n")
     assert not made.call("on_handshake", None)
     (thread,) = made.hung.values()
-    thread.join(10)
+    thread.join(HANG_S)
     assert not thread.is_alive()
 
 

@@ -24,6 +24,7 @@ from myrmidon.server.bot_wire import BotEvent, Exchange, Handshake, Heartbeat, L
 from myrmidon.server.door import Call, Door, Identity, Role, open_door
 from myrmidon.server.settings import Settings
 from myrmidon.store import task_result
+from tests.deadline import HANG_S
 
 _ports = itertools.count(1)
 ADMIN = Identity("admin", Role.ADMIN)
@@ -136,8 +137,8 @@ def start(task: Any) -> dict[str, Any]:
     return {"type": "start", "run": task["run"], "token": task["token"]}
 
 
-async def until(true: Any, seconds: float = 10.0) -> None:
+async def until(true: Any) -> None:
     """Wait for something that only shows in memory."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(HANG_S):
         while not true():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.001)

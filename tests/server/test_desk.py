@@ -24,6 +24,7 @@ from myrmidon.server.door import Call
 from myrmidon.store import bot as bots
 from myrmidon.store import log as logs
 from myrmidon.store import task_queues
+from tests.deadline import HANG_S
 from tests.server.doors import (
     ADMIN,
     BOOTSTRAP,
@@ -56,7 +57,7 @@ def any_door(db_url, tmp_path):
 def run(story, door, **options):
     async def whole():
         async with serving(door):
-            return await asyncio.wait_for(story(), 30)
+            return await asyncio.wait_for(story(), HANG_S)
 
     return asyncio.run(whole())
 

@@ -12,6 +12,7 @@ from myrmidon.scheduler import share
 from myrmidon.server import events
 from myrmidon.server.door import Call, Identity, Role
 from myrmidon.server.events import EventsQuery
+from tests.deadline import HANG_S
 from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, serving, submit
 
 
@@ -24,7 +25,7 @@ def door(db_url, tmp_path):
 def run(story, door):
     async def whole():
         async with serving(door):
-            return await asyncio.wait_for(story(), 30)
+            return await asyncio.wait_for(story(), HANG_S)
 
     return asyncio.run(whole())
 

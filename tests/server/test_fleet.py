@@ -21,6 +21,7 @@ from myrmidon.server.service import Service
 from myrmidon.server.terminate import terminate_bot
 from myrmidon.store import bot as bots
 from myrmidon.store import bot_story, config, task_queues, task_result
+from tests.deadline import HANG_S
 from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, serving, start, state_of, submit, until
 
 SECOND = 1_000_000
@@ -52,7 +53,7 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def run(story):
-    return asyncio.run(asyncio.wait_for(story(), 30))
+    return asyncio.run(asyncio.wait_for(story(), HANG_S))
 
 
 @pytest.fixture
@@ -457,7 +458,7 @@ def test_a_bot_of_before_gets_an_order_and_its_task_is_done(any_door):
         async with serving(door):
             await story()
 
-    asyncio.run(asyncio.wait_for(whole(), 30))
+    asyncio.run(asyncio.wait_for(whole(), HANG_S))
 
 
 @pytest.mark.parametrize("aside", ["quarantine", "drain_bot"])

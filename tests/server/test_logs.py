@@ -18,6 +18,7 @@ from myrmidon.server import api_logs, api_wait
 from myrmidon.server.api_logs import FollowQuery, LogQuery, Stream
 from myrmidon.server.api_wait import Mode, WaitRequest
 from myrmidon.server.door import Call, Identity, Role
+from tests.deadline import HANG_S
 from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, serving, start, submit
 
 
@@ -37,7 +38,7 @@ def small_logs(sqlite_url, tmp_path):
 def run(story, door):
     async def whole():
         async with serving(door):
-            return await asyncio.wait_for(story(), 30)
+            return await asyncio.wait_for(story(), HANG_S)
 
     return asyncio.run(whole())
 

@@ -21,6 +21,7 @@ import urllib3
 from myrmidon.server.door import Role, Style
 from myrmidon.server.routes import every_route
 from tests.chaos import Chaos, chaos
+from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
 from tests.server.doors import a_task
 from tests.server.inside import BOT
@@ -45,7 +46,7 @@ class Outside:
         self.server = server
         self.proxy = proxy
         self.bot = WireBot(server, BOT, session=1)
-        self.http = urllib3.PoolManager(retries=False, timeout=20)
+        self.http = urllib3.PoolManager(retries=False, timeout=HANG_S)
         self._tokens: dict[tuple[str, str], str] = {}
         self.meet_bot()
         wanted = server.get("/api/v1/server")[1]["bot_version"]

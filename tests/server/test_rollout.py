@@ -15,6 +15,7 @@ from myrmidon.server.rollout import bucket, share_of, too_many, wanted_by
 from myrmidon.server.service import Service
 from myrmidon.store import releases, schedulers
 from myrmidon.store.schedulers import Scheduler
+from tests.deadline import HANG_S
 from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, submit
 from tests.server.test_fleet import events_of, write
 
@@ -24,7 +25,7 @@ REST = next(f"bot{n}" for n in range(1000) if bucket(f"bot{n}") >= 50)
 
 
 def run(story):
-    return asyncio.run(asyncio.wait_for(story(), 30))
+    return asyncio.run(asyncio.wait_for(story(), HANG_S))
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests import servers
+from tests.deadline import HANG_S
 from tests.live import live_server
 from tests.server.doors import a_task
 from tests.server.wire import wait_for
@@ -36,7 +37,7 @@ def server(tmp_path_factory):
 
 def dial(server, said: bytes) -> socket.socket:
     at = urlsplit(server.url)
-    connection = socket.create_connection((at.hostname, at.port), timeout=10)
+    connection = socket.create_connection((at.hostname, at.port), timeout=HANG_S)
     connection.sendall(said)
     return connection
 
@@ -201,7 +202,7 @@ def test_callers_that_take_no_answers_keep_nobody_out_and_are_let_go():
         callers = [stack.enter_context(deaf(server, DOCUMENT * 80)) for _ in range(6)]
         wait_for(lambda: all(is_stuck(one) for one in callers))
         assert server.get("/api/v1/server")[0] == 200
-        wait_for(lambda: num_connections(server) <= before, 60)
+        wait_for(lambda: num_connections(server) <= before)
         assert all(all_of(one).count(b"HTTP/1.1 200") < 80 for one in callers)
         assert "Exception" not in server.log
         assert '"error"' not in server.log
@@ -215,7 +216,7 @@ def test_an_answer_that_nobody_takes_does_not_keep_its_connection_open():
         before = num_connections(server)
         callers = [stack.enter_context(deaf(server, DOCUMENT * number + last)) for number in range(20, 40)]
         wait_for(lambda: any(is_stuck(one) for one in callers))
-        wait_for(lambda: num_connections(server) <= before, 60)
+        wait_for(lambda: num_connections(server) <= before)
 
 
 def test_callers_that_leave_with_many_calls_unanswered_are_not_an_error(server):
@@ -301,9 +302,9 @@ def test_a_stop_answers_those_who_wait_and_ends_in_time():
             held.append(callers.submit(server.post, "/bot/v1/exchange", ask, token=credential))
         until_it_says(server, b"myrmidon_bots_waiting 4.0")
         began = time.monotonic()
-        assert server.stop(10) == 0
+        assert server.stop() == 0
         assert time.monotonic() - began < 10
-        assert [one.result(5)[0] for one in held] == [200] * 4
+        assert [one.result(HANG_S)[0] for one in held] == [200] * 4
         assert '"stopped"' in server.log
 
 
@@ -335,14 +336,14 @@ def test_a_server_that_is_killed_needs_no_repair(tmp_path):
 
 def test_a_second_server_on_one_file_is_refused(server):
     command = [sys.executable, "-m", "myrmidon.server.serve", "--data-dir", str(server.folder), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=HANG_S, check=False)
     assert done.returncode == 2
     assert b"Another server already uses" in done.stderr
 
 
 def test_wrong_settings_end_the_start_with_all_problems():
     command = [sys.executable, "-m", "myrmidon.server.serve", "--port", "x", "--host", "0.0.0.0"]
-    done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=HANG_S, check=False)
     assert done.returncode == 2
     assert b"port" in done.stderr
     assert b"host" in done.stderr
@@ -385,7 +386,9 @@ def test_a_certificate_that_cannot_be_used_ends_the_start_before_anything_is_tol
         tls["tls_certificate"] = tls["tls_key"]
     command = [sys.executable, "-m", "myrmidon.server.serve", "--data-dir", str(tmp_path / "data"), "--port", "0"]
     flags = ["--tls-certificate", tls["tls_certificate"], "--tls-key", tls["tls_key"]]
-    done = subprocess.run([*command, *flags], capture_output=True, timeout=30, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [*command, *flags], capture_output=True, timeout=HANG_S, check=False, stdin=subprocess.DEVNULL
+    )
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"tls_certificate" in done.stderr
     assert b"Traceback" not in done.stderr
@@ -421,7 +424,7 @@ def test_a_database_away_means_503_and_work_goes_on_when_it_is_back(kind):
             assert server.process is not None
             assert server.process.poll() is None
             server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(15) == 0
+            assert server.process.wait(HANG_S) == 0
     finally:
         database.stop()
 
@@ -437,7 +440,7 @@ def test_a_database_that_does_not_answer_keeps_no_server_from_stopping():
             database.process.send_signal(signal.SIGSTOP)
             with dial(server, said.encode()):
                 assert server.get("/healthz")[0] == 200  # came after the call that is stuck
-                server.stop(10)
+                server.stop()
     finally:
         database.process.send_signal(signal.SIGCONT)
         database.stop()

@@ -89,7 +89,7 @@ class Lane:
 
     def see(self, task_id: str, state: str) -> Any:
         """The task has come to a state; the end of the wait for it, if it comes by time."""
-        wait_for(lambda: self.look(task_id)["result"]["state"] == state, 10)
+        wait_for(lambda: self.look(task_id)["result"]["state"] == state)
         _stories[task_id].append(state)
         return self.look(task_id)["result"]
 
@@ -383,7 +383,7 @@ def test_a_report_that_comes_late_but_before_anybody_gave_up_is_taken(server):
     task_id, run = lane.run()
     holds = [[run["run"], run["token"]]]
     began = lane.look(task_id)["result"]["started_at"]
-    wait_for(lambda: lane.bot.exchange(n=0, holds=holds)["stop"] == [] and _now(lane) > began + 1_500_000, 10)
+    wait_for(lambda: lane.bot.exchange(n=0, holds=holds)["stop"] == [] and _now(lane) > began + 1_500_000)
     assert lane.report("finish", run, exit_code=0, duration=1.5) == accepted()
     lane.see(task_id, "SUCCEEDED")
 

@@ -8,6 +8,7 @@ from threading import Thread
 
 from myrmidon.server.seats import LOOK, TIME_IS_UP, Notes, Woken
 from myrmidon.server.waiting import Hub
+from tests.deadline import HANG_S
 
 LONG = 60.0
 
@@ -278,7 +279,7 @@ def test_a_stop_answers_everybody_at_once():
         everybody += [asyncio.ensure_future(growth(hub, ["events"]))]
         await settled()
         hub.stop()
-        answers = await asyncio.wait_for(asyncio.gather(*everybody), 5)
+        answers = await asyncio.wait_for(asyncio.gather(*everybody), HANG_S)
         assert answers == [TIME_IS_UP] * 10 + [False, False]
         _, late = hold(hub, "late")
         assert await late is TIME_IS_UP

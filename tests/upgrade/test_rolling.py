@@ -17,6 +17,7 @@ from myrmidon.sdk.client import Client
 from myrmidon.sdk.transport import Transport
 from tests import databases, servers
 from tests.bot.bots import a_bot, wait_for
+from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
 from tests.upgrade.balancer import Balancer
 
@@ -85,7 +86,7 @@ class Load(threading.Thread):
 
     def end(self) -> None:
         self._over.set()
-        self.join(30)
+        self.join(HANG_S)
 
 
 class Installation:

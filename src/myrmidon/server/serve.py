@@ -43,6 +43,7 @@ SLOWEST_READER_BYTES_PER_S = 16 << 10
 KEEP_ALIVE_S = 75
 BACKLOG = 4096
 CLOSE_S = 2.0
+"""How long at least a stop waits for the database to write what is left; ``stop_s`` may say longer."""
 
 
 # ---------------------------------------------------------------- the listener
@@ -254,7 +255,7 @@ def _close(door: Door) -> bool:
     """
     closing = Thread(target=_close_door, args=(door,), name="closing", daemon=True)
     closing.start()
-    closing.join(CLOSE_S)
+    closing.join(max(CLOSE_S, door.settings.stop_s))
     return not closing.is_alive()
 
 

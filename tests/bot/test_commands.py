@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bot.bots import BotProcess, alive, wait_for
+from tests.bot.bots import BotProcess, a_bot, alive, wait_for
 from tests.bot.stub import Stub
+from tests.deadline import POLL_S
 
 SHELL = "/bin/sh"
 
@@ -368,20 +369,22 @@ def test_a_run_that_is_told_to_stop_is_killed(fleet: Stub, tmp_path: Path):
     assert (result.get("killed"), result["exit_code"]) == (True, -15)
 
 
-def test_a_silent_command_is_stopped_at_once_and_its_end_is_told_at_once(fleet: Stub, tmp_path: Path):
-    """Its bot waits at the server meanwhile; the default time between two signs of life is ten seconds."""
-    listens = lambda run: [b for _, _, b in fleet.calls if b.get("wait_s") and b["holds"] and b["holds"][0][0] == run]  # noqa: E731
-    stopped = fleet.submit(SHELL, "-c", "sleep 600")
-    fleet.until(lambda: listens(stopped), "the bot to listen")
-    with fleet.change:
-        fleet.stops.add(stopped)
-    assert fleet.result(stopped, deadline_s=9)["killed"]
-    go = tmp_path / "go"
-    ended = fleet.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done; echo word; exit 4")
-    fleet.until(lambda: listens(ended), "the bot to listen")
-    go.touch()
-    assert fleet.result(ended, deadline_s=9)["exit_code"] == 4
-    assert fleet.log(ended) == b"word\n"
+def test_a_silent_command_is_stopped_at_once_and_its_end_is_told_at_once(stub: Stub, tmp_path: Path, interpreter: str):
+    """Its bot waits at the server meanwhile; the next sign of life would come after the test has given up."""
+    stub.heartbeat_s = stub.poll_s = POLL_S
+    listens = lambda run: [b for _, _, b in stub.calls if b.get("wait_s") and b["holds"] and b["holds"][0][0] == run]  # noqa: E731
+    with a_bot(stub.url, tmp_path / "b1", python=interpreter):
+        stopped = stub.submit(SHELL, "-c", "sleep 600")
+        stub.until(lambda: listens(stopped), "the bot to listen")
+        with stub.change:
+            stub.stops.add(stopped)
+        assert stub.result(stopped)["killed"]
+        go = tmp_path / "go"
+        ended = stub.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done; echo word; exit 4")
+        stub.until(lambda: listens(ended), "the bot to listen")
+        go.touch()
+        assert stub.result(ended)["exit_code"] == 4
+        assert stub.log(ended) == b"word\n"
 
 
 def test_quick_tasks_are_claimed_and_reported_many_at_a_time(fleet: Stub):

@@ -117,6 +117,12 @@ class LiveServer:
             self.process.kill()
             self.process.wait()
 
+    def close(self) -> None:
+        """Killed, and never started again."""
+        self.kill()
+        self.http.clear()
+        self.reserved.close()
+
     def call(
         self,
         method: str,
@@ -181,9 +187,7 @@ def live_server(
         server.start()
         yield server
     finally:
-        server.kill()
-        server.http.clear()
-        server.reserved.close()
+        server.close()
         if own:
             shutil.rmtree(own, ignore_errors=True)
 

@@ -103,7 +103,7 @@ class Installation:
         self.new = LiveServer(
             database, folder / "new", {"public_url": balancer.url, "stop_s": 1.0, "release_grace_s": 1.0}
         )
-        stack.callback(self.new.kill)
+        stack.callback(self.new.close)
 
     def join(self, server: LiveServer) -> None:
         server.start()

@@ -5,7 +5,7 @@
         server.get("/api/v1/server")      # (status, decoded JSON)
         server.new_token("user")          # another token
         server.kill(); server.start()     # a crash and a restart on the same port and files
-        server.source = a_source(folder, ("bot/wire.py", "15.0", "1.0"))        # another release from now on
+        server.source = a_source(folder, ("bot/wire.py", "= 15.0", "= 1.0"))    # another release from now on
 
 The server dies with the process that started it, however that ends. `server.log` is what it wrote to standard error.
 """
@@ -197,9 +197,14 @@ def a_source(folder: Path, *changes: tuple[str, str, str]) -> Path:
     shutil.copytree(PACKAGE, folder / "myrmidon", ignore=shutil.ignore_patterns("__pycache__"))
     for name, old, new in changes:
         file = folder / "myrmidon" / name
-        assert old in file.read_text(), f"{old!r} is not in {name}"
-        file.write_text(file.read_text().replace(old, new, 1))
+        file.write_text(replace_once(file.read_text(), old, new))
     return folder
+
+
+def replace_once(text: str, old: str, new: str) -> str:
+    """A change of a source text that cannot silently change nothing, or more than was meant."""
+    assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
+    return text.replace(old, new)
 
 
 def _as_json(value: Any) -> str:

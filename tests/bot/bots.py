@@ -17,6 +17,7 @@ from shutil import which
 
 from myrmidon.bot import updater
 from tests.deadline import HANG_S
+from tests.live import replace_once
 
 SOURCE = Path(__file__).parents[2] / "src" / "myrmidon"
 
@@ -31,8 +32,13 @@ def zip_files(server: str, **changed: str | None) -> dict[str, bytes]:
 
 
 def source_of(name: str) -> str:
-    """The text of one of the bot's files, to be changed."""
+    """The text of one of the bot's files."""
     return (SOURCE / "bot" / f"{name}.py").read_text()
+
+
+def source_with(name: str, old: str, new: str) -> str:
+    """The same with a change; what is replaced must be there exactly once."""
+    return replace_once(source_of(name), old, new)
 
 
 def pack(files: dict[str, bytes]) -> tuple[bytes, str]:

@@ -20,7 +20,7 @@ from tests.live import LiveServer, a_source, live_server
 NAMES = ("ant1", "ant2", "ant3")
 EAGER = ("bot/wire.py", "CAP_S = 30.0", "CAP_S = 0.3")
 """All of these bots look again soon for a server that is being upgraded."""
-GOOD = ("bot/__init__.py", '"""', '"""Newer. ')
+GOOD = ("bot/__init__.py", "Standard library only", "Newer. Standard library only")
 NOT_FINE = ("bot/runner.py", "class Runner", "class Runner(")
 CRASHES = ("bot/soldier.py", "    soldier = Soldier(", '    raise SystemExit("crash")\n    soldier = Soldier(')
 

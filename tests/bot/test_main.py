@@ -12,7 +12,7 @@ import pytest
 
 from myrmidon.bot import system, tools, updater
 from myrmidon.bot.hooks import PACKED
-from tests.bot.bots import pack, source_of, zip_files
+from tests.bot.bots import pack, source_of, source_with, zip_files
 from tests.bot.stub import Stub
 
 
@@ -40,7 +40,7 @@ def test_a_zip_is_fine_or_says_why_not(interpreter: str, tmp_path: Path):
 
 
 def test_a_zip_is_not_fine_when_it_cannot_reach_the_server(stub: Stub, tmp_path: Path):
-    path, _ = _zip(tmp_path, fine=source_of("fine").replace("TIMES = 3", "TIMES = 1"))
+    path, _ = _zip(tmp_path, fine=source_with("fine", "TIMES = 3", "TIMES = 1"))
     stub.fault("/healthz", "503")  # an answer is an answer
     assert _call(sys.executable, path, "is_fine", "--server", stub.url).returncode == 0
     unheard = _call(sys.executable, path, "is_fine", "--server", "http://127.0.0.1:1")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bot.bots import a_bot, pack, source_of, zip_files
+from tests.bot.bots import a_bot, pack, source_with, zip_files
 from tests.bot.stub import Stub
 
 
@@ -29,18 +29,19 @@ def test_updates_alternate_between_two_files(stub: Stub, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "try_s", "said"),
     [
-        ({"runner": "def broken(:\n"}, "SyntaxError"),
-        ({"talk": "import no_such_module\n"}, "no_such_module"),
-        ({"journal": "while True: pass\n", "updater": "TRY"}, "did not start within"),
+        ({"runner": "def broken(:\n"}, 60.0, "SyntaxError"),
+        ({"talk": "import no_such_module\n"}, 60.0, "no_such_module"),
+        ({"journal": "while True: pass\n"}, 0.5, "did not start within"),
     ],
     ids=["syntax error", "bad import", "hang at import"],
 )
-def test_a_zip_that_is_not_fine_is_not_switched_to(stub: Stub, tmp_path: Path, changed: dict[str, str], said: str):
-    impatient = zip_files(stub.url, updater=source_of("updater").replace("TRY_S = 60.0", "TRY_S = 1.5"))
-    changed = {**changed, "updater": source_of("updater")}
-    with a_bot(stub.url, tmp_path / "b1", files=impatient):
+def test_a_zip_that_is_not_fine_is_not_switched_to(
+    stub: Stub, tmp_path: Path, changed: dict[str, str], try_s: float, said: str
+):
+    trying = zip_files(stub.url, updater=source_with("updater", "TRY_S = 60.0", f"TRY_S = {try_s}"))
+    with a_bot(stub.url, tmp_path / "b1", files=trying):
         stub.until(lambda: stub.hellos, "a handshake")
         stub.give_out(*_newer(stub, **changed))
         stub.until(lambda: stub.says("bot_error"), "a complaint")
@@ -55,7 +56,7 @@ def test_a_zip_that_is_not_fine_is_not_switched_to(stub: Stub, tmp_path: Path, c
     ids=["an error", "a sudden death"],
 )
 def test_a_zip_that_crashes_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_path: Path, crash: str):
-    soldier = source_of("soldier").replace("    soldier = Soldier(Orders", f"    {crash}\n    soldier = Soldier(Orders")
+    soldier = source_with("soldier", "    soldier = Soldier(Orders", f"    {crash}\n    soldier = Soldier(Orders")
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")
         good = stub.hellos[0]["version"]
@@ -68,10 +69,9 @@ def test_a_zip_that_crashes_at_its_start_is_left_for_the_good_one(stub: Stub, tm
 
 
 def test_a_zip_that_hangs_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_path: Path):
-    hang = source_of("soldier").replace(
-        "    soldier = Soldier(Orders", "    signal.pause()\n    soldier = Soldier(Orders"
-    )
-    impatient = zip_files(stub.url, keeper=source_of("keeper").replace("COME_UP_S = 60.0", "COME_UP_S = 2.0"))
+    hang = source_with("soldier", "    soldier = Soldier(Orders", "    signal.pause()\n    soldier = Soldier(Orders")
+    # One that is good and too slow for this is started again until it is not.
+    impatient = zip_files(stub.url, keeper=source_with("keeper", "COME_UP_S = 60.0", "COME_UP_S = 5.0"))
     with a_bot(stub.url, tmp_path / "b1", files=impatient):
         stub.until(lambda: stub.hellos, "a handshake")
         stub.give_out(*_newer(stub, soldier=hang))
@@ -80,8 +80,8 @@ def test_a_zip_that_hangs_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_
 
 
 def test_a_zip_that_dies_before_its_first_answer_is_left_for_the_good_one(stub: Stub, tmp_path: Path):
-    dies = source_of("talk").replace(
-        "    def _say_next(self) -> None:\n", "    def _say_next(self) -> None:\n        os._exit(9)\n"
+    dies = source_with(
+        "talk", "    def _say_next(self) -> None:\n", "    def _say_next(self) -> None:\n        os._exit(9)\n"
     )
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")

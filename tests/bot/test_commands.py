@@ -8,8 +8,10 @@ import os
 import shutil
 import sys
 from base64 import b64encode
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -291,18 +293,25 @@ def test_two_caches_that_cover_each_other_are_a_failure_of_the_task(fleet: Stub)
     assert b"covers another" in fleet.log(run, 1)
 
 
+def _over_time(fleet: Stub, begin: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    """The run of a command that takes longer than it may, and has at least begun as told; its result."""
+    for limit_s in (0.3, 3.0, 30.0):
+        script = f"{begin}; echo ready; while :; do sleep 0.05; done"
+        run = fleet.submit(SHELL, "-c", script, execution_timeout_s=limit_s, **fields)
+        result = fleet.result(run)
+        if fleet.log(run).startswith(b"ready\n"):
+            return run, result
+    raise AssertionError("the shell did not begin in time")
+
+
 def test_a_command_over_its_hard_time_limit_is_asked_and_then_killed(fleet: Stub):
-    result = fleet.run(
-        SHELL, "-c", "trap '' TERM; while :; do sleep 1; done", execution_timeout_s=0.3, grace_period_s=0.3
-    )
+    _, result = _over_time(fleet, "trap '' TERM", grace_period_s=0.3)
     assert (result["exit_code"], result.get("hard_timeout")) == (-9, True)
 
 
 def test_a_command_that_ends_when_asked_keeps_its_own_exit_code(fleet: Stub):
-    script = "trap 'echo bye; exit 42' TERM; while :; do sleep 0.05; done"
-    run = fleet.submit(SHELL, "-c", script, execution_timeout_s=0.3, grace_period_s=20)
-    result = fleet.result(run)
-    assert (result["exit_code"], result.get("hard_timeout"), fleet.log(run)) == (42, True, b"bye\n")
+    run, result = _over_time(fleet, "trap 'echo bye; exit 42' TERM", grace_period_s=1000)
+    assert (result["exit_code"], result.get("hard_timeout"), fleet.log(run)) == (42, True, b"ready\nbye\n")
 
 
 def test_a_command_that_says_nothing_for_too_long_is_ended(fleet: Stub):
@@ -327,8 +336,7 @@ def test_a_daemon_of_a_command_dies_with_it(fleet: Stub, tmp_path: Path):
 
 
 def test_a_daemon_dies_when_its_command_is_killed(fleet: Stub, tmp_path: Path):
-    script = f"{_daemon(tmp_path)}; trap '' TERM; while :; do sleep 1; done"
-    result = fleet.run(SHELL, "-c", script, execution_timeout_s=1, grace_period_s=0)
+    _, result = _over_time(fleet, f"{_daemon(tmp_path)}; trap '' TERM", grace_period_s=0)
     assert result.get("hard_timeout")
     assert not alive(int((tmp_path / "daemon").read_text()))
 
@@ -392,7 +400,8 @@ def test_quick_tasks_are_claimed_and_reported_many_at_a_time(fleet: Stub):
     runs = [fleet.submit("/bin/true") for _ in range(100)]
     assert {fleet.result(run)["exit_code"] for run in runs} == {0}
     exchanges = [body for _, path, body in fleet.calls if path.endswith("exchange")]
-    assert len(exchanges) < 60
+    assert max(len(fleet.claims[body["session"], body["nonce"]]) for body in exchanges) > 1
+    assert max(len(body["reports"]) for body in exchanges) > 1
 
 
 def test_tasks_behind_a_long_one_are_given_back(fleet: Stub, tmp_path: Path):
@@ -413,7 +422,10 @@ def test_a_function_is_nothing_for_this_bot(fleet: Stub):
 
 def test_the_bot_opens_no_port(shared: tuple[Stub, BotProcess]):
     _, bot = shared
-    inodes = {os.readlink(f"/proc/{bot.soldier()}/fd/{name}") for name in os.listdir(f"/proc/{bot.soldier()}/fd")}
+    inodes = set()
+    for entry in Path(f"/proc/{bot.soldier()}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since the folder was listed
+            inodes.add(os.readlink(entry))
     listening = [
         line.split()[9]
         for kind in ("tcp", "tcp6")

@@ -61,7 +61,7 @@ def submit(server: LiveServer, pool: str, *command: str, **fields: Any) -> str:
 def ended(server: LiveServer, task_id: str) -> dict[str, Any]:
     end = time.monotonic() + HANG_S
     while time.monotonic() < end:
-        status, answer = server.post("/api/v1/tasks/wait", {"task_ids": [task_id], "any": False, "wait_s": 2})
+        status, answer = server.post("/api/v1/tasks/wait", {"task_ids": [task_id], "any": False, "wait_s": 20})
         if status == 200 and answer["done"]:
             return dict(server.get(f"/api/v1/tasks/{task_id}")[1])
     raise AssertionError(f"{task_id} did not end in time: {server.get(f'/api/v1/tasks/{task_id}')}")
@@ -207,6 +207,7 @@ def test_a_bot_that_lost_its_folder_comes_in_when_the_old_one_is_gone(server: Li
         assert bot.process.poll() is None
         assert server.delete("/api/v1/bots/wiped")[0] == 200
         assert ended(server, submit(server, "wiped", "/bin/echo", "hello"))["result"]["state"] == "SUCCEEDED"
+        assert bot.end() == 0
     with live_bot(server, tmp_path / "third" / "wiped", "wiped"):  # the second one has said goodbye
         assert ended(server, submit(server, "wiped", "/bin/echo", "hello"))["result"]["state"] == "SUCCEEDED"
 

@@ -56,6 +56,16 @@ async def serving(door: Door):
             await background
 
 
+@asynccontextmanager
+async def begun(door: Door):
+    """The door without its background service: nothing happens in it that the test does not do."""
+    await service.Service(door).begin()
+    try:
+        yield
+    finally:
+        door.hub.stop()
+
+
 class Soldier:
     """A bot as the desk sees it."""
 
@@ -112,10 +122,10 @@ def a_task(command: str = "true", **more: Any) -> dict[str, Any]:
     return {"name": command, "slices": [{"properties": properties}], **more}
 
 
-async def submit(door: Door, *tasks: dict[str, Any]) -> list[str]:
+async def submit(door: Door, *tasks: dict[str, Any], group_name: str = "default") -> list[str]:
     """As the API's submit does; the ids."""
     now = door.now()
-    group = await door.group_id("default")
+    group = await door.group_id(group_name)
     drafts = [submitting.draft_task(task, now=now, ids=door.ids, rules=door.rules) for task in tasks]
     answers = await placing.place(
         door, lambda tx: submitting.submit(tx, group, drafts, now=now, ids=door.ids, rules=door.rules)
@@ -135,6 +145,14 @@ def finish(task: Any, exit_code: int = 0, **more: Any) -> dict[str, Any]:
 
 def start(task: Any) -> dict[str, Any]:
     return {"type": "start", "run": task["run"], "token": task["token"]}
+
+
+async def all_written(door: Door) -> None:
+    """Whatever the last call has set going is done: what it wakes writes next, and SQLite's writer keeps the order."""
+    for _ in range(2):
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await door.write(lambda tx: None)
 
 
 async def until(true: Any) -> None:

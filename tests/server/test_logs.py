@@ -18,8 +18,8 @@ from myrmidon.server import api_logs, api_wait
 from myrmidon.server.api_logs import FollowQuery, LogQuery, Stream
 from myrmidon.server.api_wait import Mode, WaitRequest
 from myrmidon.server.door import Call, Identity, Role
-from tests.deadline import HANG_S
-from tests.server.doors import ADMIN, Soldier, a_door, a_task, finish, serving, start, submit
+from tests.deadline import HANG_S, POLL_S
+from tests.server.doors import ADMIN, Soldier, a_door, a_task, begun, finish, start, submit, until
 
 
 @pytest.fixture
@@ -35,9 +35,17 @@ def small_logs(sqlite_url, tmp_path):
         yield opened
 
 
+@pytest.fixture(autouse=True)
+def told_at_once(monkeypatch):
+    """Nobody looks again by itself before the test has given up: whoever waits must be told."""
+    monkeypatch.setattr(api_logs, "LOOK_AGAIN_S", POLL_S)
+    monkeypatch.setattr(api_logs, "OTHER_SERVERS_S", POLL_S)
+    monkeypatch.setattr(api_wait, "LOOK_AGAIN_S", POLL_S)
+
+
 def run(story, door):
     async def whole():
-        async with serving(door):
+        async with begun(door):
             return await asyncio.wait_for(story(), HANG_S)
 
     return asyncio.run(whole())
@@ -47,7 +55,7 @@ async def a_running_task(door, **more):
     bot = Soldier(door)
     await bot.shake()
     (task_id,) = await submit(door, a_task(**more))
-    task = (await bot.exchange(wait_s=10))["tasks"][0]
+    task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
     await bot.exchange(n=0, reports=[start(task)])
     return bot, task, task_id
 
@@ -201,7 +209,7 @@ def test_following_goes_on_with_the_next_run_of_the_task(door):
         bot, task, task_id = await a_running_task(door, reruns=1)
         reading = asyncio.ensure_future(_all(await follow(door, task_id)))
         await bot.log(task, 0, 0, b"first")
-        answer = await bot.exchange(reports=[finish(task, 1)], wait_s=10)
+        answer = await bot.exchange(reports=[finish(task, 1)], wait_s=POLL_S)
         second = answer["tasks"][0]
         await bot.log(second, 0, 0, b"second")
         await bot.exchange(n=0, reports=[finish(second, 0)])
@@ -227,7 +235,7 @@ def test_following_starts_before_the_task_has_a_run(door):
         reading = asyncio.ensure_future(_all(await follow(door, task_id)))
         bot = Soldier(door)
         await bot.shake()
-        task = (await bot.exchange(wait_s=10))["tasks"][0]
+        task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
         await bot.log(task, 0, 0, b"hello")
         await bot.exchange(n=0, reports=[finish(task)])
         assert [event for _, event, _ in followed(await reading)] == ["log", "end"]
@@ -245,11 +253,12 @@ def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(door):
         ids = await submit(door, *[a_task() for _ in range(3)])
         nothing = await wait(ids, wait_s=0)
         assert (nothing.done, [one.state for one in nothing.tasks]) == (False, ["READY"] * 3)
-        one = asyncio.ensure_future(wait(ids, mode=Mode.ANY, wait_s=20))
-        every = asyncio.ensure_future(wait(ids, mode=Mode.ALL, wait_s=20))
+        one = asyncio.ensure_future(wait(ids, mode=Mode.ANY, wait_s=POLL_S))
+        every = asyncio.ensure_future(wait(ids, mode=Mode.ALL, wait_s=POLL_S))
+        await until(lambda: len(door.hub._watches.get(parse_id(ids[-1])[0], ())) == 2)
         reports: list[Any] = []
         for code in range(3):
-            task = (await bot.exchange(reports=reports, wait_s=10))["tasks"][0]
+            task = (await bot.exchange(reports=reports, wait_s=POLL_S))["tasks"][0]
             assert not every.done()
             reports = [finish(task, code, duration=9.0)]
         first = await one

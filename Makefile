@@ -33,12 +33,13 @@ soak: $(VENV)/ready servers ## The long versions of the tests
 	$(LIMIT) $(SOAK_LIMIT) $(PYTEST) --soak -m soak $(PYTEST_ARGS)
 
 .PHONY: check
-check: $(VENV)/ready ## Lint, types and the story tests, in seconds
+check: $(VENV)/ready ## Lint, the import contract, types and the structure tests
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/mypy src tests $(wildcard bench)
-	$(PYTHON) -m pytest -q tests/story
-	@$(PYTHON) -m tests.story.sizes
+	$(PYTHON) -m pytest -q tests/architecture
+	@$(PYTHON) -m tests.architecture.sizes
 
 .PHONY: coverage
 coverage: $(VENV)/ready servers ## Only the branch coverage of the scheduler (part of `make test`)

@@ -9,9 +9,9 @@ import argparse
 import signal
 import sys
 
-from bench import bars, commands, fleet, v1
+from bench import bars, commands, fleet, submit_rate, v1
 
-BARS = (*commands.BARS[:3], *fleet.BARS, *commands.BARS[3:], *v1.BARS)
+BARS = (*commands.BARS[:3], *fleet.BARS, *commands.BARS[3:], *submit_rate.BARS, *v1.BARS)
 
 
 def main() -> None:
@@ -23,6 +23,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else its files and servers would stay
     lines = commands.measure([bar for bar in wanted if bar in commands.BARS], quick=asked.quick)
     lines += fleet.measure_bars([bar for bar in wanted if bar in fleet.BARS], quick=asked.quick)
+    lines += submit_rate.measure_bars([bar for bar in wanted if bar in submit_rate.BARS], quick=asked.quick)
     lines += v1.measure_bars([bar for bar in wanted if bar in v1.BARS], quick=asked.quick)
     print()
     names = [bar.name for bar in BARS]

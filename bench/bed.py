@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from myrmidon.model.bot import Hello
+from myrmidon.model.bot import Handshake
 from myrmidon.model.ids import IdSource
 from myrmidon.model.task_result import Finish
-from myrmidon.scheduler import carry, claim, fleet, report, share, submit
+from myrmidon.scheduler import bots, chunked_work, claim, report, resource_groups, submit
 from myrmidon.scheduler.claim import Claimed, Poll
-from myrmidon.store.db import Db, Insert, Row, Tx, open_db
-from myrmidon.store.migrate import migrate
+from myrmidon.store.engine.db import Db, Insert, Row, Tx, open_db
+from myrmidon.store.engine.migrate import migrate
 from tests import servers
 
 KINDS = ("sqlite", "postgresql", "mariadb")
@@ -49,7 +49,7 @@ class Bed:
         self._made = 0
         self._nonces: dict[str, int] = {}
         migrate(self.db, self.now())
-        made = self.db.write(lambda tx: share.create_group(tx, "default", now=self.now(), ids=self.ids))
+        made = self.db.write(lambda tx: resource_groups.create_group(tx, "default", now=self.now(), ids=self.ids))
         self.group_id = made.id
 
     def now(self) -> int:
@@ -58,8 +58,8 @@ class Bed:
 
     def greet(self, bot_id: str = BOT, dimensions: Mapping[str, list[str]] = DIMENSIONS) -> None:
         """Let a bot shake hands; it serves every queue that wants no more than these dimensions."""
-        hello = Hello(bot_id=bot_id, session=1, dimensions={"id": [bot_id], **dimensions})
-        self.db.write(lambda tx: fleet.handshake(tx, hello, now=self.now(), ids=self.ids))
+        hello = Handshake(bot_id=bot_id, session=1, dimensions={"id": [bot_id], **dimensions})
+        self.db.write(lambda tx: bots.handshake(tx, hello, now=self.now(), ids=self.ids))
 
     def submit(self, raws: Sequence[dict[str, Any]]) -> list[int]:
         now = self.now()
@@ -101,9 +101,9 @@ class Bed:
 
     def carry_all(self) -> None:
         """Carry on with every drain until none is left."""
-        while left := self.db.read(carry.pending):
+        while left := self.db.read(chunked_work.pending):
             for drain in left:
-                self.db.write(partial(carry.carry_on, drain=drain, now=self.now(), ids=self.ids))
+                self.db.write(partial(chunked_work.run_chunk, work=drain, now=self.now(), ids=self.ids))
 
     def close(self) -> None:
         self.db.close()

@@ -28,7 +28,7 @@ from bench.floor import Floor
 from bench.rows import Sample, load, sample
 from myrmidon.model.ids import show_task
 from myrmidon.scheduler import submit_job
-from myrmidon.store.db import Dialect
+from myrmidon.store.engine.db import Dialect
 from tests.servers import CannotStart
 
 

@@ -16,11 +16,11 @@ from bench.bed import BOT, Bed, a_request, recorded
 from bench.rows import Copier, Sample, copier, sample
 from myrmidon.model.task_result import Finish
 from myrmidon.scheduler import claim, report
-from myrmidon.store.db import Dialect, Insert, Row
-from myrmidon.store.mariadb import Mariadb
-from myrmidon.store.postgresql import Postgresql
-from myrmidon.store.sql import RowUpdate, insert_text
-from myrmidon.store.sqlite import ROWS_PER_INSERT, Sqlite
+from myrmidon.store.engine.db import Dialect, Insert, Row
+from myrmidon.store.engine.mariadb import Mariadb
+from myrmidon.store.engine.postgresql import Postgresql
+from myrmidon.store.engine.sql import RowUpdate, insert_text
+from myrmidon.store.engine.sqlite import ROWS_PER_INSERT, Sqlite
 
 # {} is a plain parameter, {ids} the list of the batch's tasks.
 TAKE = "SELECT task_id FROM task_to_run WHERE queue = {} AND expires_at > {} ORDER BY task_rank, task_id LIMIT {}"
@@ -137,7 +137,7 @@ class MariadbWriter:
 
     def insert(self, statement: Insert, rows: Sequence[Row]) -> list[Step]:
         head = f"INSERT INTO {statement.table} ({statement.columns}) VALUES "
-        return [lambda: self._link.say(head + ",".join([_row(row) for row in rows]))]
+        return [lambda: self._link.query(head + ",".join([_row(row) for row in rows]))]
 
     def update(self, statement: RowUpdate, rows: Sequence[Row]) -> Step:
         return lambda: self._link.update_rows(statement, rows)
@@ -147,7 +147,7 @@ class MariadbWriter:
         for value in params:
             text = text.replace("{}", _literal(value), 1)
 
-        return lambda: self._link.say(text).rows
+        return lambda: self._link.query(text).rows
 
 
 def _row(row: Row) -> str:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from bench.bed import Bed, recorded
 from myrmidon.scheduler import submit
-from myrmidon.store.db import Insert, Row, Tx
-from myrmidon.store.sql import names
+from myrmidon.store.engine.db import Insert, Row, Tx
+from myrmidon.store.engine.sql import names
 
 ID_COLUMNS = frozenset(("id", "task_id", "subject"))
 _positions = count(1 << 40)

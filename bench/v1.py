@@ -26,8 +26,8 @@ from bench.bars import Bar, note
 from bench.bed import BOT, Bed, real_disk
 from bench.fleet import Connection
 from myrmidon.model.task_result import Finish
-from myrmidon.scheduler import report, tally
-from myrmidon.store.copying import tables
+from myrmidon.scheduler import report, tag_counts
+from myrmidon.store.engine.table_copy import tables
 from tests.live import LiveServer, live_server
 
 API = "/_ah/api/swarming/v1/"
@@ -141,7 +141,7 @@ def fill(database: Path, sizes: Sizes, copies: int) -> None:
             for table in tables():
                 if table.name in COPIED:
                     bed.db.write(partial(copy, table=table.name, columns=table.columns, copies=copies))
-        while tally.tally(bed.db, now=bed.now(), most=1000):
+        while tag_counts.update_tag_counts(bed.db, now=bed.now(), most=1000):
             pass
     finally:
         bed.close()

@@ -22,23 +22,25 @@ from typing import Any
 
 from msgspec import structs
 
-from myrmidon.model.bot import Bot, Hello
+from myrmidon.model.bot import Bot, Handshake
 from myrmidon.model.errors import MyrmidonError
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.task_request import Payload, Properties, Slice, TaskRequest
 from myrmidon.model.task_result import Fault, Finish, GiveBack, Report, Start, TaskResult, TaskRun
 from myrmidon.model.value import OutputValue
-from myrmidon.scheduler import cancel, claim, explain, extend, fleet, report, rerun, share, submit, submit_job, sweep
+from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler import cancel, claim, explain, extend, report, rerun, resource_groups, submit, submit_job, sweep
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.report import Reply
 from myrmidon.scheduler.submit import Submitted
 from myrmidon.scheduler.submit_job import JobSubmitted
-from myrmidon.store import bot as bots
-from myrmidon.store import job as jobs
-from myrmidon.store import marks, outbox, task_result
-from myrmidon.store.db import Db
-from myrmidon.store.job import Job, ResourceGroup
+from myrmidon.store.engine.db import Db
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import outbox, shared_numbers, task_result, task_run
+from myrmidon.store.tables.job import Job
+from myrmidon.store.tables.resource_group import ResourceGroup
 from tests.conftest import Clock
 
 RULES = structs.replace(DEFAULT_RULES, secret_key=b"the servers' key")
@@ -161,7 +163,7 @@ class World:
         return self.db.read(lambda tx: reader(tx, *args, **given))
 
     def new_group(self, name: str) -> ResourceGroup:
-        group: ResourceGroup = self.do(share.create_group, name)
+        group: ResourceGroup = self.do(resource_groups.create_group, name)
         return group
 
     # -- time
@@ -171,8 +173,8 @@ class World:
         self.clock.advance(seconds)
 
         def alive(tx: Any) -> None:
-            if marks.lock(tx, "last_alive"):
-                marks.put(tx, "last_alive", self.now)
+            if shared_numbers.lock(tx, "last_alive"):
+                shared_numbers.put(tx, "last_alive", self.now)
 
         self.db.write(alive)
 
@@ -180,7 +182,7 @@ class World:
         """Time passes while no server runs, or the clock jumps."""
         self.clock.advance(seconds)
 
-    def sweep(self) -> sweep.Swept:
+    def sweep(self) -> sweep.SweepResult:
         done = sweep.sweep(self.db, now=self.now, ids=self.ids, rules=self.rules)
         assert done is not None
         return done
@@ -188,27 +190,31 @@ class World:
     def carry(self) -> int:
         """Carry out what is left of decisions, and nothing else."""
         gone: list[int] = []
-        return sweep.carry_all(self.db, now=self.now, ids=self.ids, rules=self.rules, gone=gone, woken=set())
+        return sweep.run_chunked_work(self.db, now=self.now, ids=self.ids, rules=self.rules, gone=gone, woken=set())
 
     def lose(self, bot_id: str, seconds: float = LEASE_S) -> None:
         """A bot falls silent for the length of a lease; the others beat on."""
         self.advance(seconds)
         for other, session in self.sessions.items():
             if other != bot_id:
-                self.do(bots.beat, other, session)
+                self.do(bots.heartbeat, other, session)
         self.sweep()
 
     # -- the fleet
 
-    def bot(self, bot_id: str, *, pool: str = "default", holds: Sequence[Claimed] = (), **given: Any) -> fleet.Welcome:
+    def bot(
+        self, bot_id: str, *, pool: str = "default", holds: Sequence[Claimed] = (), **given: Any
+    ) -> fleet.HandshakeResult:
         """A bot shakes hands, each time as a new process; capabilities are ``os="Linux"`` or ``dimensions={...}``."""
-        facts = {key: given.pop(key) for key in list(given) if key in Hello.__struct_fields__ and key != "dimensions"}
+        facts = {
+            key: given.pop(key) for key in list(given) if key in Handshake.__struct_fields__ and key != "dimensions"
+        }
         session = facts.pop("session", self.sessions.get(bot_id, 0) + 1)
         has = {"id": [bot_id], "pool": [pool], **{k: [v] for k, v in given.items() if k != "dimensions"}}
         has.update(given.get("dimensions", {}))
         kept = [(run.task_id, run.run) for run in holds]
-        hello = Hello(bot_id=bot_id, session=session, dimensions=has, holds=kept, **facts)
-        welcome: fleet.Welcome = self.do(fleet.handshake, hello)
+        hello = Handshake(bot_id=bot_id, session=session, dimensions=has, holds=kept, **facts)
+        welcome: fleet.HandshakeResult = self.do(fleet.handshake, hello)
         self.sessions[bot_id] = session
         return welcome
 
@@ -359,7 +365,7 @@ class World:
         return bool(self.read(task_result.read, [task_id]))
 
     def runs(self, task_id: int) -> list[TaskRun]:
-        found: list[TaskRun] = self.read(task_result.runs_of, [task_id])
+        found: list[TaskRun] = self.read(task_run.read, [task_id])
         return found
 
     def last_run(self, task_id: int) -> TaskRun:
@@ -375,7 +381,7 @@ class World:
 
     def story(self, subject: int) -> list[str]:
         """The states that a task or job has told."""
-        return [event.state for event in self.read(outbox.story, subject)]
+        return [event.state for event in self.read(outbox.history, subject)]
 
     def why(self, task_id: int) -> explain.Explanation:
         found: explain.Explanation = self.read(explain.explain, task_id)

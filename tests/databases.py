@@ -69,7 +69,7 @@ def scratch_folder() -> Path:
 
 def open_for_test(url: str, **options: Any) -> Any:
     """open_db, told that the test servers do not keep what they promise (their fsync is off)."""
-    from myrmidon.store.db import open_db
+    from myrmidon.store.engine.db import open_db
 
     return open_db(url, **{"durable": False} | options)
 
@@ -97,7 +97,7 @@ class Stock:
     """
 
     def __init__(self, url: str) -> None:
-        from myrmidon.store.db import _backend
+        from myrmidon.store.engine.db import _backend
 
         self._backend = _backend(by_socket(url), durable=False, role="server")
         self._kept: dict[bool, list[Any]] = {True: [], False: []}
@@ -106,7 +106,7 @@ class Stock:
         return getattr(self._backend, name)
 
     def open(self, **options: Any) -> Any:
-        from myrmidon.store.db import Db
+        from myrmidon.store.engine.db import Db
 
         return Db(self, **options)
 
@@ -156,7 +156,7 @@ def _kept_by(stock: Stock, link: Any, *, writer: bool) -> Any:
 
 
 def migrate_url(url: str) -> None:
-    from myrmidon.store.migrate import migrate
+    from myrmidon.store.engine.migrate import migrate
 
     db = open_for_test(url)
     try:

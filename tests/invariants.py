@@ -21,11 +21,11 @@ from myrmidon.model import dimensions
 from myrmidon.model.ids import next_run_number
 from myrmidon.model.states import FINAL, JOB_FINAL, JOB_MOVES, MOVES, JobState, RunState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.store import job as jobs_store
-from myrmidon.store import task_request, task_result, task_to_run
-from myrmidon.store.db import Db, Tx
-from myrmidon.store.job import Job
-from myrmidon.store.task_request import RequestRow
+from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.tables import job as jobs_store
+from myrmidon.store.tables import task_request, task_result, task_run, task_to_run
+from myrmidon.store.tables.job import Job
+from myrmidon.store.tables.task_request import RequestRow
 
 CHUNK = 2000
 SHOWN = 50
@@ -198,7 +198,7 @@ class _Page:
         self.completed: dict[int, int] = dict(tx.all(COMPLETED, ids=ids))
         self.queues = {(task, piece): queue for task, piece, queue in tx.all(SLICES, ids=ids)}
         self.to_run = _by_task(task_to_run.of_tasks(tx, ids))
-        self.runs = _by_task(task_result.runs_of(tx, ids))
+        self.runs = _by_task(task_run.read(tx, ids))
         self.told = _by_subject(tx.all(TOLD, ids=ids))
         functions = [i for i, request in self.requests.items() if request.func_name is not None]
         self.inputs = _by_subject(tx.all(INPUTS, ids=functions)) if functions else {}
@@ -637,5 +637,5 @@ def _dangling(tx: Tx, world: _World) -> list[str]:
 def story(tx: Tx, task_id: int) -> str:
     """All that happened to a task, for a failing test's message."""
     events = [f"  {seq} {state} {body}" for _, seq, _, _, state, body in tx.all(TOLD, ids=[task_id])]
-    runs = [f"  run {run.run}: {run.state} {run.reason} on {run.bot_id}" for run in task_result.runs_of(tx, [task_id])]
+    runs = [f"  run {run.run}: {run.state} {run.reason} on {run.bot_id}" for run in task_run.read(tx, [task_id])]
     return "\n".join([f"task {task_id}", *events, *runs])

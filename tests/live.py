@@ -5,7 +5,7 @@
         server.get("/api/v1/server")      # (status, decoded JSON)
         server.new_token("user")          # another token
         server.kill(); server.start()     # a crash and a restart on the same port and files
-        server.source = a_source(folder, ("bot/wire.py", "= 15.0", "= 1.0"))    # another release from now on
+        server.source = a_source(folder, ("bot/link/http_client.py", "= 15.0", "= 1.0"))  # another release from now on
 
 The server dies with the process that started it, however that ends. `server.log` is what it wrote to standard error.
 """
@@ -91,7 +91,7 @@ class LiveServer:
         ]
         with self.stderr.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "myrmidon.server.serve", *flags],
+                [sys.executable, "-m", "myrmidon.server.process", *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

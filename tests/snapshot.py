@@ -19,7 +19,7 @@ import psycopg
 import pymysql
 from pymysql.constants import CLIENT
 
-from myrmidon.store import sqlite
+from myrmidon.store.engine import sqlite
 from tests.deadline import HANG_S
 
 sqlite3: Any = vars(sqlite)["sqlite3"]  # the module that was chosen there

@@ -10,12 +10,12 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from myrmidon.model.bot import Hello
+from myrmidon.model.bot import Handshake
 from myrmidon.model.ids import IdSource
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Fault, Finish, Start
 from myrmidon.model.value import OutputValue
-from myrmidon.scheduler import carry, claim, fleet, report, share, submit, submit_job
+from myrmidon.scheduler import bots, chunked_work, claim, report, resource_groups, submit, submit_job
 from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.submit import Draft
@@ -80,7 +80,7 @@ class World:
 
     def found(self, name: str = "default") -> World:
         """Make the resource group that everything here belongs to."""
-        self.group = self.do(share.create_group, name).id
+        self.group = self.do(resource_groups.create_group, name).id
         return self
 
     # -- tasks and jobs
@@ -102,12 +102,12 @@ class World:
 
     # -- bots
 
-    def bot(self, bot_id: str = "b1", *, session: int = 1, holds: Any = (), **dims: Any) -> fleet.Welcome:
+    def bot(self, bot_id: str = "b1", *, session: int = 1, holds: Any = (), **dims: Any) -> bots.HandshakeResult:
         has = {"id": [bot_id], "pool": ["default"], "os": ["Linux", "Debian"], **dims}
-        hello = Hello(
+        hello = Handshake(
             bot_id=bot_id, session=session, dimensions=has, holds=list(holds), boot_id="boot", address="10.0.0.1"
         )
-        return self.do(fleet.handshake, hello, rules=self.rules)
+        return self.do(bots.handshake, hello, rules=self.rules)
 
     def claim(self, bot_id: str = "b1", n: int = 1, *, nonce: int | None = None, session: int = 1) -> list[Claimed]:
         if nonce is None:
@@ -134,9 +134,9 @@ class World:
 
     def carry_all(self) -> int:
         steps = 0
-        while waiting := self.db.read(carry.pending):
+        while waiting := self.db.read(chunked_work.pending):
             for drain in waiting:
-                self.do(carry.carry_on, drain, rules=self.rules)
+                self.do(chunked_work.run_chunk, drain, rules=self.rules)
                 steps += 1
         return steps
 

@@ -1,1 +1,1 @@
-"""Myrmidon runs tasks and graphs of tasks on a legion of dumb, replaceable bots. STORY.md gives the reading order."""
+"""Myrmidon runs tasks and graphs of tasks on a fleet of bots. ARCHITECTURE.md describes the packages."""

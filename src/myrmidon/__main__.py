@@ -1,4 +1,4 @@
-"""`python -m myrmidon` is `myrmidon`."""
+"""Makes `python -m myrmidon` the same as `myrmidon`."""
 
 from myrmidon.cli.main import main
 

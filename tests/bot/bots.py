@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shutil import which
 
-from myrmidon.bot import updater
+from myrmidon.bot.install import updater
 from tests.deadline import HANG_S
 from tests.live import replace_once
 
@@ -24,16 +24,27 @@ SOURCE = Path(__file__).parents[2] / "src" / "myrmidon"
 
 def zip_files(server: str, **changed: str | None) -> dict[str, bytes]:
     """The files of a bot's zip; a changed one replaces its own or, with None, leaves it out."""
-    files = {f"myrmidon/bot/{path.name}": path.read_bytes() for path in sorted((SOURCE / "bot").glob("*.py"))}
+    files = {
+        f"myrmidon/{path.relative_to(SOURCE)}": path.read_bytes() for path in sorted((SOURCE / "bot").rglob("*.py"))
+    }
     files["__main__.py"] = files["myrmidon/bot/__main__.py"]
     files["myrmidon/__init__.py"] = (SOURCE / "__init__.py").read_bytes()
     files["config.json"] = json.dumps({"server": server}).encode()
-    return {**files, **{f"myrmidon/bot/{name}.py": text.encode() for name, text in changed.items() if text is not None}}
+    replaced = {f"myrmidon/{_path_of(name).relative_to(SOURCE)}": text for name, text in changed.items()}
+    return {**files, **{name: text.encode() for name, text in replaced.items() if text is not None}}
 
 
 def source_of(name: str) -> str:
     """The text of one of the bot's files."""
-    return (SOURCE / "bot" / f"{name}.py").read_text()
+    return _path_of(name).read_text()
+
+
+def _path_of(name: str) -> Path:
+    """The one file of the bot with this name, in whichever of its packages it is."""
+    if name == "__init__":
+        return SOURCE / "bot" / "__init__.py"
+    [path] = (SOURCE / "bot").rglob(f"{name}.py")
+    return path
 
 
 def source_with(name: str, old: str, new: str) -> str:

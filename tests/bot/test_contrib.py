@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from myrmidon.bot import hooks, orders
+from myrmidon.bot.hooks import loader
+from myrmidon.bot.install import startup_config
 
 ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "contrib" / "device"
@@ -24,8 +25,8 @@ def test_the_scripts_start_bots_with_flags_that_exist(monkeypatch: pytest.Monkey
     monkeypatch.setenv("MYRMIDON_BOT_ID", "host")
     unit = (ROOT / "contrib" / "systemd" / "myrmidon-bot@.service").read_text()
     (line,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
-    assert orders.parse(_flags(line))["bot_id"] == "host--x"
-    given = orders.parse(_flags((DEVICE / "start-device-bot").read_text()))
+    assert startup_config.parse(_flags(line))["bot_id"] == "host--x"
+    given = startup_config.parse(_flags((DEVICE / "start-device-bot").read_text()))
     assert (given["bot_id"], given["pool"], set(given["extra"])) == ("host--x", "x", {"device_type", "device_serial"})
 
 
@@ -45,7 +46,7 @@ def test_the_rule_and_the_unit_speak_of_the_same_things():
 
 def test_the_manual_names_every_hook_and_every_flag():
     text = (ROOT / "docs" / "bot.md").read_text()
-    assert [name for name in hooks.HOOKS if f"`{name}(" not in text] == []
+    assert [name for name in loader.HOOKS if f"`{name}(" not in text] == []
     assert [
         flag for flag in ("--dir", "--server", "--token-file", "--bot-id", "--suffix", "--pool") if flag not in text
     ] == []

@@ -26,7 +26,7 @@ def test_a_task_that_says_end_ends_the_bot(stub: Stub, tmp_path: Path):
         result = stub.result(run)
         assert (result["type"], result["exit_code"], result["duration"]) == ("finish", 0, 0.0)
         assert bot.process.wait(HANG_S) == 0
-    assert stub.says("bot_shutdown") == ["ended: as ordered"]
+    assert stub.says("bot_shutdown") == ["ended: requested by the server"]
 
 
 def test_what_comes_along_with_the_task_that_says_end_is_given_back(stub: Stub, tmp_path: Path):
@@ -65,7 +65,7 @@ def test_a_signal_shows_where_every_thread_is_and_the_bot_goes_on(stub: Stub, tm
         assert stub.run("/bin/true")["exit_code"] == 0
         os.kill(bot.process.pid if whom == "keeper" else bot.soldier(), signal.SIGUSR1)
         stacks = tmp_path / "b1" / "stacks.log"
-        wait_for(lambda: "next_task" in stacks.read_text() and "talk.py" in stacks.read_text(), "the stacks")
+        wait_for(lambda: "next_task" in stacks.read_text() and "session_loop.py" in stacks.read_text(), "the stacks")
         assert stub.run("/bin/true")["exit_code"] == 0
         assert bot.process.poll() is None
 
@@ -76,13 +76,13 @@ def test_a_signal_opens_a_prompt_inside_the_bot_for_one_visitor(stub: Stub, tmp_
         assert stub.run("/bin/true")["exit_code"] == 0
         os.kill(bot.process.pid, signal.SIGUSR2)  # the keeper passes it on
         wait_for((folder / "console").is_socket, "the prompt")
-        said = _visit(folder, "print('at', bot.id, talk.session)\n1/0\nexit()\n")
+        said = _visit(folder, "print('at', bot.id, session_loop.session)\n1/0\nexit()\n")
         assert (said.returncode, f"at b1 {stub.hellos[0]['session']}" in said.stdout) == (0, True)
         assert "ZeroDivisionError" in said.stdout
         assert not (folder / "console").exists()
         (folder / "console").write_text("precious")
         os.kill(bot.soldier(), signal.SIGUSR2)
-        wait_for(lambda: "console is in the way" in (folder / "bot.log").read_text(), "a refusal")
+        wait_for(lambda: "console exists and is not a socket" in (folder / "bot.log").read_text(), "a refusal")
         assert (folder / "console").read_text() == "precious"
         assert stub.run("/bin/true")["exit_code"] == 0
         assert len(stub.hellos) == 1
@@ -96,10 +96,10 @@ def _visit(folder: Path, typed: str) -> subprocess.CompletedProcess[str]:
 
 STOLEN = """
 import os, signal, sys, threading
-from myrmidon.bot.bell import Bell
+from myrmidon.bot.signals import SignalThread
 signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
 answered = threading.Event()
-Bell({signal.SIGUSR2: answered.set}).hang()
+SignalThread({signal.SIGUSR2: answered.set}).install()
 def steal():
     signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
     os.write(1, b"answered" if answered.wait(100) else b"missed")
@@ -131,7 +131,7 @@ def test_a_bot_started_by_somebody_deaf_hears_signals_and_so_do_its_commands(
 
 def test_a_bot_whose_server_is_gone_waits_for_nothing(stub: Stub, tmp_path: Path):
     stub.poll_s = 0.3
-    with a_bot(stub.url, tmp_path / "b1", files=zip_files(stub.url, talk=patient())) as bot:
+    with a_bot(stub.url, tmp_path / "b1", files=zip_files(stub.url, session_loop=patient())) as bot:
         assert stub.run("/bin/true")["exit_code"] == 0
         wait_for(lambda: not (tmp_path / "b1" / "journal").read_bytes(), "the result to be answered for")
         stub.down = True
@@ -140,24 +140,26 @@ def test_a_bot_whose_server_is_gone_waits_for_nothing(stub: Stub, tmp_path: Path
 
 
 def patient() -> str:
-    """The text of talk.py of a bot that would wait for longer than a test to deliver a result before it ends."""
-    return source_with("talk", "GOODBYE_S = 10.0", f"GOODBYE_S = {10 * HANG_S}")
+    """The text of session_loop.py of a bot that tries for longer than a test to deliver its last result."""
+    return source_with("session_loop", "SHUTDOWN_S = 10.0", f"SHUTDOWN_S = {10 * HANG_S}")
 
 
 def test_a_bot_whose_server_never_answers_does_not_wait_for_it(tmp_path: Path):
-    hasty = replace_once(patient(), "HURRY_S = 3.0", "HURRY_S = 0.3")
+    hasty = replace_once(patient(), "SHUTDOWN_MARGIN_S = 3.0", "SHUTDOWN_MARGIN_S = 0.3")
     with socket.socket() as hole:  # takes connections, and says nothing
         hole.bind(("127.0.0.1", 0))
         hole.listen(16)
         url = f"http://127.0.0.1:{hole.getsockname()[1]}"
-        files = zip_files(url, talk=hasty, wire=source_with("wire", "MARGIN_S = 15.0", "MARGIN_S = 1.0"))
+        files = zip_files(
+            url, session_loop=hasty, http_client=source_with("http_client", "MARGIN_S = 15.0", "MARGIN_S = 1.0")
+        )
         with a_bot(url, tmp_path / "b1", files=files) as bot, hole.accept()[0] as line:
             line.recv(1)
             assert bot.end() == 0
 
 
 def test_a_result_that_cannot_be_said_is_waited_for_a_little_and_kept(stub: Stub, tmp_path: Path):
-    short = zip_files(stub.url, talk=source_with("talk", "GOODBYE_S = 10.0", "GOODBYE_S = 1.0"))
+    short = zip_files(stub.url, session_loop=source_with("session_loop", "SHUTDOWN_S = 10.0", "SHUTDOWN_S = 1.0"))
     go = tmp_path / "go"
     with a_bot(stub.url, tmp_path / "b1", files=short) as bot:
         run = stub.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done")

@@ -31,7 +31,9 @@ def test_every_task_runs_once_and_is_reported_whatever_happens_to_exchanges(stub
 
 
 def test_a_letter_that_the_server_will_never_read_does_not_end_the_talk(stub: Stub, tmp_path: Path):
-    impatient = zip_files(stub.url, talk=source_with("talk", "MOST_TRIES = 5", "MOST_TRIES = 1"))
+    impatient = zip_files(
+        stub.url, session_loop=source_with("session_loop", "MAX_REJECTIONS = 5", "MAX_REJECTIONS = 1")
+    )
     with a_bot(stub.url, tmp_path / "b1", files=impatient):
         assert stub.run("/bin/true")["exit_code"] == 0
         stub.fault("/bot/v1/exchange", "400")
@@ -186,7 +188,7 @@ def test_a_session_that_has_ended_is_begun_again_and_what_is_lost_is_killed(stub
 
 def test_a_black_hole_costs_no_task(stub: Stub, tmp_path: Path):
     """The connection swallows an exchange; what the bot waits for is one poll and the margin, made short here."""
-    short = zip_files(stub.url, wire=source_with("wire", "MARGIN_S = 15.0", "MARGIN_S = 0.5"))
+    short = zip_files(stub.url, http_client=source_with("http_client", "MARGIN_S = 15.0", "MARGIN_S = 0.5"))
     stub.poll_s = 0.5
     with a_bot(stub.url, tmp_path / "b1", files=short):
         stub.until(lambda: stub.hellos, "a handshake")
@@ -221,7 +223,7 @@ def test_a_signal_lets_the_command_finish_and_gives_back_the_rest(stub: Stub, tm
         assert bot.process.wait(HANG_S) == 0
     assert stub.results[run]["exit_code"] == 5
     assert len(stub.waiting) == 1
-    assert stub.says("bot_shutdown") == ["ended by a signal"]
+    assert stub.says("bot_shutdown") == ["stopped by a signal"]
 
 
 def test_an_idle_bot_ends_at_once_when_it_gets_a_signal(stub: Stub, tmp_path: Path):
@@ -281,8 +283,8 @@ def test_two_bots_of_one_folder_are_one_too_many(stub: Stub, tmp_path: Path):
         stub.until(lambda: stub.hellos, "a handshake")
         quick = {**os.environ, "MYRMIDON_BOT_TOKEN": "t"}
         code = (
-            "import sys; from myrmidon.bot import keeper; keeper._LOCK_S = 0.2; "
-            "sys.exit(keeper.Keeper(sys.argv[1]).keep())"
+            "import sys; from myrmidon.bot import supervisor; supervisor.LOCK_TIMEOUT_S = 0.2; "
+            "sys.exit(supervisor.Supervisor(sys.argv[1]).run())"
         )
         command = [sys.executable, "-c", code, str(tmp_path / "b1")]
         done = subprocess.run(command, env=quick, capture_output=True, check=False)

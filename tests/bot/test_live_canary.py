@@ -11,8 +11,8 @@ import pytest
 from tests.bot.bots import a_bot, wait_for
 from tests.bot.test_live import ended, submit
 from tests.live import LiveServer, live_server
+from tests.server.fleet.test_rollout import FEW, REST
 from tests.server.test_fleet import write
-from tests.server.test_rollout import FEW, REST
 
 pytestmark = pytest.mark.untraced
 

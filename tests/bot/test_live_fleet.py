@@ -139,7 +139,7 @@ def test_whatever_a_bot_does_and_is_told_is_in_its_story(server: LiveServer, bot
     told = ended(server, submit(server, "lab", "/bin/sh", "-c", "kill -9 $PPID; sleep 600", retries=0))
     assert told["result"]["state"] == "BOT_DIED"
     ended(server, submit(server, "lab", "/bin/sh", "-c", "echo > c/x", caches=[{"name": "story", "path": "c"}]))
-    wait_for(lambda: "other dimensions" in _events(server, "request_sleep"), "other dimensions")
+    wait_for(lambda: "dimensions changed" in _events(server, "request_sleep"), "dimensions changed")
     of_bots = {"bot_connected", "bot_log", "bot_error", "bot_rebooting"}
     assert {*of_bots, "request_task", "task_completed", "task_killed", "task_error"} <= _kinds(server)
 
@@ -149,6 +149,8 @@ def test_a_bot_that_is_terminated_takes_that_as_a_task_and_ends(server: LiveServ
     assert status == 200, answer
     assert bot.process.wait(HANG_S) == 0
     assert ended(server, answer["task_id"])["result"]["state"] == "SUCCEEDED"
-    wait_for(lambda: [m for m in _events(server, "bot_shutdown") if m == "ended: as ordered"], "its goodbye")
+    wait_for(
+        lambda: [m for m in _events(server, "bot_shutdown") if m == "ended: requested by the server"], "its goodbye"
+    )
     assert server.get("/api/v1/bots/lab1")[1]["status"] == "dead"
     assert "bot_terminate" in _kinds(server)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from myrmidon.bot import system, tools, updater
-from myrmidon.bot.hooks import PACKED
+from myrmidon.bot import admin_commands
+from myrmidon.bot.hooks.loader import ZIP_PATH
+from myrmidon.bot.install import exit_codes
+from myrmidon.bot.system import host
 from tests.bot.bots import pack, source_of, source_with, zip_files
 from tests.bot.stub import Stub
 
@@ -33,18 +35,18 @@ def test_a_zip_tells_its_version(interpreter: str, tmp_path: Path):
 
 
 def test_a_zip_is_fine_or_says_why_not(interpreter: str, tmp_path: Path):
-    assert _call(interpreter, _zip(tmp_path)[0], "is_fine").returncode == 0
-    broken = _call(interpreter, _zip(tmp_path, spool="import nothing_like_this\n")[0], "is_fine")
+    assert _call(interpreter, _zip(tmp_path)[0], "self-test").returncode == 0
+    broken = _call(interpreter, _zip(tmp_path, log_spool="import nothing_like_this\n")[0], "self-test")
     assert broken.returncode != 0
     assert "nothing_like_this" in broken.stderr
 
 
 def test_a_zip_is_not_fine_when_it_cannot_reach_the_server(stub: Stub, tmp_path: Path):
-    path, _ = _zip(tmp_path, fine=source_with("fine", "TIMES = 3", "TIMES = 1"))
+    path, _ = _zip(tmp_path, self_test=source_with("self_test", "ATTEMPTS = 3", "ATTEMPTS = 1"))
     stub.fault("/healthz", "503")  # an answer is an answer
-    assert _call(sys.executable, path, "is_fine", "--server", stub.url).returncode == 0
-    unheard = _call(sys.executable, path, "is_fine", "--server", "http://127.0.0.1:1")
-    assert (unheard.returncode, "refused" in unheard.stderr) == (updater.UNHEARD, True)
+    assert _call(sys.executable, path, "self-test", "--server", stub.url).returncode == 0
+    unheard = _call(sys.executable, path, "self-test", "--server", "http://127.0.0.1:1")
+    assert (unheard.returncode, "refused" in unheard.stderr) == (exit_codes.SELF_TEST_SERVER_UNREACHABLE, True)
 
 
 def test_a_zip_tells_what_is_in_it_and_whom_it_would_call(interpreter: str, tmp_path: Path):
@@ -57,28 +59,28 @@ def test_a_zip_tells_what_is_in_it_and_whom_it_would_call(interpreter: str, tmp_
 def test_a_machine_can_be_set_up_before_its_bot_starts(tmp_path: Path):
     text = "def setup_bot(bot): return bot.id != 'no'\n"
     path = tmp_path / "bot.zip"
-    path.write_bytes(pack({**zip_files("http://127.0.0.1:1"), PACKED: text.encode()})[0])
+    path.write_bytes(pack({**zip_files("http://127.0.0.1:1"), ZIP_PATH: text.encode()})[0])
     given = ["setup", "--dir", tmp_path / "b", "--token", "t", "--bot-id"]
     env = {**os.environ, "SWARMING_EXTERNAL_BOT_SETUP": "1", "MYRMIDON_BOT_HOST_DIR": str(tmp_path / "host")}
     assert _call(sys.executable, path, *given, "yes", env=env).returncode == 0
     told = _call(sys.executable, path, *given, "no", env=env)
-    assert (told.returncode, "setup_bot asks for it" in told.stderr) == (1, True)
+    assert (told.returncode, "requested by setup_bot" in told.stderr) == (1, True)
 
 
 def test_a_machine_is_rebooted_by_hand_only_when_no_bot_lives_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MYRMIDON_BOT_HOST_DIR", str(tmp_path / "host"))
     monkeypatch.setenv("MYRMIDON_BOT_REBOOT", f"touch {tmp_path}/rebooted")
-    lodged = system.announce(str(tmp_path))
+    lodged = host.register_bot(str(tmp_path))
     assert lodged is not None
-    assert tools.reboot([]) == 1
+    assert admin_commands.reboot([]) == 1
     assert not (tmp_path / "rebooted").exists()
     os.close(lodged)
-    assert tools.reboot([]) == 0
+    assert admin_commands.reboot([]) == 0
     assert (tmp_path / "rebooted").exists()
 
 
 def test_one_bad_file_does_not_take_away_the_other_commands(interpreter: str, tmp_path: Path):
-    path, version = _zip(tmp_path, soldier="def broken(:\n")
+    path, version = _zip(tmp_path, worker="def broken(:\n")
     assert _call(interpreter, path, "version").stdout.strip() == version
 
 

@@ -63,7 +63,7 @@ def start_up(home: Path, *words: str) -> Up:
     said: list[str] = []
     for line in child.stdout:
         said.append(line)
-        if "Ctrl-C stops it" in line:
+        if "Ctrl-C to stop" in line:
             break
     text = "".join(said)
     assert "Myrmidon is up at " in text, text

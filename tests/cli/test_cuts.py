@@ -65,12 +65,14 @@ def test_commands_through_a_bad_network_run_once_each_with_every_byte(up: Up):
 
 def test_a_hole_is_noticed_and_the_call_said_again(up: Up, monkeypatch: pytest.MonkeyPatch):
     """Also the very first one: what takes the connection and says nothing is a server, not its absence."""
-    monkeypatch.setattr(transport, "_ANSWER_S", 0.5)
-    monkeypatch.setattr(transport, "_QUIET_STREAM_S", 1.0)
+    monkeypatch.setattr(transport, "_READ_S", 0.5)
+    monkeypatch.setattr(transport, "_STREAM_READ_S", 1.0)
     token = (up.data / "admin.token").read_text().strip()
     with chaos(up.url, rate=0.0) as proxy:
         proxy.plan = ["hole", "hole"]
-        caller = client.Client(transport.Transport(proxy.url, token, patience=transport.Patience(first_s=0.1)))
+        caller = client.Client(
+            transport.Transport(proxy.url, token, retry_policy=transport.RetryPolicy(before_first_answer_s=0.1))
+        )
         properties = {"command": ["echo", "hello"], "dimensions": {"pool": ["default"]}}
         [made] = caller.submit([{"name": "in-a-hole", "slices": [{"properties": properties}]}])
         proxy.plan = ["hole"]

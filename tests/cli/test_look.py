@@ -38,7 +38,7 @@ def test_tasks_are_listed_by_what_they_are_like(terminal: Terminal, failed: str)
     found = terminal.json("tasks", "--tag", "shelf:3", "--state", "failed", "--since", "1h", "--pool", "default")
     assert [task["task_id"] for task in found["tasks"]] == [failed]
     shown = terminal.ok("tasks", "--name", "failed")
-    assert shown.splitlines()[0].split() == ["TASK", "STATE", "AGE", "TOOK", "BOT", "NAME"]
+    assert shown.splitlines()[0].split() == ["TASK", "STATE", "CREATED", "DURATION", "BOT", "NAME"]
     assert failed in shown
 
 
@@ -91,13 +91,13 @@ IDS = (
 def test_an_empty_id_is_a_wrong_command_line(terminal: Terminal, words: list[str]):
     done = terminal.run(*words, "")
     assert done.returncode == 2
-    assert "'' is no id; perhaps a variable is not set." in done.stderr
+    assert "'' is not an id; perhaps a shell variable is not set." in done.stderr
 
 
 def test_an_id_that_is_not_whole_is_told_as_it_was_typed(terminal: Terminal, failed: str):
     for words in (["collect"], ["task", "show"]):
         done = terminal.run(*words, "7bff")
-        assert (done.returncode, "'7bff' is no id of a task" in done.stderr) == (2, True)
+        assert (done.returncode, "'7bff' is not a task id" in done.stderr) == (2, True)
 
 
 def test_a_run_that_never_was_is_not_found(terminal: Terminal, failed: str):
@@ -179,7 +179,7 @@ def test_an_invitation_is_a_command_with_a_token_of_its_own(terminal: Terminal):
 def test_a_token_of_an_administrator_is_bound_to_no_group(terminal: Terminal):
     refused = terminal.run("token", "create", "ada", "--role", "admin", "--group", "default")
     assert refused.returncode == 2
-    assert "administrators have all resource groups" in refused.stderr
+    assert "administrators have access to all resource groups" in refused.stderr
 
 
 def test_a_token_lets_in_what_its_role_may_and_nothing_once_revoked(up: Up, tmp_path: Path):
@@ -202,7 +202,7 @@ def test_a_broken_token_is_told_without_being_shown(up: Up):
     assert up.terminal.run("tasks", MYRMIDON_TOKEN=f"{token}\r").returncode == 0
     done = up.terminal.run("tasks", MYRMIDON_TOKEN=f"{token}\nmore")
     assert done.returncode == 77
-    assert "The token holds characters that no token has" in done.stderr
+    assert "The token contains an invalid character" in done.stderr
     assert token not in done.stdout + done.stderr
 
 
@@ -281,15 +281,15 @@ ORDINARY = (
     ("$M task show nope 2> /dev/full", 2, b""),
     ("$M --help > /dev/full", 1, b"The output: No space left on device."),
     ("$M tasks --json >&-", 0, b""),
-    ("$M collect <&-", 2, b"Give the ids of tasks"),
+    ("$M collect <&-", 2, b"Give task ids"),
     ("$M backup /proc/foo", 78, b"No such file or directory"),
     ("$M bot --dir /proc/foo", 1, b"/proc/foo.first.zip: "),
     ("$M up --data-dir /proc/foo", 1, b"/proc/foo: "),
     ("$M up --data-dir /etc/passwd", 1, b"/etc/passwd: "),
-    ("$M tasks --since \u00b2", 2, b"is no time"),
+    ("$M tasks --since \u00b2", 2, b"is not a duration"),
     (r"$M bot show $'\xff'", 2, b"is not UTF-8"),
     (r"$M run -- printf %s $'\xff'", 2, b"is not UTF-8"),
-    (r"A=$'\xff' $M run -e A -- true", 2, b"The value of A here is not UTF-8"),
+    (r"A=$'\xff' $M run -e A -- true", 2, b"The value of A is not UTF-8"),
 )
 
 
@@ -339,7 +339,7 @@ def test_an_expired_token_is_shown_as_such(terminal: Terminal):
 
 
 def test_no_match_is_told_as_such(terminal: Terminal, failed: str):
-    assert terminal.run("bots", "-d", "shelf=none").stderr == "No bots are so.\n"
+    assert terminal.run("bots", "-d", "shelf=none").stderr == "No matching bots.\n"
     assert failed in terminal.ok("tasks", "--since", "99999d", "-l", "1000")
 
 

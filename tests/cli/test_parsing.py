@@ -11,18 +11,18 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from myrmidon.cli import exits
+from myrmidon.cli import exit_codes
 from myrmidon.cli.main import Commands, myrmidon
-from myrmidon.cli.request import build, request_options
+from myrmidon.cli.request_options import build_request, request_options
 from myrmidon.model.task_parsing import parse_task
-from tests.story import source
+from tests.architecture import source
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @request_options
 def ask(command: tuple[str, ...], **given: Any) -> None:
     """Prints what would be sent."""
-    request, group = build(command, **given)
+    request, group = build_request(command, **given)
     click.echo(json.dumps([request, group]))
 
 
@@ -36,7 +36,7 @@ def asked(*words: str, **environment: str) -> dict[str, Any]:
 
 def refused(*words: str) -> str:
     done = CliRunner().invoke(ask, list(words), catch_exceptions=False)
-    assert done.exit_code == exits.USAGE
+    assert done.exit_code == exit_codes.USAGE
     return done.output
 
 
@@ -185,9 +185,11 @@ def test_the_table_of_commands_names_only_what_exists():
 def test_every_exit_code_is_documented():
     page = (source.ROOT / "docs" / "exit-codes.md").read_text()
     assert [
-        f"| {code} | {meaning} |" for code, meaning in exits.MEANINGS.items() if f"| {code} | {meaning} |" not in page
+        f"| {code} | {meaning} |"
+        for code, meaning in exit_codes.MEANINGS.items()
+        if f"| {code} | {meaning} |" not in page
     ] == []
-    assert " ".join(exits.RULE.split()) in " ".join(page.split())
+    assert " ".join(exit_codes.RULE.split()) in " ".join(page.split())
 
 
 @pytest.mark.parametrize(
@@ -208,4 +210,4 @@ def test_every_exit_code_is_documented():
     ],
 )
 def test_the_end_of_a_task_decides_the_exit_code(state: str, exit_code: int | None, code: int):
-    assert exits.of_task(state, exit_code) == code
+    assert exit_codes.of_task(state, exit_code) == code

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 from myrmidon.cli.main import myrmidon
+from tests.architecture import source
 from tests.cli.conftest import Up
 from tests.cli.test_parsing import every_command
 from tests.deadline import HANG_S
-from tests.story import source
 
 README = (source.ROOT / "README.md").read_text()
 

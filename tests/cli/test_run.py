@@ -93,7 +93,7 @@ def test_ctrl_c_asks_once_and_cancels_the_second_time(terminal: Terminal, tmp_pa
         assert running.stdout.readline() == "begun\n"
         running.send_signal(signal.SIGINT)
         assert running.stderr.readline() == "\n"
-        assert "Ctrl-C again cancels task" in running.stderr.readline()
+        assert "Press Ctrl-C again to cancel task" in running.stderr.readline()
         assert running.poll() is None
         running.send_signal(signal.SIGINT)
         _, rest = running.communicate(timeout=HANG_S)

@@ -13,9 +13,9 @@ import pytest
 
 from myrmidon.cli.main import myrmidon
 from myrmidon.sdk import errors
+from tests.architecture import source
 from tests.cli.terminal import Terminal
 from tests.cli.test_parsing import every_command
-from tests.story import source
 
 HEAVY = ("rich", "urllib3", "msgspec", "myrmidon.server", "myrmidon.store", "myrmidon.scheduler", "myrmidon.model")
 
@@ -70,23 +70,6 @@ def test_every_code_of_a_failed_call_is_documented():
     page = (source.ROOT / "docs" / "errors.md").read_text()
     kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.CallFailed)]
     assert [code for code in (*(kind.code for kind in kinds), "usage", "failed") if f"`{code}`" not in page] == []
-
-
-def test_the_caller_imports_nothing_but_itself():
-    found = {imported for file in source.files("sdk") for imported in source.imported_files(file)}
-    assert [imported for imported in found if not imported.startswith("sdk/")] == []
-
-
-def test_the_hand_reaches_into_a_server_only_to_start_one_or_to_move_its_data():
-    allowed = {"cli/server.py", "cli/data.py"}
-    found = [
-        (file, imported)
-        for file in source.files("cli")
-        if file not in allowed
-        for imported in source.imported_files(file)
-        if not imported.startswith(("cli/", "sdk/"))
-    ]
-    assert found == []
 
 
 def test_an_unknown_command_gets_a_suggestion(tmp_path: Path):

@@ -20,7 +20,7 @@ def test_up_starts_runs_and_stops_with_no_process_left(tmp_path: Path):
     up.terminal.ok("trigger", "--", "sleep", "600")
     code, rest = stop_up(up)
     assert code == 0
-    assert "Everything has stopped" in rest
+    assert "Stopped. The data is kept in" in rest
     assert processes_of(up.data) == []
     assert list((tmp_path / "config" / "myrmidon").iterdir()) == []
 
@@ -73,13 +73,13 @@ def test_a_second_up_on_the_same_folder_is_refused_and_a_terminated_bot_stays_aw
     up = start_up(tmp_path, "--bots", "1")
     second = up.terminal.run("up", "--data-dir", str(up.data), "--port", "0")
     assert second.returncode == 1
-    assert f"up on this folder already, at {up.url}" in second.stderr
+    assert f"already running on this folder, at {up.url}" in second.stderr
     [bot] = up.terminal.json("bots")["bots"]
     up.terminal.ok("bot", "terminate", bot["bot_id"])
     assert up.process.stdout is not None
-    assert any("has ended, as it was told to" in line for line in up.process.stdout)
+    assert any("was terminated" in line for line in up.process.stdout)
     code, rest = stop_up(up)
-    assert (code, rest.count("starting it again")) == (0, 0)
+    assert (code, rest.count("restarting it")) == (0, 0)
 
 
 def test_a_backup_of_a_running_server_is_restored_elsewhere_with_its_tokens(tmp_path: Path):
@@ -121,7 +121,7 @@ def test_a_backup_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path):
     for name in ("myrmidon.db", "myrmidon.db-logs"):
         (data / name).touch()
     no_folder = terminal.run("backup", str(tmp_path / "file" / "copy"), "--data-dir", str(data))
-    for ended, said in ((nowhere, "There is no database"), (no_folder, "Look at the folders")):
+    for ended, said in ((nowhere, "There is no database"), (no_folder, "Check the folders")):
         assert (ended.returncode, ended.stderr.count("Traceback")) == (78, 0)
         assert said in ended.stderr
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from myrmidon.model.errors import MyrmidonError
-from myrmidon.scheduler import cancel, fleet, remove, rerun, settle, submit_job
-from myrmidon.store.db import ConnectionLost
-from myrmidon.store.migrate import migrate, verify
+from myrmidon.scheduler import bots, cancel, propagate, rerun, retention, submit_job
+from myrmidon.store.engine.db import ConnectionLost
+from myrmidon.store.engine.migrate import migrate, verify
 from tests import invariants
 from tests.crash.verbs import VERBS, Facts, Verb
 from tests.snapshot import Rows, Snapshot, difference, named
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.untraced
 SAMPLE = 8
 STRIDE = 3
 """On the servers a connection is cut at every third statement only, and around every commit; soak cuts at all."""
-CHUNKED = (submit_job, settle, rerun, cancel, remove, fleet)
+CHUNKED = (submit_job, propagate, rerun, cancel, retention, bots)
 
 
 class Crash(BaseException):

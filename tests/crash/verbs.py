@@ -13,8 +13,20 @@ from typing import Any
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import GiveBack, PerformanceStats
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, extend, fleet, remove, report, rerun, share, sweep, terminate
-from myrmidon.store import outbox
+from myrmidon.scheduler import (
+    bots,
+    cancel,
+    extend,
+    hold,
+    report,
+    rerun,
+    resource_groups,
+    retention,
+    shared_values,
+    sweep,
+    terminate,
+)
+from myrmidon.store.tables import outbox
 from tests.world import INT, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
 Facts = dict[str, Any]
@@ -127,7 +139,7 @@ def a_job_to_retry(w: World) -> Facts:
 def a_value(w: World) -> Facts:
     job = w.job({"x": a_node()})
     group, owner = GroupOwner(w.group), JobOwner(w.group, job.job_id)
-    return {"group": group, "owner": owner, "value": w.do(share.create_value, group, INT, _payload()).id}
+    return {"group": group, "owner": owner, "value": w.do(shared_values.create_value, group, INT, _payload()).id}
 
 
 def _payload() -> Payload:
@@ -297,18 +309,18 @@ def _(w: World, f: Facts) -> Any:
 
 @verb("hold", a_job)
 def _(w: World, f: Facts) -> Any:
-    return w.do(rerun.hold, f["ids"]["x"])
+    return w.do(hold.hold, f["ids"]["x"])
 
 
 def _held(w: World) -> Facts:
     facts = a_job(w)
-    w.do(rerun.hold, facts["ids"]["x"])
+    w.do(hold.hold, facts["ids"]["x"])
     return facts
 
 
 @verb("release", _held)
 def _(w: World, f: Facts) -> Any:
-    return w.do(rerun.release, f["ids"]["x"])
+    return w.do(hold.release, f["ids"]["x"])
 
 
 @verb("cancel of a ready task", a_ready_task)
@@ -362,31 +374,31 @@ def _impatient(w: World) -> Facts:
 
 @verb("quarantine of the last bot, carried on", _impatient, chunk=2, told_again="bot_events")
 def _(w: World, f: Facts) -> Any:
-    w.do(fleet.quarantine, "b1", "it smokes")
+    w.do(bots.quarantine, "b1", "it smokes")
     return w.carry_all()
 
 
 @verb("drain_bot", a_ready_task, told_again="bot_events")
 def _(w: World, f: Facts) -> Any:
-    return w.do(fleet.drain_bot, "b1", True)
+    return w.do(bots.drain_bot, "b1", True)
 
 
 @verb("change_bot that leaves its queues", a_ready_task, told_again="bot_events")
 def _(w: World, f: Facts) -> Any:
     has = {"id": ["b1"], "pool": ["elsewhere"]}
-    return w.do(fleet.change_bot, fleet.Change(bot_id="b1", session=1, dimensions=has, maintenance="moving"))
+    return w.do(bots.change_bot, bots.BotChange(bot_id="b1", session=1, dimensions=has, maintenance="moving"))
 
 
 @verb("order_end", a_ready_task)
 def _(w: World, f: Facts) -> Any:
-    """The id is made at the door, once for all tries of a call."""
+    """The id is made at the context, once for all tries of a call."""
     made = w.ids.next(w.now)
-    return w.do(terminate.order_end, "b1", w.group, task_id=made, reason="old", authenticated="ann")
+    return w.do(terminate.terminate_bot, "b1", w.group, task_id=made, reason="old", authenticated="ann")
 
 
 @verb("delete_bot", a_ready_task)
 def _(w: World, f: Facts) -> Any:
-    return w.do(fleet.delete_bot, "b1")
+    return w.do(bots.delete_bot, "b1")
 
 
 # --- Time ---
@@ -457,13 +469,13 @@ def _(w: World, f: Facts) -> Any:
 @verb("sweep of old events and idle queues", a_bot)
 def _(w: World, f: Facts) -> Any:
     w.now += 61 * DAY
-    return w.db.write(lambda tx: sweep.forget(tx, now=w.now))
+    return w.db.write(lambda tx: sweep.delete_old(tx, now=w.now))
 
 
-@verb("mark of life after an outage", lambda w: {"was": w.db.write(lambda tx: sweep.mark_alive(tx, w.now))})
+@verb("mark of life after an outage", lambda w: {"was": w.db.write(lambda tx: sweep.record_alive(tx, w.now))})
 def _(w: World, f: Facts) -> Any:
     w.now += 301 * SECOND
-    return w.db.write(lambda tx: sweep.mark_alive(tx, w.now))
+    return w.db.write(lambda tx: sweep.record_alive(tx, w.now))
 
 
 # --- Removing, values, events ---
@@ -472,49 +484,49 @@ def _(w: World, f: Facts) -> Any:
 @verb("delete_job, carried on", a_finished_job, chunk=3)
 def _(w: World, f: Facts) -> Any:
     if w.job_state(f["job"]) is not None:
-        w.do(remove.delete_job, f["job"], group_id=w.group)
+        w.do(retention.delete_job, f["job"], group_id=w.group)
     return w.carry_all()
 
 
 @verb("delete_group, carried on", lambda w: {**a_finished_job(w), **_old_task(w)}, chunk=3)
 def _(w: World, f: Facts) -> Any:
     if w.value("SELECT 1 FROM resource_groups WHERE id = :g", g=w.group):
-        w.do(share.delete_group, w.group)
+        w.do(resource_groups.delete_group, w.group)
     return w.carry_all()
 
 
 @verb("create_group")
 def _(w: World, f: Facts) -> Any:
-    return w.do(share.create_group, "another")
+    return w.do(resource_groups.create_group, "another")
 
 
 @verb("create_value", repeatable=False)
 def _(w: World, f: Facts) -> Any:
-    return w.do(share.create_value, GroupOwner(w.group), INT, _payload(), value_id=w.ids.next(w.now))
+    return w.do(shared_values.create_value, GroupOwner(w.group), INT, _payload(), value_id=w.ids.next(w.now))
 
 
 @verb("ref_value", a_value)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: share.ref_value(tx, f["owner"], f["value"]))
+    return w.db.write(lambda tx: shared_values.ref_value(tx, f["owner"], f["value"]))
 
 
 @verb("unref_value", a_value)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: share.unref_value(tx, f["group"], f["value"]))
+    return w.db.write(lambda tx: shared_values.unref_value(tx, f["group"], f["value"]))
 
 
 @verb("add_locality", a_value)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: share.add_locality(tx, w.group, f["value"], "10.0.0.1"))
+    return w.db.write(lambda tx: shared_values.add_locality(tx, w.group, f["value"], "10.0.0.1"))
 
 
 @verb("sequencer", a_job)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: outbox.number(tx, 1000))
+    return w.db.write(lambda tx: outbox.assign_positions(tx, 1000))
 
 
 @verb("lease and cursor of a sink", a_job)
 def _(w: World, f: Facts) -> Any:
-    w.db.write(lambda tx: outbox.number(tx, 1000))
-    w.db.write(lambda tx: outbox.hold_sink(tx, "amqp", 1, now=w.now, until=w.now + SECOND))
+    w.db.write(lambda tx: outbox.assign_positions(tx, 1000))
+    w.db.write(lambda tx: outbox.lease_sink(tx, "amqp", 1, now=w.now, until=w.now + SECOND))
     return w.db.write(lambda tx: outbox.advance_sink(tx, "amqp", 1, 2))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from myrmidon.model.dag import build_dag
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.job_parsing import parse_graph
-from myrmidon.model.job_wiring import wire
+from myrmidon.model.job_document import parse_graph
 from myrmidon.model.task_parsing import parse_task
 
 DIGEST = "ab" * 32
@@ -67,7 +67,7 @@ def problems_of(raw, **more) -> list[Problem]:
 def graph_problems(raw, **more) -> list[Problem]:
     """What parsing or, when that is fine, wiring has against a document."""
     with pytest.raises(InvalidRequest) as refused:
-        wire(parse_graph(raw, **more), more.get("known"))
+        build_dag(parse_graph(raw, **more), more.get("existing"))
     return refused.value.problems
 
 

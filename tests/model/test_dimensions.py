@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myrmidon.model import dimensions
-from myrmidon.model.checks import Checker
 from myrmidon.model.dimensions import (
     bot_dimensions,
     canonical,
@@ -18,6 +17,7 @@ from myrmidon.model.dimensions import (
     matches,
     task_dimensions,
 )
+from myrmidon.model.validation import Checker
 from tests.model.requests import nested
 
 
@@ -231,8 +231,8 @@ rough = st.text("ab |~{\0é\t", max_size=3)
 @given(st.dictionaries(st.one_of(st.just("pool"), st.just("id"), rough), st.lists(rough, max_size=2), max_size=3))
 def test_the_quick_look_accepts_nothing_that_the_close_look_refuses(raw):
     check = Checker()
-    closely = dimensions.task_dimensions(check, raw, ())
-    quickly = dimensions.plain_dimensions(raw)
+    closely = dimensions._checked_dimensions(check, raw, ())
+    quickly = dimensions._usual_dimensions(raw, check.limits)
     if quickly is not None:
         assert check.problems == []
         assert list(quickly.items()) == list(closely.items())

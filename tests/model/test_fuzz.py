@@ -8,11 +8,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myrmidon.model.checks import is_clean
+from myrmidon.model.dag import build_dag
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.job import Graph, encode_graph
-from myrmidon.model.job_parsing import labels_of, parse_graph
-from myrmidon.model.job_wiring import wire
+from myrmidon.model.job_document import labels_of, parse_graph
 from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import (
     TaskRequest,
@@ -22,6 +21,7 @@ from myrmidon.model.task_request import (
     properties_hash,
     properties_json,
 )
+from myrmidon.model.validation import is_clean
 from tests.model.requests import DIGEST, a_function, a_graph, a_node, a_task, constant, one_slice, output_of
 
 # fmt: off
@@ -132,8 +132,8 @@ def check_graph(raw: object) -> None:
     ids = dict.fromkeys(labels_of(raw), "1100")
     for subs in (None, ids):
         try:
-            graph = parse_graph(raw, subs=subs, known={})
-            wiring = wire(graph)
+            graph = parse_graph(raw, subs=subs, existing={})
+            wiring = build_dag(graph)
         except InvalidRequest as refused:
             check_refusal(refused)
             continue
@@ -170,4 +170,4 @@ def test_what_is_mutated_is_valid_before():
     check_task(COMMAND)
     parse_task(COMMAND)
     parse_task(FUNCTION)
-    wire(parse_graph(GRAPH))
+    build_dag(parse_graph(GRAPH))

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myrmidon.model.checks import MOST_PROBLEMS, Limits
+from myrmidon.model.dag import ExistingTask, build_dag, topological_order
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.job import FailurePolicy, Graph, RequiresPolicy, composed_routing, encode_graph
-from myrmidon.model.job_parsing import labels_of, parse_graph, substitute
-from myrmidon.model.job_wiring import KnownTask, topological, wire
+from myrmidon.model.job_document import labels_of, parse_graph, substitute
+from myrmidon.model.limits import Limits
+from myrmidon.model.validation import MAX_PROBLEMS
 from tests.model.requests import (
     a_function,
     a_graph,
@@ -29,7 +30,7 @@ from tests.model.requests import (
 
 
 def wired(raw, known=None):
-    return wire(parse_graph(raw), known)
+    return build_dag(parse_graph(raw), known)
 
 
 def feeding(*labels, outputs=("int64",), **given):
@@ -199,12 +200,12 @@ def test_the_number_of_nodes_is_limited():
         (problem,) = graph_problems(a_graph(tasks), limits=limits)
         assert problem.allowed == "1..2 tasks"
     with pytest.raises(InvalidRequest):
-        wire(parse_graph(a_graph({k: a_node() for k in "abc"})), limits=limits)
+        build_dag(parse_graph(a_graph({k: a_node() for k in "abc"})), limits=limits)
 
 
 def test_an_empty_graph_cannot_be_wired():
     with pytest.raises(InvalidRequest, match=r"1\.\.100000 tasks"):
-        wire(Graph(name="", nodes=[]))
+        build_dag(Graph(name="", nodes=[]))
 
 
 def test_a_node_has_at_most_10000_parents():
@@ -218,10 +219,10 @@ def test_a_node_has_at_most_10000_parents():
 def test_parents_by_data_and_by_name_count_together():
     limits = Limits(parents=2)
     tasks = {"a": feeding(), "b": feeding(), "c": feeding("a", "b", requires=["a", "b"])}
-    assert wire(parse_graph(a_graph(tasks), limits), limits=limits).parents[2] == [0, 1]
+    assert build_dag(parse_graph(a_graph(tasks), limits), limits=limits).parents[2] == [0, 1]
     tasks = {"a": feeding(), "b": feeding(), "c": a_node(), "d": feeding("a", "b", requires=["c"])}
     with pytest.raises(InvalidRequest, match="3 parents"):
-        wire(parse_graph(a_graph(tasks), limits), limits=limits)
+        build_dag(parse_graph(a_graph(tasks), limits), limits=limits)
 
 
 def test_all_problems_of_a_graph_come_back_at_once():
@@ -236,7 +237,7 @@ def test_all_problems_of_a_graph_come_back_at_once():
         colour="blue",
     )
     with pytest.raises(InvalidRequest) as refused:
-        parse_graph(raw, known={})
+        parse_graph(raw, existing={})
     assert paths_of(refused.value.problems) == [
         "colour",
         "tasks.a.task.priority",
@@ -256,7 +257,7 @@ def test_without_known_tasks_parsing_calls_no_label_unknown():
 
 def test_a_flood_of_problems_is_cut():
     raw = a_graph({f"t{i}": a_node(*(f"x{j}" for j in range(100))) for i in range(100)})
-    assert len(graph_problems(raw)) == MOST_PROBLEMS + 1
+    assert len(graph_problems(raw)) == MAX_PROBLEMS + 1
 
 
 # -- routing keys --------------------------------------------------------------------------------------------
@@ -290,7 +291,7 @@ def test_parents_are_distinct_and_sorted_and_come_first_in_the_order():
     wiring = wired(raw)
     assert wiring.parents == [[1, 2], [], [1]]
     assert wiring.order == [1, 2, 0]
-    assert wiring.known_parents == [[], [], []]
+    assert wiring.existing_parents == [[], [], []]
 
 
 def test_two_data_edges_between_a_pair_are_one_parent():
@@ -332,23 +333,23 @@ def test_a_command_has_no_outputs_to_feed_from():
 
 
 def test_edges_from_tasks_the_job_already_has_are_kept_apart():
-    known = {"old": KnownTask(["int64"]), "older": KnownTask([])}
+    known = {"old": ExistingTask(["int64"]), "older": ExistingTask([])}
     raw = a_graph({"a": a_node("older", "old"), "b": feeding("old", requires=["a"])})
     wiring = wired(raw, known)
     assert wiring.parents == [[], [0]]
-    assert wiring.known_parents == [["old", "older"], ["old"]]
+    assert wiring.existing_parents == [["old", "older"], ["old"]]
 
 
 @pytest.mark.parametrize(
     ("known", "path"),
     [
-        ({"old": KnownTask(["bool"])}, "tasks.b.task.inputs[0].type"),
-        ({"old": KnownTask([])}, "tasks.b.task.inputs[0].position"),
-        ({"other": KnownTask(["int64"])}, "tasks.b.task.inputs[0].label"),
+        ({"old": ExistingTask(["bool"])}, "tasks.b.task.inputs[0].type"),
+        ({"old": ExistingTask([])}, "tasks.b.task.inputs[0].position"),
+        ({"other": ExistingTask(["int64"])}, "tasks.b.task.inputs[0].label"),
     ],
 )
 def test_edges_from_known_tasks_are_checked_too(known, path):
-    assert paths_of(graph_problems(a_graph({"b": feeding("old")}), known=known)) == [path]
+    assert paths_of(graph_problems(a_graph({"b": feeding("old")}), existing=known)) == [path]
 
 
 def test_a_cycle_is_shown_as_a_path():
@@ -411,9 +412,9 @@ def seconds(work):
 
 def test_a_chain_of_100000_is_wired_without_recursion_and_in_linear_time():
     small, large = chain(20_000), chain(100_000)
-    wiring = wire(large)
+    wiring = build_dag(large)
     assert wiring.order == list(range(99_999, -1, -1))
-    assert seconds(lambda: wire(large)) < 5 * 4 * seconds(lambda: wire(small))
+    assert seconds(lambda: build_dag(large)) < 5 * 4 * seconds(lambda: build_dag(small))
 
 
 def test_a_fan_of_100000_is_ordered_in_linear_time():
@@ -421,8 +422,8 @@ def test_a_fan_of_100000_is_ordered_in_linear_time():
         return [[], *([0] for _ in range(n - 2)), list(range(n - 1))]
 
     small, large = fan(20_000), fan(100_000)
-    assert topological(large)[-1] == 99_999
-    assert seconds(lambda: topological(large)) < 5 * 4 * seconds(lambda: topological(small))
+    assert topological_order(large)[-1] == 99_999
+    assert seconds(lambda: topological_order(large)) < 5 * 4 * seconds(lambda: topological_order(small))
 
 
 def test_a_cycle_of_100000_is_found():
@@ -430,7 +431,7 @@ def test_a_cycle_of_100000_is_found():
     last = nodes[-1]
     closed = [*nodes[:-1], type(last)(label=last.label, request=last.request, requires=["t99999"])]
     with pytest.raises(InvalidRequest, match="99988 more"):
-        wire(Graph(name="ring", nodes=closed))
+        build_dag(Graph(name="ring", nodes=closed))
 
 
 def test_parsing_a_graph_is_linear():
@@ -504,7 +505,7 @@ def test_subs_in_properties_become_ids_and_no_dependency():
     found = graph.nodes[1].request.slices[0].properties
     assert found.command == ["run", "aaa100"]
     assert found.env == {"BUILD": "aaa100"}
-    assert wire(graph).parents == [[], []]
+    assert build_dag(graph).parents == [[], []]
 
 
 def test_subs_outside_properties_are_not_replaced():

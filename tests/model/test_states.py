@@ -41,7 +41,7 @@ ALL = list(product(TaskState, TaskState))
 
 def is_legal(old, new, *, new_generation):
     try:
-        check_move(old, new, new_generation=new_generation, story=lambda: "")
+        check_move(old, new, new_generation=new_generation, history=lambda: "")
     except IllegalMove:
         return False
     return True
@@ -65,21 +65,21 @@ def test_exactly_the_moves_of_the_table_are_allowed(new_generation):
 @pytest.mark.parametrize("old", sorted(FINAL))
 def test_a_final_state_is_left_only_with_a_new_generation(old):
     with pytest.raises(IllegalMove, match="new generation"):
-        check_move(old, TaskState.READY, new_generation=False, story=lambda: "")
-    check_move(old, TaskState.READY, new_generation=True, story=lambda: "")
+        check_move(old, TaskState.READY, new_generation=False, history=lambda: "")
+    check_move(old, TaskState.READY, new_generation=True, history=lambda: "")
     assert not is_legal(old, TaskState.RUNNING, new_generation=True)
 
 
 def test_an_illegal_move_tells_both_states_and_the_story():
     with pytest.raises(IllegalMove) as raised:
-        check_move(TaskState.WAITING, TaskState.RUNNING, new_generation=False, story=lambda: "seq 1 WAITING")
+        check_move(TaskState.WAITING, TaskState.RUNNING, new_generation=False, history=lambda: "seq 1 WAITING")
     assert "from WAITING to RUNNING" in raised.value.message
     assert "seq 1 WAITING" in raised.value.message
     assert raised.value.code == "broken_promise.illegal_move"
 
 
 def test_a_legal_move_does_not_pay_for_the_story():
-    check_move(TaskState.READY, TaskState.RUNNING, new_generation=False, story=pytest.fail)
+    check_move(TaskState.READY, TaskState.RUNNING, new_generation=False, history=pytest.fail)
 
 
 def test_a_job_moves_as_its_table_says():
@@ -97,7 +97,7 @@ def test_a_job_moves_as_its_table_says():
 @pytest.mark.parametrize(("old", "new"), list(product(JobState, JobState)))
 def test_a_job_move_not_in_the_table_raises_with_the_story(old, new):
     if new in JOB_MOVES[old]:
-        check_job_move(old, new, story=pytest.fail)
+        check_job_move(old, new, history=pytest.fail)
         return
     with pytest.raises(IllegalMove, match="the story"):
-        check_job_move(old, new, story=lambda: "the story")
+        check_job_move(old, new, history=lambda: "the story")

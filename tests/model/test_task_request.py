@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Limits
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.ids import EPOCH_MS, IdSource, show_run, show_task
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import (
     Cache,

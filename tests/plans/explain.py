@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from myrmidon.store import mariadb, postgresql, sqlite
-from myrmidon.store.sql import Dialect, RowDelete, json_text, row_update_text, rows_delete_text, rows_update_text
+from myrmidon.store.engine import mariadb, postgresql, sqlite
+from myrmidon.store.engine.sql import Dialect, RowDelete, json_text, row_update_text, rows_delete_text, rows_update_text
 
 _TABLE = re.compile(
     r'(?:FROM|JOIN|UPDATE|,)\s+"?(\w+)"?(?:\s+(?:AS\s+)?(?!(?:WHERE|SET|ON|JOIN|LEFT|ORDER|LIMIT|GROUP)\b)(\w+))?',

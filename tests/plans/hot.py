@@ -9,25 +9,39 @@ from msgspec import structs
 
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, carry, claim, extend, report, rerun, share, submit, submit_job, sweep
+from myrmidon.scheduler import (
+    cancel,
+    chunked_work,
+    claim,
+    extend,
+    report,
+    rerun,
+    resource_groups,
+    shared_values,
+    submit,
+    submit_job,
+    sweep,
+)
 from myrmidon.scheduler.claim import Poll
-from myrmidon.store import (
-    alarms,
-    bot_searches,
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import (
+    bot_event,
+    dedupe,
+    edge,
     outbox,
-    run_views,
-    searches,
-    tallies,
+    request_key,
+    tag_counts,
     task_queues,
     task_request,
     task_result,
+    task_run,
     task_to_run,
 )
-from myrmidon.store import bot as bots
-from myrmidon.store import job as jobs
-from myrmidon.store import log as logs
-from myrmidon.store.bot_searches import BotSearch
-from myrmidon.store.searches import Search
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import log as logs
+from myrmidon.store.views import listings, next_due, run_details, task_search
+from myrmidon.store.views.listings import BotSearch
+from myrmidon.store.views.task_search import TaskSearch
 from tests.world import INT, KEY, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
 Facts = dict[str, Any]
@@ -36,7 +50,7 @@ Call = Callable[[Any, World, Facts], Any]
 
 def prepare(w: World) -> Facts:
     """Two hundred tasks in every state, in a handful of queues of two groups."""
-    other = w.do(share.create_group, "other").id
+    other = w.do(resource_groups.create_group, "other").id
     w.bot("b1"), w.bot("b2")
     mine = w.group
     idem = {"idempotent": True}
@@ -67,8 +81,8 @@ def prepare(w: World) -> Facts:
         for offset in range(0, 500, 100):
             item = log_bytes(running[0], stream, offset)
             w.db.write(lambda tx, item=item: report.append_log(tx, item))
-    w.db.write(lambda tx: outbox.number(tx, 150))
-    value = w.do(share.create_value, GroupOwner(w.group), INT, Payload(inline=b"\x05", size=1)).id
+    w.db.write(lambda tx: outbox.assign_positions(tx, 150))
+    value = w.do(shared_values.create_value, GroupOwner(w.group), INT, Payload(inline=b"\x05", size=1)).id
     for task_id in sorted(job.task_ids.values())[:8]:
         w.db.write(lambda tx, first=task_id: _tallied(tx, w, first))
     return {"job": job.job_id, "ids": job.task_ids, "x": x, "running": running, "value": value}
@@ -76,66 +90,68 @@ def prepare(w: World) -> Facts:
 
 def _tallied(tx: Any, w: World, first_id: int) -> None:
     """A span of one task, sealed."""
-    tallies.add_span(tx, first_id, first_id + 16, w.now)
+    tag_counts.add_span(tx, first_id, first_id + 16, w.now)
     rows = [(tag, first_id, w.group, state, 1) for tag in ("", "pool:default", "k:v") for state in ("FAILED", "KILLED")]
-    span = tallies.read(tx, first_id)
+    span = tag_counts.read(tx, first_id)
     assert span is not None
-    tallies.save(tx, structs.replace(span, sealed=1, num_tasks=1, look_at=None), rows, tallies.lock(tx))
+    tag_counts.save(tx, structs.replace(span, sealed=1, num_tasks=1, look_at=None), rows, tag_counts.lock(tx))
 
 
 def _newest(w: World, n: int) -> int:
     return int(w.value("SELECT id FROM task_results ORDER BY id DESC LIMIT 1 OFFSET :n", n=n))
 
 
-def _search(**more: Any) -> Search:
-    return Search(terms=[["k:v"], ["pool:default"]], states=("READY", "RUNNING"), **more)
+def _search(**more: Any) -> TaskSearch:
+    return TaskSearch(terms=[["k:v"], ["pool:default"]], states=("READY", "RUNNING"), **more)
 
 
 def _counts(tx: Any, w: World, f: Facts) -> Any:
     """The rows of a span's worth of tasks, and the sums of everything that was tallied."""
     low = _newest(w, 2000)
-    edges = tallies.whole_spans(tx, low, searches.EVER)
+    edges = tag_counts.whole_spans(tx, low, task_search.MAX_ID)
     assert edges is not None
     return (
-        searches._count_rows(tx, _search(), low, searches.EVER),
-        searches._count_rows(tx, Search(states=("READY",)), low, searches.EVER),
-        searches._count_loose(tx, _search(), sorted(f["ids"].values())[:50]),
-        tallies.sums(tx, "pool:default", edges, None),
-        tallies.sums(tx, "", edges, w.group),
-        tallies.is_tallied(tx, "pool:default", edges),
-        tallies.spans_with(tx, ("KILLED", "FAILED"), low, searches.EVER),
-        tallies.version(tx),
+        task_search._count_rows(tx, _search(), low, task_search.MAX_ID),
+        task_search._count_rows(tx, TaskSearch(states=("READY",)), low, task_search.MAX_ID),
+        task_search._count_ids(tx, _search(), sorted(f["ids"].values())[:50]),
+        tag_counts.sums(tx, "pool:default", edges, None),
+        tag_counts.sums(tx, "", edges, w.group),
+        tag_counts.is_counted(tx, "pool:default", edges),
+        tag_counts.spans_with_states(tx, ("KILLED", "FAILED"), low, task_search.MAX_ID),
+        tag_counts.version(tx),
     )
 
 
 def _tally(tx: Any, w: World, f: Facts) -> Any:
     """What sealing a span asks, and opening one."""
-    span = tallies.due(tx, w.now, 1) or tallies.spans(tx, _newest(w, 9000), _newest(w, 8000))
-    tallies.next_span(tx, _newest(w, 5000), 2048, staged_until=w.now + 3600 * SECOND)
-    tallies.members(tx, span[0])
-    tallies.ended(tx, span[0])
-    tallies.ended_of(tx, sorted(f["ids"].values())[:50])
-    tallies.sealed_after(tx, 0, 16)
-    tallies.num_unended(tx, span[0])
-    tallies.put_off(tx, span[0].first_id, w.now)
-    return tallies.open_spans(tx, [span[0].first_id], w.now)
+    span = tag_counts.due(tx, w.now, 1) or tag_counts.spans(tx, _newest(w, 9000), _newest(w, 8000))
+    tag_counts.next_span(tx, _newest(w, 5000), 2048, staged_until=w.now + 3600 * SECOND)
+    tag_counts.members(tx, span[0])
+    tag_counts.ended(tx, span[0])
+    tag_counts.ended_of(tx, sorted(f["ids"].values())[:50])
+    tag_counts.sealed_after(tx, 0, 16)
+    tag_counts.num_unfinished(tx, span[0])
+    tag_counts.postpone(tx, span[0].first_id, w.now)
+    return tag_counts.open_spans(tx, [span[0].first_id], w.now)
 
 
 def _sorted(tx: Any, w: World, f: Facts) -> Any:
     low = _newest(w, 2000)
-    return searches._latest(tx, _search(), "completed_at", None, low, searches.EVER, n=50, after=searches.TOP)
+    return task_search._latest(
+        tx, _search(), "completed_at", None, low, task_search.MAX_ID, n=50, after=task_search.START
+    )
 
 
 def _of_bot(tx: Any, w: World, f: Facts) -> Any:
     ids = sorted(f["ids"].values())[:50]
     return (
-        run_views.children(tx, ids),
-        run_views.runs_of_bot(tx, "b1", low=0, high=searches.EVER, n=50),
-        run_views.bots_of_runs(tx, ids),
-        run_views.stats(tx, ids),
-        run_views.ends(tx, ids),
-        bots.events_in_full(tx, "b1", low=0, high=searches.EVER, n=50),
-        bot_searches.bots(tx, BotSearch(terms=[["os:Linux"]], busy=True, dead=False), after="", n=50),
+        run_details.children(tx, ids),
+        run_details.runs_of_bot(tx, "b1", low=0, high=task_search.MAX_ID, n=50),
+        run_details.bots_of_runs(tx, ids),
+        run_details.stats(tx, ids),
+        run_details.ends(tx, ids),
+        bot_event.read_full(tx, "b1", low=0, high=task_search.MAX_ID, n=50),
+        listings.search_bots(tx, BotSearch(terms=[["os:Linux"]], busy=True, dead=False), after="", n=50),
     )
 
 
@@ -189,13 +205,13 @@ def _heartbeat(tx: Any, w: World, f: Facts) -> Any:
 
 
 def _feed(tx: Any, w: World, f: Facts) -> Any:
-    task_result.feed(tx, sorted(f["ids"].values())[:50], 0)
+    task_result.add_satisfied_parents(tx, sorted(f["ids"].values())[:50], 0)
     return task_result.now_ready(tx, sorted(f["ids"].values())[:50])
 
 
 def _references(tx: Any, w: World, f: Facts) -> Any:
-    share.ref_value(tx, JobOwner(w.group, f["job"]), f["value"])
-    return share.unref_value(tx, GroupOwner(w.group), f["value"])
+    shared_values.ref_value(tx, JobOwner(w.group, f["job"]), f["value"])
+    return shared_values.unref_value(tx, GroupOwner(w.group), f["value"])
 
 
 def _queue(w: World) -> int:
@@ -224,27 +240,29 @@ HOT: dict[str, Call] = {
     "report starts": _report(start, start),
     "report ends": _report(finish, lambda c: finish(c, exit_code=1), fault),
     "heartbeat": _heartbeat,
-    "signs of life of idle bots": lambda tx, w, f: bots.beat_many(tx, [("b1", 1, w.now + 1), ("b2", 1, w.now + 1)]),
+    "signs of life of idle bots": lambda tx, w, f: bots.heartbeat_many(
+        tx, [("b1", 1, w.now + 1), ("b2", 1, w.now + 1)]
+    ),
     "which queues have work": lambda tx, w, f: task_to_run.not_empty(tx, [_queue(w), 7]),
     "where tasks wait": lambda tx, w, f: task_to_run.queues_of(tx, sorted(f["ids"].values())[:50]),
     "how deep a queue is": lambda tx, w, f: task_to_run.depth(tx, _queue(w), 100),
     "who serves a queue": lambda tx, w, f: task_queues.bots_of_queue(tx, _queue(w)),
-    "what a poll asks of its bot": lambda tx, w, f: (bots.read(tx, "b1"), bots.ending(tx, "b1")),
-    "whether all events have numbers": lambda tx, w, f: outbox.is_numbered(tx),
-    "how many tasks stand": lambda tx, w, f: task_result.standing(tx, sorted(f["ids"].values())[:50]),
+    "what a poll asks of its bot": lambda tx, w, f: (bots.read(tx, "b1"), bots.terminating_session(tx, "b1")),
+    "whether all events have numbers": lambda tx, w, f: outbox.all_have_positions(tx),
+    "how many tasks stand": lambda tx, w, f: task_result.groups_and_states(tx, sorted(f["ids"].values())[:50]),
     "whose tasks they are": lambda tx, w, f: task_result.groups_of(tx, sorted(f["ids"].values())[:50]),
     "check log": lambda tx, w, f: report.check_log(tx, "b1", log_bytes(f["running"][0], 0, 500)),
     "append log": lambda tx, w, f: report.append_log(tx, log_bytes(f["running"][0], 0, 500)),
     "read log": _read_log,
-    "feed children": lambda tx, w, f: jobs.unsatisfied(tx, f["ids"]["y"], after=0, n=100),
-    "feed children of several": lambda tx, w, f: jobs.unsatisfied_of(tx, sorted(f["ids"].values())[:10], 100),
+    "feed children": lambda tx, w, f: edge.unsatisfied(tx, f["ids"]["y"], after=0, n=100),
+    "feed children of several": lambda tx, w, f: edge.unsatisfied_of(tx, sorted(f["ids"].values())[:10], 100),
     "feed and ready": _feed,
     "extend": _extend,
     "cancel": lambda tx, w, f: cancel.cancel(tx, sorted(f["ids"].values())[-5:], now=w.now, ids=w.ids),
     "cancel a job": lambda tx, w, f: cancel.cancel_job(tx, f["job"], now=w.now, ids=w.ids),
     "cancel by tag": lambda tx, w, f: task_request.tagged(tx, ["k:v"], after=0, until=1 << 62, n=1000),
     "rerun": lambda tx, w, f: rerun.rerun(tx, f["ids"]["c1"], now=w.now, ids=w.ids, force=True),
-    "what is due": lambda tx, w, f: alarms.first(tx),
+    "what is due": lambda tx, w, f: next_due.first(tx),
     "sweep runs": _later(301, sweep.sweep_runs),
     "sweep slices": _later(61, sweep.sweep_slices),
     "sweep tasks": _later(8 * 86_400, sweep.sweep_tasks),
@@ -254,22 +272,24 @@ HOT: dict[str, Call] = {
         step(tx, now=w.now - SECOND, ids=w.ids)
         for step in (sweep.sweep_runs, sweep.sweep_slices, sweep.sweep_tasks, sweep.sweep_jobs, sweep.sweep_bots)
     ],
-    "forget": lambda tx, w, f: sweep.forget(tx, now=w.now),
-    "what is left to carry on": lambda tx, w, f: carry.pending(tx),
-    "number events": lambda tx, w, f: outbox.number(tx, 1000),
+    "forget": lambda tx, w, f: sweep.delete_old(tx, now=w.now),
+    "what is left to carry on": lambda tx, w, f: chunked_work.pending(tx),
+    "number events": lambda tx, w, f: outbox.assign_positions(tx, 1000),
     "read events": lambda tx, w, f: outbox.after(tx, 5000, 100),
-    "tell a story": lambda tx, w, f: outbox.story(tx, f["ids"]["x"]),
+    "tell a story": lambda tx, w, f: outbox.history(tx, f["ids"]["x"]),
     "capacity": lambda tx, w, f: task_queues.served(
         tx, [row[0] for row in w.all("SELECT queue FROM task_slices LIMIT 3")]
     ),
-    "which bots are left": lambda tx, w, f: task_queues.left_serving(tx, [_queue(w), 7]),
+    "which bots are left": lambda tx, w, f: task_queues.count_serving(tx, [_queue(w), 7]),
     "a queue without bots": lambda tx, w, f: task_to_run.unserved(tx, _queue(w), after=0, n=1000),
-    "request keys": lambda tx, w, f: task_request.keys(tx, w.group, ["task key", "job key", "no key"]),
+    "request keys": lambda tx, w, f: request_key.read(tx, w.group, ["task key", "job key", "no key"]),
     "triggered tasks": lambda tx, w, f: task_request.children(tx, f["ids"]["x"]),
     "references": _references,
-    "a page of tasks with tags and states": lambda tx, w, f: searches.page(tx, _search(), n=100),
-    "a page of tasks by state": lambda tx, w, f: searches.page(tx, Search(states=("READY",)), n=100),
-    "a page of tasks with one of several tags": lambda tx, w, f: searches.page(tx, Search(terms=[["k:v", "a:b"]]), n=9),
+    "a page of tasks with tags and states": lambda tx, w, f: task_search.page(tx, _search(), n=100),
+    "a page of tasks by state": lambda tx, w, f: task_search.page(tx, TaskSearch(states=("READY",)), n=100),
+    "a page of tasks with one of several tags": lambda tx, w, f: task_search.page(
+        tx, TaskSearch(terms=[["k:v", "a:b"]]), n=9
+    ),
     "count tasks": _counts,
     "tally a span": _tally,
     "what a bot ran and went through": _of_bot,
@@ -286,33 +306,33 @@ NAMED = {
         task_to_run.EXPIRED,
         task_result.LOCK,
         task_result.NOW_READY,
-        task_result.FEED,
-        task_result.ALARMS,
-        task_result.RUN_ALARMS,
-        task_result.RUNS,
-        task_result.RUNS_OF_BOT,
-        task_result.GOING_ON,
-        task_result.DONORS,
+        task_result.ADD_SATISFIED_PARENTS,
+        task_result.DUE,
+        task_run.DUE,
+        task_run.READ,
+        task_run.LIVE_OF_BOT,
+        task_run.LIVE_TOKENS,
+        dedupe.FIND,
         jobs.LOCK,
-        jobs.UNSATISFIED,
-        jobs.UNSATISFIED_OF,
-        jobs.ALARMS,
-        bots.BEAT,
-        bots.IDLE,
-        bots.STILL_HERE,
-        bots.ALARMS,
-        bots.HEARD,
-        alarms.FIRST,
+        edge.UNSATISFIED,
+        edge.UNSATISFIED_OF,
+        jobs.DUE,
+        bots.HEARTBEAT,
+        bots.HEARTBEAT_AND_IDLE,
+        bots.HEARTBEAT_IF_ALIVE,
+        bots.DUE,
+        bots.POSTPONE_CHECKS,
+        next_due.FIRST,
         logs.BEFORE,
         logs.OVERLAPPING,
         logs.SIZE_BEFORE,
         logs.SIZES_FROM,
-        outbox.UNNUMBERED,
+        outbox.WITHOUT_POSITION,
         outbox.AFTER,
         task_queues.SERVED,
-        task_queues.LEFT,
-        run_views.ENDS,
-        task_request.KEYS,
+        task_queues.COUNT_SERVING,
+        run_details.ENDS,
+        request_key.READ,
     )
 }
 """Statements that HOT must have reached: a verb that no longer runs one of them has to be looked at again."""

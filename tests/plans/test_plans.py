@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from myrmidon.store import task_to_run
+from myrmidon.store.tables import task_to_run
 from tests.plans.explain import Explainer
 from tests.plans.hot import HOT, NAMED, prepare
 from tests.plans.scale import multiply
@@ -17,7 +17,7 @@ from tests.world import World
 
 pytestmark = pytest.mark.untraced
 BIG = 1000
-WHOLE_QUEUE = {" ".join(text.split()) for text in (task_to_run.FORGIVE, task_to_run.UNSERVED)}
+WHOLE_QUEUE = {" ".join(text.split()) for text in (task_to_run.CLEAR_AVOID_BOT, task_to_run.UNSERVED)}
 """Run when a queue has lost its last bots: then all of it is looked at, and it may be most of the table."""
 
 

@@ -15,8 +15,8 @@ from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.ids import show_run
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, carry, extend, report, rerun, share, sweep
-from myrmidon.store import outbox
+from myrmidon.scheduler import cancel, chunked_work, extend, hold, report, rerun, resource_groups, shared_values, sweep
+from myrmidon.store.tables import outbox
 from tests.world import INT, SECOND, World, a_node, a_task, finish
 
 Facts = dict[str, Any]
@@ -394,7 +394,7 @@ class ClaimHold:
 
     @staticmethod
     def b(w: World, f: Facts) -> Any:
-        return w.do(rerun.hold, f["x"])
+        return w.do(hold.hold, f["x"])
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -751,7 +751,7 @@ class CreateGroupCreateGroupOfOneName:
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.do(share.create_group, "same")
+        return w.do(resource_groups.create_group, "same")
 
     b = a
 
@@ -770,17 +770,17 @@ class UnrefUnrefOfTheLastTwoReferences:
         w.bot("b1")
         job = w.job({"x": a_node()})
         group, owner = GroupOwner(w.group), JobOwner(w.group, job.job_id)
-        value = w.do(share.create_value, group, INT, payload()).id
-        w.db.write(lambda tx: share.ref_value(tx, owner, value))
+        value = w.do(shared_values.create_value, group, INT, payload()).id
+        w.db.write(lambda tx: shared_values.ref_value(tx, owner, value))
         return {"group": group, "owner": owner, "value": value}
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: share.unref_value(tx, f["group"], f["value"]))
+        return w.db.write(lambda tx: shared_values.unref_value(tx, f["group"], f["value"]))
 
     @staticmethod
     def b(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: share.unref_value(tx, f["owner"], f["value"]))
+        return w.db.write(lambda tx: shared_values.unref_value(tx, f["owner"], f["value"]))
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -794,15 +794,15 @@ class RefUnrefOfTheLastReference:
     def prepare(w: World) -> Facts:
         job = w.job({"x": a_node()})
         group, owner = GroupOwner(w.group), JobOwner(w.group, job.job_id)
-        return {"group": group, "owner": owner, "value": w.do(share.create_value, group, INT, payload()).id}
+        return {"group": group, "owner": owner, "value": w.do(shared_values.create_value, group, INT, payload()).id}
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: share.ref_value(tx, f["owner"], f["value"]))
+        return w.db.write(lambda tx: shared_values.ref_value(tx, f["owner"], f["value"]))
 
     @staticmethod
     def b(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: share.unref_value(tx, f["group"], f["value"]))
+        return w.db.write(lambda tx: shared_values.unref_value(tx, f["group"], f["value"]))
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -822,11 +822,11 @@ class CarryOnCarryOnOfOneDrain:
         job = w.job({"x": a_node(), "y": a_node(), "z": a_node("x", "y")})
         w.report(*(finish(c, exit_code=1) for c in w.claim("b1", 2)))
         w.do(rerun.rerun_job, job.job_id)
-        return {"job": job.job_id, "drain": w.db.read(carry.pending)[0], "tasks": job.task_ids}
+        return {"job": job.job_id, "drain": w.db.read(chunked_work.pending)[0], "tasks": job.task_ids}
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.do(carry.carry_on, f["drain"])
+        return w.do(chunked_work.run_chunk, f["drain"])
 
     b = a
 
@@ -849,7 +849,7 @@ class CarryOnCarryOnOfAMassCancel:
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.do(carry.carry_on, f["drain"])
+        return w.do(chunked_work.run_chunk, f["drain"])
 
     b = a
 
@@ -865,13 +865,13 @@ class SequencerSequencer:
     @staticmethod
     def prepare(w: World) -> Facts:
         w.submit()
-        w.db.write(lambda tx: outbox.number(tx, 2))
+        w.db.write(lambda tx: outbox.assign_positions(tx, 2))
         w.submit(a_task(), a_task(), a_task())
         return {}
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: outbox.number(tx, 2))
+        return w.db.write(lambda tx: outbox.assign_positions(tx, 2))
 
     b = a
 
@@ -890,7 +890,7 @@ class SequencerSequencerForTheFirstTime:
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.db.write(lambda tx: outbox.number(tx, 2))
+        return w.db.write(lambda tx: outbox.assign_positions(tx, 2))
 
     b = a
 
@@ -915,7 +915,7 @@ class SubmitDeleteGroup:
 
     @staticmethod
     def b(w: World, f: Facts) -> Any:
-        return w.do(share.delete_group, w.group)
+        return w.do(resource_groups.delete_group, w.group)
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:

@@ -22,7 +22,7 @@ GLANCE_S = 0.002
 GLANCE_AT_MANY_S = 0.01
 """The same for a side that takes many statements in a row."""
 TO_ITS_END = 1_000_000
-PATIENCE_S = 30.0
+DB_TIMEOUT_S = 30.0
 """Longer than any lock wait or deadlock check of the databases."""
 
 
@@ -85,7 +85,7 @@ class Side:
         self._more = 0
 
     def join(self) -> None:
-        self._thread.join(PATIENCE_S)
+        self._thread.join(DB_TIMEOUT_S)
         self._stepping = False
 
     def _run(self, call: Callable[[], Any]) -> None:
@@ -107,7 +107,7 @@ class Side:
                 return
             self.stopped = True
             self._turn.notify_all()
-            if not self._turn.wait_for(lambda: self._may_go, PATIENCE_S):
+            if not self._turn.wait_for(lambda: self._may_go, DB_TIMEOUT_S):
                 raise Stuck(f"{self.name} was never let go")
             self._may_go = False
 
@@ -157,7 +157,7 @@ class Stepper:
             return wanted, steps
         if other.stopped and not other.done:
             return other, TO_ITS_END if wanted.done else 1
-        ready = self._turn.wait_for(self._anyone, PATIENCE_S)
+        ready = self._turn.wait_for(self._anyone, DB_TIMEOUT_S)
         if not ready:
             raise Stuck("both sides wait, and neither gives up")
         return next((side for side in self.sides if side.stopped and not side.done), wanted), 1
@@ -170,7 +170,7 @@ class Stepper:
 
     def _settled(self, side: Side, glance: float) -> None:
         """Wait until the side has stopped, has finished, or waits for a lock in the database."""
-        for _ in range(int(PATIENCE_S / glance)):
+        for _ in range(int(DB_TIMEOUT_S / glance)):
             if self._turn.wait_for(lambda: side.stopped or side.done, glance):
                 side.waits = False
                 return

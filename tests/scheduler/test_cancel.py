@@ -243,7 +243,7 @@ def test_a_mass_cancel_said_again_with_its_key_means_nothing_new(w):
 def test_request_keys_that_stand_for_no_task_are_forgotten_in_the_end(w):
     w.do(cancel.cancel_tagged, ["a:1"], group_id=w.group.id, request_key="key")
     w.advance(8 * 86_400)
-    w.do(sweep.forget)
+    w.do(sweep.delete_old)
     assert w.count("request_keys") == 0
 
 

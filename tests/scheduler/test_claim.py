@@ -10,8 +10,8 @@ from myrmidon.model import dimensions
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.task_to_run import LIFO, Order
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import claim, fleet, share
-from myrmidon.store import task_queues, task_result, task_to_run
+from myrmidon.scheduler import bots, claim, shared_values
+from myrmidon.store.tables import pool_order, task_queues, task_result, task_to_run
 from tests.builders import a_function, blind_once, inline, shared
 
 
@@ -138,11 +138,11 @@ def test_a_bot_that_counts_as_dead_must_shake_hands_again(world):
         world.claim("b1")
 
 
-@pytest.mark.parametrize("verb", [fleet.quarantine, fleet.drain_bot])
+@pytest.mark.parametrize("verb", [bots.quarantine, bots.drain_bot])
 def test_a_bot_that_was_put_aside_gets_nothing(world, verb):
     world.bot("b1")
     world.submit()
-    world.do(verb, "b1", "smells" if verb is fleet.quarantine else True)
+    world.do(verb, "b1", "smells" if verb is bots.quarantine else True)
     assert world.claim("b1") == []
 
 
@@ -173,7 +173,7 @@ def test_equal_tasks_run_in_the_order_of_their_creation(world):
 
 def test_a_lifo_pool_runs_the_newest_first(world):
     world.bot("b1")
-    world.do(task_queues.set_order, "default", Order(LIFO, 0))
+    world.do(pool_order.set_order, "default", Order(LIFO, 0))
     tasks = []
     for _ in range(3):
         tasks.append(world.submit())
@@ -183,7 +183,7 @@ def test_a_lifo_pool_runs_the_newest_first(world):
 
 def test_ageing_lets_an_old_task_overtake_a_better_one(world):
     world.bot("b1")
-    world.do(task_queues.set_order, "default", Order("fifo", 10_000_000))
+    world.do(pool_order.set_order, "default", Order("fifo", 10_000_000))
     old = world.submit(priority=101)
     world.advance(11)
     new = world.submit(priority=100)
@@ -251,8 +251,8 @@ def test_a_better_priority_beats_a_fair_share(world):
 
 def test_a_task_whose_shared_value_is_near_goes_first(world):
     world.bot("b1", address="10.0.0.1")
-    far, near = (world.do(share.create_value, GroupOwner(world.group.id), "int64", inline()) for _ in range(2))
-    world.do(share.add_locality, world.group.id, near.id, "10.0.0.1")
+    far, near = (world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline()) for _ in range(2))
+    world.do(shared_values.add_locality, world.group.id, near.id, "10.0.0.1")
     tasks = [world.submit_raw(a_function([shared(v.id)])).task_id for v in (far, near)]
     assert order(world, 1) == [tasks[1]]
     assert order(world, 1) == [tasks[0]]
@@ -260,8 +260,8 @@ def test_a_task_whose_shared_value_is_near_goes_first(world):
 
 def test_a_near_value_does_not_beat_a_better_priority(world):
     world.bot("b1", address="10.0.0.1")
-    value = world.do(share.create_value, GroupOwner(world.group.id), "int64", inline())
-    world.do(share.add_locality, world.group.id, value.id, "10.0.0.1")
+    value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
+    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
     near = world.submit_raw(a_function([shared(value.id)], priority=50)).task_id
     better = world.submit_raw(a_function(priority=40)).task_id
     assert [order(world, 1), order(world, 1)] == [[better], [near]]
@@ -269,8 +269,8 @@ def test_a_near_value_does_not_beat_a_better_priority(world):
 
 def test_near_tasks_and_others_fill_one_claim(world):
     world.bot("b1", address="10.0.0.1")
-    value = world.do(share.create_value, GroupOwner(world.group.id), "int64", inline())
-    world.do(share.add_locality, world.group.id, value.id, "10.0.0.1")
+    value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
+    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
     others = [world.submit_raw(a_function()).task_id for _ in range(2)]
     near = world.submit_raw(a_function([shared(value.id)])).task_id
     assert order(world, 2) == [near, others[0]]
@@ -278,8 +278,8 @@ def test_near_tasks_and_others_fill_one_claim(world):
 
 def test_a_bot_without_an_address_is_near_to_nothing(world):
     world.bot("b1")
-    value = world.do(share.create_value, GroupOwner(world.group.id), "int64", inline())
-    world.do(share.add_locality, world.group.id, value.id, "10.0.0.1")
+    value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
+    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
     tasks = [world.submit_raw(a_function([shared(value.id)])).task_id for _ in range(2)]
     assert order(world, 1) == tasks[:1]
 
@@ -368,7 +368,7 @@ def test_a_task_that_somebody_else_holds_is_left_alone(world, monkeypatch):
     """As when a cancel has locked the task but not yet taken its right to run."""
     world.bot("b1")
     task = world.submit()
-    monkeypatch.setattr(task_result, "lock_startable", lambda *args: {})
+    monkeypatch.setattr(task_result, "lock_unlocked", lambda *args: {})
     assert (world.claim("b1"), world.state(task)) == ([], "READY")
 
 

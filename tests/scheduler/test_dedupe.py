@@ -6,7 +6,7 @@ from base64 import b64encode
 
 import pytest
 
-from myrmidon.scheduler import remove
+from myrmidon.scheduler import retention
 from tests.builders import a_function, a_task, constant, output_of, returned
 
 
@@ -112,7 +112,7 @@ def test_a_donor_that_is_gone_answers_nobody(w):
     w.removed = True
     job = w.job({"a": []}, idempotent=True)
     w.work("b1")
-    w.do(remove.delete_job, job.id, group_id=w.group.id)
+    w.do(retention.delete_job, job.id, group_id=w.group.id)
     w.sweep()
     assert w.state(w.submit(idempotent=True)) == "READY"
 

@@ -6,7 +6,7 @@ import pytest
 
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import show_task
-from myrmidon.scheduler import fleet
+from myrmidon.scheduler import bots
 from myrmidon.scheduler.explain import Removed
 
 
@@ -36,7 +36,7 @@ def test_a_task_that_only_has_to_wait_knows_its_place(w):
 
 def test_bots_that_fit_but_are_not_well_are_told_apart(w):
     task = w.submit()
-    w.do(fleet.quarantine, "b1", "smells")
+    w.do(bots.quarantine, "b1", "smells")
     answer = w.why(task)
     assert (answer.num_bots, answer.num_serving, "none of them is alive and healthy" in answer.summary) == (1, 0, True)
 

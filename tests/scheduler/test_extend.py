@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
-from myrmidon.scheduler import cancel, carry, extend, remove, rerun
+from myrmidon.scheduler import cancel, chunked_work, extend, rerun, retention
 from tests.builders import a_function, a_graph, output_of, returned
 from tests.model.requests import nested
 
@@ -104,8 +104,8 @@ def test_a_job_that_is_half_deleted_says_that_it_has_ended(w, small_chunks):
     job = w.job({x: [] for x in "abcd"}, nodes={x: {"task": a_function([], ["int64"])} for x in "abcd"})
     w.carry()
     w.work("b1", outputs=returned(b"1"))
-    w.do(remove.delete_job, job.id, group_id=w.group.id)
-    w.do(carry.carry_on, *w.read(carry.pending))
+    w.do(retention.delete_job, job.id, group_id=w.group.id)
+    w.do(chunked_work.run_chunk, *w.read(chunked_work.pending))
     w.removed = True
     assert w.count("task_results") == 1
     with pytest.raises(WrongState):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import NotFound, WrongState
-from myrmidon.scheduler.rerun import hold, release
+from myrmidon.scheduler.hold import hold, release
 
 
 @pytest.fixture

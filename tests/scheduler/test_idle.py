@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from myrmidon.model.task_result import GiveBack
-from myrmidon.scheduler import fleet, report
+from myrmidon.scheduler import bots, report
 from myrmidon.scheduler.claim import Claimed
-from myrmidon.store import run_views, task_result
-from myrmidon.store.sql import Insert, names
+from myrmidon.store.engine.sql import Insert, names
+from myrmidon.store.tables import task_run
+from myrmidon.store.views import run_details
 from tests.world import SECOND, World, fault, finish, start
 
 
@@ -28,7 +29,7 @@ def idle_at(w: World) -> int | None:
 
 
 def idle_since(w: World, run: Claimed) -> int | None:
-    found = w.db.read(lambda tx: run_views.bots_of_runs(tx, [run.task_id]))
+    found = w.db.read(lambda tx: run_details.bots_of_runs(tx, [run.task_id]))
     since: int | None = found[run.task_id, run.run].idle_since
     return since
 
@@ -71,7 +72,7 @@ def test_a_process_that_goes_on_with_a_run_is_idle_when_that_has_ended(w):
 
 def test_a_bot_that_was_forgotten_while_it_ran_something_is_not_idle(w):
     run = a_run(w)
-    w.do(fleet.delete_bot, "b1")
+    w.do(bots.delete_bot, "b1")
     w.bot(session=2, holds=[(run.task_id, run.run)])
     assert idle_at(w) is None
 
@@ -153,12 +154,12 @@ def test_no_run_begins_before_its_bot_was_idle_though_the_clock_of_a_server_is_l
 def test_a_run_that_code_of_before_has_started_tells_nothing(w):
     """Its statement names the columns that it knows."""
     ours = a_run(w)
-    known = [name for name in names(task_result._RUNS.columns) if name != "idle_since"]
+    known = [name for name in names(task_run._ROWS.columns) if name != "idle_since"]
     before = Insert("task_runs", ", ".join(known))
     [row] = w.all(f"SELECT {before.columns} FROM task_runs")
     theirs = tuple(2 if name == "run" else value for name, value in zip(known, row, strict=True))
     w.db.write(lambda tx: tx.insert(before, [theirs]))
-    found = w.db.read(lambda tx: run_views.bots_of_runs(tx, [ours.task_id]))
+    found = w.db.read(lambda tx: run_details.bots_of_runs(tx, [ours.task_id]))
     assert [found[ours.task_id, run].idle_since is None for run in (1, 2)] == [False, True]
 
 

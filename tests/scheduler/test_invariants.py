@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import share
+from myrmidon.scheduler import shared_values
 from tests.builders import World, a_function, constant, inline, output_of, returned
 from tests.invariants import Checker, check, check_settled
 
@@ -26,7 +26,7 @@ def w(sqlite_db, clock, ids):
     world.take("b1")
     world.ready = world.submit()
     world.open = world.job({"x": [], "y": ["x"]})
-    world.do(share.create_value, GroupOwner(world.group.id), "int64", inline())
+    world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
     world.sweep()
     check(world.db, nothing_removed=True)
     return world

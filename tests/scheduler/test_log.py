@@ -11,7 +11,7 @@ from msgspec import structs
 
 from myrmidon.model.errors import WrongState
 from myrmidon.scheduler.report import LogBytes, append_log, check_log
-from myrmidon.store import log as logs
+from myrmidon.store.tables import log as logs
 from tests.builders import RULES
 
 SMALL = structs.replace(RULES, log_head=10, log_tail=10)

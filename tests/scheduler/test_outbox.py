@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import json
 
-from myrmidon.store import marks, outbox
-from myrmidon.store.db import Dialect
+from myrmidon.store.engine.db import Dialect
+from myrmidon.store.tables import outbox, shared_numbers
 from tests.builders import seconds
 from tests.invariants import check
 
@@ -35,7 +35,7 @@ def test_every_change_of_a_task_is_told(w):
 def test_an_event_carries_what_a_listener_needs(w):
     task = w.submit()
     w.take("b1")
-    event = w.read(outbox.story, task)[-1]
+    event = w.read(outbox.history, task)[-1]
     assert (event.subject, event.seq, event.kind, event.state) == (task, 2, "task", "RUNNING")
     assert json.decode(event.body) == {"generation": 1, "run": 1, "bot": "b1"}
 
@@ -44,14 +44,14 @@ def test_holding_and_killing_are_told(w):
     task = w.submit()
     w.take("b1")
     w.cancel(task)
-    assert json.decode(w.read(outbox.story, task)[-1].body)["killing"] == 1
+    assert json.decode(w.read(outbox.history, task)[-1].body)["killing"] == 1
 
 
 def test_events_are_numbered_without_gaps(w):
     w.job({"a": [], "b": ["a"]})
     w.work("b1")
-    assert w.do(outbox.number, 3) == (0 if has_one_writer(w) else 3)
-    while w.do(outbox.number, 3):
+    assert w.do(outbox.assign_positions, 3) == (0 if has_one_writer(w) else 3)
+    while w.do(outbox.assign_positions, 3):
         pass
     assert [event.position for event in stream(w)] == list(range(1, w.count("outbox") + 1))
     check(w.db, nothing_removed=True)
@@ -61,20 +61,20 @@ def test_an_event_without_a_number_is_not_seen(w):
     """Where there is one writer, it has one from the beginning."""
     w.submit()
     assert len(stream(w)) == (1 if has_one_writer(w) else 0)
-    w.do(outbox.number, 100)
+    w.do(outbox.assign_positions, 100)
     assert len(stream(w)) == 1
 
 
 def test_an_event_that_came_without_a_number_is_numbered_behind_the_others(w):
     """Copied from another database, or written by an earlier release."""
     first = w.submit()
-    w.do(outbox.number, 100)
+    w.do(outbox.assign_positions, 100)
     second = w.submit()
     if has_one_writer(w):
         w.do(lambda tx: tx.run("UPDATE outbox SET position = NULL WHERE subject = :subject", subject=second))
-        w.do(marks.put, "outbox_position", 1)
+        w.do(shared_numbers.put, "outbox_position", 1)
     third = w.submit()
-    w.do(outbox.number, 100)
+    w.do(outbox.assign_positions, 100)
     behind = [third, second] if has_one_writer(w) else [second, third]
     assert [(event.position, event.subject) for event in stream(w)] == list(enumerate([first, *behind], start=1))
 
@@ -82,36 +82,36 @@ def test_an_event_that_came_without_a_number_is_numbered_behind_the_others(w):
 def test_the_events_of_one_task_are_numbered_in_order(w):
     tasks = w.submit_many(3)
     w.work("b1")
-    w.do(outbox.number, 100)
+    w.do(outbox.assign_positions, 100)
     for task in tasks:
         assert [event.seq for event in stream(w) if event.subject == task] == [1, 2, 3]
 
 
 def test_numbering_nothing_gives_no_numbers(w):
-    assert w.do(outbox.number, 100) == 0
+    assert w.do(outbox.assign_positions, 100) == 0
 
 
 def test_a_sink_reads_on_from_its_cursor(w):
     w.submit_many(3)
     w.sweep()
-    assert w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10)) == 0
+    assert w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10)) == 0
     assert w.do(outbox.advance_sink, "amqp", 1, 2) is True
-    cursor = w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10))
+    cursor = w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10))
     assert [event.position for event in stream(w, after=cursor)] == [3]
 
 
 def test_a_sink_has_one_holder(w):
-    w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10))
-    assert w.do(outbox.hold_sink, "amqp", 2, until=w.now + seconds(10)) is None
+    w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10))
+    assert w.do(outbox.lease_sink, "amqp", 2, until=w.now + seconds(10)) is None
     assert w.do(outbox.advance_sink, "amqp", 2, 5) is False
 
 
 def test_a_holder_that_is_silent_loses_its_sink(w):
     w.submit()
     w.sweep()
-    w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10))
+    w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10))
     w.advance(11)
-    assert w.do(outbox.hold_sink, "amqp", 2, until=w.now + seconds(10)) == 0
+    assert w.do(outbox.lease_sink, "amqp", 2, until=w.now + seconds(10)) == 0
     assert w.do(outbox.advance_sink, "amqp", 1, 1) is False
     assert w.do(outbox.advance_sink, "amqp", 2, 1) is True
 
@@ -119,7 +119,7 @@ def test_a_holder_that_is_silent_loses_its_sink(w):
 def test_a_cursor_never_goes_back(w):
     w.submit_many(2)
     w.sweep()
-    w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10))
+    w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10))
     w.do(outbox.advance_sink, "amqp", 1, 2)
     assert w.do(outbox.advance_sink, "amqp", 1, 1) is False
 
@@ -127,9 +127,9 @@ def test_a_cursor_never_goes_back(w):
 def test_sinks_are_independent(w):
     w.submit()
     w.sweep()
-    w.do(outbox.hold_sink, "amqp", 1, until=w.now + seconds(10))
+    w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10))
     w.do(outbox.advance_sink, "amqp", 1, 1)
-    assert w.do(outbox.hold_sink, "webhook", 2, until=w.now + seconds(10)) == 0
+    assert w.do(outbox.lease_sink, "webhook", 2, until=w.now + seconds(10)) == 0
 
 
 def test_the_stream_replayed_gives_the_state(w):

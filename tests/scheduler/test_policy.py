@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myrmidon.model.checks import DEFAULT_LIMITS
+from myrmidon.model.limits import DEFAULT_LIMITS
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import Finish, TaskResult, TaskRun
 from myrmidon.model.task_to_run import LIFO, Head, Order, TaskToRun, rank
@@ -148,7 +148,7 @@ def rows(queue, n, priority=100):
     ],
 )
 def test_the_shares_of_queues(candidates, groups, running, n, picks):
-    assert policy.share_out(candidates, groups, running, n) == picks
+    assert policy.pick_queues(candidates, groups, running, n) == picks
 
 
 @given(
@@ -169,7 +169,7 @@ def test_the_shares_are_those_of_choosing_one_by_one(priorities, running, n):
         expected.append(best)
         taken[best] += 1
         shares[groups[best]] = shares.get(groups[best], 0) + 1
-    assert policy.share_out(candidates, groups, running, n) == expected
+    assert policy.pick_queues(candidates, groups, running, n) == expected
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_the_end_of_a_lease(run, heartbeat, resumed_at, end):
 
 @pytest.mark.parametrize(("resumed_at", "end"), [(0, 130), (500, 530)])
 def test_the_end_of_the_time_to_start(resumed_at, end):
-    assert policy.start_end(a_run(), resumed_at, 30) == end
+    assert policy.start_deadline(a_run(), resumed_at, 30) == end
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_the_end_of_the_time_to_start(resumed_at, end):
     [(100, 0, False), (100, 40, False), (100, 39, True), (100, 101, False), (100, 104, False), (100, 105, True)],
 )
 def test_when_the_service_was_away(now, last_alive, away):
-    assert policy.resumed(now * SECOND, last_alive * SECOND, DEFAULT_RULES) is away
+    assert policy.service_was_away(now * SECOND, last_alive * SECOND, DEFAULT_RULES) is away
 
 
 @pytest.mark.parametrize(("skew", "may"), [(0, True), (2, True), (-2, True), (3, False), (-3, False)])

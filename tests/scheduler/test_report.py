@@ -9,7 +9,7 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.task_request import FilesRef, Payload
 from myrmidon.model.task_result import Finish, GiveBack, PerformanceStats, Start
 from myrmidon.model.value import OutputValue
-from myrmidon.scheduler import fleet, report
+from myrmidon.scheduler import bots, report
 from myrmidon.scheduler.report import Outcome
 from tests.builders import a_function, constant, finished, inline, returned, seconds
 
@@ -222,7 +222,7 @@ def test_a_rerun_that_no_bot_can_do_is_the_bots_death(world):
     world.bot("b1")
     task = world.submit(reruns=1, wait_for_capacity=False)
     run = world.take("b1")
-    world.do(fleet.drain_bot, "b1", True)
+    world.do(bots.drain_bot, "b1", True)
     world.fail(run)
     assert (world.state(task), world.task(task).reason) == ("BOT_DIED", "no_resource")
 
@@ -313,7 +313,7 @@ def test_a_retry_that_no_bot_can_do_is_the_bots_death(world):
     world.bot("b1")
     task = world.submit(wait_for_capacity=False)
     run = world.take("b1")
-    world.do(fleet.drain_bot, "b1", True)
+    world.do(bots.drain_bot, "b1", True)
     world.fault(run, "reboot")
     assert (world.state(task), world.task(task).reason) == ("BOT_DIED", "no_resource")
 
@@ -348,7 +348,7 @@ def test_faults_that_are_rare_do_not_put_a_bot_aside(world):
 
 def test_a_fault_of_a_bot_that_was_forgotten_is_taken(running):
     w, run = running
-    w.do(fleet.delete_bot, "b1")
+    w.do(bots.delete_bot, "b1")
     assert w.fault(run, "bot_error").outcome == Outcome.ACCEPTED
     assert w.state(run.task_id) == "READY"
 
@@ -405,7 +405,7 @@ def test_a_run_given_back_that_no_bot_can_do_is_the_bots_death(world):
     world.bot("b1")
     task = world.submit(wait_for_capacity=False)
     run = world.take("b1", started=False)
-    world.do(fleet.drain_bot, "b1", True)
+    world.do(bots.drain_bot, "b1", True)
     world.report(GiveBack(run.task_id, run.run, run.token))
     assert (world.state(task), world.task(task).reason) == ("BOT_DIED", "no_resource")
 

@@ -8,7 +8,7 @@ import pytest
 
 from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, remove, rerun, share
+from myrmidon.scheduler import cancel, hold, rerun, resource_groups, retention, shared_values
 from tests import invariants
 from tests.builders import a_function, output_of, returned, seconds
 
@@ -299,10 +299,10 @@ def test_what_a_cascade_puts_back_waits_for_a_parent_that_is_held(w):
     job = w.job(CHAIN)
     w.work("b1")
     w.rerun(job["b"], force=True)
-    w.do(rerun.hold, job["b"])
+    w.do(hold.hold, job["b"])
     w.rerun(job["a"], force=True, cascade=True)
     assert (w.states(job)["c"], w.task(job["c"]).num_succeeded_parents) == ("WAITING", 0)
-    w.do(rerun.release, job["b"])
+    w.do(hold.release, job["b"])
     assert [job.label(task) for task in w.work("b1")] == ["a", "b", "c"]
     assert w.job_state(job) == "SUCCEEDED"
 
@@ -339,8 +339,8 @@ def test_a_cascade_drops_the_shared_values_that_were_made(w):
 def test_a_shared_value_that_others_reference_outlives_a_cascade(w):
     job = w.job({"a": []}, nodes={"a": {"task": a_function([], [{"type": "int64", "shared": True}])}})
     w.do_one("b1", outputs=returned(b"old"))
-    [value] = w.do(share.list_values, JobOwner(w.group.id, job.id))
-    w.do(share.ref_value, GroupOwner(w.group.id), value.id)
+    [value] = w.do(shared_values.list_values, JobOwner(w.group.id, job.id))
+    w.do(shared_values.ref_value, GroupOwner(w.group.id), value.id)
     w.rerun(job["a"], force=True, cascade=True)
     assert w.column("SELECT id FROM shared_values") == [value.id]
 
@@ -389,7 +389,7 @@ def test_a_job_that_cannot_run_again_says_why(w, case):
     else:
         w.do_one("b1", 0 if case == "succeeded" else 1)
     if case == "deleting":
-        w.do(remove.delete_job, job.id, group_id=w.group.id)
+        w.do(retention.delete_job, job.id, group_id=w.group.id)
     with pytest.raises(NotFound if case == "unknown" else WrongState):
         w.do(rerun.rerun_job, 17 if case == "unknown" else job.id)
 
@@ -530,6 +530,6 @@ def test_a_function_whose_input_was_never_produced_cannot_be_forced(w):
 def test_nothing_runs_again_in_a_group_that_is_being_deleted(w, what):
     job = w.job({"a": []})
     w.do_one("b1", 1)
-    w.do(share.delete_group, w.group.id)
+    w.do(resource_groups.delete_group, w.group.id)
     with pytest.raises(WrongState, match="being deleted"):
         w.rerun(job["a"]) if what == "task" else w.do(rerun.rerun_job, job.id)

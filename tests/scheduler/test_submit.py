@@ -9,8 +9,8 @@ from msgspec import json, structs
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
 from myrmidon.model.ids import show_run
-from myrmidon.scheduler import fleet, share, submit
-from myrmidon.store import task_request
+from myrmidon.scheduler import bots, idempotency, resource_groups, submit
+from myrmidon.store.tables import task_request
 from tests.builders import a_function, a_task, blind_once, constant, in_doubt, seconds
 from tests.model.requests import nested
 
@@ -131,9 +131,9 @@ def test_only_live_and_healthy_bots_count_as_capacity(lite, trouble):
         w.advance(601)
         w.sweep()
     elif trouble == "quarantined":
-        w.do(fleet.quarantine, "b1", "smells")
+        w.do(bots.quarantine, "b1", "smells")
     elif trouble == "draining":
-        w.do(fleet.drain_bot, "b1", True)
+        w.do(bots.drain_bot, "b1", True)
     assert w.state(w.submit(wait_for_capacity=False)) == "NO_RESOURCE"
 
 
@@ -186,14 +186,14 @@ def test_a_refused_task_leaves_its_key_free(world):
     assert world.submit(key="k")
 
 
-def test_a_key_was_asked_by_one_verb_for_one_thing(world):
-    def asked(verb, key, what):
-        return world.db.write(lambda tx: submit.was_asked(tx, verb, key, what, now=world.now))
+def test_a_key_is_claimed_by_one_verb_for_one_body(world):
+    def claimed(verb, key, body):
+        return world.db.write(lambda tx: idempotency.claim_request_key(tx, verb, key, body, now=world.now))
 
-    assert [asked(verb, "k", 1) for verb in ("drain", "drain", "cancel", "cancel")] == [False, True, False, True]
-    assert not asked("drain", "another", 2)
+    assert [claimed(verb, "k", 1) for verb in ("drain", "drain", "cancel", "cancel")] == [True, False, True, False]
+    assert claimed("drain", "another", 2)
     with pytest.raises(Conflict, match="another drain"):
-        asked("drain", "k", 2)
+        claimed("drain", "k", 2)
 
 
 def test_a_submit_whose_commit_is_in_doubt_is_not_done_twice(world):
@@ -267,7 +267,7 @@ def test_a_task_of_another_resource_group_cannot_be_a_parent(world):
     world.bot("b1")
     parent = world.submit(user="ada")
     run = world.take("b1")
-    another = world.do(share.create_group, "another")
+    another = world.do(resource_groups.create_group, "another")
     with pytest.raises(NotFound):
         world.submit(parent=show_run(parent, run.run), group=another)
 
@@ -349,6 +349,6 @@ def test_a_group_that_does_not_exist_takes_no_tasks(world):
 
 
 def test_a_group_that_is_being_deleted_takes_no_tasks(world):
-    world.do(share.delete_group, world.group.id)
+    world.do(resource_groups.delete_group, world.group.id)
     with pytest.raises(WrongState):
         world.submit()

@@ -8,9 +8,8 @@ from msgspec import json
 from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound, StoreUnavailable, WrongState
 from myrmidon.model.ids import show_task
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import cancel, rerun, share, submit_job
-from myrmidon.store import task_request
-from myrmidon.store import value as values
+from myrmidon.scheduler import cancel, hold, rerun, shared_values, submit_job
+from myrmidon.store.tables import shared_value, task_request
 from tests.builders import RULES, a_function, a_graph, a_task, blind_once, constant, inline, output_of, returned, shared
 from tests.invariants import check, check_settled
 from tests.model.requests import nested
@@ -101,21 +100,21 @@ def test_a_deadline_of_a_node_cannot_outlast_its_job(world):
 
 
 def test_a_shared_input_is_referenced_by_the_job(world):
-    value = world.do(share.create_value, GroupOwner(world.group.id), "int64", inline())
+    value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
     job = world.job({"a": []}, nodes={"a": {"task": a_function([shared(value.id)])}})
-    assert world.read(values.of_job, job.id) == [value.id]
+    assert world.read(shared_value.of_job, job.id) == [value.id]
 
 
 def test_a_shared_value_of_another_group_is_refused(world):
     other = world.new_group("other")
-    value = world.do(share.create_value, GroupOwner(other.id), "int64", inline())
+    value = world.do(shared_values.create_value, GroupOwner(other.id), "int64", inline())
     with pytest.raises(Forbidden):
         world.job({"a": []}, nodes={"a": {"task": a_function([shared(value.id)])}})
     assert world.count("jobs") == 0
 
 
 def test_a_shared_value_of_another_type_is_refused(world):
-    value = world.do(share.create_value, GroupOwner(world.group.id), "string", inline())
+    value = world.do(shared_values.create_value, GroupOwner(world.group.id), "string", inline())
     with pytest.raises(InvalidRequest):
         world.job({"a": []}, nodes={"a": {"task": a_function([shared(value.id)])}})
 
@@ -264,7 +263,7 @@ def test_a_mass_cancel_does_not_see_a_graph_that_is_only_half_there(world, small
     check_settled_but_staged(world)
 
 
-@pytest.mark.parametrize("verb", [rerun.rerun, rerun.hold, rerun.release])
+@pytest.mark.parametrize("verb", [rerun.rerun, hold.hold, hold.release])
 def test_the_tasks_of_a_graph_that_is_only_half_there_do_not_exist_for_users(world, small_chunks, verb):
     made = half_submitted(world)
     assert not world.cancel(made.task_ids["0"])[0].found

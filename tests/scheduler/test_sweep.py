@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import json, structs
 
-from myrmidon.scheduler import fleet, sweep
-from myrmidon.store import job as jobs
-from myrmidon.store import task_queues, task_result, task_to_run
+from myrmidon.scheduler import bots, sweep
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import task_queues, task_result, task_to_run
 from tests.builders import RULES, World, blind_once, seconds
 from tests.invariants import check_settled
 
@@ -50,7 +50,7 @@ def test_a_retry_that_avoids_a_bot_goes_to_it_when_the_others_are_gone(w):
     task = w.submit()
     w.take("b1")
     w.lose("b1")
-    w.do(fleet.delete_bot, "b2")
+    w.do(bots.delete_bot, "b2")
     assert [run.task_id for run in w.claim("b1")] == [task]
 
 
@@ -115,7 +115,7 @@ def test_a_task_that_may_run_once_is_not_given_to_another_bot_when_it_may_have_b
 def test_the_runs_of_a_bot_that_was_forgotten_are_given_up_by_their_leases(w):
     task = w.submit()
     w.take("b1")
-    w.do(fleet.delete_bot, "b1")
+    w.do(bots.delete_bot, "b1")
     w.advance(300)
     w.sweep()
     assert (w.state(task), w.last_run(task).state) == ("READY", "BOT_DIED")
@@ -378,7 +378,7 @@ def test_more_than_one_batch_is_swept(lite):
 
 def test_a_sweep_of_nothing_does_nothing(w):
     w.sweep()
-    assert w.sweep() == sweep.Swept()
+    assert w.sweep() == sweep.SweepResult()
 
 
 def test_a_sweep_wakes_the_queues_that_got_work(world, small_chunks):
@@ -412,7 +412,7 @@ def test_a_queue_with_work_is_not_forgotten(db, clock, ids):
 
 def test_the_dimensions_of_the_fleet_are_counted(w):
     w.bot("b2", os="Linux")
-    w.db.write(task_queues.aggregate)
+    w.db.write(task_queues.refresh_aggregation)
     rows = w.db.read(lambda tx: tx.all("SELECT dimension, value, num_bots FROM dimension_aggregation ORDER BY 1, 2"))
     assert rows == [("os", "Linux", 1), ("pool", "default", 2)]
 

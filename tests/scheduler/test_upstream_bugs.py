@@ -12,7 +12,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import Conflict, InvalidRequest, WrongState
-from myrmidon.scheduler import cancel, extend, rerun
+from myrmidon.scheduler import cancel, extend, hold, rerun
 from myrmidon.scheduler.report import Outcome
 from tests.builders import a_function, finished, returned
 
@@ -102,7 +102,7 @@ def test_a_repeat_of_an_extension_does_not_keep_the_graph_from_finishing(w):
     w.extend(job, {"b": ["a"]})
     w.work("b1")
     w.extend(job, {"b": ["a"]})
-    w.do(rerun.release, job["z"])
+    w.do(hold.release, job["z"])
     w.work("b1")
     assert w.job_state(job) == "SUCCEEDED"
 

@@ -18,13 +18,14 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from myrmidon.server import service
-from myrmidon.server.app import App
-from myrmidon.server.auth import Guard, bot_credential, new_token
-from myrmidon.server.door import Role, open_door
-from myrmidon.server.routes import every_route
+from myrmidon.server.asgi.app import App
+from myrmidon.server.asgi.routes import every_route
+from myrmidon.server.auth.authenticator import Authenticator, bot_credential, new_token
+from myrmidon.server.background import loop
+from myrmidon.server.calls import Role
+from myrmidon.server.context import open_context
 from myrmidon.server.settings import Settings
-from myrmidon.store import token as tokens
+from myrmidon.store.tables import api_token as tokens
 
 BOT = "b1"
 
@@ -45,35 +46,35 @@ class Reply(Struct):
 
 
 class Inside:
-    """One application with a door of its own; calls are made one after the other unless a test says otherwise."""
+    """One application with a context of its own; calls are made one after the other unless a test says otherwise."""
 
     def __init__(self, settings: Settings) -> None:
         self.runner = asyncio.Runner()
         self.runner.get_loop()
-        self.door = open_door(settings, address="127.0.0.1", port=1)
-        self.guard = Guard(self.door)
+        self.context = open_context(settings, address="127.0.0.1", port=1)
+        self.guard = Authenticator(self.context)
         self.routes = every_route(metrics_open=settings.metrics_open)
-        self.app = App(self.door, self.guard, self.routes)
+        self.app = App(self.context, self.guard, self.routes)
         self._tokens: dict[tuple[str, str | None], str] = {}
-        self.runner.run(service.Service(self.door).begin())
+        self.runner.run(loop.Service(self.context).begin())
 
     def token(self, role: str, group: str | None = "default") -> str:
         """A token of this role; bound to a group unless it is an administrator's."""
         if role == Role.NOBODY:
             return ""
         if role == Role.BOT:
-            return bot_credential(self.door.keys.bot, BOT, 1)
+            return bot_credential(self.context.keys.bot, BOT, 1)
         bound = None if role in (Role.ADMIN, Role.BOOTSTRAP) else group
         if (role, bound) not in self._tokens:
             self._tokens[role, bound] = self.new_token(role, bound)
         return self._tokens[role, bound]
 
     def new_token(self, role: str, group: str | None, *, expires_at: int | None = None) -> str:
-        group_id = self.run(self.door.group_id(group)) if group else None
+        group_id = self.run(self.context.groups.id_of(group)) if group else None
         row, text = new_token(
-            f"a {role}", Role(role), group_id, now=self.door.now(), ids=self.door.ids, expires_at=expires_at
+            f"a {role}", Role(role), group_id, now=self.context.now(), ids=self.context.ids, expires_at=expires_at
         )
-        self.door.db.write(lambda tx: tokens.insert(tx, row))
+        self.context.db.engine.write(lambda tx: tokens.insert(tx, row))
         return text
 
     def run(self, story: Any) -> Any:
@@ -153,9 +154,9 @@ class Inside:
         assert reply.status == 200, reply
 
     def close(self) -> None:
-        self.door.hub.stop()
+        self.context.hub.stop()
         self.runner.close()
-        self.door.close()
+        self.context.close()
 
 
 @contextmanager

@@ -13,11 +13,11 @@ import pytest
 from myrmidon.model.errors import StoreRefused
 from myrmidon.server.backup import backup, copy_db, restore
 from myrmidon.server.settings import Settings
-from myrmidon.store import copying
-from myrmidon.store.db import Tx, open_db
+from myrmidon.store.engine import table_copy
+from myrmidon.store.engine.db import Tx, open_db
 from tests import databases, servers
 from tests.live import live_server
-from tests.server.doors import a_task
+from tests.server.contexts import a_task
 from tests.server.inside import inside
 
 BYTES = bytes(range(256)) * 40
@@ -34,14 +34,14 @@ def everything(url: str, log_url: str) -> dict[str, list[tuple[object, ...]]]:
     found = {}
     for address, is_log in ((url, False), (log_url, True)):
         db = open_db(address, durable=False, role="reader")
-        for table in copying.tables():
-            if (table.name in copying.LOG_TABLES) == is_log:
+        for table in table_copy.tables():
+            if (table.name in table_copy.LOG_TABLES) == is_log:
                 found[table.name] = db.read(partial(rows_of, table=table))
         db.close()
     return found
 
 
-def rows_of(tx: Tx, table: copying.Table) -> list[tuple[object, ...]]:
+def rows_of(tx: Tx, table: table_copy.Table) -> list[tuple[object, ...]]:
     sql = f"SELECT {', '.join(table.columns)} FROM {table.name} ORDER BY {', '.join(table.key)}"
     return [tuple(row) for row in tx.all(sql)]
 
@@ -259,7 +259,7 @@ def test_a_backup_is_restored_with_its_logs_on_another_kind_of_database(installa
 def test_logs_that_lie_elsewhere_are_not_left_behind_without_a_word(installation, tmp_path):
     old = f"sqlite:///{installation}/myrmidon.db"
     with inside(installation) as app:
-        app.door.db.write(lambda tx: tx.run("UPDATE task_runs SET stdout_size = 1"))
+        app.context.db.engine.write(lambda tx: tx.run("UPDATE task_runs SET stdout_size = 1"))
     (installation / "myrmidon.db-logs").rename(tmp_path / "elsewhere")
     with pytest.raises(StoreRefused, match="--from-logs"):
         copy_db(old, f"sqlite:///{tmp_path}/new.db")
@@ -305,10 +305,10 @@ def test_a_database_in_use_is_not_moved(installation, tmp_path):
 
 
 def test_the_list_of_tables_is_that_of_the_schema(sqlite_db):
-    known = {table.name.strip('"') for table in copying.tables()} | copying.NOT_COPIED | {"schema_version"}
+    known = {table.name.strip('"') for table in table_copy.tables()} | table_copy.NOT_COPIED | {"schema_version"}
     sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
     assert {name for (name,) in sqlite_db.read(lambda tx: tx.all(sql))} == known
-    for table in copying.tables():
+    for table in table_copy.tables():
         told = sqlite_db.read(lambda tx, table=table: tx.all(f"PRAGMA table_info({table.name})"))
         assert [row[1] for row in told] == list(table.columns)
         assert tuple(row[1] for row in sorted(told, key=lambda row: row[5]) if row[5]) == table.key

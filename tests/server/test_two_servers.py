@@ -24,7 +24,7 @@ from tests.bot.test_live import ended, log, submit
 from tests.chaos import chaos
 from tests.deadline import HANG_S, POLL_S
 from tests.live import LiveServer, live_server
-from tests.server.test_bots_on_the_wire import events_of
+from tests.server.botapi.test_bots_on_the_wire import events_of
 from tests.server.wire import WireBot, held, wait_for
 
 pytestmark = [pytest.mark.untraced, pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True)]

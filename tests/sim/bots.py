@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from myrmidon.model.bot import Hello
+from myrmidon.model.bot import Handshake
 from myrmidon.model.errors import MyrmidonError, NotFound, WrongState
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Fault, Finish, GiveBack, PerformanceStats, Start
 from myrmidon.model.value import OutputValue
-from myrmidon.scheduler import claim, fleet, report
+from myrmidon.scheduler import bots, claim, report
 from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.report import LogBytes, Outcome
 from tests.sim.ledger import Ledger
@@ -110,7 +110,7 @@ class Bot(Actor):
     # -- handshake
 
     def _shake(self) -> None:
-        hello = Hello(
+        hello = Handshake(
             bot_id=self.name,
             session=self.session,
             dimensions=self.dimensions,
@@ -122,7 +122,7 @@ class Bot(Actor):
         self.world.call(
             self,
             "handshake",
-            lambda s: s.write(lambda tx, **given: fleet.handshake(tx, hello, **given)),
+            lambda s: s.write(lambda tx, **given: bots.handshake(tx, hello, **given)),
             self._welcomed,
         )
 

@@ -11,7 +11,19 @@ from myrmidon.model.ids import show_run
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Finish
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, explain, extend, fleet, remove, report, rerun, share, submit, submit_job
+from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler import (
+    cancel,
+    explain,
+    extend,
+    hold,
+    report,
+    rerun,
+    retention,
+    shared_values,
+    submit,
+    submit_job,
+)
 from myrmidon.scheduler.report import Outcome
 from tests.sim.ledger import CANARY, Ledger
 from tests.sim.world import Actor, Server, Violation, World
@@ -388,14 +400,14 @@ class Clients(Actor):
     def hold_task(self) -> None:
         if (task_id := self._some_task()) is not None:
             self.held.add(task_id)
-            self._verb("hold", rerun.hold, task_id, allowed=(WrongState, NotFound))
+            self._verb("hold", hold.hold, task_id, allowed=(WrongState, NotFound))
 
     def release_task(self) -> None:
         if self.held:
             self._release(self.world.rng.choice(sorted(self.held)))
 
     def _release(self, task_id: int) -> None:
-        self._verb("release", rerun.release, task_id, allowed=(NotFound,))
+        self._verb("release", hold.release, task_id, allowed=(NotFound,))
 
     def seal(self) -> None:
         if (job_id := self._some_job()) is not None:
@@ -417,7 +429,7 @@ class Clients(Actor):
             known = job_id in self.ledger.deleted_jobs
             self.ledger.deleted_jobs.add(job_id)
             try:
-                server.write(lambda tx, **given: remove.delete_job(tx, job_id, group_id=group, **given))
+                server.write(lambda tx, **given: retention.delete_job(tx, job_id, group_id=group, **given))
             except WrongState:
                 if not known:
                     self.ledger.deleted_jobs.discard(job_id)
@@ -444,7 +456,7 @@ class Clients(Actor):
 
         def do(server: Server) -> Any:
             return server.write(
-                lambda tx, now, ids, rules: share.create_value(
+                lambda tx, now, ids, rules: shared_values.create_value(
                     tx, GroupOwner(group), TYPE, Payload(inline=content, size=len(content)), now=now, ids=ids
                 )
             )
@@ -459,7 +471,7 @@ class Clients(Actor):
         value, address = rng.choice(self.shared[group]), f"10.0.0.{rng.randrange(4)}"
 
         def do(server: Server) -> Any:
-            return server.db.write(lambda tx: share.add_locality(tx, group, value, address))
+            return server.db.write(lambda tx: shared_values.add_locality(tx, group, value, address))
 
         self._call("locality", do, lambda reply: None)
 
@@ -470,7 +482,7 @@ class Clients(Actor):
         value = self.world.rng.choice(self.shared[group])
 
         def do(server: Server) -> Any:
-            return server.db.write(lambda tx: share.unref_value(tx, GroupOwner(group), value))
+            return server.db.write(lambda tx: shared_values.unref_value(tx, GroupOwner(group), value))
 
         self._call("unref", do, lambda reply: None)
 
@@ -481,7 +493,9 @@ class Clients(Actor):
             return
         value = self.world.rng.choice(self.shared[group])
         owner = JobOwner(group, job_id)
-        self._call("ref", lambda s: s.db.write(lambda tx: share.ref_value(tx, owner, value)), lambda reply: None)
+        self._call(
+            "ref", lambda s: s.db.write(lambda tx: shared_values.ref_value(tx, owner, value)), lambda reply: None
+        )
 
     # -- the fleet
 

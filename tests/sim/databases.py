@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from myrmidon.store.db import Db, open_db
-from myrmidon.store.migrate import migrate
+from myrmidon.store.engine.db import Db, open_db
+from myrmidon.store.engine.migrate import migrate
 from tests import databases, servers
 from tests.sim.world import START
 

@@ -17,9 +17,9 @@ from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import Finish, Start
 from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.report import Outcome
-from myrmidon.store import log as logs
-from myrmidon.store import outbox
-from myrmidon.store.db import Db, Tx
+from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.tables import log as logs
+from myrmidon.store.tables import outbox
 from tests.sim.world import Server, Violation
 
 CANARY = b"canary-in-the-mine"

@@ -12,10 +12,10 @@ from random import Random
 from msgspec import Struct
 
 from myrmidon.model.ids import IdSource
-from myrmidon.scheduler import share
+from myrmidon.scheduler import resource_groups
 from myrmidon.scheduler.policy import Rules
-from myrmidon.store import drain as drains
-from myrmidon.store.db import Db, Dialect, Row, Tx
+from myrmidon.store.engine.db import Db, Dialect, Row, Tx
+from myrmidon.store.tables import chunked_work as drains
 from tests.sim.bots import Bot
 from tests.sim.clients import Clients
 from tests.sim.faults import OF_MACHINES, SECOND, times
@@ -42,7 +42,7 @@ RULES = Rules(
     outage=60 * SECOND,
     secret_key=b"simulated",
 )
-CHUNKED = ("submit_job", "settle", "rerun", "cancel", "fleet", "remove")
+CHUNKED = ("submit_job", "propagate", "rerun", "cancel", "bots", "retention")
 EMPTY_IN_THE_END = (
     "request_keys", "drains", "task_requests", "task_slices", "secret_bytes", "task_tags", "task_to_run",
     "task_results", "task_runs", "performance_stats", "task_donors", "task_logs", "log_chunks", "jobs", "task_labels",
@@ -130,7 +130,7 @@ class Simulation:
         self.pace = QUICK if self.db.dialect == Dialect.SQLITE else THRIFTY
         self.ledger = Ledger()
         ids = IdSource(9)
-        made = [partial(share.create_group, external_id=name, now=START, ids=ids) for name in ("red", "blue")]
+        made = [partial(resource_groups.create_group, external_id=name, now=START, ids=ids) for name in ("red", "blue")]
         groups = [self.db.write(create).id for create in made]
         names = [f"bot-{n:02}" for n in range(NUM_BOTS)]
         self.clients = Clients(world, self.ledger, groups, names)
@@ -340,7 +340,7 @@ class Simulation:
             raise Violation(f"shared values are left that nothing references: {orphans}")
         server = world.servers[0]
         for group in self.clients.groups:
-            server.write(lambda tx, group=group, **given: share.delete_group(tx, group, **given))
+            server.write(lambda tx, group=group, **given: resource_groups.delete_group(tx, group, **given))
         self._sweeps(1, 60)
         self._empty(EMPTY_WITHOUT_GROUPS, "all groups are deleted")
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from myrmidon.model.errors import MyrmidonError, StoreError, StoreUnavailable
 from myrmidon.model.ids import IdSource
-from myrmidon.scheduler import carry, sweep
+from myrmidon.scheduler import chunked_work, sweep
 from myrmidon.scheduler.policy import Rules
-from myrmidon.store.db import ConnectionLost, Db, Dialect, LostReply
+from myrmidon.store.engine.db import ConnectionLost, Db, Dialect, LostReply
 from tests.sim.faults import SECOND, Faults
 
 START = 1_767_225_600_000_000
@@ -294,8 +294,8 @@ class Server:
             return
 
         def step(server: Server) -> None:
-            for drain in server.db.read(lambda tx: carry.pending(tx, n=2)):
-                server.write(lambda tx, drain=drain, **given: carry.carry_on(tx, drain, **given))
+            for drain in server.db.read(lambda tx: chunked_work.pending(tx, n=2)):
+                server.write(lambda tx, drain=drain, **given: chunked_work.run_chunk(tx, drain, **given))
 
         try:
             self.do("carry", step)

@@ -1,1 +1,1 @@
-"""The soldier: takes orders from a server, runs commands, reports. Standard library only, Python 3.8 and later."""
+"""The bot: claims tasks from a server, runs their commands, reports results. Standard library only, Python 3.8+."""

@@ -1,7 +1,7 @@
 """The bot's command line: `python bot.zip start`, or `python -m myrmidon.bot start` from a source tree.
 
-Everything is imported late: whatever else is broken in a zip, `is_fine` must be able to say so, and a bad import in
-one command must not take away the others.
+Imports are inside the functions: an import error in one module must not break the other commands, and `self-test` must
+be able to report it.
 """
 
 from __future__ import annotations
@@ -11,77 +11,80 @@ import sys
 USAGE = """usage: bot.zip COMMAND
   start --dir DIR [--server URL] [--token-file FILE] [--bot-id ID] [--suffix N] [--pool POOL]
         [--dimension KEY=VALUE]...
-              runs the bot in the foreground; settings are kept in DIR (default $MYRMIDON_BOT_DIR or ~/myrmidon-bot);
-              with --suffix it is one of several of this machine, and its id is ID--N
-  is_fine [--server URL]
-              tests this zip; exit code 0 if it is fit to run, and the server answers it
-  version     the digest of this zip
-  config      what the server has put into this zip
-  server      the server that it would call
-  attributes  the dimensions that this machine would offer
-  setup       only calls the hook setup_bot, with the flags of start
+              run the bot in the foreground; options are stored in DIR (default $MYRMIDON_BOT_DIR or ~/myrmidon-bot);
+              --suffix is for several bots on one machine: the bot id becomes ID--N
+  self-test [--server URL]
+              test this zip; exit code 0 if it works and the server, if given, answers
+  version     print the digest of this zip
+  config      print the configuration that the server stored in this zip
+  server      print the URL of the server that `start` would connect to
+  attributes  print the dimensions of this machine
+  setup       call the hook setup_bot and exit; takes the options of start
   shell --dir DIR
-              a Python prompt inside the bot that runs there
-  reboot      restarts the machine, unless a bot lives on it
+              open a Python prompt inside the bot that runs in DIR
+  reboot      reboot the machine, unless a bot runs on it
 environment: MYRMIDON_BOT_DIR MYRMIDON_SERVER MYRMIDON_BOT_TOKEN MYRMIDON_BOT_ID
 """
 
 
 def main(argv: list[str]) -> int:
     if sys.version_info < (3, 8):
-        sys.stderr.write("myrmidon bot: Python 3.8 or later is needed\n")
+        sys.stderr.write("myrmidon bot: Python 3.8 or later is required\n")
         return 2
     command, rest = (argv[0], argv[1:]) if argv else ("start", [])
-    if command in ("start", "start_bot", "start_slave"):  # the last two are Swarming's words
+    if command in ("start", "start_bot", "start_slave"):  # the last two are Swarming's names
         return _start(rest)
-    if command == "soldier":
-        from myrmidon.bot import soldier
+    if command == "worker":  # internal: started by the supervisor
+        from myrmidon.bot import worker
 
-        return soldier.serve(rest)
-    if command == "is_fine":
-        from myrmidon.bot import fine
+        return worker.main(rest)
+    if command in ("self-test", "is_fine"):  # is_fine is Swarming's name
+        from myrmidon.bot import self_test
 
-        return fine.check(rest)
+        return self_test.check(rest)
     if command == "version":
-        from myrmidon.bot import updater
+        from myrmidon.bot.install import updater
 
         sys.stdout.write(updater.own_version() + "\n")
         return 0
     if command in ("config", "server", "attributes", "setup", "shell", "reboot"):
-        return _use_tool(command, rest)
+        return _run_admin_command(command, rest)
     sys.stderr.write(USAGE)
     return 0 if command in ("help", "--help", "-h") else 2
 
 
 def _start(rest: list[str]) -> int:
-    from myrmidon.bot import keeper, orders, system
+    from myrmidon.bot import supervisor
+    from myrmidon.bot.install import exit_codes, startup_config
+    from myrmidon.bot.system import platforms, processes
 
-    system.have_streams()
+    processes.open_standard_streams()
     try:
-        system.check_fit()
-        folder = orders.prepare(rest)
-    except (orders.Unusable, system.Unfit) as error:
+        platforms.check_supported()
+        folder = startup_config.prepare(rest)
+    except (startup_config.StartupError, platforms.UnsupportedPlatform) as error:
         sys.stderr.write(f"myrmidon bot: {error}\n")
-        return 2
-    return keeper.Keeper(folder).keep()
+        return exit_codes.STARTUP_ERROR
+    return supervisor.Supervisor(folder).run()
 
 
-def _use_tool(command: str, rest: list[str]) -> int:
-    from myrmidon.bot import orders, tools
+def _run_admin_command(command: str, rest: list[str]) -> int:
+    from myrmidon.bot import admin_commands
+    from myrmidon.bot.install import exit_codes, startup_config
 
-    tool = {
-        "config": tools.show_config,
-        "server": tools.show_server,
-        "attributes": tools.show_attributes,
-        "setup": tools.set_up,
-        "shell": tools.visit,
-        "reboot": tools.reboot,
+    function = {
+        "config": admin_commands.show_config,
+        "server": admin_commands.show_server,
+        "attributes": admin_commands.show_attributes,
+        "setup": admin_commands.set_up,
+        "shell": admin_commands.shell,
+        "reboot": admin_commands.reboot,
     }[command]
     try:
-        return tool(rest)
-    except orders.Unusable as error:
+        return function(rest)
+    except startup_config.StartupError as error:
         sys.stderr.write(f"myrmidon bot: {error}\n")
-        return 2
+        return exit_codes.STARTUP_ERROR
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The hand: the command line, one file per noun."""
+"""The command line. main.py lists the commands and names the file of each."""

@@ -1,4 +1,4 @@
-"""`bots` and `bot`: look at bots, look after one, and bring new ones in."""
+"""`bots` and `bot`: list, manage and start bots."""
 
 from __future__ import annotations
 
@@ -13,166 +13,180 @@ from urllib.parse import urlsplit
 
 import click
 
-from myrmidon.cli import show
-from myrmidon.cli.hand import Hand, connected, pages
-from myrmidon.cli.request import Duration, Id, Pair
-from myrmidon.cli.tokens import invitation
-from myrmidon.sdk.errors import Contradiction, NotAllowed
+from myrmidon.cli import output
+from myrmidon.cli.context import CliContext, connected, fetch_pages
+from myrmidon.cli.request_options import Duration, Id, Pair
+from myrmidon.cli.tokens import bootstrap_command
+from myrmidon.sdk.errors import Conflict, NotAllowed
 
-_WHICH = click.argument("bot_id", metavar="BOT", type=Id())
+_BOT_ARGUMENT = click.argument("bot_id", metavar="BOT", type=Id())
 _STATES = ("alive", "dead", "idle", "busy", "draining", "quarantined", "maintenance")
-_NO_BOTS = "No bots. Start one here with `myrmidon bot`; `myrmidon bot invite` tells how to elsewhere."
-_LOCAL = ("127.0.0.1", "localhost", "::1")
+_NO_BOTS = "No bots. Start one here with `myrmidon bot`, or elsewhere with the command of `myrmidon bot invite`."
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @click.command()
-@click.option("--dimension", "-d", "dimensions", type=Pair(), multiple=True, help="Only with KEY=VALUE. Repeat: all.")
-@click.option("--state", "-s", type=click.Choice(_STATES), help="Only bots that are so.")
-@click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=200, show_default=True, help="At most so many.")
+@click.option(
+    "--dimension",
+    "-d",
+    "dimensions",
+    type=Pair(),
+    multiple=True,
+    help="Only bots with KEY=VALUE. Repeatable; all must match.",
+)
+@click.option("--state", "-s", type=click.Choice(_STATES), help="Only bots in this state.")
+@click.option(
+    "--limit", "-l", type=click.IntRange(1, 100_000), default=200, show_default=True, help="Maximum number of bots."
+)
 @connected
-def bots(hand: Hand, dimensions: tuple[tuple[str, str], ...], state: str | None, limit: int) -> None:
+def bots(cli: CliContext, dimensions: tuple[tuple[str, str], ...], state: str | None, limit: int) -> None:
     """List bots."""
-    wanted = [f"{key}:{value}" for key, value in dimensions]
-    found = pages(hand.client.bots, "bots", limit, dimension=wanted, state=state)
-    if hand.as_json:
-        show.as_json(found)
+    filters = [f"{key}:{value}" for key, value in dimensions]
+    listing = fetch_pages(cli.client.bots, "bots", limit, dimension=filters, state=state)
+    if cli.as_json:
+        output.print_json(listing)
         return
-    show.table(
+    output.table(
         ("bot", "state", "seen", "runs", "dimensions"),
-        [_row(one) for one in found["bots"]],
-        empty="No bots are so." if dimensions or state else _NO_BOTS,
+        [_row(bot) for bot in listing["bots"]],
+        empty="No matching bots." if dimensions or state else _NO_BOTS,
     )
 
 
 def _row(bot: dict[str, Any]) -> tuple[object, ...]:
-    has = show.dimensions(bot["dimensions"], leave_out=("id",))
-    return (bot["bot_id"], show.state(bot["status"]), show.ago(bot["last_seen_at"]), " ".join(bot["runs"]), has)
+    dimensions = output.dimensions(bot["dimensions"], leave_out=("id",))
+    runs = " ".join(bot["runs"])
+    return (bot["bot_id"], output.state(bot["status"]), output.ago(bot["last_seen_at"]), runs, dimensions)
 
 
-class StartsBots(click.Group):
-    """`myrmidon bot` with options only starts one."""
+class StartByDefault(click.Group):
+    """A group whose default command is `start`, also when only options are given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         only_options = bool(args) and args[0].startswith("-") and args[0] not in ("-h", "--help")
-        if only_options or not (args or ctx.resilient_parsing):  # a shell that completes wants to see all commands
+        if only_options or not (args or ctx.resilient_parsing):  # completion must offer all commands
             args = ["start", *args]
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=StartsBots)
+@click.group(cls=StartByDefault)
 def bot() -> None:
-    """A bot on this machine; or look after one.
+    """Start a bot on this machine, or manage bots.
 
-    Without a command, `start`.
+    The default command is `start`.
     """
 
 
 @bot.command(name="show")
-@_WHICH
-@click.option("--events", "-n", type=click.IntRange(0, 1000), default=10, show_default=True, help="So many events.")
+@_BOT_ARGUMENT
+@click.option(
+    "--events", "-n", type=click.IntRange(0, 1000), default=10, show_default=True, help="Number of events to show."
+)
 @connected
-def show_bot(hand: Hand, bot_id: str, events: int) -> None:
-    """What a bot is, what it does, and what happened to it."""
-    found = hand.client.bot(bot_id)
-    found["events"] = hand.client.bot_events(bot_id, limit=events)["events"] if events else []
-    if hand.as_json:
-        show.as_json(found)
+def show_bot(cli: CliContext, bot_id: str, events: int) -> None:
+    """Show a bot, its current runs and its latest events."""
+    bot = cli.client.bot(bot_id)
+    bot["events"] = cli.client.bot_events(bot_id, limit=events)["events"] if events else []
+    if cli.as_json:
+        output.print_json(bot)
         return
-    show.fields(
+    output.fields(
         [
-            ("bot", found["bot_id"]),
-            ("state", show.state(found["status"])),
-            ("quarantined", found["quarantined"]),
-            ("maintenance", found["maintenance"]),
-            ("runs", " ".join(found["runs"])),
-            ("seen", show.ago(found["last_seen_at"])),
-            ("first seen", show.moment(found["first_seen_at"])),
-            ("address", found["address"]),
-            ("version", found["version"][:12]),
-            ("dimensions", show.dimensions(found["dimensions"]).replace(" ", "\n")),
+            ("bot", bot["bot_id"]),
+            ("state", output.state(bot["status"])),
+            ("quarantined", bot["quarantined"]),
+            ("maintenance", bot["maintenance"]),
+            ("runs", " ".join(bot["runs"])),
+            ("seen", output.ago(bot["last_seen_at"])),
+            ("first seen", output.local_time(bot["first_seen_at"])),
+            ("address", bot["address"]),
+            ("version", bot["version"][:12]),
+            ("dimensions", output.dimensions(bot["dimensions"]).replace(" ", "\n")),
         ]
     )
-    if found["events"]:
+    if bot["events"]:
         click.echo()
-        rows = [(show.moment(one["at"]), one["kind"], one["message"]) for one in found["events"]]
-        show.table(("when", "what", "message"), rows, empty="")
+        rows = [(output.local_time(event["at"]), event["kind"], event["message"]) for event in bot["events"]]
+        output.table(("time", "event", "message"), rows, empty="")
 
 
 @bot.command()
-@_WHICH
-@click.option("--undo", is_flag=True, help="Let it work again.")
+@_BOT_ARGUMENT
+@click.option("--undo", is_flag=True, help="End draining.")
 @connected
-def drain(hand: Hand, bot_id: str, *, undo: bool) -> None:
-    """Give a bot no new work; what it runs now goes on."""
-    answer = hand.client.drain(bot_id, draining=not undo)
-    _told(hand, answer, f"Bot {bot_id} {'works again' if undo else 'gets no new work'}.")
+def drain(cli: CliContext, bot_id: str, *, undo: bool) -> None:
+    """Give a bot no new tasks; its current run continues."""
+    answer = cli.client.drain(bot_id, draining=not undo)
+    _print_result(cli, answer, f"Bot {bot_id} {'gets tasks again' if undo else 'gets no new tasks'}.")
 
 
 @bot.command()
-@_WHICH
-@click.option("--reason", "-r", default="by hand", show_default=True, help="Why; shown beside the bot.")
-@click.option("--undo", is_flag=True, help="Let it work again.")
+@_BOT_ARGUMENT
+@click.option("--reason", "-r", default="by hand", show_default=True, help="Reason, shown with the bot.")
+@click.option("--undo", is_flag=True, help="End the quarantine.")
 @connected
-def quarantine(hand: Hand, bot_id: str, reason: str, *, undo: bool) -> None:
-    """Put a bot aside because something is wrong with it."""
-    answer = hand.client.quarantine(bot_id, None if undo else reason)
-    _told(hand, answer, f"Bot {bot_id} {'is no longer' if undo else 'is'} quarantined.")
+def quarantine(cli: CliContext, bot_id: str, reason: str, *, undo: bool) -> None:
+    """Quarantine a bot: it gets no tasks until the quarantine is ended."""
+    answer = cli.client.quarantine(bot_id, None if undo else reason)
+    _print_result(cli, answer, f"Bot {bot_id} {'is no longer' if undo else 'is'} quarantined.")
 
 
 @bot.command()
-@_WHICH
-@click.option("--reason", default="", help="Why; it becomes part of the task's name.")
-@click.option("--wait", is_flag=True, help="Return when the bot has obeyed, or has not for a day.")
+@_BOT_ARGUMENT
+@click.option("--reason", default="", help="Reason; becomes part of the task's name.")
+@click.option("--wait", is_flag=True, help="Wait until the task has ended; it expires after a day.")
 @connected
-def terminate(hand: Hand, bot_id: str, reason: str, *, wait: bool) -> None:
-    """Tell a bot to finish what it runs and exit; a task of its own tells it so."""
-    answer = hand.client.terminate(bot_id, reason=reason)
+def terminate(cli: CliContext, bot_id: str, reason: str, *, wait: bool) -> None:
+    """Make a bot exit after its current run, by a task addressed to it."""
+    answer = cli.client.terminate(bot_id, reason=reason)
     task_id = answer.get("task_id")
-    while wait and task_id is not None and not hand.client.wait([task_id])["done"]:
+    while wait and task_id is not None and not cli.client.wait([task_id])["done"]:
         pass
-    _told(hand, answer, f"Bot {bot_id} {'has ended' if wait else 'exits when its work is done'} (task {task_id}).")
+    _print_result(
+        cli, answer, f"Bot {bot_id} {'has ended' if wait else 'exits after its current run'} (task {task_id})."
+    )
 
 
 @bot.command()
-@_WHICH
+@_BOT_ARGUMENT
 @connected
-def delete(hand: Hand, bot_id: str) -> None:
-    """Forget a bot that is gone.
+def delete(cli: CliContext, bot_id: str) -> None:
+    """Delete a bot that no longer runs.
 
-    One that comes again must be introduced again, as a new one.
+    If it connects again, it needs a bootstrap token like a new bot.
     """
-    _told(hand, hand.client.delete_bot(bot_id), f"Bot {bot_id} is forgotten.")
+    _print_result(cli, cli.client.delete_bot(bot_id), f"Bot {bot_id} is deleted.")
 
 
-def _told(hand: Hand, answer: dict[str, Any], sentence: str) -> None:
-    if hand.as_json:
-        show.as_json(answer)
+def _print_result(cli: CliContext, answer: dict[str, Any], sentence: str) -> None:
+    if cli.as_json:
+        output.print_json(answer)
     else:
         click.echo(sentence)
 
 
-# -- bringing bots in ----------------------------------------------------------------------------------------
+# -- starting bots -------------------------------------------------------------------------------------------
 
 
 @bot.command()
-@click.option("--expires", type=Duration(), help="How long new bots may come with it. Default: until it is revoked.")
+@click.option("--expires", type=Duration(), help="How long the token is valid. Default: until it is revoked.")
 @connected
-def invite(hand: Hand, expires: int | None) -> None:
-    """Print a command that starts a bot elsewhere.
+def invite(cli: CliContext, expires: int | None) -> None:
+    """Print a command that starts a bot on another machine.
 
-    It works on any machine with curl and Python 3.8 or newer. It holds a token of its own that can do nothing but
-    bring in bots; `myrmidon token revoke` ends that.
+    The machine needs curl and Python 3.8 or newer. The command contains a new token that can only register bots;
+    `myrmidon token revoke` revokes it.
     """
-    info = hand.client.server()
-    server = info.get("public_url") or hand.place.server
-    made = hand.client.create_token("invited bots", role="bot-bootstrap", expires_in_s=expires)
-    if hand.as_json:
-        show.as_json({**made, "command": invitation(server, made["token"])})
+    info = cli.client.server()
+    server = info.get("public_url") or cli.endpoint.server
+    created = cli.client.create_token("invited bots", role="bot-bootstrap", expires_in_s=expires)
+    if cli.as_json:
+        output.print_json({**created, "command": bootstrap_command(server, created["token"])})
         return
-    click.echo(invitation(server, made["token"]))
-    if urlsplit(server).hostname in _LOCAL:
-        show.note(
-            "This address is good on this machine only: start the server with --host and --public-url for others."
+    click.echo(bootstrap_command(server, created["token"]))
+    if urlsplit(server).hostname in _LOOPBACK:
+        output.note(
+            "This address works on this machine only; for others, start the server with --host and --public-url."
         )
 
 
@@ -182,67 +196,70 @@ def invite(hand: Hand, expires: int | None) -> None:
     "folder",
     type=click.Path(),
     metavar="DIR",
-    help="The bot's folder; one for each bot. Default: ~/myrmidon-bot.",
+    help="The bot's folder; each bot needs its own. Default: ~/myrmidon-bot.",
 )
-@click.option("--pool", help="Its pool. Default: default.")
-@click.option("--id", "bot_id", help="Its id. Default: the name of this machine.")
+@click.option("--pool", help="Pool of the bot. Default: default.")
+@click.option("--id", "bot_id", help="Id of the bot. Default: the host name.")
 @click.option(
-    "--dimension", "-d", "dimensions", type=Pair(), multiple=True, help="More of what it has, KEY=VALUE. Repeat."
+    "--dimension", "-d", "dimensions", type=Pair(), multiple=True, help="Additional dimension, KEY=VALUE. Repeatable."
 )
 @connected
 def start(
-    hand: Hand, folder: str | None, pool: str | None, bot_id: str | None, dimensions: tuple[tuple[str, str], ...]
+    cli: CliContext, folder: str | None, pool: str | None, bot_id: str | None, dimensions: tuple[tuple[str, str], ...]
 ) -> None:
-    """Turn this machine into a bot of the server, until Ctrl-C.
+    """Start a bot on this machine; Ctrl-C stops it.
 
-    The token must be an administrator's, or one with the role bot-bootstrap. A bot never gets an administrator's:
-    one is made for it that can bring in bots and nothing else.
+    The token must have the role admin or bot-bootstrap. An administrator token is not passed to the bot: a token that
+    can only register bots is created for it.
     """
-    place = Path(folder or "~/myrmidon-bot").expanduser().absolute()
-    hand = _introducer(hand, place)
-    words = bot_command(hand, place, pool=pool, bot_id=bot_id, dimensions=dimensions)
-    if hand.as_json:
-        show.as_json({"server": hand.place.server, "dir": str(place)})
+    bot_folder = Path(folder or "~/myrmidon-bot").expanduser().absolute()
+    cli = _with_bootstrap_token(cli, bot_folder)
+    words = bot_command(cli, bot_folder, pool=pool, bot_id=bot_id, dimensions=dimensions)
+    if cli.as_json:
+        output.print_json({"server": cli.endpoint.server, "dir": str(bot_folder)})
     else:
-        click.echo(f"Starting a bot of {hand.place.server} in {place}; Ctrl-C stops it.", err=True)
+        click.echo(f"Starting a bot of {cli.endpoint.server} in {bot_folder}; Ctrl-C stops it.", err=True)
     sys.stdout.flush()
-    os.execve(words[0], words, bot_environment(hand))  # noqa: S606 - becomes the bot
+    os.execve(words[0], words, bot_environment(cli))  # noqa: S606 - this process becomes the bot
 
 
-def _introducer(hand: Hand, folder: Path) -> Hand:
-    """Tasks can read whatever their bot has, so it gets a token of the least rights; the same one at each start."""
+def _with_bootstrap_token(cli: CliContext, folder: Path) -> CliContext:
+    """A context with a token that can only register bots: tasks can read their bot's token.
+
+    The idempotency key gives the same host and folder the same token at each start.
+    """
     host = socket.gethostname()
-    same = sha256(os.fsencode(f"{host} {folder}")).hexdigest()
-    for key in (same, None):
+    folder_key = sha256(os.fsencode(f"{host} {folder}")).hexdigest()
+    for key in (folder_key, None):
         try:
-            made = hand.client.create_token(f"bot on {host}", role="bot-bootstrap", key=key)
-        except Contradiction:
-            continue  # that one was revoked
+            created = cli.client.create_token(f"bot on {host}", role="bot-bootstrap", key=key)
+        except Conflict:
+            continue  # the token of this key was revoked: create another one
         except NotAllowed:
-            break  # it is such a token already, or the bot will be told what is wrong with it
-        return Hand(hand.place.server, made["token"], as_json=hand.as_json)
-    return hand
+            break  # already a bootstrap token, or an invalid one, which the bot will report
+        return CliContext(cli.endpoint.server, created["token"], as_json=cli.as_json)
+    return cli
 
 
 def bot_command(
-    hand: Hand,
+    cli: CliContext,
     folder: Path,
     *,
     pool: str | None = None,
     bot_id: str | None = None,
     dimensions: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
-    """The command that starts a bot in a folder: from the zip of its server, as on any other machine."""
-    first = folder.with_name(f"{folder.name}.first.zip")
-    first.parent.mkdir(parents=True, exist_ok=True)
-    first.write_bytes(hand.client.bot_zip())
-    words = [sys.executable, str(first), "start", "--dir", str(folder), "--server", hand.place.server]
+    """The command that starts a bot in a folder, from the zip that the server serves, which is downloaded here."""
+    first_zip = folder.with_name(f"{folder.name}.first.zip")
+    first_zip.parent.mkdir(parents=True, exist_ok=True)
+    first_zip.write_bytes(cli.client.bot_zip())
+    words = [sys.executable, str(first_zip), "start", "--dir", str(folder), "--server", cli.endpoint.server]
     for flag, value in (("--pool", pool), ("--bot-id", bot_id)):
         words += [flag, value] if value else []
     return words + [word for key, value in dimensions for word in ("--dimension", f"{key}={value}")]
 
 
-def bot_environment(hand: Hand) -> dict[str, str]:
-    """What a bot's process sees: nothing of our own settings but the token that introduces it."""
+def bot_environment(cli: CliContext) -> dict[str, str]:
+    """The environment of a bot: without this program's MYRMIDON_ variables, with the bootstrap token."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("MYRMIDON_")}
-    return {**env, "MYRMIDON_BOT_TOKEN": hand.place.token or ""}
+    return {**env, "MYRMIDON_BOT_TOKEN": cli.endpoint.token or ""}

@@ -1,4 +1,4 @@
-"""`doctor`: looks at everything a newcomer stumbles over, and says what to do about it."""
+"""`doctor`: checks for common problems and says how to fix them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import Final
 
 import click
 
-from myrmidon.cli import exits, show, where
-from myrmidon.cli.hand import Hand, connected, pages
+from myrmidon.cli import exit_codes, output, server_discovery
+from myrmidon.cli.context import CliContext, connected, fetch_pages
 from myrmidon.sdk.errors import CallFailed, NotAllowed, Unreachable, Untrusted
 
-_MOST_SKEW_S: Final = 5.0
-_LEAST_FREE: Final = 1 << 30
-_SIGNS: Final = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "wrong": ("FAIL", "red")}
+_MAX_SKEW_S: Final = 5.0
+_MIN_FREE_BYTES: Final = 1 << 30
+_LABELS: Final = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "wrong": ("FAIL", "red")}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, how it is (ok, warning or wrong), and what to do when it is not well."""
+    """The result of one check: its name, ok, warning or wrong, a message, and how to fix a problem.
+
+    The fields are the keys of `doctor --json`.
+    """
 
     what: str
     how: str
@@ -32,120 +35,117 @@ class Finding:
 
 @click.command()
 @connected
-def doctor(hand: Hand) -> int:
-    """Check the server, the token, the clock, the bots and the disk, and say what to do.
+def doctor(cli: CliContext) -> int:
+    """Check the server, token, clock, bots and disk for problems.
 
-    Exits with 1 when something is wrong; warnings do not count.
+    Exits with 1 if a check fails; warnings do not count.
     """
     findings = []
-    for finding in _look(hand):
+    for finding in _findings(cli):
         findings.append(finding)
-        if not hand.as_json:
-            _tell(finding)
-    if hand.as_json:
-        show.as_json({"findings": [asdict(finding) for finding in findings]})
-    return exits.FAILED if any(finding.how == "wrong" for finding in findings) else exits.OK
+        if not cli.as_json:
+            _print_finding(finding)
+    if cli.as_json:
+        output.print_json({"findings": [asdict(finding) for finding in findings]})
+    return exit_codes.FAILED if any(finding.how == "wrong" for finding in findings) else exit_codes.OK
 
 
-def _tell(finding: Finding) -> None:
-    word, colour = _SIGNS[finding.how]
-    click.echo(f"{click.style(word.ljust(4), fg=colour, bold=True)}  {finding.what.ljust(8)}  {finding.told}")
+def _print_finding(finding: Finding) -> None:
+    label, colour = _LABELS[finding.how]
+    click.echo(f"{click.style(label.ljust(4), fg=colour, bold=True)}  {finding.what.ljust(8)}  {finding.told}")
     if finding.advice:
         click.echo(f"      {' ' * 8}  next: {finding.advice}")
 
 
-def _look(hand: Hand) -> Iterator[Finding]:
-    """One finding after the other; without a server or a token the rest cannot be asked."""
-    reached = _reach(hand)
-    yield reached
+def _findings(cli: CliContext) -> Iterator[Finding]:
+    """Run the checks in order; without a reachable server or a valid token the remaining ones are skipped."""
+    reachable = _server(cli)
+    yield reachable
     yield _disk()
-    if reached.how == "wrong":
+    if reachable.how == "wrong":
         return
     before = time.time()
     try:
-        info = hand.client.server()
-    except CallFailed as failed:
-        yield _no_token(hand, failed)
+        info = cli.client.server()
+    except CallFailed as error:
+        yield _token_problem(cli, error)
         return
-    yield Finding("token", "ok", f"{info['who']} with role {info['role']}, from {hand.place.token_from}.")
+    yield Finding("token", "ok", f"{info['who']} with role {info['role']}, from {cli.endpoint.token_source}.")
     yield _clock(info["time"] / 1e6, before, time.time())
-    for look in (_servers, _bots, _queues):
+    for check in (_servers, _bots, _queues):
         try:
-            yield look(hand)
-        except CallFailed as failed:
-            yield Finding(look.__name__.strip("_"), "warning", failed.message)
+            yield check(cli)
+        except CallFailed as error:
+            yield Finding(check.__name__.strip("_"), "warning", error.message)
 
 
-def _reach(hand: Hand) -> Finding:
-    place = hand.place
-    told = f"{place.server} (from {place.server_from})"
+def _server(cli: CliContext) -> Finding:
+    endpoint = cli.endpoint
+    address = f"{endpoint.server} (from {endpoint.server_source})"
     try:
-        hand.client.ready()
+        cli.client.ready()
     except NotAllowed:
-        pass  # somebody is there; the token is the next thing to look at
-    except CallFailed as failed:
-        advice = "start one with `myrmidon up`, or name yours with --server or MYRMIDON_SERVER."
-        if isinstance(failed, Untrusted):
-            advice = "set SSL_CERT_FILE to the certificate of the authority that signed it, if you trust that."
-        elif not isinstance(failed, Unreachable):
-            advice = "look into the server's log; is its database running?"
-        return Finding("server", "wrong", f"{told}: {failed.message}", advice)
-    return Finding("server", "ok", f"{told} answers and is ready.")
+        pass  # the server answers; the token is checked next
+    except CallFailed as error:
+        advice = "start one with `myrmidon up`, or set --server or MYRMIDON_SERVER."
+        if isinstance(error, Untrusted):
+            advice = "set SSL_CERT_FILE to the certificate of the authority that signed it, if you trust it."
+        elif not isinstance(error, Unreachable):
+            advice = "see the server's log, and check that its database is running."
+        return Finding("server", "wrong", f"{address}: {error.message}", advice)
+    return Finding("server", "ok", f"{address} answers and is ready.")
 
 
-def _no_token(hand: Hand, failed: CallFailed) -> Finding:
-    if hand.place.token is None:
-        told = f"There is none for {hand.place.server}."
-        return Finding("token", "wrong", told, "`myrmidon login URL`, or set MYRMIDON_TOKEN.")
-    told = f"The one from {hand.place.token_from} is refused: {failed.message}"
-    return Finding("token", "wrong", told, "ask an administrator for a new one: `myrmidon token create NAME`.")
+def _token_problem(cli: CliContext, error: CallFailed) -> Finding:
+    if cli.endpoint.token is None:
+        message = f"No token for {cli.endpoint.server}."
+        return Finding("token", "wrong", message, "run `myrmidon login URL`, or set MYRMIDON_TOKEN.")
+    message = f"The token from {cli.endpoint.token_source} is refused: {error.message}"
+    return Finding("token", "wrong", message, "ask an administrator for a new one: `myrmidon token create NAME`.")
 
 
-def _clock(there: float, before: float, after: float) -> Finding:
-    skew = there - (before + after) / 2
-    if abs(skew) - (after - before) / 2 > _MOST_SKEW_S:
+def _clock(server_time: float, before: float, after: float) -> Finding:
+    skew = server_time - (before + after) / 2
+    if abs(skew) - (after - before) / 2 > _MAX_SKEW_S:
         ahead = "ahead of" if skew > 0 else "behind"
-        told = f"The server's clock is {abs(skew):.0f} s {ahead} this machine's."
-        return Finding("clock", "warning", told, "set both by NTP; `timedatectl` shows how this one is set.")
-    return Finding("clock", "ok", "The server and this machine agree on the time.")
+        message = f"The server's clock is {abs(skew):.0f} s {ahead} this machine's."
+        return Finding("clock", "warning", message, "synchronise both with NTP; see `timedatectl`.")
+    return Finding("clock", "ok", "The clocks of the server and this machine agree.")
 
 
-def _servers(hand: Hand) -> Finding:
-    found = hand.client.servers()["servers"]
-    alive = sum(one["alive"] for one in found)
-    return Finding("servers", "ok", f"{show.plural(alive, 'server')} at work.")
+def _servers(cli: CliContext) -> Finding:
+    alive = sum(server["alive"] for server in cli.client.servers()["servers"])
+    return Finding("servers", "ok", f"{output.plural(alive, 'server')} alive.")
 
 
-def _bots(hand: Hand) -> Finding:
-    found = pages(hand.client.bots, "bots", 10_000)["bots"]
-    alive = [one for one in found if one["alive"]]
+def _bots(cli: CliContext) -> Finding:
+    bots = fetch_pages(cli.client.bots, "bots", 10_000)["bots"]
+    alive = [bot for bot in bots if bot["alive"]]
     if not alive:
-        told = "There is no live bot." if found else "There is no bot yet."
-        return Finding(
-            "bots", "wrong", told, "start one here with `myrmidon bot`; `myrmidon bot invite` for other machines."
-        )
-    aside = sum(bool(one["quarantined"]) for one in alive)
-    told = f"{show.plural(len(alive), 'bot')} alive, {len(found) - len(alive)} dead, {aside} quarantined."
-    return Finding(
-        "bots", "warning" if aside == len(alive) else "ok", told, "`myrmidon bots` tells why." if aside else ""
-    )
+        message = "All bots are dead." if bots else "There are no bots."
+        advice = "start one here with `myrmidon bot`, or elsewhere with the command of `myrmidon bot invite`."
+        return Finding("bots", "wrong", message, advice)
+    quarantined = sum(bool(bot["quarantined"]) for bot in alive)
+    message = f"{output.plural(len(alive), 'bot')} alive, {len(bots) - len(alive)} dead, {quarantined} quarantined."
+    advice = "`myrmidon bot show BOT` shows the reason." if quarantined else ""
+    return Finding("bots", "warning" if quarantined == len(alive) else "ok", message, advice)
 
 
-def _queues(hand: Hand) -> Finding:
-    found = pages(hand.client.queues, "queues", 10_000)["queues"]
-    waiting = sum(one["num_ready"] for one in found)
-    stuck = sum(one["num_ready"] for one in found if not one["num_bots"])
+def _queues(cli: CliContext) -> Finding:
+    queues = fetch_pages(cli.client.queues, "queues", 10_000)["queues"]
+    waiting = sum(queue["num_ready"] for queue in queues)
+    stuck = sum(queue["num_ready"] for queue in queues if not queue["num_bots"])
     if stuck:
-        told = f"{show.plural(stuck, 'task')} that no bot can run, of {waiting} that wait for one."
-        return Finding("queues", "warning", told, "`myrmidon queues`, then `myrmidon task why TASK`.")
-    return Finding("queues", "ok", f"{show.plural(waiting, 'task')} waiting for a bot.")
+        message = f"{output.plural(stuck, 'task')} of {waiting} waiting cannot run on any bot."
+        return Finding("queues", "warning", message, "`myrmidon queues`, then `myrmidon task why TASK`.")
+    return Finding("queues", "ok", f"{output.plural(waiting, 'task')} waiting for a bot.")
 
 
 def _disk() -> Finding:
-    """Where a server of this user would keep its data."""
-    folder = Path(where.read_local().get("data_dir") or where.default_data_dir())
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    free = shutil.disk_usage(there).free
-    if free < _LEAST_FREE:
-        return Finding("disk", "warning", f"Only {show.size(free)} free for {folder}.", "make room there.")
-    return Finding("disk", "ok", f"{show.size(free)} free for {folder}.")
+    """Free space for the data folder of the running `myrmidon up`, or for the default one."""
+    folder = Path(server_discovery.newest_local_server().get("data_dir") or server_discovery.default_data_dir())
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < _MIN_FREE_BYTES:
+        return Finding("disk", "warning", f"Only {output.size(free)} free for {folder}.", "free some space.")
+    return Finding("disk", "ok", f"{output.size(free)} free for {folder}.")

@@ -1,4 +1,4 @@
-"""`login`: remember a server and a token for it."""
+"""`login`: save a server and a token for it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import sys
 
 import click
 
-from myrmidon.cli import show, where
-from myrmidon.cli.hand import Hand, json_option
+from myrmidon.cli import output, server_discovery
+from myrmidon.cli.context import CliContext, json_option
 
 
 @click.command()
 @click.argument("server", metavar="URL")
 @json_option
 def login(server: str, *, as_json: bool) -> None:
-    """Remember a server and a token for it; the token is asked for, or read from stdin.
+    """Save a server and a token for it. The token is prompted for, or read from stdin.
 
-    It is tried first, and kept in a file that only you can read.
+    The token is verified first, and saved in a file that only you can read.
     """
     token = (click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not token:
-        raise click.UsageError("A token is needed; an administrator makes one with `myrmidon token create`.")
-    hand = Hand(server, token, as_json=as_json)
-    info = hand.client.server()
-    file = where.write_config(hand.place.server, token)
+        raise click.UsageError("No token given; an administrator creates one with `myrmidon token create`.")
+    cli = CliContext(server, token, as_json=as_json)
+    info = cli.client.server()
+    file = server_discovery.write_config(cli.endpoint.server, token)
     if as_json:
-        show.as_json({"server": hand.place.server, "who": info["who"], "role": info["role"], "file": str(file)})
+        output.print_json({"server": cli.endpoint.server, "who": info["who"], "role": info["role"], "file": str(file)})
         return
-    click.echo(f"Logged in to {hand.place.server} as {info['who']} ({info['role']}); kept in {file}.")
+    click.echo(f"Logged in to {cli.endpoint.server} as {info['who']} ({info['role']}); saved in {file}.")

@@ -1,54 +1,59 @@
-"""`queues` and `pools`: what waits, and in which order."""
+"""`queues` and `pools`: waiting tasks by dimensions, and the task order of pools."""
 
 from __future__ import annotations
 
 import click
 
-from myrmidon.cli import show
-from myrmidon.cli.hand import Hand, connected, pages
+from myrmidon.cli import output
+from myrmidon.cli.context import CliContext, connected, fetch_pages
 
-_EVERYTHING = 10_000
+_MAX_ROWS = 10_000
 
 
 @click.command()
 @connected
-def queues(hand: Hand) -> None:
-    """What waits, by what it wants, and how many bots could run it."""
-    found = pages(hand.client.queues, "queues", _EVERYTHING)
-    if hand.as_json:
-        show.as_json(found)
+def queues(cli: CliContext) -> None:
+    """List waiting tasks by dimensions, with the number of bots that can run them."""
+    listing = fetch_pages(cli.client.queues, "queues", _MAX_ROWS)
+    if cli.as_json:
+        output.print_json(listing)
         return
-    show.table(
-        ("ready", "oldest", "bots", "group", "wants"),
+    output.table(
+        ("ready", "oldest", "bots", "group", "dimensions"),
         [
             (
-                one["num_ready"],
-                show.ago(one["oldest_at"]),
-                one["num_bots"],
-                one["group"],
-                show.dimensions(one["dimensions"]),
+                queue["num_ready"],
+                output.ago(queue["oldest_at"]),
+                queue["num_bots"],
+                queue["group"],
+                output.dimensions(queue["dimensions"]),
             )
-            for one in sorted(found["queues"], key=lambda one: -one["num_ready"])
+            for queue in sorted(listing["queues"], key=lambda queue: -queue["num_ready"])
         ],
-        empty="No queues: nothing was submitted lately.",
+        empty="No queues: no tasks were submitted recently.",
     )
-    if stuck := [one for one in found["queues"] if one["num_ready"] and not one["num_bots"]]:
-        show.note(f"{show.plural(len(stuck), 'queue')} without a bot; `myrmidon task why TASK` tells what is missing.")
+    if stuck := [queue for queue in listing["queues"] if queue["num_ready"] and not queue["num_bots"]]:
+        output.note(f"{output.plural(len(stuck), 'queue')} without a matching bot; `myrmidon task why TASK` explains.")
 
 
 @click.command()
 @connected
-def pools(hand: Hand) -> None:
-    """Pools, and how they order their tasks."""
-    found = pages(hand.client.pools, "pools", _EVERYTHING)
-    if hand.as_json:
-        show.as_json(found)
+def pools(cli: CliContext) -> None:
+    """List pools and their task order."""
+    listing = fetch_pages(cli.client.pools, "pools", _MAX_ROWS)
+    if cli.as_json:
+        output.print_json(listing)
         return
-    show.table(
+    output.table(
         ("pool", "bots", "order", "ageing"),
         [
-            (one["name"], one["num_bots"], one["task_order"], show.span(one["ageing"] / 1e6) if one["ageing"] else None)
-            for one in found["pools"]
+            (
+                pool["name"],
+                pool["num_bots"],
+                pool["task_order"],
+                output.duration(pool["ageing"] / 1e6) if pool["ageing"] else None,
+            )
+            for pool in listing["pools"]
         ],
-        empty="No pools: no bot was seen and nothing was submitted yet.",
+        empty="No pools: no bot has connected and no task was submitted yet.",
     )

@@ -1,4 +1,4 @@
-"""`releases`: what bots run, and taking a release back."""
+"""`releases`: list the releases of the bot, and revert one."""
 
 from __future__ import annotations
 
@@ -6,49 +6,58 @@ from typing import Any
 
 import click
 
-from myrmidon.cli import show
-from myrmidon.cli.hand import Hand, connected
-from myrmidon.cli.request import Id
+from myrmidon.cli import output
+from myrmidon.cli.context import CliContext, connected
+from myrmidon.cli.request_options import Id
 
-_SHOWN = 12
+_SHOWN_DIGITS = 12
 
 
 @click.group(invoke_without_command=True)
 @connected
 @click.pass_context
-def releases(ctx: click.Context, hand: Hand) -> None:
-    """What bots run: every release, newest first. `releases revert DIGEST` takes one back."""
+def releases(ctx: click.Context, cli: CliContext) -> None:
+    """List the releases of the bot, newest first. `releases revert DIGEST` reverts one."""
     if ctx.invoked_subcommand is not None:
         return
-    found = hand.client.releases()
-    if hand.as_json:
-        show.as_json(found)
+    listing = cli.client.releases()
+    if cli.as_json:
+        output.print_json(listing)
         return
-    show.table(
+    output.table(
         ("release", "state", "since", "servers", "failures", "by", "why"),
-        [_line(one) for one in found["releases"]],
-        empty="No releases: no server has offered one yet.",
+        [_row(release) for release in listing["releases"]],
+        empty="No releases yet.",
     )
 
 
-def _line(one: dict[str, Any]) -> tuple[Any, ...]:
-    share = one["canary_share"]
-    state = f"{one['state']} ({share}%)" if share is not None else one["state"]
-    since = show.ago(one["changed_at"])
-    return one["digest"][:_SHOWN], state, since, one["num_servers"], one["num_failures"], one["who"], one["why"]
+def _row(release: dict[str, Any]) -> tuple[Any, ...]:
+    share = release["canary_share"]
+    state = f"{release['state']} ({share}%)" if share is not None else release["state"]
+    since = output.ago(release["changed_at"])
+    return (
+        release["digest"][:_SHOWN_DIGITS],
+        state,
+        since,
+        release["num_servers"],
+        release["num_failures"],
+        release["who"],
+        release["why"],
+    )
 
 
 @releases.command()
 @click.argument("digest", type=Id())
-@click.option("--reason", default="", help="Why; everybody sees it in the list.")
+@click.option("--reason", default="", help="Reason, shown in the list.")
 @connected
-def revert(hand: Hand, digest: str, reason: str) -> None:
-    """Take a release back: bots return to the one before it, and are never told to run this one again."""
-    known = [one["digest"] for one in hand.client.releases()["releases"] if one["digest"].startswith(digest)]
-    if len(known) > 1:
-        raise click.UsageError(f"{len(known)} releases begin with {digest!r}; say more of it.")
-    done = hand.client.revert_release(known[0] if known else digest, reason=reason)
-    if hand.as_json:
-        show.as_json(done)
+def revert(cli: CliContext, digest: str, reason: str) -> None:
+    """Revert a release: bots return to the previous one, and no bot updates to this one again."""
+    releases = cli.client.releases()["releases"]
+    matches = [release["digest"] for release in releases if release["digest"].startswith(digest)]
+    if len(matches) > 1:
+        raise click.UsageError(f"{len(matches)} releases begin with {digest!r}; give more digits.")
+    reverted = cli.client.revert_release(matches[0] if matches else digest, reason=reason)
+    if cli.as_json:
+        output.print_json(reverted)
         return
-    click.echo(f"{done['digest'][:_SHOWN]} is {done['state']}: no bot is told to run it any more.")
+    click.echo(f"Release {reverted['digest'][:_SHOWN_DIGITS]} is {reverted['state']}; bots no longer update to it.")

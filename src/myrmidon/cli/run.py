@@ -1,4 +1,4 @@
-"""`run`, `trigger` and `collect`: submit commands, watch them, wait for them."""
+"""`run`, `trigger` and `collect`: submit commands, follow their logs, wait for their end."""
 
 from __future__ import annotations
 
@@ -14,142 +14,142 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from myrmidon.cli import exits, show
-from myrmidon.cli.hand import Hand, connected
-from myrmidon.cli.request import Duration, TaskId, build, request_options
-from myrmidon.sdk.errors import CallFailed, refusal_of_one
+from myrmidon.cli import exit_codes, output
+from myrmidon.cli.context import CliContext, connected
+from myrmidon.cli.request_options import Duration, TaskId, build_request, request_options
+from myrmidon.sdk.errors import CallFailed, error_for_item
 
-_PATIENT_S: Final = 3.0
-_PLAIN_ARGUMENTS: Final = {"allow_interspersed_args": False}
+_EXPLAIN_AFTER_S: Final = 3.0
+_OPTIONS_BEFORE_COMMAND: Final = {"allow_interspersed_args": False}
 
 
 @contextlib.contextmanager
-def to_its_end() -> Iterator[None]:
-    """Whoever stops reading before a task has ended does not learn how it ends; the task goes on."""
+def exit_on_broken_pipe() -> Iterator[None]:
+    """Exit with BROKEN_PIPE when stdout is closed before the task has ended: its result is then unknown."""
     try:
         yield
     except BrokenPipeError:
-        raise click.exceptions.Exit(exits.UNREAD) from None
+        raise click.exceptions.Exit(exit_codes.BROKEN_PIPE) from None
 
 
-@click.command(context_settings=_PLAIN_ARGUMENTS)
+@click.command(context_settings=_OPTIONS_BEFORE_COMMAND)
 @request_options
 @connected
-@to_its_end()
-def run(hand: Hand, **given: Any) -> int:
-    """Run a command on a bot, show its output as it comes, and exit with its code.
+@exit_on_broken_pipe()
+def run(cli: CliContext, **options: Any) -> int:
+    """Run a command on a bot, show its output, and exit with its exit code.
 
-    Stdout and stderr stay apart. The first Ctrl-C asks, the second cancels the task. With --json the output of the
-    command goes to stderr and one JSON object about the task to stdout.
+    The command's stdout and stderr are written to stdout and stderr. The first Ctrl-C prints a warning, the second
+    cancels the task. With --json, the command's output goes to stderr and the task as JSON to stdout.
 
     \b
       myrmidon run -- make test
       myrmidon run -d os=Linux --timeout 10m -e CI=1 -- sh -c 'echo hello; exit 3'
     """
-    task = _submit(hand, **given)
+    task = _submit(cli, **options)
     if sys.stderr.isatty():
-        show.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
-    with _ctrl_c_asks_first(hand, task["task_id"]), _says_why_it_waits(hand, task["task_id"]):
-        watch_log(hand, task.get("deduped_from") or task["task_id"])
-        ended = hand.client.task(task["task_id"])
-    if hand.as_json:
-        show.as_json(ended)
+        output.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
+    with _confirm_ctrl_c(cli, task["task_id"]), _explain_long_wait(cli, task["task_id"]):
+        follow_log(cli, task.get("deduped_from") or task["task_id"])
+        ended = cli.client.task(task["task_id"])
+    if cli.as_json:
+        output.print_json(ended)
     else:
-        _tell_end(ended)
-    return exits.of_results([ended["result"]])
+        _print_end(ended)
+    return exit_codes.of_results([ended["result"]])
 
 
-@click.command(context_settings=_PLAIN_ARGUMENTS)
-@click.option("--wait", "-w", is_flag=True, help="Wait for the end as `collect` does.")
+@click.command(context_settings=_OPTIONS_BEFORE_COMMAND)
+@click.option("--wait", "-w", is_flag=True, help="Wait until the task has ended, as `collect` does.")
 @request_options
 @connected
-def trigger(hand: Hand, *, wait: bool, **given: Any) -> int:
-    """Submit a command and return at once with the task's id.
+def trigger(cli: CliContext, *, wait: bool, **options: Any) -> int:
+    """Submit a command and print the task's id, without waiting for it.
 
     \b
       id=$(myrmidon trigger -- make test)
       myrmidon collect $id
     """
-    task = _submit(hand, **given)
+    task = _submit(cli, **options)
     if wait:
-        return _collected(hand, [task["task_id"]], timeout=None, logs=False)
-    if hand.as_json:
-        show.as_json({"tasks": [task]})
+        return _collect(cli, [task["task_id"]], timeout=None, logs=False)
+    if cli.as_json:
+        output.print_json({"tasks": [task]})
     else:
         click.echo(task["task_id"])
-        show.next_step(f"myrmidon task log -f {task['task_id']}")
-    return exits.OK
+        output.next_step(f"myrmidon task log -f {task['task_id']}")
+    return exit_codes.OK
 
 
 @click.command()
 @click.argument("task_ids", nargs=-1, metavar="TASK...")
-@click.option("--timeout", type=Duration(), help="How long to wait; then exit with 75, the tasks go on.")
-@click.option("--log", "logs", is_flag=True, help="Show each task's output when it has ended.")
+@click.option("--timeout", type=Duration(), help="How long to wait; exits with 75 after that. The tasks continue.")
+@click.option("--log", "logs", is_flag=True, help="Print each task's output when it has ended.")
 @connected
-def collect(hand: Hand, task_ids: Sequence[str], timeout: int | None, *, logs: bool) -> int:
-    """Wait for tasks to end; exit with the code of the first that did not succeed.
+def collect(cli: CliContext, task_ids: Sequence[str], timeout: int | None, *, logs: bool) -> int:
+    """Wait until tasks have ended; exit with the code of the first that did not succeed.
 
-    Without ids, or with -, they are read from stdin: one per line, or what `trigger --json` printed.
+    Without ids, or with -, ids are read from stdin: one per line, or the output of `trigger --json`.
     """
-    given = [one for word in task_ids or ("-",) for one in (_ids_from_stdin() if word == "-" else [word])]
-    if not given:
-        raise click.UsageError("Give the ids of tasks, as arguments or on stdin.")
-    wanted = [task_of(TaskId().convert(one, None, None)) for one in given]
-    return _collected(hand, list(dict.fromkeys(wanted)), timeout, logs=logs)
+    given_ids = [given for word in task_ids or ("-",) for given in (_ids_from_stdin() if word == "-" else [word])]
+    if not given_ids:
+        raise click.UsageError("Give task ids as arguments or on stdin.")
+    parsed = [task_id_of(TaskId().convert(given, None, None)) for given in given_ids]
+    return _collect(cli, list(dict.fromkeys(parsed)), timeout, logs=logs)
 
 
-def task_of(shown: str) -> str:
-    """The id of the task, where that of one of its runs was given: the last byte is the run's number."""
-    return f"{shown[:-2]}00"
+def task_id_of(task_or_run_id: str) -> str:
+    """The task's id, also for the id of one of its runs: the last byte is the run's number, 0 for the task."""
+    return f"{task_or_run_id[:-2]}00"
 
 
-def _submit(hand: Hand, command: Sequence[str], **given: Any) -> dict[str, Any]:
-    request, group = build(command, **given)
-    [answer] = hand.client.submit([request], group=group)
+def _submit(cli: CliContext, command: Sequence[str], **options: Any) -> dict[str, Any]:
+    request, group = build_request(command, **options)
+    [answer] = cli.client.submit([request], group=group)
     if answer.get("error"):
-        raise refusal_of_one(answer["error"])
+        raise error_for_item(answer["error"])
     return answer
 
 
-# -- watching one --------------------------------------------------------------------------------------------
+# -- following one task --------------------------------------------------------------------------------------
 
 
-@to_its_end()
-def watch_log(hand: Hand, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
-    """Write the log where it belongs until the task has ended."""
-    for piece in hand.client.follow(task_id, run=run, stream=stream):
-        if isinstance(piece, dict):
+@exit_on_broken_pipe()
+def follow_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
+    """Copy the log to stdout and stderr until the task has ended."""
+    for chunk in cli.client.follow(task_id, run=run, stream=stream):
+        if isinstance(chunk, dict):
             return
-        write_log(hand, piece.data, to_stderr=bool(piece.stream))
+        _write_log(cli, chunk.data, to_stderr=bool(chunk.stream))
 
 
-def write_log(hand: Hand, data: bytes, *, to_stderr: bool) -> None:
-    """Bytes as they are: what a command prints need not be text. A program that wants JSON gets stdout to itself."""
-    out = sys.stderr if to_stderr or hand.as_json else sys.stdout
+def _write_log(cli: CliContext, data: bytes, *, to_stderr: bool) -> None:
+    """Write the bytes unchanged: output need not be text. With --json, stdout is reserved for JSON."""
+    out = sys.stderr if to_stderr or cli.as_json else sys.stdout
     out.buffer.write(data)
     out.flush()
 
 
-def show_log(hand: Hand, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
-    """All there is of it now."""
-    for one in ("stdout", "stderr") if stream == "both" else (stream,):
-        for data in hand.client.log(task_id, run=run, stream=one):
-            write_log(hand, data, to_stderr=one == "stderr")
+def print_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
+    """Print the log so far."""
+    for name in ("stdout", "stderr") if stream == "both" else (stream,):
+        for data in cli.client.log(task_id, run=run, stream=name):
+            _write_log(cli, data, to_stderr=name == "stderr")
 
 
 @contextlib.contextmanager
-def _ctrl_c_asks_first(hand: Hand, task_id: str) -> Iterator[None]:
-    """The first Ctrl-C tells what a second one does: cancel. The third leaves at once."""
+def _confirm_ctrl_c(cli: CliContext, task_id: str) -> Iterator[None]:
+    """The first Ctrl-C only prints what the second does: cancel the task. The third exits at once."""
     pressed = 0
 
     def on_signal(_number: int, _frame: object) -> None:
         nonlocal pressed
         pressed += 1
         if pressed == 1:
-            _tell_at_once(f"\nCtrl-C again cancels task {task_id}; until then it goes on.\n")
+            _write_stderr(f"\nPress Ctrl-C again to cancel task {task_id}.\n")
         elif pressed == 2:
-            _tell_at_once(f"\nCancelling {task_id}; Ctrl-C once more leaves without waiting for its end.\n")
-            threading.Thread(target=_cancel, args=(hand, task_id), daemon=True).start()
+            _write_stderr(f"\nCancelling task {task_id}; press Ctrl-C again to exit without waiting for it.\n")
+            threading.Thread(target=_cancel, args=(cli, task_id), daemon=True).start()
         else:
             raise KeyboardInterrupt
 
@@ -160,22 +160,22 @@ def _ctrl_c_asks_first(hand: Hand, task_id: str) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _tell_at_once(text: str) -> None:
-    """Past all buffers: a signal may come while one of them is being written."""
+def _write_stderr(text: str) -> None:
+    """Write without Python's buffers: a signal handler may interrupt a write to them."""
     os.write(2, text.encode())
 
 
 @contextlib.contextmanager
-def _says_why_it_waits(hand: Hand, task_id: str) -> Iterator[None]:
-    """A person who sees nothing for a while is told what the task waits for."""
+def _explain_long_wait(cli: CliContext, task_id: str) -> Iterator[None]:
+    """On a terminal, print what the task waits for if it has not started after a few seconds."""
 
-    def tell() -> None:
+    def explain() -> None:
         with contextlib.suppress(CallFailed):
-            found = hand.client.why(task_id)
-            if found["state"] in ("WAITING", "READY"):
-                show.note(f"waiting: {found['summary']}")
+            explanation = cli.client.why(task_id)
+            if explanation["state"] in ("WAITING", "READY"):
+                output.note(f"waiting: {explanation['summary']}")
 
-    timer = threading.Timer(_PATIENT_S, tell)
+    timer = threading.Timer(_EXPLAIN_AFTER_S, explain)
     timer.daemon = True
     if sys.stderr.isatty():
         timer.start()
@@ -185,94 +185,94 @@ def _says_why_it_waits(hand: Hand, task_id: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _cancel(hand: Hand, task_id: str) -> None:
-    """In a thread of its own: the main one is reading the log, and will see the end there."""
+def _cancel(cli: CliContext, task_id: str) -> None:
+    """Runs in a thread: the main thread is following the log, where it sees the task end."""
     try:
-        hand.client.cancel(task_id, kill_running=True)
-    except CallFailed as failed:
-        click.echo(f"The task could not be cancelled: {failed.message}", err=True)
+        cli.client.cancel(task_id, kill_running=True)
+    except CallFailed as error:
+        click.echo(f"The task could not be cancelled: {error.message}", err=True)
 
 
-def _tell_end(task: dict[str, Any]) -> None:
-    """A command that failed by itself has said why; any other end needs a word."""
+def _print_end(task: dict[str, Any]) -> None:
+    """Print how the task ended, unless the command ended by itself: then its output and exit code say it."""
     state, reason = task["result"]["state"], task["result"]["reason"]
     if state == "SUCCEEDED" or (state == "FAILED" and task["result"]["exit_code"]):
         return
     why = f" ({reason})" if reason else ""
-    click.echo(f"Task {task['task_id']} ended: {show.state(state)}{why}.", err=True)
-    show.next_step(f"myrmidon task show {task['task_id']}")
+    click.echo(f"Task {task['task_id']} ended: {output.state(state)}{why}.", err=True)
+    output.next_step(f"myrmidon task show {task['task_id']}")
 
 
-# -- waiting for many ----------------------------------------------------------------------------------------
+# -- waiting for many tasks ----------------------------------------------------------------------------------
 
 
 def _ids_from_stdin() -> list[str]:
-    """Words, unless it begins as JSON does: an id may well look like a number."""
+    """Ids on stdin: words, or JSON if it begins with { or [. A single id may look like a JSON number."""
     text = sys.stdin.buffer.read().decode(errors="replace")
     if not text.lstrip().startswith(("{", "[")):
         return text.split()
     try:
-        given = json.loads(text)
-        tasks = given["tasks"] if isinstance(given, dict) else given
-        return [one["task_id"] if isinstance(one, dict) else one for one in tasks]
+        document = json.loads(text)
+        tasks = document["tasks"] if isinstance(document, dict) else document
+        return [task["task_id"] if isinstance(task, dict) else task for task in tasks]
     except (ValueError, KeyError, TypeError):
-        told = "What stands on stdin holds no ids of tasks: give one per line, or what `trigger --json` printed."
-        raise click.UsageError(told) from None
+        message = "No task ids on stdin: give one per line, or the output of `trigger --json`."
+        raise click.UsageError(message) from None
 
 
-@to_its_end()
-def _collected(hand: Hand, task_ids: list[str], timeout: int | None, *, logs: bool) -> int:
+@exit_on_broken_pipe()
+def _collect(cli: CliContext, task_ids: list[str], timeout: int | None, *, logs: bool) -> int:
     ended: dict[str, dict[str, Any]] = {}
-    people = sys.stderr.isatty() and not hand.as_json
-    tell = _bars(len(task_ids)) if people else _lines(to_stderr=hand.as_json or logs)
-    with tell as say:
-        for task in _as_they_end(hand, task_ids, timeout):
+    interactive = sys.stderr.isatty() and not cli.as_json
+    reporter = _progress_bar(len(task_ids)) if interactive else _plain_lines(to_stderr=cli.as_json or logs)
+    with reporter as report:
+        for task in _as_they_end(cli, task_ids, timeout):
             ended[task["task_id"]] = task
-            say(task)
-            if people and not logs and not sys.stdout.isatty():  # the bars are on stderr; this is for a file or a pipe
+            report(task)
+            if interactive and not logs and not sys.stdout.isatty():  # the bar is on stderr; stdout is a file or pipe
                 click.echo(_ended_line(task))
             if logs:
-                show_log(hand, task["result"]["deduped_from"] or task["task_id"])
-    found = [ended[task_id] for task_id in task_ids if task_id in ended]
+                print_log(cli, task["result"]["deduped_from"] or task["task_id"])
+    results = [ended[task_id] for task_id in task_ids if task_id in ended]
     missing = [task_id for task_id in task_ids if task_id not in ended]
-    if hand.as_json:
-        show.as_json({"tasks": found, "waiting": missing})
+    if cli.as_json:
+        output.print_json({"tasks": results, "waiting": missing})
     if missing:
-        show.note(f"{show.plural(len(missing), 'task')} had not ended in time.")
-        return exits.BUSY
-    return exits.of_results([task["result"] for task in found])
+        output.note(f"{output.plural(len(missing), 'task')} did not end within the timeout.")
+        return exit_codes.BUSY
+    return exit_codes.of_results([task["result"] for task in results])
 
 
-def _as_they_end(hand: Hand, task_ids: list[str], timeout: int | None) -> Iterator[dict[str, Any]]:
-    """Each task once, in the order they end; stops early when the time is over."""
-    from myrmidon.sdk.client import LONGEST_WAIT_S, MOST_AT_ONCE
+def _as_they_end(cli: CliContext, task_ids: list[str], timeout: int | None) -> Iterator[dict[str, Any]]:
+    """Each task once, in the order of their end; stops at the timeout."""
+    from myrmidon.sdk.client import MAX_TASKS_PER_WAIT, MAX_WAIT_S
 
-    left = list(task_ids)
+    pending = list(task_ids)
     until = None if timeout is None else time.monotonic() + timeout
-    while left:
-        rest = None if until is None else max(0.0, until - time.monotonic())
-        wait_s = LONGEST_WAIT_S if rest is None else min(LONGEST_WAIT_S, round(rest))
-        states = hand.client.wait(left[:MOST_AT_ONCE], wait_s=wait_s, within_s=rest)["tasks"]
-        ended = [one["task_id"] for one in states if one["final"]]
+    while pending:
+        remaining_s = None if until is None else max(0.0, until - time.monotonic())
+        wait_s = MAX_WAIT_S if remaining_s is None else min(MAX_WAIT_S, round(remaining_s))
+        states = cli.client.wait(pending[:MAX_TASKS_PER_WAIT], wait_s=wait_s, within_s=remaining_s)["tasks"]
+        ended = [task["task_id"] for task in states if task["final"]]
         for task_id in ended:
-            yield hand.client.task(task_id)
-        left = [task_id for task_id in left if task_id not in ended]
+            yield cli.client.task(task_id)
+        pending = [task_id for task_id in pending if task_id not in ended]
         if not ended and until is not None and time.monotonic() >= until:
             return
 
 
-Say: TypeAlias = Callable[[dict[str, Any]], None]
+Report: TypeAlias = Callable[[dict[str, Any]], None]
 
 
 @contextlib.contextmanager
-def _lines(*, to_stderr: bool) -> Iterator[Say]:
-    """A line per task, for logs and pipes."""
+def _plain_lines(*, to_stderr: bool) -> Iterator[Report]:
+    """Prints one line per task."""
     yield lambda task: click.echo(_ended_line(task), err=to_stderr)
 
 
 @contextlib.contextmanager
-def _bars(total: int) -> Iterator[Say]:
-    """A line per task above a bar that moves."""
+def _progress_bar(total: int) -> Iterator[Report]:
+    """Prints one line per task above a progress bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.text import Text
@@ -280,20 +280,20 @@ def _bars(total: int) -> Iterator[Say]:
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, redirect_stdout=sys.stdout.isatty()) as progress:
-        bar = progress.add_task("all well", total=total)
+        bar = progress.add_task("", total=total)
         failed = 0
 
-        def say(task: dict[str, Any]) -> None:
+        def report(task: dict[str, Any]) -> None:
             nonlocal failed
             failed += task["result"]["state"] != "SUCCEEDED"
             progress.console.print(Text.from_ansi(_ended_line(task)))
-            progress.update(bar, advance=1, description=f"{failed} failed" if failed else "all well")
+            progress.update(bar, advance=1, description=f"{failed} failed" if failed else "")
 
-        yield say
+        yield report
 
 
 def _ended_line(task: dict[str, Any]) -> str:
     result = task["result"]
     code = f" exit {result['exit_code']}" if result["exit_code"] else ""
-    took = f"  {show.span(result['duration'])}" if result["duration"] is not None else ""
-    return f"{task['task_id']}  {show.state(result['state'])}{code}  {task['request']['name']}{took}"
+    took = f"  {output.duration(result['duration'])}" if result["duration"] is not None else ""
+    return f"{task['task_id']}  {output.state(result['state'])}{code}  {task['request']['name']}{took}"

@@ -1,6 +1,6 @@
 """`server`, `servers` and `config`: server processes and their settings.
 
-The server itself is imported when one is started or its settings are checked, and never by a command that talks to one.
+The server's code is imported only to start a server or to check its settings.
 """
 
 from __future__ import annotations
@@ -10,51 +10,51 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from myrmidon.cli import exits, show
-from myrmidon.cli.hand import Hand, connected, json_option
+from myrmidon.cli import exit_codes, output
+from myrmidon.cli.context import CliContext, connected, json_option
 
 if TYPE_CHECKING:
     from myrmidon.server.settings import Settings
 
-_SETTINGS = (
-    click.option("--config", type=click.Path(), metavar="FILE", help="Settings in TOML. [env: MYRMIDON_CONFIG]"),
-    click.option(
-        "--data-dir", type=click.Path(), metavar="DIR", help="Where the data lies. Default: ~/.local/share/myrmidon."
-    ),
-    click.option("--database", metavar="URL", help="sqlite:///file, postgresql://... or mysql://..."),
-    click.option("--host", metavar="ADDRESS", help="The address to listen on. Default: 127.0.0.1."),
-    click.option("--port", type=click.IntRange(0, 65_535), help="The port; 0 takes any free one. Default: 8910."),
-    click.option("--public-url", metavar="URL", help="How bots and people reach this server."),
+_SETTING_OPTIONS = (
+    click.option("--config", type=click.Path(), metavar="FILE", help="TOML file with settings. [env: MYRMIDON_CONFIG]"),
+    click.option("--data-dir", type=click.Path(), metavar="DIR", help="Data folder. Default: ~/.local/share/myrmidon."),
+    click.option("--database", metavar="URL", help="Database: sqlite:///FILE, postgresql://... or mysql://..."),
+    click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1."),
+    click.option("--port", type=click.IntRange(0, 65_535), help="Port; 0 for any free port. Default: 8910."),
+    click.option("--public-url", metavar="URL", help="URL at which bots and users reach this server."),
     click.option("--tls-certificate", type=click.Path(), metavar="FILE", help="Certificate chain for HTTPS."),
-    click.option("--tls-key", type=click.Path(), metavar="FILE", help="The certificate's key."),
-    click.option("--plain-http", is_flag=True, default=None, help="Allow other machines to come without HTTPS."),
-    click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
+    click.option("--tls-key", type=click.Path(), metavar="FILE", help="Private key of the certificate."),
+    click.option(
+        "--plain-http", is_flag=True, default=None, help="Accept connections from other machines without HTTPS."
+    ),
+    click.option("--log-level", metavar="LEVEL", help="Log level: debug, info, warning or error."),
     click.argument("others", nargs=-1, type=click.UNPROCESSED, metavar="[--SETTING VALUE]..."),
 )
 
 
-def _with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_SETTINGS):
+def _with_setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_SETTING_OPTIONS):
         command = option(command)
     return command
 
 
-_MORE_OPTIONS: Final = {"ignore_unknown_options": True}
+_ALLOW_UNKNOWN_OPTIONS: Final = {"ignore_unknown_options": True}
 
 
-@click.command(context_settings=_MORE_OPTIONS)
-@_with_settings
-def server(**given: Any) -> int:
+@click.command(context_settings=_ALLOW_UNKNOWN_OPTIONS)
+@_with_setting_options
+def server(**options: Any) -> int:
     """Start a server; SIGTERM or Ctrl-C stops it.
 
-    Settings come from a TOML file, the environment (MYRMIDON_ and the name in capitals) and these options, each
-    stronger than the one before; docs/server.md lists them all, and each is an option here. The first start makes an
-    administrator's token in DIR/admin.token.
+    Settings come from a TOML file, environment variables (MYRMIDON_ and the name in capitals) and options; later ones
+    override earlier ones. Every setting of docs/server.md is also an option. The first start creates an administrator
+    token in DIR/admin.token.
     """
     from myrmidon.model.errors import MyrmidonError
-    from myrmidon.server.serve import run_server
+    from myrmidon.server.process import run_server
 
-    settings = read_given(given)
+    settings = settings_from_options(options)
     try:
         return run_server(settings)
     except MyrmidonError as error:
@@ -63,71 +63,75 @@ def server(**given: Any) -> int:
 
 @click.group()
 def config() -> None:
-    """The server's settings: check."""
+    """Check the server's settings."""
 
 
-@config.command(context_settings=_MORE_OPTIONS)
-@_with_settings
+@config.command(context_settings=_ALLOW_UNKNOWN_OPTIONS)
+@_with_setting_options
 @json_option
-def check(*, as_json: bool, **given: Any) -> None:
-    """Read the settings as `server` would, and show them, or everything that is wrong with them.
+def check(*, as_json: bool, **options: Any) -> None:
+    """Read the settings as `server` does, and print them or every problem with them.
 
-    The settings folder (`config_dir`) is checked with them: bots.toml, pools.toml, and the Python files of the bots.
+    The settings folder (`config_dir`) is checked too: bots.toml, pools.toml and the bots' Python files.
     """
     from msgspec import json, to_builtins
 
-    from myrmidon.server.fleet_config import check_folder
+    from myrmidon.server.config.config_folder import check_folder
 
-    settings = read_given(given)
+    settings = settings_from_options(options)
     if problems := check_folder(settings.config_folder):
         lines = [f"  {problem}" for problem in problems]
-        raise WrongSettings("\n".join([f"The settings folder {settings.config_folder} is wrong:", *lines]))
-    shown = {**to_builtins(settings), "data_dir": str(settings.folder), "database": _no_password(settings.database_url)}
-    shown["log_database"] = _no_password(settings.log_database_url)
+        raise InvalidSettings("\n".join([f"The settings folder {settings.config_folder} is invalid:", *lines]))
+    shown = {
+        **to_builtins(settings),
+        "data_dir": str(settings.folder),
+        "database": _hide_password(settings.database_url),
+    }
+    shown["log_database"] = _hide_password(settings.log_database_url)
     shown["config_dir"] = str(settings.config_folder)
     if as_json:
-        show.as_json(shown)
+        output.print_json(shown)
         return
-    show.fields(
+    output.fields(
         [(name, value if isinstance(value, str) else json.encode(value).decode()) for name, value in shown.items()]
     )
-    show.note("These settings are fine.")
+    output.note("The settings are valid.")
 
 
-class WrongSettings(click.ClickException):
-    """All that is wrong with them, one line each."""
+class InvalidSettings(click.ClickException):
+    """The message lists every problem, one per line."""
 
-    exit_code = exits.INVALID
+    exit_code = exit_codes.INVALID
 
 
-def read_given(given: dict[str, Any]) -> Settings:
-    """Settings from all places, these options the strongest."""
+def settings_from_options(options: dict[str, Any]) -> Settings:
+    """The settings of the file, the environment and these options; the options take precedence."""
     from myrmidon.model.errors import InvalidRequest
     from myrmidon.server.settings import read_settings
 
-    others = _pairs(given.pop("others"))
-    file = given.pop("config")
+    others = _parse_extra_settings(options.pop("others"))
+    file = options.pop("config")
     try:
-        return read_settings(file, flags={**given, **others})
+        return read_settings(file, flags={**options, **others})
     except InvalidRequest as error:
         lines = [f"  {problem}" for problem in error.problems]
-        raise WrongSettings("\n".join(["These settings are wrong:", *lines])) from None
+        raise InvalidSettings("\n".join(["The settings are invalid:", *lines])) from None
 
 
-def _pairs(words: Sequence[str]) -> dict[str, Any]:
-    """``--log-mib 10 --metrics-open=true``: every setting is an option, whether the help names it or not."""
-    found: dict[str, Any] = {}
-    left = list(words)
-    while left:
-        name, sign, value = left.pop(0).partition("=")
-        if not name.startswith("--") or not (sign or left):
-            raise click.UsageError(f"{name!r} is not a setting with its value.")
-        found[name.removeprefix("--").replace("-", "_")] = _value(value if sign else left.pop(0))
-    return found
+def _parse_extra_settings(words: Sequence[str]) -> dict[str, Any]:
+    """Parse settings that are not declared as options: ``--log-mib 10 --metrics-open=true``."""
+    settings: dict[str, Any] = {}
+    remaining = list(words)
+    while remaining:
+        name, sign, value = remaining.pop(0).partition("=")
+        if not name.startswith("--") or not (sign or remaining):
+            raise click.UsageError(f"{name!r} is not a setting with a value.")
+        settings[name.removeprefix("--").replace("-", "_")] = _value(value if sign else remaining.pop(0))
+    return settings
 
 
 def _value(text: str) -> Any:
-    """JSON where it is JSON, else the text itself."""
+    """The text decoded as JSON, or the text itself if it is not JSON."""
     import json
 
     try:
@@ -136,8 +140,8 @@ def _value(text: str) -> Any:
         return text
 
 
-def _no_password(url: str) -> str:
-    """A URL fit to be shown."""
+def _hide_password(url: str) -> str:
+    """Replace the password of a URL by ***."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
@@ -146,23 +150,23 @@ def _no_password(url: str) -> str:
 
 @click.command()
 @connected
-def servers(hand: Hand) -> None:
-    """The servers at work on this database, and those that fell silent."""
-    found = hand.client.servers()
-    if hand.as_json:
-        show.as_json(found)
+def servers(cli: CliContext) -> None:
+    """List the servers of this database, dead ones included."""
+    listing = cli.client.servers()
+    if cli.as_json:
+        output.print_json(listing)
         return
-    show.table(
+    output.table(
         ("server", "state", "address", "heartbeat", "started"),
         [
             (
-                one["id"],
-                show.state("alive" if one["alive"] else "dead") + (" (this)" if one["this"] else ""),
-                f"{one['address']}:{one['port']}",
-                show.ago(one["heartbeat"]),
-                show.moment(one["started_at"]),
+                server["id"],
+                output.state("alive" if server["alive"] else "dead") + (" (this)" if server["this"] else ""),
+                f"{server['address']}:{server['port']}",
+                output.ago(server["heartbeat"]),
+                output.local_time(server["started_at"]),
             )
-            for one in found["servers"]
+            for server in listing["servers"]
         ],
         empty="No servers.",
     )

@@ -1,4 +1,4 @@
-"""`tasks` and `task`: look at tasks and change their fate."""
+"""`tasks` and `task`: list, inspect, cancel, rerun and reproduce tasks."""
 
 from __future__ import annotations
 
@@ -7,90 +7,107 @@ from typing import Any
 
 import click
 
-from myrmidon.cli import exits, show
-from myrmidon.cli.hand import Hand, connected, pages
-from myrmidon.cli.request import Duration, Tag, TaskId
-from myrmidon.cli.run import show_log, task_of, watch_log
-from myrmidon.sdk.errors import CallFailed, Missing, Refused
+from myrmidon.cli import exit_codes, output
+from myrmidon.cli.context import CliContext, connected, fetch_pages
+from myrmidon.cli.request_options import Duration, Tag, TaskId
+from myrmidon.cli.run import follow_log, print_log, task_id_of
+from myrmidon.sdk.errors import CallFailed, NotFound, Refused
 
 STATES = (
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED",
     "EXPIRED", "CANCELED", "KILLED", "NO_RESOURCE", "CLIENT_ERROR",
 )  # fmt: skip
-_ON_WHICH = click.argument("task_id", metavar="TASK", type=TaskId())
-_TAGS = ("--tag", "-t", "tags")
+_TASK_ARGUMENT = click.argument("task_id", metavar="TASK", type=TaskId())
+_TAG_OPTION = ("--tag", "-t", "tags")
 
 
 @click.command()
 @click.option(
     "--state", "-s", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False),
-    help="Only tasks in this state. Repeat for more.",
+    help="Only tasks in this state. Repeatable; any may match.",
 )  # fmt: skip
-@click.option(*_TAGS, type=Tag(), multiple=True, metavar="KEY:VALUE", help="Only with this tag. Repeat: all of them.")
+@click.option(
+    *_TAG_OPTION,
+    type=Tag(),
+    multiple=True,
+    metavar="KEY:VALUE",
+    help="Only tasks with this tag. Repeatable; all must match.",
+)
 @click.option("--name", "-n", help="Only tasks with exactly this name.")
-@click.option("--pool", help="Only tasks of this pool.")
-@click.option("--bot", metavar="BOT", help="Only tasks whose latest run is this bot's.")
+@click.option("--pool", help="Only tasks in this pool.")
+@click.option("--bot", metavar="BOT", help="Only tasks whose latest run is on this bot.")
 @click.option("--group", help="Only tasks of this resource group.")
-@click.option("--since", type=Duration(), help="Only tasks of the last while: 90, 15m, 2h, 1d.")
-@click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=50, show_default=True, help="At most so many.")
+@click.option("--since", type=Duration(), help="Only tasks created in the last TIME, such as 90, 15m, 2h or 1d.")
+@click.option(
+    "--limit", "-l", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Maximum number of tasks."
+)
 @connected
 def tasks(
-    hand: Hand, states: tuple[str, ...], tags: tuple[str, ...], since: int | None, limit: int, **more: Any
+    cli: CliContext, states: tuple[str, ...], tags: tuple[str, ...], since: int | None, limit: int, **filters: Any
 ) -> None:
-    """List tasks, the newest first."""
+    """List tasks, newest first."""
     start = None if since is None else max(0, int((time.time() - since) * 1e6))
-    found = pages(hand.client.tasks, "tasks", limit, state=list(states), tag=list(tags), start=start, **more)
-    if hand.as_json:
-        show.as_json(found)
+    listing = fetch_pages(cli.client.tasks, "tasks", limit, state=list(states), tag=list(tags), start=start, **filters)
+    if cli.as_json:
+        output.print_json(listing)
         return
-    show.table(
-        ("task", "state", "age", "took", "bot", "name"), [_row(one) for one in found["tasks"]], empty="No tasks."
+    output.table(
+        ("task", "state", "created", "duration", "bot", "name"),
+        [_row(task) for task in listing["tasks"]],
+        empty="No tasks.",
     )
-    if found["cursor"]:
-        show.note(f"There are more; --limit {limit * 10} shows them.")
+    if listing["cursor"]:
+        output.note(f"There are more tasks; use a higher --limit, such as {limit * 10}.")
 
 
 def _row(task: dict[str, Any]) -> tuple[object, ...]:
-    begun, ended = task["started_at"], task["completed_at"]
-    took = (ended - begun) / 1e6 if begun and ended else None
-    state = show.state(task["state"]) + (" (deduped)" if task["deduped_from"] else "")
-    return (task["task_id"], state, show.ago(task["created_at"]), show.span(took), task["bot_id"], task["name"])
+    started, ended = task["started_at"], task["completed_at"]
+    duration = (ended - started) / 1e6 if started and ended else None
+    state = output.state(task["state"]) + (" (deduped)" if task["deduped_from"] else "")
+    return (
+        task["task_id"],
+        state,
+        output.ago(task["created_at"]),
+        output.duration(duration),
+        task["bot_id"],
+        task["name"],
+    )
 
 
 @click.group()
 def task() -> None:
-    """One task: show, log, why, cancel, rerun, reproduce."""
+    """Inspect or change a task."""
 
 
 @task.command(name="show")
-@_ON_WHICH
+@_TASK_ARGUMENT
 @connected
-def show_task(hand: Hand, task_id: str) -> None:
-    """What was asked for, what became of it, and every run."""
-    found = _found(hand, task_id)
-    if hand.as_json:
-        show.as_json(found)
+def show_task(cli: CliContext, task_id: str) -> None:
+    """Show a task's request, result and runs."""
+    task = _get_task(cli, task_id)
+    if cli.as_json:
+        output.print_json(task)
         return
-    show.fields(_told(found))
-    if found["runs"]:
+    output.fields(_summary(task))
+    if task["runs"]:
         click.echo()
-        show.table(
-            ("run", "state", "exit", "bot", "started", "took", "reason"),
-            [_run_row(run) for run in found["runs"]],
+        output.table(
+            ("run", "state", "exit", "bot", "started", "duration", "reason"),
+            [_run_row(run) for run in task["runs"]],
             empty="",
         )
-    _suggest(found)
+    _print_next_step(task)
 
 
-def _found(hand: Hand, task_id: str) -> dict[str, Any]:
-    """The task; where the id was that of a run, there must be such a run."""
-    found = hand.client.task(task_id)
-    if task_id not in (found["task_id"], *(run["run"] for run in found["runs"])):
-        raise Missing(f"Task {found['task_id']} has no run {task_id}.")
-    return found
+def _get_task(cli: CliContext, task_id: str) -> dict[str, Any]:
+    """The task with this id, or with a run of this id. Raises NotFound if it has no such run."""
+    task = cli.client.task(task_id)
+    if task_id not in (task["task_id"], *(run["run"] for run in task["runs"])):
+        raise NotFound(f"Task {task['task_id']} has no run {task_id}.")
+    return task
 
 
-def _told(task: dict[str, Any]) -> list[tuple[str, object]]:
+def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
     request, result = task["request"], task["result"]
     slices = request["slices"]
     properties = slices[result["slice"]]["properties"]
@@ -99,167 +116,180 @@ def _told(task: dict[str, Any]) -> list[tuple[str, object]]:
     return [
         ("task", task["task_id"]),
         ("name", request["name"]),
-        ("state", f"{show.state(result['state'])}{code}{flags}"),
+        ("state", f"{output.state(result['state'])}{code}{flags}"),
         ("reason", "" if result["reason"] == "exit_code" else result["reason"]),
         ("deduped from", result["deduped_from"]),
-        ("command", show.command_line(properties.get("command", []))),
+        ("command", output.command_line(properties.get("command", []))),
         ("folder", properties.get("relative_cwd")),
         ("env", "\n".join(f"{key}={value}" for key, value in properties.get("env", {}).items())),
-        ("secret", "given" if request["has_secret"] else None),
-        ("wants", show.dimensions(properties["dimensions"])),
+        ("secret", "set" if request["has_secret"] else None),
+        ("dimensions", output.dimensions(properties["dimensions"])),
         ("slice", f"{result['slice'] + 1} of {len(slices)}" if len(slices) > 1 else None),
         ("group", task["group"]),
         ("user", request["user"]),
         ("priority", request["priority"]),
-        ("tags", " ".join(_own_tags(request))),
+        ("tags", " ".join(_user_tags(request))),
         ("parent", request["parent"]),
-        ("created", show.moment(request["created_at"])),
-        ("started", show.moment(result["started_at"])),
-        ("ended", show.moment(result["completed_at"])),
-        ("took", show.span(result["duration"])),
+        ("created", output.local_time(request["created_at"])),
+        ("started", output.local_time(result["started_at"])),
+        ("ended", output.local_time(result["completed_at"])),
+        ("duration", output.duration(result["duration"])),
     ]
 
 
-def _own_tags(request: dict[str, Any]) -> list[str]:
-    """Without those that every task has by itself, which say nothing that is not shown already."""
-    known = {"priority", "user", "service_account", "parent_task_id"}
-    known.update(key for one in request["slices"] for key in one["properties"]["dimensions"])
-    return [tag for tag in request["tags"] if tag.partition(":")[0] not in known]
+def _user_tags(request: dict[str, Any]) -> list[str]:
+    """The tags without those that the server derives from the request, which is shown already."""
+    derived = {"priority", "user", "service_account", "parent_task_id"}
+    derived.update(key for task_slice in request["slices"] for key in task_slice["properties"]["dimensions"])
+    return [tag for tag in request["tags"] if tag.partition(":")[0] not in derived]
 
 
 def _run_row(run: dict[str, Any]) -> tuple[object, ...]:
     return (
         run["run"],
-        show.state(run["state"]),
+        output.state(run["state"]),
         run["exit_code"],
         run["bot_id"],
-        show.moment(run["started_at"]),
-        show.span(run["duration"]),
+        output.local_time(run["started_at"]),
+        output.duration(run["duration"]),
         run["reason"],
     )
 
 
-def _suggest(task: dict[str, Any]) -> None:
+def _print_next_step(task: dict[str, Any]) -> None:
     verb = {"WAITING": "why", "READY": "why", "RUNNING": "log -f"}.get(task["result"]["state"], "log")
-    show.next_step(f"myrmidon task {verb} {task['task_id']}")
+    output.next_step(f"myrmidon task {verb} {task['task_id']}")
 
 
 @task.command()
-@_ON_WHICH
-@click.option("--follow", "-f", is_flag=True, help="Go on until the task ends, and exit with its code.")
-@click.option("--run", "-r", "number", type=click.IntRange(1, 255), help="This run instead of the one that counts.")
-@click.option("--stream", type=click.Choice(["both", "stdout", "stderr"]), default="both", help="Only one of the two.")
+@_TASK_ARGUMENT
+@click.option("--follow", "-f", is_flag=True, help="Follow the log until the task ends, and exit with its exit code.")
+@click.option(
+    "--run",
+    "-r",
+    "number",
+    type=click.IntRange(1, 255),
+    help="Number of the run. Default: the run that determines the result.",
+)
+@click.option("--stream", type=click.Choice(["both", "stdout", "stderr"]), default="both", help="Only this stream.")
 @connected
-def log(hand: Hand, task_id: str, number: int | None, stream: str, *, follow: bool) -> int:
-    """What a task wrote: its stdout to stdout, its stderr to stderr.
+def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follow: bool) -> int:
+    """Print a task's log: its stdout to stdout, its stderr to stderr.
 
-    With --json the bytes go to stderr, and the task to stdout.
+    With --json, the log goes to stderr and the task as JSON to stdout.
     """
-    found = _found(hand, task_id)
-    source = found["result"]["deduped_from"] or task_id
+    task = _get_task(cli, task_id)
+    source = task["result"]["deduped_from"] or task_id
     if follow:
-        watch_log(hand, source, run=number, stream=stream)
-        found = hand.client.task(task_id)
+        follow_log(cli, source, run=number, stream=stream)
+        task = cli.client.task(task_id)
     else:
-        show_log(hand, source, run=number, stream=stream)
-    if hand.as_json:
-        show.as_json(found)
-    return exits.of_results([found["result"]]) if follow else exits.OK
+        print_log(cli, source, run=number, stream=stream)
+    if cli.as_json:
+        output.print_json(task)
+    return exit_codes.of_results([task["result"]]) if follow else exit_codes.OK
 
 
 @task.command()
-@_ON_WHICH
+@_TASK_ARGUMENT
 @connected
-def why(hand: Hand, task_id: str) -> None:
-    """Why a task does not run, and what would let it."""
-    found = hand.client.why(task_id)
-    if hand.as_json:
-        show.as_json(found)
+def why(cli: CliContext, task_id: str) -> None:
+    """Explain why a task is not running."""
+    explanation = cli.client.why(task_id)
+    if cli.as_json:
+        output.print_json(explanation)
         return
-    click.echo(found["summary"])
-    if found.get("dimensions"):
+    click.echo(explanation["summary"])
+    if explanation.get("dimensions"):
         click.echo()
-        rows = [(one["dimension"], one["left"], one["removes"]) for one in found["dimensions"]]
-        show.table(("wanted", "bots left", "bots without it"), rows, empty="")
+        rows = [(step["dimension"], step["left"], step["removes"]) for step in explanation["dimensions"]]
+        output.table(("dimension", "bots left", "bots removed"), rows, empty="")
 
 
 @task.command()
 @click.argument("task_ids", nargs=-1, type=TaskId(), metavar="[TASK...]")
 @click.option(
-    *_TAGS, type=Tag(), multiple=True, metavar="KEY:VALUE", help="Everything with this tag. Repeat: all of them."
+    *_TAG_OPTION,
+    type=Tag(),
+    multiple=True,
+    metavar="KEY:VALUE",
+    help="Cancel all tasks with this tag. Repeatable; all must match.",
 )
-@click.option("--group", help="With --tag: the resource group whose tasks are meant.")
-@click.option("--kill/--no-kill", default=True, show_default=True, help="Also stop what is running.")
+@click.option("--group", help="With --tag: only tasks of this resource group.")
+@click.option("--kill/--no-kill", default=True, show_default=True, help="Also stop running tasks.")
 @connected
-def cancel(hand: Hand, task_ids: tuple[str, ...], tags: tuple[str, ...], group: str | None, *, kill: bool) -> int:
+def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], group: str | None, *, kill: bool) -> int:
     """Cancel tasks.
 
-    A running one is sent SIGTERM, and SIGKILL after its grace period. One that cannot be cancelled does not keep the
-    others from it; the exit code is that of the first such.
+    The command of a running task gets SIGTERM, and SIGKILL after the grace period. If a task cannot be cancelled, the
+    others still are; the first such error determines the exit code.
     """
     if not task_ids and not tags:
-        raise click.UsageError("Give the ids of tasks, or --tag.")
+        raise click.UsageError("Give task ids or --tag.")
     answers, refused = [], list[CallFailed]()
     for task_id in task_ids:
         try:
-            answer = hand.client.cancel(task_id, kill_running=kill)
+            answer = cli.client.cancel(task_id, kill_running=kill)
         except Refused as error:
             refused.append(error)
             answer = {"task_id": task_id, "error": error.as_dict()}
         answers.append(answer)
-        if not hand.as_json:
-            click.echo(_cancelled(answer), err="error" in answer)
+        if not cli.as_json:
+            click.echo(_cancel_line(answer), err="error" in answer)
     if tags:
-        hand.client.cancel_tagged(tags, group=group, kill_running=kill)
-        if not hand.as_json:
-            click.echo(f"Everything with {' and '.join(tags)} is being cancelled.")
-    if hand.as_json:
-        show.as_json({"tasks": answers, "tags": list(tags)})
-    return exits.of_error(refused[0]) if refused else exits.OK
+        cli.client.cancel_tagged(tags, group=group, kill_running=kill)
+        if not cli.as_json:
+            click.echo(f"Cancelling all tasks with {' and '.join(tags)}.")
+    if cli.as_json:
+        output.print_json({"tasks": answers, "tags": list(tags)})
+    return exit_codes.of_error(refused[0]) if refused else exit_codes.OK
 
 
-def _cancelled(answer: dict[str, Any]) -> str:
+def _cancel_line(answer: dict[str, Any]) -> str:
     if "error" in answer:
         return f"Task {answer['task_id']}: {answer['error']['message']}"
     if answer["state"] != "RUNNING":
-        return f"Task {answer['task_id']}: {show.state(answer['state'])}."
-    return f"Task {answer['task_id']} " + ("is being stopped." if answer["ok"] else "runs on; --kill stops it.")
+        return f"Task {answer['task_id']}: {output.state(answer['state'])}."
+    return f"Task {answer['task_id']} " + ("is being stopped." if answer["ok"] else "keeps running; --kill stops it.")
 
 
 @task.command()
-@_ON_WHICH
-@click.option("--force", is_flag=True, help="Even though its parents did not succeed, or it did.")
-@click.option("--cascade", is_flag=True, help="Also everything that follows from it in its job.")
+@_TASK_ARGUMENT
+@click.option("--force", is_flag=True, help="Even if its parents did not succeed, or if it succeeded itself.")
+@click.option("--cascade", is_flag=True, help="Also rerun its descendants in its job.")
 @connected
-def rerun(hand: Hand, task_id: str, *, force: bool, cascade: bool) -> None:
-    """Run a task that has ended once more."""
-    if task_id != task_of(task_id):
-        task_id = _found(hand, task_id)["task_id"]
-    answer = hand.client.rerun(task_id, force=force, cascade=cascade)
-    if hand.as_json:
-        show.as_json(answer)
+def rerun(cli: CliContext, task_id: str, *, force: bool, cascade: bool) -> None:
+    """Rerun a task that has ended."""
+    if task_id != task_id_of(task_id):
+        task_id = _get_task(cli, task_id)["task_id"]
+    answer = cli.client.rerun(task_id, force=force, cascade=cascade)
+    if cli.as_json:
+        output.print_json(answer)
         return
     click.echo(f"Task {task_id} runs again.")
-    show.next_step(f"myrmidon task log -f {task_id}")
+    output.next_step(f"myrmidon task log -f {task_id}")
 
 
 @task.command()
-@_ON_WHICH
+@_TASK_ARGUMENT
 @click.argument("extra", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]")
 @click.option(
-    "--folder", type=click.Path(), metavar="DIR", help="Where to run. Default: a fresh one that is removed afterwards."
+    "--folder",
+    type=click.Path(),
+    metavar="DIR",
+    help="Folder to run in. Default: a temporary folder, removed afterwards.",
 )
 @connected
-def reproduce(hand: Hand, task_id: str, extra: tuple[str, ...], folder: str | None) -> int:
+def reproduce(cli: CliContext, task_id: str, extra: tuple[str, ...], folder: str | None) -> int:
     """Run a task's command on this machine.
 
-    It runs as a bot would run it; further arguments are added to it. The caches are empty folders, and the secret is
-    not known here.
+    The command runs as on a bot, with any further arguments appended. Named caches are empty folders, and the secret
+    is not available.
     """
-    from myrmidon.cli import reproduce as here  # late: nothing else starts commands
+    from myrmidon.cli import reproduce as reproduction  # late, for startup time
 
-    found = _found(hand, task_id)
-    code = here.run_here(found, list(extra), folder, to_stderr=hand.as_json)
-    if hand.as_json:
-        show.as_json({"task_id": found["task_id"], "exit_code": code})
+    task = _get_task(cli, task_id)
+    code = reproduction.run_locally(task, list(extra), folder, to_stderr=cli.as_json)
+    if cli.as_json:
+        output.print_json({"task_id": task["task_id"], "exit_code": code})
     return code

@@ -1,7 +1,7 @@
-"""`up`: a server and a few bots on this machine, on an embedded database, until Ctrl-C.
+"""`up`: a server and bots on this machine, as child processes, until Ctrl-C.
 
-Everything is a child process, the same that runs on a fleet: `myrmidon server`, and bots from the zip that this server
-gives out. Stopping goes the other way round, bots first, so that they can still report.
+The children are the same programs as in a larger installation: `myrmidon server`, and bots from the zip that the server
+serves. Bots are stopped before the server, so that they can report their results.
 """
 
 from __future__ import annotations
@@ -23,71 +23,71 @@ from typing import Any, Final
 
 import click
 
-from myrmidon.cli import exits, processes, show, where
+from myrmidon.cli import child_processes, exit_codes, output, server_discovery
 from myrmidon.cli.bots import bot_command, bot_environment
-from myrmidon.cli.hand import Hand, json_option
+from myrmidon.cli.context import CliContext, json_option
 from myrmidon.sdk.errors import CallFailed, NotAllowed
 
-_STARTS_S: Final = 30.0
-_BOTS_COME_S: Final = 30.0
-_BOT_FINISHES_S: Final = 2.0
-"""A bot that is told to stop first ends its task; told again, it stops that too."""
-_BOT_STOPS_S: Final = 15.0
-_SERVER_STOPS_S: Final = 12.0
-_LOOK_S: Final = 0.2
-_AGAIN_S: Final = 5.0
+_SERVER_START_S: Final = 30.0
+_BOTS_START_S: Final = 30.0
+_SECOND_SIGTERM_S: Final = 2.0
+"""After the first SIGTERM a bot waits for its task to end; a second one stops the task too."""
+_BOTS_STOP_S: Final = 15.0
+_SERVER_STOP_S: Final = 12.0
+_POLL_S: Final = 0.2
+_RESTART_INTERVAL_S: Final = 5.0
 _LISTENS: Final = re.compile(rb"listens on (\S+)\n")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--bots", "-n", "count", type=click.IntRange(0, 256), default=2, show_default=True, help="How many bots.")
 @click.option(
-    "--data-dir", type=click.Path(), metavar="DIR", help="Where everything lies. Default: ~/.local/share/myrmidon."
+    "--bots", "-n", "count", type=click.IntRange(0, 256), default=2, show_default=True, help="Number of bots."
 )
-@click.option("--port", type=click.IntRange(0, 65_535), help="The server's port; 0 takes any free one. Default: 8910.")
-@click.option("--host", metavar="ADDRESS", help="The address to listen on. Default: 127.0.0.1.")
-@click.option("--public-url", metavar="URL", help="How other machines reach the server.")
+@click.option("--data-dir", type=click.Path(), metavar="DIR", help="Data folder. Default: ~/.local/share/myrmidon.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port of the server; 0 for any free port. Default: 8910.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1.")
+@click.option("--public-url", metavar="URL", help="URL at which other machines reach the server.")
 @click.option("--tls-certificate", type=click.Path(), metavar="FILE", help="Certificate chain for HTTPS.")
-@click.option("--tls-key", type=click.Path(), metavar="FILE", help="The certificate's key.")
-@click.option("--plain-http", is_flag=True, help="Allow other machines to come without HTTPS.")
-@click.option("--config", type=click.Path(), metavar="FILE", help="Further settings of the server in TOML.")
+@click.option("--tls-key", type=click.Path(), metavar="FILE", help="Private key of the certificate.")
+@click.option("--plain-http", is_flag=True, help="Accept connections from other machines without HTTPS.")
+@click.option("--config", type=click.Path(), metavar="FILE", help="TOML file with further server settings.")
 @json_option
-@click.option("--once", is_flag=True, help="Stop everything when COMMAND has ended, and exit with its code.")
+@click.option("--once", is_flag=True, help="Stop when COMMAND has ended, and exit with its exit code.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def up(
     count: int, data_dir: str | None, command: tuple[str, ...], *, once: bool, as_json: bool, **settings: Any
 ) -> int:
-    """Start a server and bots on this machine, and stay up until Ctrl-C.
+    """Start a server and bots on this machine; Ctrl-C stops them.
 
-    With a COMMAND, that is run on a bot as the first task. With --json there is one object on stdout when everything
-    is up, and the rest goes to stderr.
+    COMMAND, if given, is run on a bot as the first task. With --json, one object is printed to stdout once everything
+    has started, and all other output goes to stderr.
     """
     if once and not command:
-        raise click.UsageError("--once needs a command to wait for.")
-    folder = Path(data_dir).expanduser().resolve() if data_dir else where.default_data_dir()
-    legion = Legion(folder, count, settings, as_json=as_json)
+        raise click.UsageError("--once needs a COMMAND.")
+    folder = Path(data_dir).expanduser().resolve() if data_dir else server_discovery.default_data_dir()
+    cluster = LocalCluster(folder, count, settings, as_json=as_json)
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `up &` starts with SIGINT ignored
         signal.signal(number, _interrupt)
     try:
-        legion.start()
-        legion.tell()
-        code = legion.run_first(command) if command else exits.OK
+        cluster.start()
+        cluster.print_summary()
+        code = cluster.run_first(command) if command else exit_codes.OK
         if once:
             return code
-        legion.suggest()
-        return legion.stay()
+        cluster.print_suggestions()
+        return cluster.supervise()
     except KeyboardInterrupt:
-        return exits.INTERRUPTED if once else exits.OK  # without --once, that is how it ends
+        return exit_codes.INTERRUPTED if once else exit_codes.OK  # without --once, Ctrl-C is the normal end
     finally:
-        legion.stop()
+        cluster.stop()
 
 
 def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-class Legion:
-    """A server and its bots, as children of this process."""
+class LocalCluster:
+    """A server and its bots as child processes."""
 
     def __init__(self, folder: Path, count: int, settings: dict[str, Any], *, as_json: bool) -> None:
         self.as_json = as_json
@@ -97,164 +97,164 @@ class Legion:
         self.url = ""
         self.server: subprocess.Popen[bytes] | None = None
         self.bots: dict[int, subprocess.Popen[bytes]] = {}
-        self.bootstrap = ""
+        self.bootstrap_token = ""
         self.is_up = False
-        self._not_before: dict[int, float] = {}
+        self._next_restart_at: dict[int, float] = {}
 
     @cached_property
-    def hand(self) -> Hand:
-        """As the administrator; there once the server has started."""
-        return Hand(self.url, (self.folder / where.TOKEN_FILE).read_text().strip(), as_json=False)
+    def admin(self) -> CliContext:
+        """A context with the administrator token, which the server creates at its first start."""
+        return CliContext(self.url, (self.folder / server_discovery.TOKEN_FILE).read_text().strip(), as_json=False)
 
-    def say(self, text: str = "") -> None:
-        """What this process is doing. A program that reads stdout gets only the one object there."""
+    def _echo(self, text: str = "") -> None:
+        """Print progress: to stdout, or with --json to stderr, since stdout then holds only the JSON object."""
         click.echo(text, err=self.as_json)
 
-    # -- up -------------------------------------------------------------------------------------------------
+    # -- start ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        for running in where.read_locals():
+        for running in server_discovery.local_servers():
             if running.get("data_dir") == str(self.folder):
-                raise click.ClickException(f"Myrmidon is up on this folder already, at {running['server']}.")
+                raise click.ClickException(f"`myrmidon up` is already running on this folder, at {running['server']}.")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.say(f"Starting a server on {show_path(self.folder)} ...")
+        self._echo(f"Starting a server on {display_path(self.folder)} ...")
         self._start_server()
-        where.write_local(self.url, self.folder)
+        server_discovery.register_local_server(self.url, self.folder)
         if self.count:
-            self.say(f"Starting {show.plural(self.count, 'bot')} ...")
-            self.bootstrap = self._bootstrap_token()
+            self._echo(f"Starting {output.plural(self.count, 'bot')} ...")
+            self.bootstrap_token = self._bootstrap_token()
             for number in range(1, self.count + 1):
                 self._start_bot(number)
             self._wait_for_bots()
 
     def _start_server(self) -> None:
         log = self.folder / "server.log"
-        start = processes.size_of(log)
-        given = [
+        start = child_processes.log_size(log)
+        options = [
             _flag(name, value) for name, value in self.settings.items() if value is not None and value is not False
         ]
-        words = [sys.executable, "-m", "myrmidon", "server", f"--data-dir={self.folder}", *given]
-        self.server = processes.start(words, log=log)
-        until = time.monotonic() + _STARTS_S
-        while not (found := _LISTENS.search(log.read_bytes()[start:])):
+        words = [sys.executable, "-m", "myrmidon", "server", f"--data-dir={self.folder}", *options]
+        self.server = child_processes.start(words, log=log)
+        until = time.monotonic() + _SERVER_START_S
+        while not (listening := _LISTENS.search(log.read_bytes()[start:])):
             if self.server.poll() is not None or time.monotonic() > until:
-                told = processes.last_words(log, start)
-                hint = "\nnext: `--port 0` takes any free port." if "already in use" in told else ""
-                raise click.ClickException(f"The server did not start.\n{told}{hint}")
+                tail = child_processes.log_tail(log, start)
+                hint = "\nnext: use `--port 0` for any free port." if "already in use" in tail else ""
+                raise click.ClickException(f"The server did not start.\n{tail}{hint}")
             time.sleep(0.02)
-        self.url = self.settings.get("public_url") or found[1].decode().replace("//0.0.0.0:", "//127.0.0.1:")
-        self.hand.client.ready()
+        self.url = self.settings.get("public_url") or listening[1].decode().replace("//0.0.0.0:", "//127.0.0.1:")
+        self.admin.client.ready()
 
     def _bootstrap_token(self) -> str:
-        """One for all bots of this folder, made at the first start."""
+        """The token for all bots of this folder, created at the first start."""
         file = self.folder / "bot-bootstrap.token"
-        if not file.exists() or not self._is_good(file.read_text().strip()):
-            made = self.hand.client.create_token("bots of myrmidon up", role="bot-bootstrap")
-            where.write_private(file, made["token"])
+        if not file.exists() or not self._is_valid(file.read_text().strip()):
+            created = self.admin.client.create_token("bots of myrmidon up", role="bot-bootstrap")
+            server_discovery.write_private(file, created["token"])
         return file.read_text().strip()
 
-    def _is_good(self, token: str) -> bool:
-        """It may have been revoked, or the data may have been put back to before it was made."""
+    def _is_valid(self, token: str) -> bool:
+        """False for a token that was revoked, or that a restored backup does not contain."""
         try:
-            Hand(self.url, token, as_json=False).client.server()
+            CliContext(self.url, token, as_json=False).client.server()
         except NotAllowed:
             return False
         return True
 
     def _start_bot(self, number: int) -> None:
-        newcomer = Hand(self.url, self.bootstrap, as_json=False)
-        words = bot_command(newcomer, self.folder / "bots" / str(number), bot_id=f"{socket.gethostname()}-{number}")
-        env = {**bot_environment(newcomer), "MYRMIDON_BOT_AT_HOME": "1"}
-        self.bots[number] = processes.start(words, log=self._bot_log(number), env=env)
+        bootstrap_cli = CliContext(self.url, self.bootstrap_token, as_json=False)
+        words = bot_command(
+            bootstrap_cli, self.folder / "bots" / str(number), bot_id=f"{socket.gethostname()}-{number}"
+        )
+        env = {**bot_environment(bootstrap_cli), "MYRMIDON_BOT_LOCAL": "1"}
+        self.bots[number] = child_processes.start(words, log=self._bot_log(number), env=env)
 
     def _bot_log(self, number: int) -> Path:
         return self.folder / "bots" / f"{number}.log"
 
     def _wait_for_bots(self) -> None:
-        """A first task should not have to ask why it waits."""
-        until = time.monotonic() + _BOTS_COME_S
-        while self._alive() < self.count:
+        """Wait until the bots are connected, so that a first task starts at once."""
+        until = time.monotonic() + _BOTS_START_S
+        while self._num_alive_bots() < self.count:
             for number, child in self.bots.items():
                 if child.poll() is not None:
-                    told = processes.last_words(self._bot_log(number))
-                    raise click.ClickException(f"Bot {number} did not start.\n{told}")
+                    tail = child_processes.log_tail(self._bot_log(number))
+                    raise click.ClickException(f"Bot {number} did not start.\n{tail}")
             if time.monotonic() > until:
-                show.note("Not all bots have come yet; `myrmidon bots` shows them when they do.")
+                output.note("Not all bots are connected yet; `myrmidon bots` lists those that are.")
                 return
             time.sleep(0.05)
 
-    def _alive(self) -> int:
-        return sum(1 for one in self.hand.client.bots(limit=1000)["bots"] if one["alive"])
+    def _num_alive_bots(self) -> int:
+        return sum(1 for bot in self.admin.client.bots(limit=1000)["bots"] if bot["alive"])
 
-    def tell(self) -> None:
-        """What there is now, and what to do with it."""
+    def print_summary(self) -> None:
         self.is_up = True
         if self.as_json:
-            show.as_json({"server": self.url, "data_dir": str(self.folder), "bots": self.count})
-        self.say()
-        self.say(f"{click.style('Myrmidon is up', bold=True)} at {self.url} with {show.plural(self.count, 'bot')}.")
-        self.say(f"  data  {show_path(self.folder)}")
-        self.say(f"  logs  {show_path(self.folder)}/server.log, bots/*.log")
-        self.say()
+            output.print_json({"server": self.url, "data_dir": str(self.folder), "bots": self.count})
+        self._echo()
+        self._echo(f"{click.style('Myrmidon is up', bold=True)} at {self.url} with {output.plural(self.count, 'bot')}.")
+        self._echo(f"  data  {display_path(self.folder)}")
+        self._echo(f"  logs  {display_path(self.folder)}/server.log and bots/*.log")
+        self._echo()
 
-    def suggest(self) -> None:
-        """The first things to try, by the name under which this program is found."""
-        myrmidon = own_name()
-        self.say("In another terminal, try:")
-        self.say(f"  {myrmidon} run -- sh -c 'echo hello from $(hostname)'")
-        self.say(f"  {myrmidon} bots")
-        self.say("\nEverything stays up; Ctrl-C stops it.")
+    def print_suggestions(self) -> None:
+        myrmidon = program_name()
+        self._echo("In another terminal, try:")
+        self._echo(f"  {myrmidon} run -- sh -c 'echo hello from $(hostname)'")
+        self._echo(f"  {myrmidon} bots")
+        self._echo("\nPress Ctrl-C to stop.")
 
     def run_first(self, command: Sequence[str]) -> int:
-        """The first task, through the same command that a user would type."""
-        self.say(f"$ myrmidon run -- {show.command_line(command)}")
+        """Run the first task with `myrmidon run`, as a user would."""
+        self._echo(f"$ myrmidon run -- {output.command_line(command)}")
         sys.stdout.flush()
-        env = {**os.environ, "MYRMIDON_SERVER": self.url, "MYRMIDON_TOKEN": self.hand.place.token or ""}
+        env = {**os.environ, "MYRMIDON_SERVER": self.url, "MYRMIDON_TOKEN": self.admin.endpoint.token or ""}
         words = [sys.executable, "-m", "myrmidon", "run", "--", *command]
         out = sys.stderr if self.as_json else None
         code = subprocess.run(words, env=env, stdout=out, check=False).returncode  # noqa: S603
-        self.say()
+        self._echo()
         return code
 
-    # -- stay, and down ---------------------------------------------------------------------------------------
+    # -- supervise and stop -----------------------------------------------------------------------------------
 
-    def stay(self) -> int:
-        """Until Ctrl-C, or until the server ends by itself. A bot that ends is started again."""
-        waiting = threading.Event()
-        while not waiting.wait(_LOOK_S):
+    def supervise(self) -> int:
+        """Restart bots that exit. Returns when the server exits; Ctrl-C raises KeyboardInterrupt."""
+        never = threading.Event()
+        while not never.wait(_POLL_S):
             if self.server is not None and self.server.poll() is not None:
-                self.say(f"The server has ended.\n{processes.last_words(self.folder / 'server.log')}")
-                return exits.BROKEN
+                self._echo(f"The server has exited.\n{child_processes.log_tail(self.folder / 'server.log')}")
+                return exit_codes.SERVER_ERROR
             for number, child in list(self.bots.items()):
                 if child.poll() is not None:
                     self._replace_bot(number, child.returncode)
-        return exits.OK
+        return exit_codes.OK
 
     def _replace_bot(self, number: int, code: int) -> None:
-        """One that was told to end is gone; any other comes back, but not faster than it can be looked at."""
+        """Restart a bot that failed, at most once per interval; exit code 0 means that it was terminated on request."""
         if code == 0:
-            self.say(f"Bot {number} has ended, as it was told to.")
+            self._echo(f"Bot {number} was terminated.")
             del self.bots[number]
-        elif time.monotonic() >= self._not_before.get(number, 0.0):
-            self.say(f"Bot {number} has ended with {code}; starting it again.")
-            self._not_before[number] = time.monotonic() + _AGAIN_S
-            with contextlib.suppress(CallFailed):  # tried again in a while
+        elif time.monotonic() >= self._next_restart_at.get(number, 0.0):
+            self._echo(f"Bot {number} exited with code {code}; restarting it.")
+            self._next_restart_at[number] = time.monotonic() + _RESTART_INTERVAL_S
+            with contextlib.suppress(CallFailed):  # tried again after the interval
                 self._start_bot(number)
 
     def stop(self) -> None:
-        """Bots first, so that they can still report; then the server. A second Ctrl-C does not cut this short."""
+        """Stop the bots, so that they can report, then the server. Further signals are ignored meanwhile."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             if self.is_up:
-                self.say("\nStopping ..." if sys.stdout.isatty() else "Stopping ...")
-            processes.stop(list(self.bots.values()), again_s=_BOT_FINISHES_S, within_s=_BOT_STOPS_S)
+                self._echo("\nStopping ..." if sys.stdout.isatty() else "Stopping ...")
+            child_processes.stop(list(self.bots.values()), repeat_after_s=_SECOND_SIGTERM_S, within_s=_BOTS_STOP_S)
             if self.server is not None:
-                processes.stop([self.server], within_s=_SERVER_STOPS_S)
+                child_processes.stop([self.server], within_s=_SERVER_STOP_S)
             if self.is_up:
-                self.say("Everything has stopped; the data stays where it is.")
+                self._echo(f"Stopped. The data is kept in {display_path(self.folder)}.")
         finally:
-            where.forget_local()
+            server_discovery.unregister_local_server()
             signal.signal(signal.SIGINT, before)
 
 
@@ -263,16 +263,16 @@ def _flag(name: str, value: object) -> str:
     return flag if value is True else f"{flag}={value}"
 
 
-def own_name() -> str:
-    """What to type to call this program: its name, its path where the shell would not find it, or as a module."""
+def program_name() -> str:
+    """How to call this program: `myrmidon` if it is on PATH, else its path, else `python -m myrmidon`."""
     if shutil.which("myrmidon"):
         return "myrmidon"
     beside = Path(sys.executable).with_name("myrmidon")
-    return os.path.relpath(beside) if beside.exists() else f"{show_path(Path(sys.executable))} -m myrmidon"
+    return os.path.relpath(beside) if beside.exists() else f"{display_path(Path(sys.executable))} -m myrmidon"
 
 
-def show_path(path: Path) -> str:
-    """With ~ for the home folder."""
+def display_path(path: Path) -> str:
+    """The path with ~ for the home folder."""
     try:
         return f"~/{path.relative_to(Path.home())}"
     except ValueError:

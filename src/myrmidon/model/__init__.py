@@ -1,1 +1,1 @@
-"""The nouns: frozen structs, enums and the rules that make them valid; no I/O, no clock, no randomness."""
+"""Data types of the system and the rules that make them valid: no I/O, no clock, no randomness."""

@@ -1,4 +1,4 @@
-"""Bots: processes that obey orders on one machine."""
+"""Bots: processes that run tasks on a machine."""
 
 import re
 from typing import Final
@@ -8,14 +8,14 @@ from msgspec import Struct
 from myrmidon.model.ids import Micros
 
 BOT_ID = re.compile(r"(?!\.\.?\Z)[^/\x00-\x1f\x7f-\x9f\u2028\u2029]{1,256}")
-"""Ids stand in paths: what would not come through one is no id."""
+"""Ids are part of URL paths, so characters that a path cannot hold are excluded."""
 BOT_ID_RULE: Final = "1..256 characters without / and control characters, and not . or .."
 
 
 class Bot(Struct):
-    """What the server knows of a bot. ``heartbeat`` is the last sign of life that was written down.
+    """A bot as stored. ``heartbeat`` is the time of the last heartbeat that was saved.
 
-    ``idle_at`` is when it last became idle: when its process began, or when it told of the end of a run.
+    ``idle_at`` is when it last became idle: when its process started, or when it reported the end of a run.
     """
 
     id: str
@@ -41,12 +41,12 @@ class Bot(Struct):
     idle_at: Micros | None
 
 
-class Hello(Struct, frozen=True, kw_only=True):
-    """What a bot says of itself at a handshake.
+class Handshake(Struct, frozen=True, kw_only=True):
+    """What a bot sends when its process starts, or when it reconnects.
 
-    ``session`` grows with every start of the bot; ``holds`` are the runs (task id,
-    run number) that it still works on or has journalled: all others end. ``begun``
-    are tasks that it had begun, as far as it knows, when an earlier process of it ended.
+    ``session`` increases with every start of the bot. ``holds`` are the runs (task id, run number) that it still
+    executes or has journalled: all others end. ``begun`` are the tasks whose command an earlier process of the bot
+    had started, as far as the bot recorded it.
     """
 
     bot_id: str

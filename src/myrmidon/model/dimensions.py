@@ -1,10 +1,11 @@
-"""Dimensions: what a bot has and what a task wants.
+"""Dimensions: the properties of a bot, and the properties that a task requires of its bot.
 
-A task wants ``{"os": ["Linux", "Debian|Ubuntu"], "pool": ["ci"]}``: every value (AND), any alternative of a
-value (OR). The canonical text of that, with everything sorted, *is* the queue; its digest has 128 bits and
-the text is compared again before a claim. JSON keeps keys and values apart, so no two sets share a text.
+A task requires ``{"os": ["Linux", "Debian|Ubuntu"], "pool": ["ci"]}``: every value (AND), any alternative of a
+value (OR). The canonical text of that set, with everything sorted, identifies the queue. Queues are looked up by a
+128-bit digest of the text, and the text itself is compared again before a claim. JSON separates keys and values
+unambiguously, so no two sets have the same text.
 
-Which bot serves which queue is stored elsewhere; this file only compares.
+Which bot serves which queue is stored in store/; this file validates and compares.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from myrmidon.model.checks import DEFAULT_LIMITS, NOTHING, Checker, Path
+from myrmidon.model.limits import Limits
+from myrmidon.model.validation import NOTHING, Checker, Path
 
-Wants: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
-"""A canonical text taken apart: for each key its values, each a set of alternatives."""
+Required: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
+"""A parsed canonical text: for each key its values, each a set of alternatives."""
 
 _CACHED_CHARS: Final = 1_024
 _KEY = re.compile(r"[a-zA-Z\-_.][0-9a-zA-Z\-_.]*")
@@ -33,19 +35,21 @@ _decode = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
 def canonical(dims: Mapping[str, Sequence[str]]) -> str:
-    """The one text of this set: keys, values and alternatives sorted and unique."""
+    """The canonical text of a set: keys, values and alternatives sorted and unique."""
     given = _encode(dims)
     return _canonical_cached(given) if len(given) <= _CACHED_CHARS else _canonical(given)
 
 
 def _canonical(given: bytes) -> str:
-    return _encode({key: sorted({one_value(v) for v in values}) for key, values in _decode(given).items()}).decode()
+    return _encode(
+        {key: sorted({canonical_value(v) for v in values}) for key, values in _decode(given).items()}
+    ).decode()
 
 
 _canonical_cached = lru_cache(maxsize=4096)(_canonical)
 
 
-def one_value(value: str) -> str:
+def canonical_value(value: str) -> str:
     """A value with its alternatives sorted and unique."""
     return "|".join(sorted(set(value.split("|")))) if "|" in value else value
 
@@ -56,8 +60,8 @@ def digest(canonical: str) -> str:
 
 
 def matches(canonical: str, bot: Mapping[str, Collection[str]]) -> bool:
-    """True if a bot with these dimensions may run tasks that want that set."""
-    for key, values in _wants(canonical):
+    """Whether a bot with these dimensions may run tasks that require that set."""
+    for key, values in _required(canonical):
         has = bot.get(key)
         if has is None:
             return False
@@ -67,21 +71,23 @@ def matches(canonical: str, bot: Mapping[str, Collection[str]]) -> bool:
     return True
 
 
-def _wants(canonical: str) -> Wants:
-    return _wants_cached(canonical) if len(canonical) <= _CACHED_CHARS else _taken_apart(canonical)
+def _required(canonical: str) -> Required:
+    return _required_cached(canonical) if len(canonical) <= _CACHED_CHARS else _parse_canonical(canonical)
 
 
-def _taken_apart(canonical: str) -> Wants:
+def _parse_canonical(canonical: str) -> Required:
     return tuple((key, tuple(frozenset(v.split("|")) for v in values)) for key, values in _decode(canonical).items())
 
 
-_wants_cached = lru_cache(maxsize=4096)(_taken_apart)
+_required_cached = lru_cache(maxsize=4096)(_parse_canonical)
 
 
 def expand(canonical: str) -> list[list[str]]:
     """The set without OR: a sorted list of ``key:value`` for each combination of alternatives, at most 8."""
     choices = [
-        [f"{key}:{one}" for one in sorted(alternatives)] for key, values in _wants(canonical) for alternatives in values
+        [f"{key}:{value}" for value in sorted(alternatives)]
+        for key, values in _required(canonical)
+        for alternatives in values
     ]
     return [sorted(set(combination)) for combination in product(*choices)]
 
@@ -96,6 +102,12 @@ def task_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[s
 
     Every count is compared before anything is expanded: a bomb of alternatives costs no more than its bytes.
     """
+    usual = _usual_dimensions(raw, check.limits)
+    return _checked_dimensions(check, raw, path) if usual is None else usual
+
+
+def _checked_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:
+    """The same for any set, with all problems noted."""
     dims = _read(check, raw, path, _wanted_value)
     if not dims:
         return dims
@@ -107,38 +119,37 @@ def task_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[s
     return dims
 
 
-def plain_dimensions(given: dict[str, list[str]]) -> dict[str, list[str]] | None:
-    """The same for the usual set, of few simple values and within the default limits; None means: look closer.
+def _usual_dimensions(raw: object, limits: Limits) -> dict[str, list[str]] | None:
+    """The set as ``task_dimensions`` would return it, if it has one simple value per key; else None: look closer.
 
     Fleets have few sets of dimensions: one that was seen before is known to be right. Nobody may change what
     this returns, since all tasks that want the same share it.
     """
-    try:
-        text = _encode(given)
-    except (UnicodeEncodeError, TypeError):
+    if type(raw) is not dict or "pool" not in raw or len(raw) > limits.dimension_keys:
         return None
-    return _plain(text) if len(text) <= _CACHED_CHARS else None
+    pairs = []
+    chars = 0
+    for key, values in raw.items():
+        if type(key) is not str or type(values) is not list or len(values) != 1 or type(values[0]) is not str:
+            return None
+        value = values[0]
+        if len(key) > limits.dimension_key_chars or len(value) > limits.dimension_value_chars:
+            return None
+        chars += len(key) + len(value)
+        pairs.append((key, value))
+    return _usual_set(tuple(pairs)) if chars <= _CACHED_CHARS else None
 
 
 @lru_cache(maxsize=4096)
-def _plain(text: bytes) -> dict[str, list[str]] | None:
-    given = _decode(text)
-    if "pool" not in given or len(given) > DEFAULT_LIMITS.dimension_keys:
-        return None
-    for key, values in given.items():
-        if len(values) != 1 or not _is_plain(key, values[0]):
+def _usual_set(pairs: tuple[tuple[str, str], ...]) -> dict[str, list[str]] | None:
+    for key, value in pairs:
+        if not (_KEY.fullmatch(key) and _PLAIN_VALUE.fullmatch(value)):
             return None
-    return given
-
-
-def _is_plain(key: str, value: str) -> bool:
-    if len(key) > DEFAULT_LIMITS.dimension_key_chars or len(value) > DEFAULT_LIMITS.dimension_value_chars:
-        return False
-    return _KEY.fullmatch(key) is not None and _PLAIN_VALUE.fullmatch(value) is not None
+    return {key: [value] for key, value in sorted(pairs)}
 
 
 def bot_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:
-    """What a bot says it has, checked and sorted: exactly one id, at least one pool, no OR."""
+    """The dimensions that a bot reports, checked and sorted: exactly one id, at least one pool, no OR."""
     dims = _read(check, raw, path, _had_value)
     if not dims:
         return dims
@@ -206,7 +217,7 @@ def _wanted_value(check: Checker, value: str, path: Path) -> str | None:
         if alternative.strip() != alternative:
             check.note(path, value, _VALUE_RULE, "space")
             return None
-    return one_value(value)
+    return canonical_value(value)
 
 
 def _one_of(check: Checker, dims: dict[str, list[str]], key: str, path: Path, *, required: bool) -> None:
@@ -227,41 +238,53 @@ def _bounded_product(check: Checker, dims: dict[str, list[str]], path: Path) -> 
         check.note_shown(path, shown, f"at most {check.limits.dimension_alternatives}", "or")
 
 
-# -- what the store and the scheduler ask of stored texts ----------------------------------------------------
+# -- stored texts --------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)
 def bot_sets(has: str) -> dict[str, frozenset[str]]:
-    """A bot's stored dimensions, ready to be compared."""
+    """A bot's stored dimensions as sets, for comparing."""
     return {key: frozenset(values) for key, values in _decode(has).items()}
 
 
 @lru_cache(maxsize=65536)
 def serves(canonical: str, has: str) -> bool:
-    """Whether a bot with these stored dimensions may run tasks that want that stored set."""
+    """Whether a bot with these stored dimensions may run tasks that require that stored set."""
     return matches(canonical, bot_sets(has))
 
 
-def anchor(canonical: str) -> list[str]:
-    """``key:value`` of which every bot that matches has at least one; as few bots as possible have one."""
-    wants = dict(_wants(canonical))
-    key = "id" if "id" in wants else "pool" if "pool" in wants else next(iter(wants))
-    return sorted(f"{key}:{one}" for one in wants[key][0])
+def narrowest_values(canonical: str) -> list[str]:
+    """``key:value`` texts of the most selective key: every bot that matches the set has at least one of them."""
+    required = dict(_required(canonical))
+    key = "id" if "id" in required else "pool" if "pool" in required else next(iter(required))
+    return sorted(f"{key}:{value}" for value in required[key][0])
 
 
 def pool_of(canonical: str) -> str:
-    """The pool that a stored set of dimensions is for."""
-    values = dict(_wants(canonical)).get("pool")
+    """The pool of a stored set of dimensions."""
+    values = dict(_required(canonical)).get("pool")
     return min(values[0]) if values else ""
 
 
-def parts(canonical: str) -> list[str]:
-    """The set taken apart into one canonical text per wanted value, the pool first."""
+def split_values(canonical: str) -> list[str]:
+    """The set split into one canonical text per required value, the pool first."""
     singles = [(key, value) for key, values in _decode(canonical).items() for value in values]
     return [_encode({key: [value]}).decode() for key, value in sorted(singles, key=lambda s: (s[0] != "pool", s))]
 
 
-def shown(single: str) -> str:
-    """``key:value`` of a text with one wanted value."""
+def show_single(single: str) -> str:
+    """``key:value`` of a canonical text with one required value."""
     key, values = next(iter(_decode(single).items()))
     return f"{key}:{values[0]}"
+
+
+_OS_FAMILIES: Final = ("Linux", "Windows", "Mac", "Android", "ChromeOS", "iOS")
+_OS_FAMILY_CHARS: Final = 64
+
+
+def os_family(values: frozenset[str]) -> str:
+    """The most general name among a bot's ``os`` values: ``Linux`` for Linux, Debian and Debian-12."""
+    for family in _OS_FAMILIES:
+        if family in values:
+            return family
+    return min(values, key=lambda value: (len(value), value), default="")[:_OS_FAMILY_CHARS]

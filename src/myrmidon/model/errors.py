@@ -1,27 +1,27 @@
-"""Everything that can go wrong, in one tree.
+"""All errors that the system raises on purpose, in one tree.
 
     MyrmidonError
     ├── InvalidRequest        request.invalid               bad input; nothing was stored
     ├── Conflict              request.conflict              the same key or label with another body
-    │   └── ReportConflict    run.conflict                  a report that contradicts an earlier one
-    ├── NotFound              not_found                     no such thing, or not yours to see
-    ├── Unauthorized          unauthorized                  nobody we know, or no longer
-    ├── Forbidden             forbidden                     it exists, but not for you
-    ├── WrongState            wrong_state                   too late or too early for this verb
-    ├── TooLarge              request.too_large             more bytes than this call may have
-    ├── TooSlow               request.too_slow              the body did not come in time
-    ├── Overloaded            overloaded                    too much at once; comes with Retry-After
-    │   ├── QuotaExceeded     quota                         the resource group has enough waiting
-    │   └── Stopping          stopping                      this server is going down
-    ├── BrokenPromise         broken_promise                a bug of ours; never expected
-    │   └── IllegalMove       broken_promise.illegal_move   a state move that is not in the table
+    │   └── ReportConflict    run.conflict                  a report that differs from an earlier one
+    ├── NotFound              not_found                     no such object, or not visible to the caller
+    ├── Unauthorized          unauthorized                  no valid token
+    ├── Forbidden             forbidden                     the caller lacks the permission
+    ├── WrongState            wrong_state                   not possible in the object's current state
+    ├── TooLarge              request.too_large             the body exceeds the size limit of this call
+    ├── TooSlow               request.too_slow              the body did not arrive in time
+    ├── Overloaded            overloaded                    too many requests; sent with Retry-After
+    │   ├── QuotaExceeded     quota                         the resource group has used up its quota
+    │   └── Stopping          stopping                      this server is shutting down
+    ├── BrokenPromise         broken_promise                an invariant failed: a bug in Myrmidon
+    │   └── IllegalMove       broken_promise.illegal_move   a state transition that is not in the table
     └── StoreError            store
-        ├── StoreBusy         store.busy                    retries used up
+        ├── StoreBusy         store.busy                    still locked after every retry
         ├── StoreUnavailable  store.unavailable             cannot connect
         └── StoreRefused      store.refused                 unsafe settings, wrong schema, second server
 
-A lost race is not an error and not in this file: it returns ``None``.
-Codes are part of the API and never change; sentences may.
+A lost race is not an error: the function returns ``None``.
+Codes are part of the API and never change; messages may.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from msgspec import Struct
 
 
 class Problem(Struct, frozen=True):
-    """One thing that is wrong with a request: where, what was given, and what is allowed there."""
+    """One problem of a request: where it is, what was given, and what is allowed there."""
 
     path: str
     value: str
@@ -45,27 +45,27 @@ class Problem(Struct, frozen=True):
 
 
 class MyrmidonError(Exception):
-    """The root: ``except MyrmidonError`` catches whatever this system raises on purpose."""
+    """Base class of all errors that the system raises on purpose."""
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
-    """The HTTP status that goes with it."""
+    """The HTTP status of the response."""
     retry_after_s: ClassVar[int] = 0
-    """When it is worth another try; 0: not by itself."""
+    """The value of Retry-After; 0: the header is not sent."""
     advice: ClassVar[str] = ""
 
     def __init__(self, message: str) -> None:
-        said = message if message.endswith((".", "!", "?")) else f"{message}."
-        self.message = f"{said} {self.advice}".strip()
+        sentence = message if message.endswith((".", "!", "?")) else f"{message}."
+        self.message = f"{sentence} {self.advice}".strip()
         super().__init__(self.message)
 
     def as_dict(self) -> dict[str, object]:
-        """The one JSON shape of an error; ``problems`` is there only where there are some."""
+        """The JSON form of an error; only InvalidRequest adds ``problems``."""
         return {"code": self.code, "message": self.message}
 
 
 class InvalidRequest(MyrmidonError):
-    """The input is wrong. It carries *every* problem found, so that one round trip mends them all."""
+    """The input is wrong. Lists *every* problem found, so that all can be corrected at once."""
 
     code = "request.invalid"
     status = 400
@@ -83,7 +83,7 @@ class InvalidRequest(MyrmidonError):
 
 
 class Conflict(MyrmidonError):
-    """A request key, external id or label was used before, with another body."""
+    """A request key, external id or label was used before with a different body."""
 
     code = "request.conflict"
     status = 409
@@ -91,18 +91,18 @@ class Conflict(MyrmidonError):
 
 
 class ReportConflict(Conflict):
-    """A run was reported again, with a different outcome. The first report counts."""
+    """A run was reported again with a different outcome. The first report stays in force."""
 
     code = "run.conflict"
-    advice = "The first report counts; drop this one."
+    advice = "The first report stays in force; drop this one."
 
 
 class NotFound(MyrmidonError):
-    """Nothing of that kind has this id; perhaps it was deleted after its retention."""
+    """No object of that kind has this id; it may have been deleted after its retention period."""
 
     code = "not_found"
     status = 404
-    advice = "Check the id; it may have been deleted after its retention."
+    advice = "Check the id; it may have been deleted after its retention period."
 
     def __init__(self, what: str, which: str) -> None:
         self.what = what
@@ -111,7 +111,7 @@ class NotFound(MyrmidonError):
 
 
 class Unauthorized(MyrmidonError):
-    """The caller is nobody we know: no token, a wrong one, one that has expired or was revoked."""
+    """The caller has no token, or one that is wrong, expired or revoked."""
 
     code = "unauthorized"
     status = 401
@@ -119,7 +119,7 @@ class Unauthorized(MyrmidonError):
 
 
 class Forbidden(MyrmidonError):
-    """The caller may not do this to that, for example read a value of another resource group."""
+    """The caller lacks the permission, for example to read a value of another resource group."""
 
     code = "forbidden"
     status = 403
@@ -127,15 +127,15 @@ class Forbidden(MyrmidonError):
 
 
 class WrongState(MyrmidonError):
-    """The thing exists but cannot do this now: a sealed job cannot grow, a running task cannot be rerun."""
+    """Not possible in the object's current state: a sealed job cannot grow, a running task cannot be rerun."""
 
     code = "wrong_state"
     status = 409
-    advice = "Look at its current state first."
+    advice = "Check its current state first."
 
 
 class TooLarge(MyrmidonError):
-    """The body has more bytes than this call may have."""
+    """The body exceeds the size limit of this call."""
 
     code = "request.too_large"
     status = 413
@@ -151,24 +151,24 @@ class TooSlow(MyrmidonError):
 
 
 class Overloaded(MyrmidonError):
-    """The server has more to do than it can answer in time."""
+    """The server has more requests than it can process in time."""
 
     code = "overloaded"
     status = 429
     retry_after_s = 1
-    advice = "Nothing was stored; wait as long as Retry-After says and send it again."
+    advice = "Nothing was stored; wait for the time in Retry-After and send it again."
 
 
 class QuotaExceeded(Overloaded):
-    """The resource group has as many tasks, or bytes, waiting as it may have."""
+    """The resource group has used up its quota of pending tasks or bytes."""
 
     code = "quota"
     retry_after_s = 10
-    advice = "This call has stored nothing; let some of its tasks end first, or ask for a larger quota."
+    advice = "This call stored nothing; wait until some of its tasks have ended, or ask for a larger quota."
 
 
 class Stopping(Overloaded):
-    """The server is going down and takes nothing new."""
+    """The server is shutting down and accepts no new work."""
 
     code = "stopping"
     status = 503
@@ -176,20 +176,20 @@ class Stopping(Overloaded):
 
 
 class BrokenPromise(MyrmidonError):
-    """An invariant failed inside. The transaction is rolled back; please report it."""
+    """An internal invariant failed, which is a bug. The transaction is rolled back."""
 
     code = "broken_promise"
     advice = "This is a bug in Myrmidon, please report it; nothing was changed."
 
 
 class IllegalMove(BrokenPromise):
-    """A state move that the table does not know; the message carries the whole story of the task."""
+    """A state transition that is not in the table; the message has the whole history of the task."""
 
     code = "broken_promise.illegal_move"
 
 
 class StoreError(MyrmidonError):
-    """The database could not do what was asked."""
+    """The database could not complete an operation."""
 
     code = "store"
     status = 503
@@ -198,7 +198,7 @@ class StoreError(MyrmidonError):
 
 
 class StoreBusy(StoreError):
-    """Deadlocks or locks persisted through every retry. Nothing was changed."""
+    """Deadlocks or lock timeouts persisted through every retry. Nothing was changed."""
 
     code = "store.busy"
     status = 503
@@ -214,7 +214,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The database can be reached but must not be used: working on it would break a promise."""
+    """The database can be reached but must not be used: its settings, schema or owner are wrong."""
 
     code = "store.refused"
     advice = "Change the setting named here and start again."

@@ -1,4 +1,4 @@
-"""Ids: 63-bit integers that order by time of creation.
+"""Ids: 63-bit integers that sort by time of creation.
 
     62                                   20 19      14 13         4 3     0
     +--------------------------------------+----------+------------+-------+
@@ -6,9 +6,9 @@
     +--------------------------------------+----------+------------+-------+
       43 bits, good until 2288               6 bits     10 bits      version
 
-The slot is leased by one server, so two servers never make the same id. An id is shown as hex with one more
-*byte*: 00 for the task, 01..ff for its runs. Run numbers divisible by 16 are skipped: only task ids end in 0.
-This file reads no clock: the time comes in as a parameter.
+A slot is leased by one server, so two servers never make the same id. The text form is hex with one more
+*byte*: 00 for the task, 01..ff for its runs. Run numbers divisible by 16 are skipped, so only task ids end in 0.
+Nothing here reads a clock: the time is a parameter.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _SHOWN = re.compile(r"[0-9a-f]{0,15}1[0-9a-f]{2}")
 class IdSource:
     """Makes ids for one slot, strictly increasing, from any thread.
 
-    A clock that steps back, or a burst beyond 1,024 ids in a millisecond, keeps counting from the last
-    id: ``next = max(last + 1, now)``. After a restart, pass the last id the slot ever gave out.
+    When the clock steps back, or a burst exceeds 1,024 ids in a millisecond, ids continue from the last
+    one: ``next = max(last + 1, now)``. After a restart, pass the last id that was made for the slot.
     """
 
     def __init__(self, slot: int, last: int = 0) -> None:
@@ -48,7 +48,7 @@ class IdSource:
         self._lock = Lock()
 
     def next(self, now: Micros) -> int:
-        """One new id, greater than every id this source gave before."""
+        """One new id, greater than every earlier id of this source."""
         with self._lock:
             tick = (now // 1000 - EPOCH_MS) << _COUNTER_BITS
             if tick <= self._tick:
@@ -59,7 +59,7 @@ class IdSource:
         return (tick >> _COUNTER_BITS) << 20 | (tick & 0x3FF) << 4 | self._low
 
     def block(self, n: int, now: Micros) -> list[int]:
-        """n new ids in ascending order; a graph takes all its ids in one call."""
+        """n new ids in ascending order."""
         low = self._low
         with self._lock:
             first = max(self._tick + 1, (now // 1000 - EPOCH_MS) << _COUNTER_BITS)
@@ -70,22 +70,22 @@ class IdSource:
         return [(t >> _COUNTER_BITS) << 20 | (t & 0x3FF) << 4 | low for t in range(first, first + n)]
 
 
-def _tick_of(made: int) -> int:
-    return (made >> 20) << _COUNTER_BITS | (made >> 4) & 0x3FF
+def _tick_of(task_id: int) -> int:
+    return (task_id >> 20) << _COUNTER_BITS | (task_id >> 4) & 0x3FF
 
 
 def show_task(task_id: int) -> str:
-    """The id of a task as users see it."""
+    """The text form of a task id."""
     return f"{task_id:x}00"
 
 
 def show_run(task_id: int, number: int) -> str:
-    """The id of a task's run as users see it; number 0 is the task itself."""
+    """The text form of a run id; number 0 is the task itself."""
     return f"{task_id:x}{number:02x}"
 
 
 def parse_id(text: str, path: str = "id") -> tuple[int, int]:
-    """(task id, run number) of a shown id; the run number is 0 for a task. Raises InvalidRequest."""
+    """(task id, run number) of an id in text form; the run number is 0 for a task. Raises InvalidRequest."""
     parsed = try_parse_id(text)
     if parsed is None:
         allowed = "an id as the server shows it, e.g. 5cee4880088100"
@@ -94,7 +94,7 @@ def parse_id(text: str, path: str = "id") -> tuple[int, int]:
 
 
 def try_parse_id(text: object) -> tuple[int, int] | None:
-    """Like parse_id, with None for whatever is not an id."""
+    """Like parse_id, but returns None for anything that is not an id."""
     if not isinstance(text, str) or not _SHOWN.fullmatch(text):
         return None
     task_id, number = int(text[:-2], 16), int(text[-2:], 16)
@@ -110,10 +110,10 @@ def next_run_number(n: int) -> int | None:
 
 
 def created_ms(task_id: int) -> int:
-    """Unix milliseconds at which the id was made; off by the burst or step of the clock, if there was one."""
+    """Unix milliseconds at which the id was made. After a burst or a clock step it may be late by that much."""
     return (task_id >> 20) + EPOCH_MS
 
 
 def first_id_at(now: Micros) -> int:
-    """The lower bound of all ids made in this millisecond or later: what ``created >= now`` compares with."""
+    """The lower bound of all ids made in this millisecond or later, for comparing ``created >= now``."""
     return max(0, now // 1000 - EPOCH_MS) << 20 | VERSION

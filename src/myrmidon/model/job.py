@@ -1,10 +1,10 @@
-"""The job: a graph of tasks submitted as one document.
+"""Jobs: graphs of tasks, submitted as one document.
 
     Graph
     └── nodes[]          label, requires (explicit edges), policy, hold
         └── request      whose OutputOf inputs are the data edges
 
-How a job runs, fails and is retried is told in scheduler/.
+How a job runs, fails and is retried is in scheduler/.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from myrmidon.model.task_request import TaskRequest, encode_task
 
 
 class FailurePolicy(StrEnum):
-    """What a failed task does to its job: independent branches go on, or everything stops."""
+    """What a failed task does to its job: other branches continue, or everything is canceled."""
 
     CONTINUE = "continue"
     FAIL_FAST = "fail-fast"
 
 
 class RequiresPolicy(StrEnum):
-    """When a task's parents let it start: all succeeded, or all ended in whatever way."""
+    """When a task may start: after all parents succeeded, or after all parents ended in any state."""
 
     ALL_SUCCEEDED = "all-succeeded"
     ALL_RESOLVED = "all-resolved"
@@ -41,7 +41,7 @@ class Node(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Graph(Struct, frozen=True, kw_only=True):
-    """A job as it was asked for."""
+    """A job as it was requested."""
 
     name: str
     nodes: list[Node]
@@ -55,7 +55,7 @@ class Graph(Struct, frozen=True, kw_only=True):
 
 
 def encode_graph(graph: Graph) -> dict[str, object]:
-    """The JSON shape that parse_graph reads back to an equal graph; without secrets."""
+    """The JSON form that parse_graph reads back to an equal graph; without secrets."""
     tasks = {
         node.label: {
             "requires": list(node.requires),
@@ -79,5 +79,5 @@ def encode_graph(graph: Graph) -> dict[str, object]:
 
 
 def composed_routing(*, deployment: str, graph_id: str, graph_routing: str, task_routing: str) -> str:
-    """The end of a task's routing key. An empty routing keeps its dot: words are found by position."""
+    """The end of a task's routing key. Empty parts keep their dot, because consumers match words by position."""
     return f"{deployment}.{graph_id}.{graph_routing}.{task_routing}"

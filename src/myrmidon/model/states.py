@@ -1,4 +1,4 @@
-"""The states of tasks, runs and jobs, and the one table of legal moves.
+"""The states of tasks, runs and jobs, and the table of legal transitions.
 
                  hold, re-wait                 retry, rerun, given back
                +---------------+             +-------------------------+
@@ -9,8 +9,8 @@
        |                       +--> EXPIRED CANCELED NO_RESOURCE BOT_DIED (a retry that expires)
        +--> SUCCEEDED (deduped) NO_RESOURCE CANCELED EXPIRED
 
-A final state is left only by a rerun or a job retry, and those start a new *generation*. Held and killing are
-flags, not states. Which verb makes which move is told in scheduler/; this file only says what is possible.
+A final state is left only by a rerun or a job retry, and those start a new *generation*. ``held`` and ``killing``
+are flags, not states. Which operation makes which transition is in scheduler/.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from myrmidon.model.errors import IllegalMove
 
 
 class TaskState(StrEnum):
-    """Where a task is. WAITING waits for parents, READY waits for a bot."""
+    """The state of a task. WAITING waits for parents, READY waits for a bot."""
 
     WAITING = "WAITING"
     READY = "READY"
@@ -40,7 +40,7 @@ class TaskState(StrEnum):
 
 
 class RunState(StrEnum):
-    """Where one run is: alive, or ended in one of the ways a task may end."""
+    """The state of one run: RUNNING, or one of the final states of a task."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
@@ -55,7 +55,7 @@ class RunState(StrEnum):
 
 
 class JobState(StrEnum):
-    """Where a job is. PENDING_RETRY: failed with budget left, waiting for someone to reset it."""
+    """The state of a job. PENDING_RETRY: failed with retries left, not yet reset for the next attempt."""
 
     RUNNING = "RUNNING"
     PENDING_RETRY = "PENDING_RETRY"
@@ -67,7 +67,7 @@ class JobState(StrEnum):
 _T = TaskState
 _AGAIN = frozenset({_T.READY, _T.WAITING})
 
-# The busiest members by themselves: until Python 3.11 finding one in its class costs as much as a call.
+# Module constants for the hot paths: until Python 3.11 looking up an enum member costs as much as a call.
 WAITING: Final = _T.WAITING
 READY: Final = _T.READY
 RUNNING: Final = _T.RUNNING
@@ -96,7 +96,7 @@ JOB_MOVES: Final[Mapping[JobState, frozenset[JobState]]] = {
 }
 
 
-def check_move(old: TaskState, new: TaskState, *, new_generation: bool, story: Callable[[], str]) -> None:
+def check_move(old: TaskState, new: TaskState, *, new_generation: bool, history: Callable[[], str]) -> None:
     """Raise IllegalMove, with the task's story, unless the table allows old -> new.
 
     The story is a function because it costs reads that only a failure should pay for.
@@ -104,10 +104,10 @@ def check_move(old: TaskState, new: TaskState, *, new_generation: bool, story: C
     if new in MOVES[old] and (new_generation or old not in FINAL):
         return
     why = "only a new generation leaves a final state" if new in MOVES[old] else "not in the table of moves"
-    raise IllegalMove(f"A task cannot go from {old} to {new}: {why}. {story()}")
+    raise IllegalMove(f"A task cannot go from {old} to {new}: {why}. {history()}")
 
 
-def check_job_move(old: JobState, new: JobState, *, story: Callable[[], str]) -> None:
+def check_job_move(old: JobState, new: JobState, *, history: Callable[[], str]) -> None:
     """Raise IllegalMove, with the job's story, unless the table allows old -> new."""
     if new not in JOB_MOVES[old]:
-        raise IllegalMove(f"A job cannot go from {old} to {new}: not in the table of moves. {story()}")
+        raise IllegalMove(f"A job cannot go from {old} to {new}: not in the table of moves. {history()}")

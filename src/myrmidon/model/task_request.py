@@ -1,4 +1,4 @@
-"""The task request: what somebody wants done, immutable from the moment it is accepted.
+"""The task request: what to run and how, immutable once it is accepted.
 
     TaskRequest
     ├── slices[]          tried in order, each with its own expiry
@@ -7,10 +7,10 @@
     ├── inputs[]          Constant | Shared | OutputOf
     └── outputs[]
 
-This file has the nouns and the texts that are stored and hashed of them. It does not read what users send
-(task_parsing.py), does not know jobs (job.py) or bots, and makes no ids. The big structs are left out of garbage
-collection (``gc=False``): they are frozen and built from their leaves up, so no cycle can run through them, and a
-graph has 100,000 of them.
+This file has the structs and their canonical texts, which are stored and hashed. It does not parse user input
+(task_parsing.py) and has nothing to do with jobs (job.py), bots or making ids. The larger structs are excluded from
+garbage collection (``gc=False``): they are frozen and built bottom-up, so they cannot be part of a cycle, and a
+graph may have 100,000 of them.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Cache(Struct, frozen=True, kw_only=True):
 
 
 class Properties(Struct, frozen=True, kw_only=True, gc=False):
-    """What to run and on which bots. Everything in here, and nothing else, is part of the properties hash.
+    """What to run and on which bots. All of these fields are part of the properties hash.
 
-    An empty value in env means: delete that variable on the bot.
+    An empty value in env removes that variable from the bot's environment.
     """
 
     dimensions: dict[str, list[str]]
@@ -62,7 +62,7 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Slice(Struct, frozen=True, kw_only=True, gc=False):
-    """One fallback: these properties, for so long. The expiry counts from the moment the task is READY."""
+    """One alternative: its properties, and how long to wait for a bot. The expiry starts when the task is READY."""
 
     properties: Properties
     expiration_s: int = 86_400
@@ -86,7 +86,7 @@ class Function(Struct, frozen=True, kw_only=True):
 
 
 class Payload(Struct, frozen=True, kw_only=True):
-    """A value's bytes: inline while small, else by the digest under which they were uploaded."""
+    """A value's bytes: inline if small, else the digest under which they were uploaded."""
 
     inline: bytes | None = None
     digest: str | None = None
@@ -126,9 +126,9 @@ class Output(Struct, frozen=True, kw_only=True):
 
 
 class TaskRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """One task as it was asked for. ``tags`` are the manual ones only; see automatic_tags.
+    """One task as it was requested. ``tags`` has the user's tags only; see automatic_tags.
 
-    ``deadline_s`` None means the deadline of the job, or the default for a lone task.
+    ``deadline_s`` None means the deadline of the job, or the default for a task without a job.
     """
 
     name: str
@@ -155,20 +155,20 @@ class TaskRequest(Struct, frozen=True, kw_only=True, gc=False):
     metadata: dict[str, str] = {}
 
     def __repr__(self) -> str:
-        """Never shows the secret, so that no log and no traceback can."""
+        """Omits the secret, so that it cannot appear in logs and tracebacks."""
         kind = self.function.func_name if self.function else f"{len(self.slices)} slices"
         secret = ", secret_bytes=<hidden>" if self.secret_bytes is not None else ""
         return f"TaskRequest(name={self.name!r}, {kind}, priority={self.priority}{secret})"
 
 
-# -- writing: canonical texts and their digests --------------------------------------------------------------
+# -- canonical texts and their digests -----------------------------------------------------------------------
 
 _canonical_json = msgspec.json.Encoder(order="sorted").encode
 _read_properties = msgspec.json.Decoder(Properties).decode
 
 
 def encode_task(request: TaskRequest, *, secret: bool = False) -> dict[str, object]:
-    """The JSON shape that parse_task reads back to an equal request; the secret only when asked for."""
+    """The JSON form that parse_task reads back to an equal request; with the secret only if ``secret`` is true."""
     raw: dict[str, object] = msgspec.to_builtins(request)
     if request.parent is not None:
         raw["parent"] = show_run(*request.parent)
@@ -189,23 +189,23 @@ def properties_row(
     function: Function | None = None,
     input_digests: Sequence[str] = (),
 ) -> tuple[str, str]:
-    """(properties_json, properties_hash), for the price of one."""
+    """(properties_json, properties_hash), encoding the properties only once."""
     text = _canonical_json(properties)
     return text.decode(), _hash(text, secret_hmac, function, input_digests)
 
 
 def properties_from_json(text: str | bytes) -> Properties:
-    """Reads back what properties_json wrote; for text from our own database, not for a user's."""
+    """The inverse of properties_json. Does not validate: for text from the database, not from users."""
     return _read_properties(text)
 
 
-NO_COMMAND = '"command":[],'
-"""How a list without an item is stored; a quick look before a close one."""
+NO_COMMAND_JSON = '"command":[],'
+"""How an empty command is stored; a substring test that avoids decoding most properties."""
 
 
-def is_order(func_name: str | None, properties: str) -> bool:
-    """Neither a command nor a function: the order to a bot to end. No request that somebody sends can be one."""
-    return func_name is None and NO_COMMAND in properties and not properties_from_json(properties).command
+def is_terminate_task(func_name: str | None, properties: str) -> bool:
+    """Whether a request has neither a command nor a function: it tells a bot to terminate. Users cannot send one."""
+    return func_name is None and NO_COMMAND_JSON in properties and not properties_from_json(properties).command
 
 
 def properties_hash(
@@ -215,9 +215,9 @@ def properties_hash(
     function: Function | None = None,
     input_digests: Sequence[str] = (),
 ) -> str:
-    """64 hex characters that are equal only for work that is equal.
+    """64 hex characters that are equal only for equal work.
 
-    The secret takes part as an HMAC under the server's key: a plain hash of a short secret could be guessed.
+    The secret is included as an HMAC with the server's key: a plain hash of a short secret could be guessed.
     """
     return _hash(_canonical_json(properties), secret_hmac, function, input_digests)
 
@@ -230,15 +230,15 @@ def _hash(properties: bytes, secret_hmac: bytes | None, function: Function | Non
 
 
 def dedupe_key(properties_hash: str, resource_group_id: int, pool: str, service_account: str) -> str:
-    """64 hex characters: equal work, by the same group, in the same pool, with the same account."""
+    """64 hex characters that are equal for equal work of the same group, pool and service account."""
     return sha256(_canonical_json((properties_hash, resource_group_id, pool, service_account))).hexdigest()
 
 
 def automatic_tags(request: TaskRequest) -> list[str]:
-    """The manual tags and those every task has, sorted and unique.
+    """The user's tags and those that every task gets, sorted and unique.
 
-    Dimensions of *every* slice count, also of slices that will never be used, so that a search for a pool or
-    an operating system finds all tasks that could have gone there.
+    The dimensions of *every* slice are included, so that a search for a pool or an operating system finds all
+    tasks that could have run there.
     """
     tags = {
         f"priority:{request.priority}",
@@ -248,8 +248,8 @@ def automatic_tags(request: TaskRequest) -> list[str]:
     }
     if request.parent is not None:
         tags.add(f"parent_task_id:{show_run(*request.parent)}")
-    for one in request.slices:
-        for key, values in one.properties.dimensions.items():
+    for task_slice in request.slices:
+        for key, values in task_slice.properties.dimensions.items():
             for value in values:
                 if "|" in value:
                     tags.update([f"{key}:{alternative}" for alternative in value.split("|")])

@@ -1,8 +1,7 @@
-"""What became of a task: its current state, its runs, and what bots report of them.
+"""The results of a task: its current state, its runs, and the reports of bots about runs.
 
-``TaskResult`` is the mutable half of a task, ``TaskRun`` one execution of it on
-one bot. The four reports at the end are all that a bot can say about a run; each
-names the run and carries the run's token, so that nobody speaks for another.
+``TaskResult`` is the mutable half of a task, ``TaskRun`` one execution of it on one bot. A bot sends four kinds of
+reports about a run; each has the run's token, so that no bot can report on the run of another.
 """
 
 from collections.abc import Sequence
@@ -19,11 +18,10 @@ from myrmidon.model.value import OutputValue
 class TaskResult(Struct, gc=False):
     """The current state of a task.
 
-    ``num_retries`` and ``num_reruns`` count what was used in this generation;
-    ``instance_id`` is the number of the run that won; ``forced`` lets a task run
-    although its parents did not succeed. A ``plain`` task is a command without a secret
-    that runs once at a time and answers no other task, as most are: it is started and
-    succeeds without a further look at its request.
+    ``num_retries`` and ``num_reruns`` count those used in this generation. ``instance_id`` is the number of the run
+    whose result is the task's result. ``forced`` lets a task run although its parents did not succeed. A ``plain``
+    task is a command without a secret that has one instance at most and is not idempotent, as most tasks are: starting
+    and finishing it does not read its request.
     """
 
     id: int
@@ -63,35 +61,15 @@ class TaskResult(Struct, gc=False):
 
     @property
     def satisfied(self) -> bool:
-        """Nothing of the graph holds this task back any more."""
+        """Whether the task no longer waits for parents."""
         return bool(self.forced) or self.num_succeeded_parents >= self.num_parents
 
 
-class Startable(Struct, gc=False):
-    """As much of a READY task as starting a run of it needs: claims read a lot of them."""
-
-    id: int
-    job_id: int | None
-    resource_group_id: int
-    state: TaskState
-    seq: int
-    generation: int
-    held: int
-    killing: int
-    plain: int
-    run_number: int
-    current_task_slice: int
-    bot_id: str | None = None
-    reason: str = ""
-    started_at: Micros | None = None
-    modified_at: Micros = 0
-
-
 class TaskRun(Struct, gc=False):
-    """One execution of a task on one bot; live while ``ended_at`` is empty.
+    """One execution of a task on one bot; live while ``ended_at`` is None.
 
-    The fields up to ``duration`` are all that a report asks for, the others are as empty as here while the run is
-    live. What the bot was like then is stored with it, but no decision needs it.
+    Handling a report loads the fields up to ``duration`` only; the others have their defaults while the run is live.
+    The bot's dimensions and version at that time are stored with the run, but are not loaded here.
     """
 
     task_id: int
@@ -127,7 +105,7 @@ class TaskRun(Struct, gc=False):
 
 
 class PerformanceStats(Struct, frozen=True, kw_only=True):
-    """Where the time of a run went besides the command itself; seconds."""
+    """How long the steps of a run besides the command took, in seconds."""
 
     bot_overhead: float | None = None
     cache_trim: float | None = None
@@ -140,7 +118,7 @@ class PerformanceStats(Struct, frozen=True, kw_only=True):
 
 
 class Start(Struct, frozen=True, tag="start", gc=False):
-    """The bot has begun the run: from now on its heartbeats keep it alive."""
+    """The bot has started the run: from now on its heartbeats renew the lease."""
 
     task_id: int
     run: int
@@ -148,10 +126,10 @@ class Start(Struct, frozen=True, tag="start", gc=False):
 
 
 class Finish(Struct, frozen=True, kw_only=True, tag="finish", gc=False):
-    """The command or function has ended, well or not.
+    """The command or function has ended, successfully or not.
 
-    ``killed`` says that the bot stopped it because it was told to. Log bytes go
-    up before this; the sizes say how many there were.
+    ``killed`` means that the bot stopped it on request of the server. Logs are uploaded before this report; the sizes
+    are their totals.
     """
 
     task_id: int
@@ -172,7 +150,7 @@ class Finish(Struct, frozen=True, kw_only=True, tag="finish", gc=False):
 
     @property
     def clean(self) -> bool:
-        """The command or function ended by itself, and well."""
+        """Whether the command or function ended by itself with exit code 0."""
         return self.exit_code == 0 and not (self.hard_timeout or self.io_timeout or self.killed)
 
 
@@ -190,7 +168,7 @@ class Fault(Struct, frozen=True, kw_only=True, tag="fault", gc=False):
 
 
 class GiveBack(Struct, frozen=True, tag="give_back", gc=False):
-    """The bot will not start this run; it goes back to the queue free of charge."""
+    """The bot will not start this run; the task is queued again, and no retry is counted."""
 
     task_id: int
     run: int
@@ -203,7 +181,7 @@ Report: TypeAlias = Start | Finish | Fault | GiveBack
 
 
 class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a run is thought lost: the first thing its owner asks."""
+    """Why a run was declared lost, stored with the run."""
 
     last_heartbeat: Micros | None = None
     message: str = ""

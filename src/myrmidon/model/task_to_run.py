@@ -1,4 +1,4 @@
-"""The right to start one run: the tiny row that bots compete for."""
+"""Permissions to start one run: the rows that bots compete for."""
 
 from msgspec import Struct
 
@@ -15,14 +15,14 @@ LIFO = "lifo"
 
 
 class Order(Struct, frozen=True):
-    """How a pool orders tasks. ``ageing`` is the waiting time worth one step of priority; 0 is none."""
+    """How a pool orders tasks. ``ageing`` is the waiting time that equals one step of priority; 0: no ageing."""
 
     task_order: str = FIFO
     ageing: Micros = 0
 
 
 class TaskToRun(Struct, frozen=True, gc=False):
-    """One row of the hot table; see the schema for why it is so small."""
+    """Permission to start one run of a task. The table is written and read most of all; rows are kept small."""
 
     task_id: int
     instance: int
@@ -40,9 +40,10 @@ class TaskToRun(Struct, frozen=True, gc=False):
 
 
 class Head(Struct, frozen=True, gc=False):
-    """The best row of one queue, with what the policy wants to know of the queue.
+    """The first row of a queue, with the facts about the queue that the dispatch policy uses.
 
-    ``shared``: tasks that read shared values have been in this queue, so where they run may matter.
+    ``shared`` is set once a task that reads shared values has been in this queue: claims then prefer bots that
+    have those values.
     """
 
     queue: int
@@ -57,13 +58,11 @@ class Head(Struct, frozen=True, gc=False):
 
 
 def rank(priority: int, created_at: Micros, order: Order) -> int:
-    """Where a task stands in its queue; smaller runs first.
+    """The sort key of a task in its queue; smaller runs first.
 
-    Priority, then time in ticks of 64 microseconds, and in the last bits the priority
-    once more, so that in every order the rank alone tells it: a bot of many queues
-    looks at the head of each. Absolute time, so no new year turns the order around.
-    With ageing a task that has waited ``ageing`` stands level with one of the next
-    better priority.
+    The bits are priority, then time in ticks of 64 microseconds, then the priority again: with ageing the leading bits
+    mix priority and time, and a bot of many queues compares the priorities of their heads. With ageing, a task that
+    has waited ``ageing`` ranks equal to a new one of the next better priority.
     """
     since = created_at - _EPOCH
     if order.ageing:

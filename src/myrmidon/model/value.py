@@ -1,9 +1,8 @@
-"""Values: typed bytes that are written once and flow along the edges of a graph.
+"""Values: typed bytes that are written once and passed along the edges of a graph.
 
-A producer's output and its consumers' inputs name the same value, so nothing is
-copied. A value belongs to its job and dies with it; a shared value lives while
-anything references it. Payloads over the inline limit are named by digest only:
-where their bytes lie is the business of the file store, not of this package.
+A producer's output and its consumers' inputs refer to the same value, so nothing is copied. A value is deleted with
+its job; a shared value exists while anything references it. Payloads over the inline limit have a digest only: their
+bytes are in the file store.
 """
 
 from typing import TypeAlias
@@ -44,7 +43,7 @@ class GroupOwner(Struct, frozen=True, tag="group"):
 
 
 class JobOwner(Struct, frozen=True, tag="job"):
-    """A job holds the reference; it ends with the job."""
+    """A job holds the reference, until the job is deleted."""
 
     resource_group_id: int
     job_id: int
@@ -54,7 +53,7 @@ Owner: TypeAlias = GroupOwner | JobOwner
 
 
 class OutputValue(Struct, frozen=True, gc=False):
-    """What a run hands in for one output position."""
+    """The value that a run reports for one output position."""
 
     type: str
     payload: Payload

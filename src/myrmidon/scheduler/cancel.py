@@ -11,15 +11,14 @@ from msgspec import Struct, json
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import IdSource, Micros, first_id_at, show_task
 from myrmidon.model.states import JobState, TaskState
+from myrmidon.scheduler.idempotency import claim_request_key
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.settle import CallOff, settle, stop
-from myrmidon.scheduler.submit import was_asked
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import drain as drains
-from myrmidon.store import task_request
-from myrmidon.store.db import Tx
-from myrmidon.store.drain import CHUNK, Drain
-from myrmidon.store.job import Job
+from myrmidon.scheduler.propagate import CancelArgs, cancel_or_kill, propagate
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work, task_request
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.job import Job
 
 
 class Canceled(Struct, frozen=True):
@@ -42,24 +41,24 @@ def cancel(
     rules: Rules = DEFAULT_RULES,
 ) -> list[Canceled]:
     """Cancel tasks, in order of the ids given; cancelling twice is the same as once."""
-    turn = Turn(tx, now, ids, rules)
-    answers = _cancel(turn, task_ids, kill_running=kill_running, reason=reason)
-    settle(turn)
+    uow = UnitOfWork(tx, now, ids, rules)
+    answers = _cancel(uow, task_ids, kill_running=kill_running, reason=reason)
+    propagate(uow)
     return answers
 
 
-def _cancel(turn: Turn, task_ids: Sequence[int], *, kill_running: bool, reason: str) -> list[Canceled]:
-    tasks = turn.lock(task_ids)
+def _cancel(uow: UnitOfWork, task_ids: Sequence[int], *, kill_running: bool, reason: str) -> list[Canceled]:
+    tasks = uow.lock(task_ids)
     answers = []
     for task_id in task_ids:
         task = tasks.get(task_id)
-        if task is None or turn.staged(task):
+        if task is None or uow.is_staged(task):
             answers.append(Canceled(task_id, ok=False, was_running=False, found=False))
             continue
         running = task.state == TaskState.RUNNING
         ok = not task.final and (kill_running or not running)
         if ok:
-            stop(turn, task, reason)
+            cancel_or_kill(uow, task, reason)
         answers.append(Canceled(task_id, ok=ok, was_running=running))
     return answers
 
@@ -74,19 +73,21 @@ def cancel_job(
     rules: Rules = DEFAULT_RULES,
 ) -> Job:
     """Cancel a job with everything in it; a job that has ended stays as it is."""
-    turn = Turn(tx, now, ids, rules)
-    turn.lock_jobs([job_id])
-    job = turn.jobs.get(job_id)
+    uow = UnitOfWork(tx, now, ids, rules)
+    uow.lock_jobs([job_id])
+    job = uow.jobs.get(job_id)
     if job is None or job.staged or (group_id is not None and job.resource_group_id != group_id):
         raise NotFound("job", show_task(job_id))
     if job.state in (JobState.RUNNING, JobState.PENDING_RETRY):
-        turn.move_job(job, JobState.CANCELLED, "cancelled")
-        turn.drain(drains.CANCEL, job.id, job=job, args=json.encode(CallOff("job_canceled")).decode())
-        settle(turn)
+        uow.move_job(job, JobState.CANCELLED, "cancelled")
+        uow.start_chunked_work(
+            chunked_work.CANCEL, job.id, job=job, args=json.encode(CancelArgs("job_canceled")).decode()
+        )
+        propagate(uow)
     return job
 
 
-class Tagged(Struct, frozen=True, kw_only=True):
+class TagSelection(Struct, frozen=True, kw_only=True):
     """Which tasks a mass cancel means: all that carry the tags and were created in the time given."""
 
     tags: list[str]
@@ -110,7 +111,7 @@ def cancel_tagged(
     orders: bool = False,
     request_key: str | None = None,
     rules: Rules = DEFAULT_RULES,
-) -> Drain | None:
+) -> ChunkedWork | None:
     """Cancel all tasks that carry all these tags; those created later than now are not meant.
 
     A bot that was told to end stays told, unless ``orders`` are meant too.
@@ -119,41 +120,43 @@ def cancel_tagged(
     if not tags:
         raise InvalidRequest([Problem("tags", "[]", "at least one tag, so that nobody cancels everything", "required")])
     asked = (sorted(set(tags)), start, end, kill_running)
-    if request_key is not None and was_asked(tx, "cancel", request_key, asked, group_id=group_id, now=now):
+    if request_key is not None and not claim_request_key(tx, "cancel", request_key, asked, group_id=group_id, now=now):
         return None
-    turn = Turn(tx, now, ids, rules)
+    uow = UnitOfWork(tx, now, ids, rules)
     until = first_id_at(min(end, now) if end is not None else now) + (1 << 20)
-    meant = Tagged(tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running, orders=orders)
-    drain = turn.drain(drains.TAGGED, 0, args=json.encode(meant).decode())
+    meant = TagSelection(
+        tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running, orders=orders
+    )
+    work = uow.start_chunked_work(chunked_work.TAGGED, 0, args=json.encode(meant).decode())
     if start is not None:
-        drain.position = first_id_at(start) - 1
-        drains.advance(tx, drain)
-    return drain
+        work.position = first_id_at(start) - 1
+        chunked_work.advance(tx, work)
+    return work
 
 
-def cancel_tagged_on(turn: Turn, drain: Drain) -> None:
+def cancel_tagged_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     """The next chunk of a mass cancel. A task that has started meanwhile is killed only if that was asked for."""
-    meant = json.decode(drain.args, type=Tagged)
-    found, cursor = task_request.tagged(turn.tx, meant.tags, after=drain.position, until=meant.until, n=CHUNK)
-    requests = task_request.read(turn.tx, found) if found else {}
+    meant = json.decode(work.args, type=TagSelection)
+    found, cursor = task_request.tagged(uow.tx, meant.tags, after=work.position, until=meant.until, n=CHUNK)
+    requests = task_request.read(uow.tx, found) if found else {}
     mine = [i for i in found if requests[i].resource_group_id == meant.group_id]
-    spared = set() if meant.orders else task_request.orders(turn.tx, mine)
+    spared = set() if meant.orders else task_request.terminate_tasks(uow.tx, mine)
     mine = [i for i in mine if i not in spared]
-    _cancel(turn, mine, kill_running=meant.kill_running, reason="canceled")
-    _advance(turn, drain, cursor)
+    _cancel(uow, mine, kill_running=meant.kill_running, reason="canceled")
+    _advance(uow, work, cursor)
 
 
-def cancel_children_on(turn: Turn, drain: Drain) -> None:
+def cancel_children_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     """The next chunk of the tasks that an ended task had triggered; detached ones go on."""
-    found = task_request.children(turn.tx, drain.subject, after=drain.position, n=CHUNK)
-    requests = task_request.read(turn.tx, found) if found else {}
-    _cancel(turn, [i for i in found if not requests[i].detached], kill_running=True, reason="parent_ended")
-    _advance(turn, drain, found[-1] if len(found) == CHUNK else None)
+    found = task_request.children(uow.tx, work.subject, after=work.position, n=CHUNK)
+    requests = task_request.read(uow.tx, found) if found else {}
+    _cancel(uow, [i for i in found if not requests[i].detached], kill_running=True, reason="parent_ended")
+    _advance(uow, work, found[-1] if len(found) == CHUNK else None)
 
 
-def _advance(turn: Turn, drain: Drain, cursor: int | None) -> None:
+def _advance(uow: UnitOfWork, work: ChunkedWork, cursor: int | None) -> None:
     if cursor is None:
-        turn.drained(drain)
+        uow.finish_chunked_work(work)
         return
-    drain.position = cursor
-    drains.advance(turn.tx, drain)
+    work.position = cursor
+    chunked_work.advance(uow.tx, work)

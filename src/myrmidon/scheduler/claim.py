@@ -11,7 +11,6 @@ straggler of the network and gets none.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from copy import copy
 from hashlib import blake2s
 from hmac import digest as hmac_digest
 
@@ -22,16 +21,16 @@ from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number
 from myrmidon.model.states import READY, RUNNING, RunState
-from myrmidon.model.task_result import Startable, TaskResult, TaskRun
+from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.task_to_run import Head, TaskToRun
 from myrmidon.model.value import Value
-from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_first, share_out
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import bot as bots
-from myrmidon.store import task_queues, task_request, task_result, task_to_run
-from myrmidon.store import value as values
-from myrmidon.store.db import Tx
-from myrmidon.store.task_request import Work
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_first, pick_queues
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import shared_value, task_queues, task_request, task_result, task_run, task_to_run
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.task_request import Work
 
 _MOST_QUEUES = 32
 _MOST_ROWS = 512
@@ -65,7 +64,7 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False):
 
 def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> list[Claimed]:
     """Start up to n runs on a bot; fewer, or none, when there is nothing for it."""
-    turn = Turn(tx, now, ids, rules)
+    uow = UnitOfWork(tx, now, ids, rules)
     bot = bots.lock(tx, poll.bot_id)
     if bot is None:
         raise NotFound("bot", poll.bot_id)
@@ -74,136 +73,132 @@ def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFA
     if poll.nonce < bot.nonce:
         return []
     if poll.nonce == bot.nonce:
-        return _again(turn, poll)
-    bots.claimed(tx, bot, poll.nonce, now)
+        return _again(uow, poll)
+    bots.save_claim(tx, bot, poll.nonce, now)
     if poll.n < 1:
         return []
-    taken = _take(turn, bot, min(poll.n, rules.claim_limit)) if bot.serving else _take_end(turn, bot)
-    return _start(turn, bot, poll, taken) if taken else []
+    taken = _take(uow, bot, min(poll.n, rules.claim_limit)) if bot.serving else _take_end(uow, bot)
+    return _start(uow, bot, poll, taken) if taken else []
 
 
-def _again(turn: Turn, poll: Poll) -> list[Claimed]:
+def _again(uow: UnitOfWork, poll: Poll) -> list[Claimed]:
     """The runs that this very claim started, as far as they are still the bot's."""
-    live = task_result.live_runs_of_bot(turn.tx, poll.bot_id)
+    live = task_run.live_of_bot(uow.tx, poll.bot_id)
     mine = [run for run in live if run.session == poll.session and run.nonce == poll.nonce]
-    work = task_request.work(turn.tx, sorted({run.task_id for run in mine})) if mine else {}
-    return _hand_out(turn, mine, claim_token(poll), work, special=sorted({run.task_id for run in mine}))
+    work = task_request.work(uow.tx, sorted({run.task_id for run in mine})) if mine else {}
+    return _hand_out(uow, mine, claim_token(poll), work, special=sorted({run.task_id for run in mine}))
 
 
 # ---------------------------------------------------------------- choosing
 
 
-def _take(turn: Turn, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult | Startable]]:
+def _take(uow: UnitOfWork, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult]]:
     """Lock rows of the hot table, best first, with their tasks.
 
     The full set of dimensions is compared once more: the match made earlier is only an index.
     """
-    heads = [h for h in task_to_run.heads(turn.tx, bot.id) if dimensions.serves(h.dimensions, bot.dimensions)]
+    heads = [h for h in task_to_run.heads(uow.tx, bot.id) if dimensions.serves(h.dimensions, bot.dimensions)]
     if not heads:
         return []
-    rows = _from_one(turn, bot, heads[0], n) if len(heads) == 1 else _from_several(turn, bot, heads, n)
+    rows = _from_one(uow, bot, heads[0], n) if len(heads) == 1 else _from_several(uow, bot, heads, n)
     chosen = list({row.task_id: row for row in rows}.values())
-    plain = sorted(row.task_id for row in chosen if row.instance == 0)
-    further = sorted(row.task_id for row in chosen if row.instance > 0)
-    tasks: dict[int, TaskResult | Startable] = {}
-    if plain:
-        tasks.update(task_result.lock_startable(turn.tx, plain))
-    if further:
-        tasks.update(task_result.lock_free(turn.tx, further))
+    tasks = task_result.lock_unlocked(uow.tx, sorted(row.task_id for row in chosen)) if chosen else {}
     return [(row, tasks[row.task_id]) for row in chosen if _may_run(row, tasks.get(row.task_id))]
 
 
-def _take_end(turn: Turn, bot: Bot) -> list[tuple[TaskToRun, TaskResult | Startable]]:
+def _take_end(uow: UnitOfWork, bot: Bot) -> list[tuple[TaskToRun, TaskResult]]:
     """A bot that gets no work may still be told to end, which is a task of a queue that is its own."""
     rows: list[TaskToRun] = []
-    for queue in task_queues.own_queues(turn.tx, bot.id):
-        rows = rows or task_to_run.take(turn.tx, queue, 1, bot_id=bot.id, now=turn.now)
-    tasks = task_result.lock_startable(turn.tx, [row.task_id for row in rows]) if rows else {}
+    for queue in task_queues.own_queues(uow.tx, bot.id):
+        rows = rows or task_to_run.take(uow.tx, queue, 1, bot_id=bot.id, now=uow.now)
+    tasks = task_result.lock_unlocked(uow.tx, [row.task_id for row in rows]) if rows else {}
     return [(row, tasks[row.task_id]) for row in rows if _may_run(row, tasks.get(row.task_id))]
 
 
-def _from_one(turn: Turn, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
-    """Take n of the only queue that has anything."""
+def _from_one(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
+    """Take n of the only queue that has anything: one statement less than for several (docs/decisions/0024)."""
     rows: list[TaskToRun] = []
     if head.shared and bot.address:
-        seen = _look_into(turn, bot, head, n)
-        rows = task_to_run.take_these(turn.tx, [row.task_id for row in seen[:n]], bot_id=bot.id, now=turn.now)
-    return _fill_up(turn, bot, head.queue, rows, n)
+        seen = _look_into(uow, bot, head, n)
+        rows = task_to_run.take_these(uow.tx, [row.task_id for row in seen[:n]], bot_id=bot.id, now=uow.now)
+    return _fill_up(uow, bot, head.queue, rows, n)
 
 
-def _from_several(turn: Turn, bot: Bot, heads: Sequence[Head], n: int) -> list[TaskToRun]:
+def _from_several(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], n: int) -> list[TaskToRun]:
     """Take n of several queues in the order of the policy.
 
     Only the best queues are looked into, and the next ones only when those have nothing that this bot may take.
     """
     groups = {head.queue: head.resource_group_id for head in heads}
-    running = task_result.running_by_group(turn.tx) if len(set(groups.values())) > 1 else {}
+    running = task_run.count_by_group(uow.tx) if len(set(groups.values())) > 1 else {}
     ordered = best_queues(heads, running)
     step = min(max(n, 4), _MOST_QUEUES)
     for start in range(0, len(ordered), step):
-        taken = _from_best(turn, bot, ordered[start : start + step], running, n)
+        taken = _from_best(uow, bot, ordered[start : start + step], running, n)
         if taken:
             return taken
     return []
 
 
-def _from_best(turn: Turn, bot: Bot, looked: Sequence[Head], running: Mapping[int, int], n: int) -> list[TaskToRun]:
+def _from_best(
+    uow: UnitOfWork, bot: Bot, looked: Sequence[Head], running: Mapping[int, int], n: int
+) -> list[TaskToRun]:
     groups = {head.queue: head.resource_group_id for head in looked}
-    candidates = _candidates(turn, bot, looked, groups, running, n)
-    picks = share_out(candidates, groups, running, n)
+    candidates = _candidates(uow, bot, looked, groups, running, n)
+    picks = pick_queues(candidates, groups, running, n)
     lines = {queue: iter(rows) for queue, rows in candidates.items()}
     wanted = [next(lines[queue]).task_id for queue in picks]
-    taken = task_to_run.take_these(turn.tx, wanted, bot_id=bot.id, now=turn.now) if wanted else []
+    taken = task_to_run.take_these(uow.tx, wanted, bot_id=bot.id, now=uow.now) if wanted else []
     for queue, count in Counter(picks).items():
         mine = [row for row in taken if row.queue == queue]
         if len(mine) < count:
-            taken += _fill_up(turn, bot, queue, mine, count)[len(mine) :]
+            taken += _fill_up(uow, bot, queue, mine, count)[len(mine) :]
     return taken
 
 
 def _candidates(
-    turn: Turn, bot: Bot, looked: Sequence[Head], groups: Mapping[int, int], running: Mapping[int, int], n: int
+    uow: UnitOfWork, bot: Bot, looked: Sequence[Head], groups: Mapping[int, int], running: Mapping[int, int], n: int
 ) -> dict[int, list[TaskToRun]]:
     """What each queue has to give: a few rows of each, and more of those that would give them all."""
-    few = min(max(n, turn.rules.look_ahead), max(turn.rules.look_ahead, _MOST_ROWS // len(looked)))
+    few = min(max(n, uow.rules.look_ahead), max(uow.rules.look_ahead, _MOST_ROWS // len(looked)))
     queues = [head.queue for head in looked]
-    read = task_to_run.first_of_several(turn.tx, queues, few, bot_id=bot.id, now=turn.now)
-    known = {head.queue: _local_first(turn, bot, head, read[head.queue]) for head in looked}
+    read = task_to_run.first_of_several(uow.tx, queues, few, bot_id=bot.id, now=uow.now)
+    known = {head.queue: _local_first(uow, bot, head, read[head.queue]) for head in looked}
     by_queue = {head.queue: head for head in looked}
     while True:
-        counts = Counter(share_out(known, groups, running, n))
+        counts = Counter(pick_queues(known, groups, running, n))
         used_up = [queue for queue, count in counts.items() if count == len(known[queue]) == few < n]
         if not used_up:
             return known
         for queue in used_up:
-            known[queue] = _look_into(turn, bot, by_queue[queue], n)
+            known[queue] = _look_into(uow, bot, by_queue[queue], n)
 
 
-def _look_into(turn: Turn, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
+def _look_into(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
     """The best rows of one queue, in the order in which this bot should take them."""
-    most = max(n, turn.rules.look_ahead)
-    rows = task_to_run.first(turn.tx, head.queue, most, bot_id=bot.id, now=turn.now)
-    return _local_first(turn, bot, head, rows)
+    most = max(n, uow.rules.look_ahead)
+    rows = task_to_run.first(uow.tx, head.queue, most, bot_id=bot.id, now=uow.now)
+    return _local_first(uow, bot, head, rows)
 
 
-def _local_first(turn: Turn, bot: Bot, head: Head, rows: list[TaskToRun]) -> list[TaskToRun]:
+def _local_first(uow: UnitOfWork, bot: Bot, head: Head, rows: list[TaskToRun]) -> list[TaskToRun]:
     """Those whose shared values lie at the bot before their equals."""
-    near = [row.task_id for row in rows[: turn.rules.look_ahead] if row.shared]
+    near = [row.task_id for row in rows[: uow.rules.look_ahead] if row.shared]
     if not (near and head.shared and bot.address):
         return rows
-    return local_first(rows, values.local_tasks(turn.tx, near, bot.address), turn.rules.look_ahead)
+    return local_first(rows, shared_value.local_tasks(uow.tx, near, bot.address), uow.rules.look_ahead)
 
 
-def _fill_up(turn: Turn, bot: Bot, queue: int, rows: list[TaskToRun], n: int) -> list[TaskToRun]:
+def _fill_up(uow: UnitOfWork, bot: Bot, queue: int, rows: list[TaskToRun], n: int) -> list[TaskToRun]:
     """Where others were faster with the chosen rows, the next free ones of the queue do."""
     if len(rows) >= n:
         return rows
     known = {row.task_id for row in rows}
-    rest = task_to_run.take(turn.tx, queue, n, bot_id=bot.id, now=turn.now)
+    rest = task_to_run.take(uow.tx, queue, n, bot_id=bot.id, now=uow.now)
     return rows + [row for row in rest if row.task_id not in known][: n - len(rows)]
 
 
-def _may_run(row: TaskToRun, task: TaskResult | Startable | None) -> bool:
+def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
     """The task is ours to start: nobody is changing it, and it still wants this run."""
     if task is None or task.killing:
         return False
@@ -215,59 +210,54 @@ def _may_run(row: TaskToRun, task: TaskResult | Startable | None) -> bool:
 # ---------------------------------------------------------------- starting
 
 
-def _start(
-    turn: Turn, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult | Startable]]
-) -> list[Claimed]:
-    work = task_request.work(turn.tx, sorted(task.id for _, task in taken))
-    task_to_run.remove_taken(turn.tx, [row for row, _ in taken])
+def _start(uow: UnitOfWork, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult]]) -> list[Claimed]:
+    work = task_request.work(uow.tx, sorted(task.id for _, task in taken))
+    task_to_run.remove_taken(uow.tx, [row for row, _ in taken])
     token = claim_token(poll)
-    blank = _blank_run(turn, bot, poll, token)
+    hashed = token_hash(token)
     runs = []
     for row, task in taken:
         task.run_number = next_run_number(task.run_number) or 0
         task.bot_id = bot.id
-        task.started_at = turn.now
-        turn.begin(task)
-        run = copy(blank)
-        run.task_id = task.id
-        run.run = task.run_number
-        run.instance = row.instance
-        run.generation = task.generation
-        run.slice = row.slice
-        run.resource_group_id = task.resource_group_id
-        run.lease = work[task.id, row.slice].lease
-        runs.append(run)
-    since = _idle_since(turn, bot)
-    task_result.insert_runs(turn.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
-    turn.flush()
-    return _hand_out(turn, runs, token, work, special=sorted(task.id for _, task in taken if not task.plain))
+        task.started_at = uow.now
+        uow.start_run(task)
+        runs.append(_new_run(uow, bot, poll, row, task, token_hash=hashed, lease=work[task.id, row.slice].lease))
+    since = _idle_since(uow, bot)
+    task_run.insert(uow.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
+    uow.flush()
+    return _hand_out(uow, runs, token, work, special=sorted(task.id for _, task in taken if not task.plain))
 
 
-def _idle_since(turn: Turn, bot: Bot) -> Micros | None:
+def _idle_since(uow: UnitOfWork, bot: Bot) -> Micros | None:
     """Never later than the claim, though the server that heard of the end of the run before has a faster clock."""
-    return min(bot.idle_at, turn.now) if bot.idle_at is not None else None
+    return min(bot.idle_at, uow.now) if bot.idle_at is not None else None
 
 
-def _blank_run(turn: Turn, bot: Bot, poll: Poll, token: str) -> TaskRun:
-    """What all runs of one claim have in common."""
+def _new_run(
+    uow: UnitOfWork, bot: Bot, poll: Poll, row: TaskToRun, task: TaskResult, *, token_hash: str, lease: Micros
+) -> TaskRun:
     return TaskRun(
-        task_id=0,
-        run=0,
+        task_id=task.id,
+        run=task.run_number,
         bot_id=bot.id,
         session=bot.session,
-        token_hash=token_hash(token),
+        token_hash=token_hash,
         state=RunState.RUNNING,
         reason="",
-        claimed_at=turn.now,
+        claimed_at=uow.now,
         started_at=None,
         ended_at=None,
-        lease=0,
+        lease=lease,
         soft_at=None,
-        alarm_at=turn.now + turn.rules.start_within,
+        alarm_at=uow.now + uow.rules.start_within,
         exit_code=None,
         duration=None,
+        instance=row.instance,
+        generation=task.generation,
+        slice=row.slice,
         nonce=poll.nonce,
-        modified_at=turn.now,
+        resource_group_id=task.resource_group_id,
+        modified_at=uow.now,
     )
 
 
@@ -285,7 +275,7 @@ def token_hash(token: str) -> str:
 
 
 def _hand_out(
-    turn: Turn,
+    uow: UnitOfWork,
     runs: Sequence[TaskRun],
     token: str,
     work: Mapping[tuple[int, int], Work],
@@ -297,8 +287,8 @@ def _hand_out(
         return []
     todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
     functions = [task_id for task_id in special if todo[task_id].func_name is not None]
-    inputs = values.inputs(turn.tx, functions) if functions else {}
-    hidden = task_request.secrets(turn.tx, special) if special else {}
+    inputs = values.inputs(uow.tx, functions) if functions else {}
+    hidden = task_request.secrets(uow.tx, special) if special else {}
     return [
         Claimed(
             task_id=run.task_id,

@@ -13,10 +13,9 @@ from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import show_task
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.store import bot as bots
-from myrmidon.store import job as jobs
-from myrmidon.store import task_queues, task_request, task_result, task_to_run
-from myrmidon.store.db import Tx
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import edge, task_queues, task_request, task_result, task_to_run
 
 _SHOWN_PARENTS = 20
 
@@ -61,7 +60,7 @@ def explain(tx: Tx, task_id: int) -> Explanation:
 
 
 def _explain_waiting(tx: Tx, task: TaskResult) -> Explanation:
-    waiting_on = jobs.waiting_on(tx, task.id, _SHOWN_PARENTS)
+    waiting_on = edge.waiting_on(tx, task.id, _SHOWN_PARENTS)
     if task.held and not waiting_on:
         return Explanation(
             task_id=task.id,
@@ -90,7 +89,7 @@ def _unreachable(tx: Tx, task: TaskResult) -> int | None:
     look = [(task.id, bool(task.resolves_all))]
     while look:
         child, resolves_all = look.pop()
-        for parent in task_result.read(tx, jobs.waiting_on(tx, child, _SHOWN_PARENTS)).values():
+        for parent in task_result.read(tx, edge.waiting_on(tx, child, _SHOWN_PARENTS)).values():
             if parent.final and not resolves_all:
                 return parent.id
             if parent.state == TaskState.WAITING and parent.id not in seen and not resolves_all:
@@ -101,9 +100,9 @@ def _unreachable(tx: Tx, task: TaskResult) -> int | None:
 
 def _explain_ready(tx: Tx, task: TaskResult) -> Explanation:
     rows = task_to_run.of_tasks(tx, [task.id])
-    piece = task_request.slices(tx, [task.id])[task.id][task.current_task_slice]
-    queue = task_queues.read(tx, [piece.queue])[piece.queue]
-    removed, fitting = _funnel(tx, queue.dimensions, queue.pool)
+    task_slice = task_request.slices(tx, [task.id])[task.id][task.current_task_slice]
+    queue = task_queues.read(tx, [task_slice.queue])[task_slice.queue]
+    removed, fitting = _filter_bots(tx, queue.dimensions, queue.pool)
     serving = len(task_queues.serving_bots(tx, queue.id, 1000))
     position = task_to_run.position(tx, rows[0]) if rows else None
     return Explanation(
@@ -127,16 +126,16 @@ def _ready_summary(removed: Sequence[Removed], fitting: int, serving: int, posit
     return f"{serving} bots can run it; {position} tasks stand before it in its queue."
 
 
-def _funnel(tx: Tx, wanted: str, pool: str) -> tuple[list[Removed], int]:
+def _filter_bots(tx: Tx, wanted: str, pool: str) -> tuple[list[Removed], int]:
     """Apply the wanted dimensions one by one to the bots of the pool; who falls out where.
 
     An order to a single bot is for no pool.
     """
-    found = [f"pool:{pool}"] if pool else dimensions.anchor(wanted)
-    left = [dimensions.bot_sets(text) for each in found for text in bots.dimensions_of_those_with(tx, each)]
+    found = [f"pool:{pool}"] if pool else dimensions.narrowest_values(wanted)
+    left = [dimensions.bot_sets(text) for each in found for text in bots.dimensions_of_bots_with(tx, each)]
     steps = []
-    for single in dimensions.parts(wanted):
+    for single in dimensions.split_values(wanted):
         before = len(left)
         left = [has for has in left if dimensions.matches(single, has)]
-        steps.append(Removed(dimensions.shown(single), before - len(left), len(left)))
+        steps.append(Removed(dimensions.show_single(single), before - len(left), len(left)))
     return steps, len(left)

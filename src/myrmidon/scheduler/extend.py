@@ -9,27 +9,26 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Limits
+from myrmidon.model.dag import Dag, ExistingTask, build_dag
 from myrmidon.model.errors import Conflict, MyrmidonError, NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph, Node, RequiresPolicy
-from myrmidon.model.job_parsing import labels_of, parse_graph
-from myrmidon.model.job_wiring import KnownTask, Wiring, wire
+from myrmidon.model.job_document import labels_of, parse_graph
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.plan import Plan, check_parents, check_shared, open_group, store_plans
+from myrmidon.scheduler.new_tasks import NewTask, check_parents, check_shared, open_group, store_new_tasks
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
+from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
-from myrmidon.scheduler.settle import settle
-from myrmidon.scheduler.submit import taken_names
+from myrmidon.scheduler.submit import check_external_ids
 from myrmidon.scheduler.submit_job import definitions_of, outputs_by_label
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import drain as drains
-from myrmidon.store import job as jobs
-from myrmidon.store import task_result
-from myrmidon.store import value as values
-from myrmidon.store.db import Tx
-from myrmidon.store.job import Job
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work, task_result
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.job import Job
 
 
 class Extended(Struct, frozen=True, kw_only=True):
@@ -59,44 +58,44 @@ def extend(
     Labels that the job has already are compared by their definition: the same
     again changes nothing, so the call can be repeated; another one is refused.
     """
-    turn = Turn(tx, now, ids, rules)
-    open_group(turn, group_id)
-    job = _open_job(turn, job_id, group_id)
+    uow = UnitOfWork(tx, now, ids, rules)
+    open_group(uow, group_id)
+    job = _open_job(uow, job_id, group_id)
     known = jobs.labels(tx, job_id)
     definitions = definitions_of(raw, rules)
     fresh = [label for label in labels_of(raw) if label not in known]
     _compare(known, definitions)
     if not fresh and definitions and isinstance(raw, dict) and len(definitions) == len(raw["tasks"]):
         return Extended(job_id=job_id, state=job.state, task_ids=_ids(known, definitions), num_new=0)
-    _check_open(turn, job)
+    _check_open(uow, job)
     task_ids = dict(zip(fresh, ids.block(len(fresh), now), strict=True))
     every = {**{label: task_id for label, (task_id, _) in known.items()}, **task_ids}
-    graph, wiring = _read(turn, raw, known, every, limits)
-    plans = _plans(turn, job, _Extension(graph, wiring, every, definitions, authenticated))
-    _check(turn, group_id, plans)
-    tasks = _store(turn, job, plans, known)
-    make_ready(turn, [t for t in tasks if t.satisfied and not t.held])
-    jobs.announce(tx, job, "extended", now)
-    settle(turn)
+    graph, wiring = _read(uow, raw, known, every, limits)
+    new_tasks = _new_tasks(uow, job, _Extension(graph, wiring, every, definitions, authenticated))
+    _check(uow, group_id, new_tasks)
+    tasks = _store(uow, job, new_tasks, known)
+    make_ready(uow, [t for t in tasks if t.satisfied and not t.held])
+    jobs.add_event(tx, job, "extended", now)
+    propagate(uow)
     chosen = {label: every[label] for label in definitions}
-    return Extended(job_id=job_id, state=job.state, task_ids=chosen, num_new=len(plans), woken=sorted(turn.woken))
+    return Extended(job_id=job_id, state=job.state, task_ids=chosen, num_new=len(new_tasks), woken=sorted(uow.woken))
 
 
-def _open_job(turn: Turn, job_id: int, group_id: int) -> Job:
-    turn.lock_jobs([job_id])
-    job = turn.jobs.get(job_id)
+def _open_job(uow: UnitOfWork, job_id: int, group_id: int) -> Job:
+    uow.lock_jobs([job_id])
+    job = uow.jobs.get(job_id)
     if job is None or job.resource_group_id != group_id or job.staged:
         raise NotFound("job", show_task(job_id))
     return job
 
 
-def _check_open(turn: Turn, job: Job) -> None:
+def _check_open(uow: UnitOfWork, job: Job) -> None:
     """The job takes tasks. Not while it is being reset chunk by chunk: nobody could tell which parents count."""
     if job.state != JobState.RUNNING:
         raise WrongState(f"the job has ended ({job.state}) and takes no more tasks; submit a new job")
     if job.sealed_at is not None:
         raise WrongState("the job is sealed and takes no more tasks; submit a new job")
-    if job.num_draining and drains.exists(turn.tx, drains.RESET, job.id):
+    if job.num_draining and chunked_work.exists(uow.tx, chunked_work.RESET, job.id):
         raise WrongState("the job is just being reset to run again; try again in a moment")
 
 
@@ -116,7 +115,7 @@ class _Extension:
     def __init__(
         self,
         graph: Graph,
-        wiring: Wiring,
+        wiring: Dag,
         ids: dict[str, int],
         definitions: dict[str, str],
         authenticated: str,
@@ -129,19 +128,20 @@ class _Extension:
 
 
 def _read(
-    turn: Turn, raw: object, known: Mapping[str, tuple[int, str]], every: Mapping[str, int], limits: Limits
-) -> tuple[Graph, Wiring]:
+    uow: UnitOfWork, raw: object, known: Mapping[str, tuple[int, str]], every: Mapping[str, int], limits: Limits
+) -> tuple[Graph, Dag]:
     """The new nodes, checked together with what the job has."""
     shown = {label: show_task(task_id) for label, task_id in every.items()}
-    outputs = values.outputs(turn.tx, sorted(task_id for task_id, _ in known.values()))
+    outputs = values.outputs(uow.tx, sorted(task_id for task_id, _ in known.values()))
     tasks = {
-        label: KnownTask([kind for _, _, _, kind in outputs.get(task_id, [])]) for label, (task_id, _) in known.items()
+        label: ExistingTask([kind for _, _, _, kind in outputs.get(task_id, [])])
+        for label, (task_id, _) in known.items()
     }
-    graph = parse_graph(only_new(raw, known), limits, shown, tasks)
-    return graph, wire(graph, tasks)
+    graph = parse_graph(without_existing(raw, known), limits, shown, tasks)
+    return graph, build_dag(graph, tasks)
 
 
-def only_new(raw: object, known: Mapping[str, object]) -> object:
+def without_existing(raw: object, known: Mapping[str, object]) -> object:
     """The document without the nodes that the job has already."""
     if not isinstance(raw, dict):
         return raw
@@ -159,23 +159,25 @@ def _label_of(node: object) -> str | None:
     return label if isinstance(label, str) else None
 
 
-def _plans(turn: Turn, job: Job, extension: _Extension) -> list[Plan]:
+def _new_tasks(uow: UnitOfWork, job: Job, extension: _Extension) -> list[NewTask]:
     e = extension
-    old = sorted({e.ids[label] for labels in e.wiring.known_parents for label in labels})
-    parents = task_result.lock(turn.tx, old) if old else {}
-    return [_plan(turn, job, e, index=index, node=e.graph.nodes[index], parents=parents) for index in e.wiring.order]
+    old = sorted({e.ids[label] for labels in e.wiring.existing_parents for label in labels})
+    parents = task_result.lock(uow.tx, old) if old else {}
+    return [_new_task(uow, job, e, index=index, node=e.graph.nodes[index], parents=parents) for index in e.wiring.order]
 
 
-def _plan(turn: Turn, job: Job, e: _Extension, *, index: int, node: Node, parents: Mapping[int, TaskResult]) -> Plan:
+def _new_task(
+    uow: UnitOfWork, job: Job, e: _Extension, *, index: int, node: Node, parents: Mapping[int, TaskResult]
+) -> NewTask:
     new = [e.ids[e.graph.nodes[i].label] for i in e.wiring.parents[index]]
-    old = [e.ids[label] for label in e.wiring.known_parents[index]]
+    old = [e.ids[label] for label in e.wiring.existing_parents[index]]
     done = [(i, parents[i].instance_id) for i in sorted(old) if _satisfies(parents[i], node.policy)]
     allowed = node.request.deadline_s
-    return Plan(
+    return NewTask(
         task_id=e.ids[node.label],
         request=node.request,
         authenticated=e.authenticated,
-        deadline_at=job.deadline_at if allowed is None else min(job.deadline_at, turn.now + allowed * SECOND),
+        deadline_at=job.deadline_at if allowed is None else min(job.deadline_at, uow.now + allowed * SECOND),
         job_id=job.id,
         insertion=job.num_tasks + index,
         label=node.label,
@@ -193,30 +195,35 @@ def _satisfies(parent: TaskResult, policy: RequiresPolicy) -> bool:
     return parent.state == TaskState.SUCCEEDED
 
 
-def _check(turn: Turn, group_id: int, plans: Sequence[Plan]) -> None:
-    refused: dict[int, MyrmidonError] = {**check_parents(turn, group_id, plans), **check_shared(turn, group_id, plans)}
-    refused.update(taken_names(turn, group_id, plans))
+def _check(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTask]) -> None:
+    refused: dict[int, MyrmidonError] = {
+        **check_parents(uow, group_id, new_tasks),
+        **check_shared(uow, group_id, new_tasks),
+    }
+    refused.update(check_external_ids(uow, group_id, new_tasks))
     for error in refused.values():
         raise error
 
 
-def _store(turn: Turn, job: Job, plans: Sequence[Plan], known: Mapping[str, tuple[int, str]]) -> list[TaskResult]:
-    produced = outputs_by_label(turn, {label: task_id for label, (task_id, _) in known.items()})
-    tasks = store_plans(turn, job.resource_group_id, plans, produced=produced)
-    has_children = {parent for plan in plans for parent in plan.parents}
-    begins = [plan.task_id for plan in plans if not plan.parents]
-    ends = [plan.task_id for plan in plans if plan.task_id not in has_children]
-    jobs.drop_outputs(turn.tx, job.id, sorted(has_children))
-    jobs.insert_ends(turn.tx, job.id, begins, ends)
+def _store(
+    uow: UnitOfWork, job: Job, new_tasks: Sequence[NewTask], known: Mapping[str, tuple[int, str]]
+) -> list[TaskResult]:
+    produced = outputs_by_label(uow, {label: task_id for label, (task_id, _) in known.items()})
+    tasks = store_new_tasks(uow, job.resource_group_id, new_tasks, produced=produced)
+    has_children = {parent for new_task in new_tasks for parent in new_task.parents}
+    begins = [new_task.task_id for new_task in new_tasks if not new_task.parents]
+    ends = [new_task.task_id for new_task in new_tasks if new_task.task_id not in has_children]
+    jobs.drop_outputs(uow.tx, job.id, sorted(has_children))
+    jobs.insert_input_and_output_tasks(uow.tx, job.id, begins, ends)
     return tasks
 
 
 def seal(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Job:
     """Let nobody extend the job any more; sealing twice is the same as once."""
-    turn = Turn(tx, now, ids, rules)
-    job = _open_job(turn, job_id, group_id)
+    uow = UnitOfWork(tx, now, ids, rules)
+    job = _open_job(uow, job_id, group_id)
     if job.sealed_at is None:
         job.sealed_at = now
-        jobs.announce(tx, job, "sealed", now)
+        jobs.add_event(tx, job, "sealed", now)
         jobs.save(tx, [job])
     return job

@@ -1,8 +1,7 @@
-"""Decisions, as pure functions of facts and the time: no database, no clock.
+"""Scheduling decisions as pure functions of facts and the time: no database, no clock.
 
-Who runs what, what a lost bot or a bad exit code means for a task, when a lease
-has run out. The other files of this package gather the facts and carry the
-verdicts out in guarded writes.
+Which tasks a bot gets, what a lost bot or a nonzero exit code means for a task, when a lease has expired. The other
+files of this package read the facts and apply the verdicts in guarded writes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ DAY: Micros = 86_400 * SECOND
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """The numbers that an installation may change; the defaults are the documented ones."""
+    """Settings of the scheduler that an installation may change; durations are in microseconds."""
 
     default_deadline: Micros = 7 * DAY
     start_within: Micros = 30 * SECOND
@@ -47,7 +46,7 @@ DEFAULT_RULES = Rules()
 
 
 class Verdict(Struct, frozen=True):
-    """What becomes of a task: its next state, and why."""
+    """The next state of a task after a run has ended, and the reason."""
 
     state: TaskState
     reason: str
@@ -62,7 +61,7 @@ _SUCCEEDED = Verdict(TaskState.SUCCEEDED, "")
 
 
 def judge_finish(task: TaskResult, report: Finish, *, reruns: int) -> Verdict:
-    """A run ended by itself. Being killed beats everything: somebody asked for it."""
+    """The verdict when a command or function has ended. A kill request takes precedence over its result."""
     if task.killing:
         return Verdict(TaskState.KILLED, task.reason)
     if report.clean:
@@ -75,27 +74,27 @@ def judge_finish(task: TaskResult, report: Finish, *, reruns: int) -> Verdict:
         failed = Verdict(TaskState.FAILED, "exit_code")
     if task.num_reruns >= reruns or failed.state == TaskState.KILLED:
         return failed
-    return _again(task, Verdict(TaskState.READY, "rerun", rerun=True), failed.state)
+    return _requeue_unless_capped(task, Verdict(TaskState.READY, "rerun", rerun=True), failed.state)
 
 
 def judge_lost(task: TaskResult, why: str, *, retries: int) -> Verdict:
-    """The infrastructure failed in mid-run: blame the machine, not the task."""
+    """The verdict when the infrastructure failed during a run: a retry is counted, not a failure of the task."""
     if task.killing:
         return Verdict(TaskState.KILLED, task.reason)
     if task.num_retries >= retries:
         return Verdict(TaskState.BOT_DIED, why)
-    return _again(task, Verdict(TaskState.READY, "retry", retried=True), TaskState.BOT_DIED)
+    return _requeue_unless_capped(task, Verdict(TaskState.READY, "retry", retried=True), TaskState.BOT_DIED)
 
 
 def judge_unstarted(task: TaskResult) -> Verdict:
-    """A claimed run never began, so nothing happened that would have to be counted."""
+    """The verdict when a claimed run never started: the task is queued again, and no retry is counted."""
     if task.killing:
         return Verdict(TaskState.CANCELED, task.reason)
-    return _again(task, Verdict(TaskState.READY, "given_back"), TaskState.BOT_DIED)
+    return _requeue_unless_capped(task, Verdict(TaskState.READY, "given_back"), TaskState.BOT_DIED)
 
 
-def _again(task: TaskResult, verdict: Verdict, otherwise: TaskState) -> Verdict:
-    """Run numbers never start over; at the cap the task ends."""
+def _requeue_unless_capped(task: TaskResult, verdict: Verdict, otherwise: TaskState) -> Verdict:
+    """The verdict, or the state ``otherwise`` when the task has no run numbers left."""
     if next_run_number(task.run_number) is None:
         return Verdict(otherwise, "run_cap")
     return verdict
@@ -105,7 +104,7 @@ def _again(task: TaskResult, verdict: Verdict, otherwise: TaskState) -> Verdict:
 
 
 class SliceFacts(Protocol):
-    """What choosing a slice needs to know of it."""
+    """The facts about a slice that choose_slice uses."""
 
     @property
     def queue(self) -> int: ...
@@ -114,7 +113,7 @@ class SliceFacts(Protocol):
 
 
 def choose_slice(slices: Sequence[SliceFacts], first: int, served: set[int]) -> int | None:
-    """The first slice from ``first`` on that some bot can run, or that wants to wait for one."""
+    """The first slice from ``first`` on that a bot serves, or that may wait for a bot; None if there is none."""
     for number in range(first, len(slices)):
         if slices[number].wait_for_capacity or slices[number].queue in served:
             return number
@@ -125,23 +124,22 @@ def choose_slice(slices: Sequence[SliceFacts], first: int, served: set[int]) -> 
 
 
 def best_queues(heads: Iterable[Head], running: Mapping[int, int]) -> list[Head]:
-    """The queues, best first: by priority, then by the group's share, then by rank."""
+    """The queues in order of preference: by priority, then by running tasks of the resource group, then by rank."""
     return sorted(heads, key=lambda h: (h.priority, running.get(h.resource_group_id, 0), h.task_rank, h.queue))
 
 
-def share_out(
+def pick_queues(
     candidates: Mapping[int, Sequence[TaskToRun]], groups: Mapping[int, int], running: Mapping[int, int], n: int
 ) -> list[int]:
     """From which queue to take each of n tasks, in the order in which they should start.
 
-    Every start counts as running work of its group at once, so that groups with
-    tasks of equal priority take turns. Shares only grow, so an entry of the heap
-    that was made with an older share is put back with the new one.
+    Each pick counts at once as a running task of its group, so that groups with tasks of equal priority alternate.
+    ``shares`` only increase, so a heap entry with an outdated share is replaced when it reaches the top.
     """
     shares = dict(running)
     taken = dict.fromkeys(candidates, 0)
     picks: list[int] = []
-    heap = [_standing(rows[0], shares.get(groups[queue], 0), queue) for queue, rows in candidates.items() if rows]
+    heap = [_sort_key(rows[0], shares.get(groups[queue], 0), queue) for queue, rows in candidates.items() if rows]
     heapify(heap)
     for _ in range(n):
         while heap and heap[0][1] != shares.get(groups[heap[0][3]], 0):
@@ -154,16 +152,16 @@ def share_out(
         taken[queue] += 1
         shares[groups[queue]] = shares.get(groups[queue], 0) + 1
         if taken[queue] < len(candidates[queue]):
-            heappush(heap, _standing(candidates[queue][taken[queue]], shares[groups[queue]], queue))
+            heappush(heap, _sort_key(candidates[queue][taken[queue]], shares[groups[queue]], queue))
     return picks
 
 
-def _standing(row: TaskToRun, share: int, queue: int) -> tuple[int, int, int, int]:
+def _sort_key(row: TaskToRun, share: int, queue: int) -> tuple[int, int, int, int]:
     return (row.priority, share, row.task_rank, queue)
 
 
 def local_first(rows: Sequence[TaskToRun], local: set[int], look_ahead: int) -> list[TaskToRun]:
-    """The same rows; of the first few, those whose shared values lie at the bot go before their equals."""
+    """The same rows, reordered: of the first ``look_ahead``, tasks in ``local`` precede others of the same priority."""
     if not rows or not local:
         return list(rows)
     near = [r for r in rows[:look_ahead] if r.task_id in local and r.priority == rows[0].priority]
@@ -177,31 +175,34 @@ def local_first(rows: Sequence[TaskToRun], local: set[int], look_ahead: int) -> 
 def lease_end(run: TaskRun, heartbeat: Micros, resumed_at: Micros) -> Micros:
     """When a started run counts as lost.
 
-    ``resumed_at`` is when the service came back from an outage or a clock jump:
-    bots could not be heard before, so every lease begins anew there.
+    ``resumed_at`` is when the service came back from an outage or a clock jump. Heartbeats could not arrive before,
+    so every lease starts again at that time.
     """
     return max(run.started_at or run.claimed_at, heartbeat, resumed_at) + run.lease
 
 
-def start_end(run: TaskRun, resumed_at: Micros, start_within: Micros) -> Micros:
-    """When a claimed run that was never started goes back to the queue."""
+def start_deadline(run: TaskRun, resumed_at: Micros, start_within: Micros) -> Micros:
+    """When a claimed run that was never started is ended and its task queued again."""
     return max(run.claimed_at, resumed_at) + start_within
 
 
-def surely_waited(run: TaskRun, heartbeat: Micros, rules: Rules) -> bool:
-    """A run has not begun of which its bot says nothing after the time in which it could have begun it."""
+def known_not_started(run: TaskRun, heartbeat: Micros, rules: Rules) -> bool:
+    """Whether a run surely has not started: its bot sent a heartbeat after the time to start without reporting it."""
     return run.started_at is None and heartbeat >= run.claimed_at + rules.start_within
 
 
-def may_have_begun(run: TaskRun, *, retries: int, waited: bool) -> bool:
-    """Whether the loss of a run counts. What may run at most once has begun unless it is known to have waited."""
+def may_have_started(run: TaskRun, *, retries: int, waited: bool) -> bool:
+    """Whether the loss of a run counts as a retry.
+
+    A task without retries must not run twice, so it counts as started unless it is known that it was not (``waited``).
+    """
     return run.started_at is not None or (retries == 0 and not waited)
 
 
-def resumed(now: Micros, last_alive: Micros, rules: Rules) -> bool:
-    """The service was away, or its clock jumped: silence of bots proves nothing now.
+def service_was_away(now: Micros, last_alive: Micros, rules: Rules) -> bool:
+    """Whether the service was down or its clock jumped, so that missing heartbeats prove nothing.
 
-    Two servers whose clocks are both good enough may still disagree by twice the skew.
+    The clocks of two servers may differ by twice the permitted skew.
     """
     if not last_alive:
         return False
@@ -209,5 +210,5 @@ def resumed(now: Micros, last_alive: Micros, rules: Rules) -> bool:
 
 
 def may_sweep(now: Micros, database_now: Micros, rules: Rules) -> bool:
-    """A server whose clock disagrees with the database's must not expire anything."""
+    """Whether this server's clock is close enough to the database's clock to expire anything."""
     return abs(now - database_now) <= rules.max_skew

@@ -13,7 +13,7 @@ from msgspec import Struct, json
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
-from myrmidon.model.states import READY, SUCCEEDED, RunState, TaskState
+from myrmidon.model.states import SUCCEEDED, RunState, TaskState
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import (
     FAULTS,
@@ -28,17 +28,19 @@ from myrmidon.model.task_result import (
     TaskRun,
 )
 from myrmidon.model.value import OutputValue
+from myrmidon.scheduler.capacity import handle_lost_capacity
 from myrmidon.scheduler.claim import token_hash
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, Verdict, judge_finish, judge_lost, judge_unstarted
-from myrmidon.scheduler.ready import look_at_queues, make_ready, share_output
-from myrmidon.scheduler.settle import settle
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import bot as bots
-from myrmidon.store import log as logs
-from myrmidon.store import task_queues, task_result
-from myrmidon.store import value as values
-from myrmidon.store.db import Tx
-from myrmidon.store.task_request import Brief
+from myrmidon.scheduler.propagate import propagate
+from myrmidon.scheduler.ready import make_ready, share_output
+from myrmidon.scheduler.run_end import apply_verdict
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import bot_event, shared_value, task_queues, task_run
+from myrmidon.store.tables import log as logs
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.task_request import RunPolicy
 
 
 class Outcome(StrEnum):
@@ -81,18 +83,18 @@ def report(
     rules: Rules = DEFAULT_RULES,
 ) -> list[Reply]:
     """Take a bot's reports, in order; one reply each."""
-    turn = Turn(tx, now, ids, rules)
-    tasks = turn.lock(item.task_id for item in reports)
-    runs = {(run.task_id, run.run): run for run in task_result.judged_runs(tx, sorted(tasks))} if tasks else {}
-    desk = _Desk(turn, bot_id, tasks, runs)
+    uow = UnitOfWork(tx, now, ids, rules)
+    tasks = uow.lock(item.task_id for item in reports)
+    runs = {(run.task_id, run.run): run for run in task_run.read_for_report(tx, sorted(tasks))} if tasks else {}
+    desk = _Desk(uow, bot_id, tasks, runs)
     replies = [desk.take(item) for item in reports]
-    make_ready(turn, desk.again, avoid=desk.avoid)
-    settle(turn)
+    make_ready(uow, desk.again, avoid=desk.avoid)
+    propagate(uow)
     if desk.stats:
-        task_result.insert_stats(tx, desk.stats)
+        task_run.insert_stats(tx, desk.stats)
     if desk.quick_faults:
-        _watch_bot(turn, bot_id, desk.quick_faults)
-    bots.beat(tx, bot_id, session, now, idle=desk.ended)
+        _watch_bot(uow, bot_id, desk.quick_faults)
+    bots.heartbeat(tx, bot_id, session, now, idle=desk.ended)
     return replies
 
 
@@ -101,12 +103,12 @@ class _Desk:
 
     def __init__(
         self,
-        turn: Turn,
+        uow: UnitOfWork,
         bot_id: str,
         tasks: Mapping[int, TaskResult],
         runs: Mapping[tuple[int, int], TaskRun],
     ) -> None:
-        self.turn = turn
+        self.uow = uow
         self.bot_id = bot_id
         self.tasks = tasks
         self.runs = runs
@@ -145,25 +147,25 @@ class _Desk:
             hashed = self._hashes[item.token] = token_hash(item.token)
         return compare_digest(run.token_hash, hashed)
 
-    def _brief(self, task: TaskResult) -> Brief:
+    def _brief(self, task: TaskResult) -> RunPolicy:
         """What the request says of a task; that of all tasks of the call is read when the first is asked for."""
         if not self._briefed:
-            self.turn.know_briefly(self.tasks)
+            self.uow.load_run_policies(self.tasks)
             self._briefed = True
-        return self.turn.brief(task.id)
+        return self.uow.run_policy(task.id)
 
     def _start(self, task: TaskResult, run: TaskRun) -> Reply:
         if run.started_at is not None:
             return Reply(Outcome.REPEATED, stop=bool(task.killing))
         if task.killing:
-            self.turn.end_run(run, RunState.CANCELED, task.reason)
+            self.uow.end_run(run, RunState.CANCELED, task.reason)
             self._conclude(task, run, Verdict(TaskState.CANCELED, task.reason))
             return _STALE
-        now = self.turn.now
+        now = self.uow.now
         run.started_at = now
         run.soft_at = None if task.plain else _soft_end(self._brief(task), now)
         run.alarm_at = min(now + run.lease, run.soft_at) if run.soft_at is not None else now + run.lease
-        self.turn.touch_run(run)
+        self.uow.touch_run(run)
         return _ACCEPTED
 
     def _finish(self, task: TaskResult, run: TaskRun, item: Finish) -> Reply:
@@ -179,7 +181,7 @@ class _Desk:
         verdict = judge_finish(task, item, reruns=0 if item.clean else self._brief(task).max_num_retries)
         if verdict.state == SUCCEEDED and not self._write_outputs(task, item.outputs):
             verdict = Verdict(TaskState.FAILED, "bad_outputs")
-        self.turn.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
+        self.uow.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
         if item.message:
             run.evidence = json.encode(Evidence(message=item.message[:4096])).decode()
         if item.stats is not None:
@@ -194,12 +196,12 @@ class _Desk:
         run.cost_usd = max(run.cost_usd, item.cost_usd)
         kind = _kind(item)
         if kind == "client_error":
-            self.turn.end_run(run, RunState.CLIENT_ERROR, kind)
+            self.uow.end_run(run, RunState.CLIENT_ERROR, kind)
             self._conclude(task, run, Verdict(TaskState.KILLED if task.killing else TaskState.CLIENT_ERROR, kind))
             return _ACCEPTED
-        if kind == "bot_error" and self.turn.now - run.claimed_at < self.turn.rules.quick_failure_window:
+        if kind == "bot_error" and self.uow.now - run.claimed_at < self.uow.rules.quick_failure_window:
             self.quick_faults += 1
-        self.turn.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, kind)
+        self.uow.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, kind)
         verdict = judge_lost(task, kind, retries=self._brief(task).retries)
         self._conclude(task, run, verdict)
         return _ACCEPTED
@@ -207,7 +209,7 @@ class _Desk:
     def _give_back(self, task: TaskResult, run: TaskRun) -> Reply:
         if run.started_at is not None:
             return _CONFLICT
-        self.turn.end_run(run, RunState.CANCELED, "given_back")
+        self.uow.end_run(run, RunState.CANCELED, "given_back")
         self._conclude(task, run, judge_unstarted(task))
         return _ACCEPTED
 
@@ -215,8 +217,8 @@ class _Desk:
         """Store what a function returned, once; False when it is not what the function promised."""
         if task.plain or self._brief(task).func_name is None:
             return not given
-        turn = self.turn
-        wanted = values.outputs(turn.tx, [task.id]).get(task.id, [])
+        uow = self.uow
+        wanted = values.outputs(uow.tx, [task.id]).get(task.id, [])
         if [kind for _, _, _, kind in wanted] != [output.type for output in given]:
             return False
         if any(not _sound(output.payload) for output in given):
@@ -225,49 +227,26 @@ class _Desk:
             payload = given[position].payload
             if kind == values.SHARED:
                 if shared_id is None:
-                    made = turn.new_id()
-                    values.insert_shared(turn.tx, [(made, position, type_string, payload, turn.now)])
-                    share_output(turn, task, position, value_id=value_id, shared_value_id=made)
+                    made = uow.new_id()
+                    shared_value.insert(uow.tx, [(made, position, type_string, payload, uow.now)])
+                    share_output(uow, task, position, value_id=value_id, shared_value_id=made)
             else:
-                values.write(turn.tx, value_id, payload)
+                values.write(uow.tx, value_id, payload)
         return True
 
     def _conclude(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
         self.ended = True
         runs = self.by_task[task.id]
         others = [other for other in runs if other.live and other is not run] if len(runs) > 1 else []
-        if conclude(self.turn, task, run, verdict, others):
+        if apply_verdict(self.uow, task, run, verdict, others):
             self.again.append(task)
             if verdict.retried:
                 self.avoid[task.id] = run.bot_id
 
 
-def _soft_end(request: Brief, now: Micros) -> Micros | None:
+def _soft_end(request: RunPolicy, now: Micros) -> Micros | None:
     """When a run is slow enough that another instance may try as well."""
     return now + request.timeout if request.timeout is not None and request.max_num_instances > 1 else None
-
-
-def conclude(turn: Turn, task: TaskResult, run: TaskRun, verdict: Verdict, others: Sequence[TaskRun]) -> bool:
-    """Apply the verdict on an ended run to its task; True when the task shall run again.
-
-    While another instance of the task is at work, only a success ends the task:
-    the first finisher wins and the others are stopped.
-    """
-    if others:
-        if task.killing or verdict.state != SUCCEEDED:
-            return False
-        for other in others:
-            turn.end_run(other, RunState.CANCELED, "superseded")
-    if verdict.state == READY:
-        task.num_retries += int(verdict.retried)
-        task.num_reruns += int(verdict.rerun)
-        task.reason = verdict.reason
-        turn.unqueue(task)
-        return True
-    if verdict.state == SUCCEEDED:
-        task.instance_id = run.run
-    turn.move(task, verdict.state, verdict.reason)
-    return False
 
 
 def _run_state(item: Finish, verdict: Verdict) -> RunState:
@@ -311,20 +290,20 @@ def _sound(payload: Payload) -> bool:
     return payload.digest is not None and 0 <= payload.size <= 64 << 20
 
 
-def _watch_bot(turn: Turn, bot_id: str, faults: int) -> None:
+def _watch_bot(uow: UnitOfWork, bot_id: str, faults: int) -> None:
     """A bot that fails everything at once would eat the queue: it is put aside."""
-    bot = bots.lock(turn.tx, bot_id)
+    bot = bots.lock(uow.tx, bot_id)
     if bot is None:
         return
-    recent = bot.quick_failure_at is not None and turn.now - bot.quick_failure_at < turn.rules.quick_failure_window
+    recent = bot.quick_failure_at is not None and uow.now - bot.quick_failure_at < uow.rules.quick_failure_window
     bot.num_quick_failures = (bot.num_quick_failures if recent else 0) + faults
-    bot.quick_failure_at = turn.now
-    if bot.num_quick_failures >= turn.rules.quick_failures and bot.quarantined is None:
+    bot.quick_failure_at = uow.now
+    if bot.num_quick_failures >= uow.rules.quick_failures and bot.quarantined is None:
         bot.quarantined = f"{bot.num_quick_failures} runs failed on this bot in a short time"
-        bots.insert_event(turn.tx, bot, turn.new_id(), at=turn.now, kind="bot_quarantined", message=bot.quarantined)
-    bots.save(turn.tx, bot)
+        bot_event.insert(uow.tx, bot, uow.new_id(), at=uow.now, kind="bot_quarantined", message=bot.quarantined)
+    bots.save(uow.tx, bot)
     if not bot.serving:
-        look_at_queues(turn, task_queues.queues_of_bot(turn.tx, bot_id))
+        handle_lost_capacity(uow, task_queues.queues_of_bot(uow.tx, bot_id))
 
 
 # ---------------------------------------------------------------- signs of life
@@ -334,7 +313,7 @@ def heartbeat(
     tx: Tx, bot_id: str, holds: Sequence[tuple[int, int, str]], *, session: int, now: Micros
 ) -> list[tuple[int, int]]:
     """Keep a bot and all its runs alive with one write; which of the held runs (task, run, token) must stop."""
-    if not bots.still_here(tx, bot_id, session, now):
+    if not bots.heartbeat_if_alive(tx, bot_id, session, now):
         bot = bots.read(tx, bot_id)
         if bot is None:
             raise NotFound("bot", bot_id)
@@ -342,7 +321,7 @@ def heartbeat(
             raise WrongState("this bot's session has ended; it must shake hands again")
     if not holds:
         return []
-    mine = task_result.going_on(tx, sorted({task_id for task_id, _, _ in holds}), bot_id)
+    mine = task_run.live_tokens(tx, sorted({task_id for task_id, _, _ in holds}), bot_id)
     hashed = {token: token_hash(token) for token in {token for _, _, token in holds}}
     return [
         (task_id, run)
@@ -364,7 +343,7 @@ class LogBytes(Struct, frozen=True, kw_only=True):
 
 def check_log(tx: Tx, bot_id: str, item: LogBytes) -> bool:
     """May this bot add to this log? Also after the run has ended: late bytes of an ended run are still its log."""
-    for run in task_result.runs_of(tx, [item.task_id]):
+    for run in task_run.read(tx, [item.task_id]):
         if run.run == item.run:
             return run.bot_id == bot_id and compare_digest(run.token_hash, token_hash(item.token))
     return False

@@ -14,18 +14,18 @@ from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.plan import open_group
+from myrmidon.scheduler.new_tasks import open_group
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.propagate import cancel_or_kill, propagate
 from myrmidon.scheduler.ready import make_ready
-from myrmidon.scheduler.settle import settle, stop
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import drain as drains
-from myrmidon.store import job as jobs
-from myrmidon.store import task_request, task_result
-from myrmidon.store import value as values
-from myrmidon.store.db import Tx
-from myrmidon.store.drain import CHUNK, Drain
-from myrmidon.store.job import Job
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work, edge, shared_value, task_request, task_result
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import request_key as request_keys
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.job import Job
 
 
 class Rerun(Struct, frozen=True):
@@ -53,24 +53,24 @@ def rerun(
     ``cascade`` everything behind it waits again for the new result; what is
     running there goes on, unless ``kill`` stops it.
     """
-    turn = Turn(tx, now, ids, rules)
-    task = turn.lock([task_id]).get(task_id)
-    if task is None or turn.staged(task):
+    uow = UnitOfWork(tx, now, ids, rules)
+    task = uow.lock([task_id]).get(task_id)
+    if task is None or uow.is_staged(task):
         raise NotFound("task", show_task(task_id))
-    if task_request.orders(tx, [task_id]):
+    if task_request.terminate_tasks(tx, [task_id]):
         raise WrongState("the task told a bot to end, and is not run again; terminate the bot anew")
     if task.state in (TaskState.READY, TaskState.RUNNING):
         return Rerun(task_id, task.state, changed=False)
-    _check(turn, task, force=force)
-    reopen(turn, task)
+    _check_rerunnable(uow, task, force=force)
+    reopen_job(uow, task)
     if cascade:
-        _rewait(turn, task, kill=kill)
-    _renew(turn, task, "rerun")
-    task.forced = int(not _fed(task))
-    turn.flush()
-    unblock(turn, turn.job_of(task))
-    make_ready(turn, [task])
-    settle(turn)
+        _reset_descendants(uow, task, kill=kill)
+    _start_generation(uow, task, "rerun")
+    task.forced = int(not _parents_satisfied(task))
+    uow.flush()
+    unblock_job(uow, uow.job_of(task))
+    make_ready(uow, [task])
+    propagate(uow)
     return Rerun(task_id, task.state, changed=True)
 
 
@@ -92,45 +92,45 @@ def rerun_once(
     group_id = request.resource_group_id
     key = f"rerun:{sha256(request_key.encode()).hexdigest()}"
     asked = sha256(f"{task_id} {force} {cascade}".encode()).hexdigest()
-    if task_request.insert_keys(tx, [(group_id, key, asked, task_id, now)]):
+    if request_keys.insert(tx, [(group_id, key, asked, task_id, now)]):
         rerun(tx, task_id, now=now, ids=ids, force=force, cascade=cascade, rules=rules)
-    elif task_request.keys(tx, group_id, [key])[key] != (asked, task_id):
+    elif request_keys.read(tx, group_id, [key])[key] != (asked, task_id):
         raise Conflict("the request key was used for another rerun")
     return task_result.read(tx, [task_id])[task_id]
 
 
-def _check(turn: Turn, task: TaskResult, *, force: bool) -> None:
-    open_group(turn, task.resource_group_id)
-    turn.know([task.id])
-    job = turn.job_of(task)
+def _check_rerunnable(uow: UnitOfWork, task: TaskResult, *, force: bool) -> None:
+    open_group(uow, task.resource_group_id)
+    uow.load_requests([task.id])
+    job = uow.job_of(task)
     if job and job.state in (JobState.CANCELLED, JobState.PENDING_RETRY):
         raise WrongState(f"the job is {job.state}; its tasks cannot be run again by hand")
     if job and job.num_draining:
         raise WrongState("the job is still dealing with an earlier decision; try again in a moment")
-    if turn.requests[task.id].deadline_at <= turn.now:
+    if uow.requests[task.id].deadline_at <= uow.now:
         raise WrongState("the deadline of the task has passed; submit it anew")
     if next_run_number(task.run_number) is None:
         raise WrongState("the task has used up its run numbers; submit it anew")
     if not force and task.state == TaskState.SUCCEEDED:
         raise WrongState("the task has succeeded; say force to run it again all the same")
-    if not force and not _fed(task):
+    if not force and not _parents_satisfied(task):
         raise WrongState("the task's parents have not succeeded; say force to run it without them")
-    if values.lacks_input(turn.tx, task.id):
+    if values.lacks_input(uow.tx, task.id):
         raise WrongState("the task reads what its parents have not produced; run those again first")
 
 
-def _fed(task: TaskResult) -> bool:
+def _parents_satisfied(task: TaskResult) -> bool:
     """Whether its parents let it run, leaving aside that somebody had forced it before."""
     return task.num_succeeded_parents >= task.num_parents
 
 
-def _renew(turn: Turn, task: TaskResult, reason: str) -> None:
+def _start_generation(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
     """Begin a new generation: what the last one came to no longer counts."""
     if task.final:
-        turn.move(task, TaskState.WAITING, reason, new_generation=True)
+        uow.move(task, TaskState.WAITING, reason, new_generation=True)
     elif task.state == TaskState.READY:
-        turn.move(task, TaskState.WAITING, reason)
-    turn.hold(task, held=False)
+        uow.move(task, TaskState.WAITING, reason)
+    uow.hold(task, held=False)
     task.forced = 0
     task.num_retries = 0
     task.killing = 0
@@ -139,102 +139,102 @@ def _renew(turn: Turn, task: TaskResult, reason: str) -> None:
     task.bot_id = None
     task.deduped_from = task.deduped_run = task.cost_saved_usd = None
     task.started_at = task.completed_at = task.abandoned_at = None
-    task.alarm_at = turn.requests[task.id].deadline_at
+    task.alarm_at = uow.requests[task.id].deadline_at
 
 
-def reopen(turn: Turn, task: TaskResult) -> None:
+def reopen_job(uow: UnitOfWork, task: TaskResult) -> None:
     """Let a job that has ended go on for a task, and for whatever else has come to wait for nothing meanwhile."""
-    job = turn.job_of(task)
+    job = uow.job_of(task)
     if job is None or job.state == JobState.RUNNING:
         return
-    turn.move_job(job, JobState.RUNNING, "running")
-    if task_result.waits_for_job(turn.tx, job.id, but=task.id):
-        turn.drain(drains.START, job.id, job=job)
+    uow.move_job(job, JobState.RUNNING, "running")
+    if task_result.waits_for_job(uow.tx, job.id, excluding=task.id):
+        uow.start_chunked_work(chunked_work.START, job.id, job=job)
 
 
-def unblock(turn: Turn, job: Job | None) -> None:
+def unblock_job(uow: UnitOfWork, job: Job | None) -> None:
     """When nothing that failed is left, nothing blocks the job any more."""
     if job is not None and job.blocked_by is not None and job.num_failed == 0:
         job.blocked_by = None
         job.error = None
-        jobs.announce(turn.tx, job, "running", turn.now)
+        jobs.add_event(uow.tx, job, "running", uow.now)
 
 
 # ---------------------------------------------------------------- cascade
 
 
-def _rewait(turn: Turn, task: TaskResult, *, kill: bool) -> None:
+def _reset_descendants(uow: UnitOfWork, task: TaskResult, *, kill: bool) -> None:
     """Put everything behind a task back to waiting for it, with exact counters.
 
     What already waits or runs there will have another result, too: it may be a rerun whose last one still counts. So
     whatever lies behind waits for the new one, or it would wait for nothing and nobody would start it.
     """
-    behind = _descendants(turn, task.id)
-    tasks = task_result.lock(turn.tx, behind) if behind else {}
-    turn.know(tasks)
+    behind = _descendants(uow, task.id)
+    tasks = task_result.lock(uow.tx, behind) if behind else {}
+    uow.load_requests(tasks)
     waiting = []
     for other in tasks.values():
         if other.state == TaskState.RUNNING:
             other.forced = 1
-            turn.touch(other)
+            uow.touch(other)
             if kill:
-                stop(turn, other, "rerun_of_parent")
+                cancel_or_kill(uow, other, "rerun_of_parent")
         elif other.state != TaskState.WAITING:
-            _renew(turn, other, "parent_rerun")
+            _start_generation(uow, other, "parent_rerun")
             waiting.append(other)
     again = [task.id, *(other.id for other in waiting)]
-    turn.flush()
-    _reopen_edges(turn, [task.id, *tasks])
-    _erase_outputs(turn, again)
-    for fresh in task_result.read(turn.tx, list(tasks)).values():
+    uow.flush()
+    _reopen_edges(uow, [task.id, *tasks])
+    _erase_outputs(uow, again)
+    for fresh in task_result.read(uow.tx, list(tasks)).values():
         tasks[fresh.id].num_succeeded_parents = fresh.num_succeeded_parents
 
 
-def _descendants(turn: Turn, task_id: int) -> list[int]:
+def _descendants(uow: UnitOfWork, task_id: int) -> list[int]:
     found: set[int] = set()
     edge_of_search = [task_id]
     while edge_of_search:
-        step = {child for _, child in jobs.children(turn.tx, edge_of_search)} - found
+        step = {child for _, child in edge.children(uow.tx, edge_of_search)} - found
         found |= step
         edge_of_search = sorted(step)
     return sorted(found)
 
 
-def _reopen_edges(turn: Turn, parents: Sequence[int]) -> None:
+def _reopen_edges(uow: UnitOfWork, parents: Sequence[int]) -> None:
     """These parents run again, so what they satisfied is open, and counted out of their children."""
     lost: dict[int, int] = {}
-    for _, child in jobs.completed_by(turn.tx, parents):
+    for _, child in edge.completed_by(uow.tx, parents):
         lost[child] = lost.get(child, 0) + 1
     if not lost:
         return
-    jobs.reopen_edges(turn.tx, parents)
+    edge.reopen(uow.tx, parents)
     by_count: dict[int, list[int]] = {}
     for child, n in lost.items():
         by_count.setdefault(n, []).append(child)
     for n, children in sorted(by_count.items()):
-        task_result.feed(turn.tx, sorted(children), -n)
+        task_result.add_satisfied_parents(uow.tx, sorted(children), -n)
 
 
-def _erase_outputs(turn: Turn, task_ids: Sequence[int]) -> None:
+def _erase_outputs(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
     """Take back what tasks have produced; shared values lose this job's reference."""
-    found = values.outputs(turn.tx, task_ids)
+    found = values.outputs(uow.tx, task_ids)
     plain = [value_id for outputs in found.values() for kind, value_id, _, _ in outputs if kind == values.VALUE]
     if plain:
-        values.erase(turn.tx, plain)
+        values.erase(uow.tx, plain)
     for task_id, outputs in found.items():
         for position, (_, value_id, shared_id, _) in enumerate(outputs):
             if shared_id is not None:
-                _unlink(turn, task_id, position, value_id=value_id, shared_id=shared_id)
+                _unlink(uow, task_id, position, value_id=value_id, shared_id=shared_id)
 
 
-def _unlink(turn: Turn, task_id: int, position: int, *, value_id: int, shared_id: int) -> None:
-    job_id = task_result.jobs_of(turn.tx, [task_id]).get(task_id)
-    values.lock_shared(turn.tx, [shared_id])
-    values.link_output(turn.tx, task_id, position, None)
-    values.link_consumers(turn.tx, task_id, value_id, None)
-    if job_id is not None and not values.linked(turn.tx, job_id, shared_id):
-        values.unref_by_job(turn.tx, [shared_id], job_id)
-        values.delete_unreferenced(turn.tx, [shared_id])
+def _unlink(uow: UnitOfWork, task_id: int, position: int, *, value_id: int, shared_id: int) -> None:
+    job_id = task_result.jobs_of(uow.tx, [task_id]).get(task_id)
+    shared_value.lock(uow.tx, [shared_id])
+    values.link_output(uow.tx, task_id, position, None)
+    values.link_consumers(uow.tx, task_id, value_id, None)
+    if job_id is not None and not values.names_shared_value(uow.tx, job_id, shared_id):
+        shared_value.unref_by_job(uow.tx, [shared_id], job_id)
+        shared_value.delete_unreferenced(uow.tx, [shared_id])
 
 
 # ---------------------------------------------------------------- jobs
@@ -257,12 +257,12 @@ def rerun_job(
     rules: Rules = DEFAULT_RULES,
 ) -> Job:
     """Run again what failed of an ended job, or with ``full`` all of it; a running job is left as it is."""
-    turn = Turn(tx, now, ids, rules)
-    turn.lock_jobs([job_id])
-    job = turn.jobs.get(job_id)
+    uow = UnitOfWork(tx, now, ids, rules)
+    uow.lock_jobs([job_id])
+    job = uow.jobs.get(job_id)
     if job is None or job.staged:
         raise NotFound("job", show_task(job_id))
-    open_group(turn, job.resource_group_id)
+    open_group(uow, job.resource_group_id)
     if job.state == JobState.CANCELLED:
         raise WrongState("the job was cancelled; submit it anew")
     if job.state == JobState.SUCCEEDED and not full:
@@ -272,83 +272,45 @@ def rerun_job(
     if job.deadline_at <= now:
         raise WrongState("the deadline of the job has passed; submit it anew")
     if job.state != JobState.RUNNING:
-        _begin(turn, job, Reset(full=full))
-        settle(turn)
+        _begin_reset(uow, job, Reset(full=full))
+        propagate(uow)
     return job
 
 
-def retry_job(turn: Turn, job: Job) -> None:
+def retry_job(uow: UnitOfWork, job: Job) -> None:
     """Start again what failed of a locked job that waits for its retry."""
     job.num_retries += 1
-    _begin(turn, job, Reset(automatic=True))
+    _begin_reset(uow, job, Reset(automatic=True))
 
 
-def _begin(turn: Turn, job: Job, reset: Reset) -> None:
-    turn.move_job(job, JobState.RUNNING, "running")
+def _begin_reset(uow: UnitOfWork, job: Job, reset: Reset) -> None:
+    uow.move_job(job, JobState.RUNNING, "running")
     job.blocked_by = None
     job.error = None
-    drain = turn.drain(drains.RESET, job.id, job=job, args=json.encode(reset).decode())
-    turn.begun.remove(drain)
-    reset_on(turn, drain)
+    work = uow.start_chunked_work(chunked_work.RESET, job.id, job=job, args=json.encode(reset).decode())
+    uow.started_work.remove(work)
+    reset_job_chunk(uow, work)
 
 
-def reset_on(turn: Turn, drain: Drain) -> None:
+def reset_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     """Reset the next chunk of a job; when all are reset, those that nothing holds back are let go."""
-    reset = json.decode(drain.args, type=Reset)
-    page = task_result.lock_of_job(turn.tx, drain.subject, after=drain.position, n=CHUNK)
-    turn.know(task.id for task in page)
+    reset = json.decode(work.args, type=Reset)
+    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
+    uow.load_requests(task.id for task in page)
     again = [task for task in page if task.final and (reset.full or task.state != TaskState.SUCCEEDED)]
-    late = [task for task in again if turn.requests[task.id].deadline_at <= turn.now]
+    late = [task for task in again if uow.requests[task.id].deadline_at <= uow.now]
     again = [task for task in again if task not in late]
     for task in again:
-        _renew(turn, task, "job_retry")
+        _start_generation(uow, task, "job_retry")
         task.num_reruns = 0
-    turn.flush()
-    _reopen_edges(turn, [task.id for task in again])
+    uow.flush()
+    _reopen_edges(uow, [task.id for task in again])
     if reset.full:
-        _erase_outputs(turn, [task.id for task in again])
+        _erase_outputs(uow, [task.id for task in again])
     if len(page) == CHUNK:
-        drain.position = page[-1].id
-        drains.advance(turn.tx, drain)
+        work.position = page[-1].id
+        chunked_work.advance(uow.tx, work)
         return
-    turn.drained(drain)
-    job = turn.jobs[drain.subject]
-    turn.drain(drains.START, job.id, job=job)
-
-
-# ---------------------------------------------------------------- holding
-
-
-def hold(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> TaskResult:
-    """Keep a task that has not started from starting."""
-    turn = Turn(tx, now, ids, rules)
-    task = _held_task(turn, task_id)
-    if task.held:
-        return task
-    if task.state not in (TaskState.WAITING, TaskState.READY):
-        raise WrongState(f"only a task that has not started can be held; this one is {task.state}")
-    if task.state == TaskState.READY:
-        turn.move(task, TaskState.WAITING, "held")
-    turn.hold(task, held=True)
-    settle(turn)
-    return task
-
-
-def release(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> TaskResult:
-    """Let a held task go; it starts when nothing else holds it back."""
-    turn = Turn(tx, now, ids, rules)
-    task = _held_task(turn, task_id)
-    if not task.held:
-        return task
-    turn.hold(task, held=False)
-    if task.satisfied:
-        make_ready(turn, [task])
-    settle(turn)
-    return task
-
-
-def _held_task(turn: Turn, task_id: int) -> TaskResult:
-    task = turn.lock([task_id]).get(task_id)
-    if task is None or turn.staged(task):
-        raise NotFound("task", show_task(task_id))
-    return task
+    uow.finish_chunked_work(work)
+    job = uow.jobs[work.subject]
+    uow.start_chunked_work(chunked_work.START, job.id, job=job)

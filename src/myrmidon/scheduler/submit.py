@@ -7,36 +7,28 @@ repeated because nobody knows whether it was committed finds its own ids.
 """
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 
 from msgspec import Struct, json, structs
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Limits, is_clean, show_value
-from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError, Problem
+from myrmidon.model.errors import Conflict, MyrmidonError
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import FailurePolicy, Graph
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import TaskRequest
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.plan import (
-    Plan,
-    check_parents,
-    check_shared,
-    digest_of,
-    open_group,
-    store_plans,
-)
+from myrmidon.scheduler.idempotency import check_key, key_conflict
+from myrmidon.scheduler.new_tasks import NewTask, check_parents, check_shared, digest_of, open_group, store_new_tasks
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
+from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
-from myrmidon.scheduler.settle import settle
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import job as jobs
-from myrmidon.store import task_request, task_result
-from myrmidon.store.db import Tx
-from myrmidon.store.job import Job
-
-_KEY_CHARS = 256
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import request_key as request_keys
+from myrmidon.store.tables import task_request, task_result
+from myrmidon.store.tables.job import Job
 
 
 class Draft(Struct, frozen=True, kw_only=True, gc=False):
@@ -91,12 +83,6 @@ def draft_task(
     )
 
 
-def check_key(key: str) -> None:
-    if not (0 < len(key) <= _KEY_CHARS and is_clean(key)):
-        allowed = f"1 to {_KEY_CHARS} characters"
-        raise InvalidRequest([Problem("request_key", show_value(key), allowed, "length")])
-
-
 def submit(
     tx: Tx,
     group_id: int,
@@ -107,23 +93,23 @@ def submit(
     rules: Rules = DEFAULT_RULES,
 ) -> list[Submitted | MyrmidonError]:
     """Store tasks and let them run; one answer or error per draft, in order."""
-    turn = Turn(tx, now, ids, rules)
-    open_group(turn, group_id)
+    uow = UnitOfWork(tx, now, ids, rules)
+    open_group(uow, group_id)
     twins: dict[int, int] = {}
-    answers: dict[int, Submitted | MyrmidonError] = _repeated(turn, group_id, drafts, twins)
+    answers: dict[int, Submitted | MyrmidonError] = _repeated(uow, group_id, drafts, twins)
     if tx.attempt > 1:
-        answers.update(_already_stored(turn, drafts))
-    plans = {d.task_id: _plan(turn, d) for d in drafts if d.task_id not in answers and d.task_id not in twins}
-    answers.update(check_parents(turn, group_id, plans.values()))
-    answers.update(check_shared(turn, group_id, plans.values()))
-    answers.update(taken_names(turn, group_id, [p for p in plans.values() if p.task_id not in answers]))
+        answers.update(_already_stored(uow, drafts))
+    new_tasks = {d.task_id: _new_task(uow, d) for d in drafts if d.task_id not in answers and d.task_id not in twins}
+    answers.update(check_parents(uow, group_id, new_tasks.values()))
+    answers.update(check_shared(uow, group_id, new_tasks.values()))
+    answers.update(check_external_ids(uow, group_id, [p for p in new_tasks.values() if p.task_id not in answers]))
     for draft in drafts:
-        if draft.request.evaluate_only and draft.task_id in plans and draft.task_id not in answers:
+        if draft.request.evaluate_only and draft.task_id in new_tasks and draft.task_id not in answers:
             answers[draft.task_id] = Submitted(task_id=0, state=TaskState.WAITING)
-    new = [draft for draft in drafts if draft.task_id in plans and draft.task_id not in answers]
-    answers.update(_remember_keys(turn, group_id, new))
+    new = [draft for draft in drafts if draft.task_id in new_tasks and draft.task_id not in answers]
+    answers.update(_remember_keys(uow, group_id, new))
     new = [draft for draft in new if draft.task_id not in answers]
-    answers.update(_store(turn, group_id, new, plans))
+    answers.update(_store(uow, group_id, new, new_tasks))
     answers.update({task_id: _like(answers[first]) for task_id, first in twins.items()})
     return [answers[draft.task_id] for draft in drafts]
 
@@ -134,13 +120,13 @@ def _like(answer: Submitted | MyrmidonError) -> Submitted | MyrmidonError:
 
 
 def _repeated(
-    turn: Turn, group_id: int, drafts: Sequence[Draft], twins: dict[int, int]
+    uow: UnitOfWork, group_id: int, drafts: Sequence[Draft], twins: dict[int, int]
 ) -> dict[int, Submitted | MyrmidonError]:
     """Answers to drafts whose request key is known; in ``twins``, those that repeat one of the same call."""
     keyed = [draft for draft in drafts if draft.request_key is not None]
     if not keyed:
         return {}
-    known = task_request.keys(turn.tx, group_id, [d.request_key for d in keyed if d.request_key])
+    known = request_keys.read(uow.tx, group_id, [d.request_key for d in keyed if d.request_key])
     answers: dict[int, Submitted | MyrmidonError] = {}
     fresh: dict[str, Draft] = {}
     for draft in keyed:
@@ -150,40 +136,17 @@ def _repeated(
             if first is not draft and first.body_hash == draft.body_hash:
                 twins[draft.task_id] = first.task_id
             elif first is not draft:
-                answers[draft.task_id] = other_body(key)
+                answers[draft.task_id] = key_conflict(key)
         elif known[key][1] != draft.task_id:
-            answers[draft.task_id] = _same(turn, draft, *known[key])
+            answers[draft.task_id] = _same(uow, draft, *known[key])
     return answers
 
 
-def other_body(key: str) -> Conflict:
-    return Conflict(f"the request key {key} was used for another request; use a new key for a new request")
-
-
-def was_asked(
-    tx: Tx,
-    verb: str,
-    request_key: str,
-    what: object,
-    *,
-    now: Micros,
-    group_id: int = task_request.NO_GROUP,
-    subject: int = task_request.NO_SUBJECT,
-) -> bool:
-    """Whether a verb other than submit came with this key before; Conflict if it asked for something else then."""
-    key, asked = f"{verb}:{sha256(request_key.encode()).hexdigest()}", sha256(json.encode(what)).hexdigest()
-    if task_request.insert_keys(tx, [(group_id, key, asked, subject, now)]):
-        return False
-    if task_request.keys(tx, group_id, [key])[key][0] != asked:
-        raise Conflict(f"the request key was used for another {verb}; use a new key for a new request")
-    return True
-
-
-def _same(turn: Turn, draft: Draft, body_hash: str, subject: int) -> Submitted | MyrmidonError:
+def _same(uow: UnitOfWork, draft: Draft, body_hash: str, subject: int) -> Submitted | MyrmidonError:
     """The answer of the task or job that has this request key."""
     if body_hash != draft.body_hash:
-        return other_body(draft.request_key or "")
-    return _answer(task_result.read(turn.tx, [subject]).get(subject), subject, repeated=True)
+        return key_conflict(draft.request_key or "")
+    return _answer(task_result.read(uow.tx, [subject]).get(subject), subject, repeated=True)
 
 
 def _answer(task: TaskResult | None, task_id: int, *, repeated: bool) -> Submitted:
@@ -199,30 +162,30 @@ def _answer(task: TaskResult | None, task_id: int, *, repeated: bool) -> Submitt
     )
 
 
-def _already_stored(turn: Turn, drafts: Sequence[Draft]) -> dict[int, Submitted | MyrmidonError]:
+def _already_stored(uow: UnitOfWork, drafts: Sequence[Draft]) -> dict[int, Submitted | MyrmidonError]:
     """The outcome of an earlier commit was unknown: what it stored, if it did."""
-    stored = task_result.read(turn.tx, [draft.task_id for draft in drafts])
+    stored = task_result.read(uow.tx, [draft.task_id for draft in drafts])
     return {task_id: _answer(task, task_id, repeated=True) for task_id, task in stored.items()}
 
 
-def _plan(turn: Turn, draft: Draft) -> Plan:
+def _new_task(uow: UnitOfWork, draft: Draft) -> NewTask:
     allowed = draft.request.deadline_s
-    return Plan(
+    return NewTask(
         task_id=draft.task_id,
         request=draft.request,
         authenticated=draft.authenticated,
-        deadline_at=turn.now + (allowed * SECOND if allowed is not None else turn.rules.default_deadline),
+        deadline_at=uow.now + (allowed * SECOND if allowed is not None else uow.rules.default_deadline),
         job_id=draft.job_id if draft.request.function else None,
         insertion=0 if draft.request.function else None,
     )
 
 
-def taken_names(turn: Turn, group_id: int, plans: Sequence[Plan]) -> dict[int, Conflict]:
+def check_external_ids(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTask]) -> dict[int, Conflict]:
     """Client-chosen ids name one task of a group for ever."""
-    named = {p.task_id: p.request.external_id for p in plans if p.request.external_id is not None}
+    named = {p.task_id: p.request.external_id for p in new_tasks if p.request.external_id is not None}
     if not named:
         return {}
-    taken = task_request.by_external(turn.tx, group_id, sorted({name for name in named.values() if name}))
+    taken = task_request.by_external(uow.tx, group_id, sorted({name for name in named.values() if name}))
     refused = {}
     for task_id, name in named.items():
         if name in taken:
@@ -234,30 +197,30 @@ def taken_names(turn: Turn, group_id: int, plans: Sequence[Plan]) -> dict[int, C
     return refused
 
 
-def _remember_keys(turn: Turn, group_id: int, drafts: Sequence[Draft]) -> dict[int, Submitted | MyrmidonError]:
+def _remember_keys(uow: UnitOfWork, group_id: int, drafts: Sequence[Draft]) -> dict[int, Submitted | MyrmidonError]:
     """Take the request keys; where another server was faster, its answer is the answer."""
     keyed = [draft for draft in drafts if draft.request_key is not None]
-    rows = [(group_id, d.request_key or "", d.body_hash, d.task_id, turn.now) for d in keyed]
-    if not rows or task_request.insert_keys(turn.tx, rows) == len(rows):
+    rows = [(group_id, d.request_key or "", d.body_hash, d.task_id, uow.now) for d in keyed]
+    if not rows or request_keys.insert(uow.tx, rows) == len(rows):
         return {}
-    known = task_request.keys(turn.tx, group_id, [d.request_key for d in keyed if d.request_key])
+    known = request_keys.read(uow.tx, group_id, [d.request_key for d in keyed if d.request_key])
     lost = [draft for draft in keyed if known[draft.request_key or ""][1] != draft.task_id]
-    return {draft.task_id: _same(turn, draft, *known[draft.request_key or ""]) for draft in lost}
+    return {draft.task_id: _same(uow, draft, *known[draft.request_key or ""]) for draft in lost}
 
 
 def _store(
-    turn: Turn, group_id: int, drafts: Sequence[Draft], plans: Mapping[int, Plan]
+    uow: UnitOfWork, group_id: int, drafts: Sequence[Draft], new_tasks: Mapping[int, NewTask]
 ) -> dict[int, Submitted | MyrmidonError]:
     if not drafts:
         return {}
-    commands = [plans[draft.task_id] for draft in drafts if not draft.request.function]
-    tasks = store_plans(turn, group_id, commands) if commands else []
+    commands = [new_tasks[draft.task_id] for draft in drafts if not draft.request.function]
+    tasks = store_new_tasks(uow, group_id, commands) if commands else []
     for draft in drafts:
         if draft.request.function:
-            tasks += _store_lone_function(turn, group_id, plans[draft.task_id])
-    make_ready(turn, tasks)
-    settle(turn)
-    woken = sorted(turn.woken)
+            tasks += _store_lone_function(uow, group_id, new_tasks[draft.task_id])
+    make_ready(uow, tasks)
+    propagate(uow)
+    woken = sorted(uow.woken)
     return {
         task.id: Submitted(
             task_id=task.id,
@@ -271,24 +234,26 @@ def _store(
     }
 
 
-def _store_lone_function(turn: Turn, group_id: int, plan: Plan) -> list[TaskResult]:
+def _store_lone_function(uow: UnitOfWork, group_id: int, new_task: NewTask) -> list[TaskResult]:
     """A function has values, and values belong to a job: a lone function is a job of one."""
-    graph = Graph(name=plan.request.name, nodes=[], failure_policy=FailurePolicy.FAIL_FAST)
-    job = new_job(turn, group_id, plan.job_id or 0, graph, deadline_at=plan.deadline_at)
-    jobs.insert(turn.tx, [job])
-    jobs.insert_ends(turn.tx, job.id, [plan.task_id], [plan.task_id])
-    turn.jobs[job.id] = job
-    return store_plans(turn, group_id, [plan])
+    graph = Graph(name=new_task.request.name, nodes=[], failure_policy=FailurePolicy.FAIL_FAST)
+    job = new_job(uow, group_id, new_task.job_id or 0, graph, deadline_at=new_task.deadline_at)
+    jobs.insert(uow.tx, [job])
+    jobs.insert_input_and_output_tasks(uow.tx, job.id, [new_task.task_id], [new_task.task_id])
+    uow.jobs[job.id] = job
+    return store_new_tasks(uow, group_id, [new_task])
 
 
-def new_job(turn: Turn, group_id: int, job_id: int, graph: Graph, *, deadline_at: Micros, staged: bool = False) -> Job:
+def new_job(
+    uow: UnitOfWork, group_id: int, job_id: int, graph: Graph, *, deadline_at: Micros, staged: bool = False
+) -> Job:
     return Job(
         id=job_id,
         resource_group_id=group_id,
         external_id=graph.external_id,
         name=graph.name,
         routing=graph.routing,
-        creation_time=turn.now,
+        creation_time=uow.now,
         state=JobState.RUNNING,
         seq=0 if staged else 1,
         max_num_retries=graph.max_num_retries,
@@ -300,7 +265,7 @@ def new_job(turn: Turn, group_id: int, job_id: int, graph: Graph, *, deadline_at
         error=None,
         deadline_at=deadline_at,
         ended_at=None,
-        alarm_at=turn.now + turn.rules.staging_limit if staged else None,
+        alarm_at=uow.now + uow.rules.staging_limit if staged else None,
         num_tasks=0,
         num_succeeded=0,
         num_failed=0,

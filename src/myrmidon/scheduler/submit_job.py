@@ -9,35 +9,36 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Limits
+from myrmidon.model.dag import Dag, build_dag
 from myrmidon.model.errors import Conflict, MyrmidonError, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph
-from myrmidon.model.job_parsing import labels_of, parse_graph
-from myrmidon.model.job_wiring import Wiring, wire
+from myrmidon.model.job_document import labels_of, parse_graph
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.plan import (
-    Plan,
-    Produced,
+from myrmidon.scheduler.idempotency import check_key, key_conflict
+from myrmidon.scheduler.new_tasks import (
+    NewTask,
+    OutputSlot,
     check_parents,
     check_shared,
     digest_of,
     open_group,
-    store_plans,
+    store_new_tasks,
 )
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
+from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
-from myrmidon.scheduler.settle import settle
-from myrmidon.scheduler.submit import check_key, new_job, other_body, taken_names
-from myrmidon.scheduler.turn import Turn
-from myrmidon.store import drain as drains
-from myrmidon.store import job as jobs
-from myrmidon.store import task_request, task_result
-from myrmidon.store import value as values
-from myrmidon.store.db import Tx
-from myrmidon.store.drain import CHUNK, Drain
-from myrmidon.store.job import Job
+from myrmidon.scheduler.submit import check_external_ids, new_job
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work, task_request, task_result
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import request_key as request_keys
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.job import Job
 
 T = TypeVar("T")
 Write: TypeAlias = Callable[[Callable[[Tx], T]], T]
@@ -49,7 +50,7 @@ class JobDraft(Struct, frozen=True, kw_only=True):
     job_id: int
     task_ids: dict[str, int]
     graph: Graph
-    wiring: Wiring
+    wiring: Dag
     definitions: dict[str, str]
     request_key: str | None = None
     body_hash: str = ""
@@ -87,7 +88,7 @@ def draft_job(
         job_id=job_id,
         task_ids=by_label,
         graph=graph,
-        wiring=wire(graph),
+        wiring=build_dag(graph),
         definitions=definitions_of(raw, rules),
         request_key=request_key,
         body_hash=digest_of(raw, rules.secret_key),
@@ -123,140 +124,143 @@ def submit_job(
     where nobody sees it and flipped in by the last; if that never comes, a sweep
     removes what was staged.
     """
-    parts = _parts(draft)
+    parts = _chunks(draft)
     if len(parts) > 1:
         for number in range(len(parts)):
 
             def stage(tx: Tx, number: int = number) -> JobSubmitted:
-                return _stage(Turn(tx, now, ids, rules), group_id, draft, number, parts[number])
+                return _stage(UnitOfWork(tx, now, ids, rules), group_id, draft, number, parts[number])
 
             staged = write(stage)
             if staged.repeated:
                 return staged
-    return write(lambda tx: _flip_in(Turn(tx, now, ids, rules), group_id, draft, parts))
+    return write(lambda tx: _commit_job(UnitOfWork(tx, now, ids, rules), group_id, draft, parts))
 
 
-def _parts(draft: JobDraft) -> list[list[int]]:
+def _chunks(draft: JobDraft) -> list[list[int]]:
     """The nodes by chunk, parents before children, so that a chunk's values exist when they are read."""
     order = draft.wiring.order
     return [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
 
 
-def _known_job(turn: Turn, group_id: int, draft: JobDraft) -> JobSubmitted | None:
+def _existing_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitted | None:
     """The job that this draft has already become, by its key, its name or an earlier attempt."""
     if draft.request_key is not None:
-        found = task_request.keys(turn.tx, group_id, [draft.request_key]).get(draft.request_key)
+        found = request_keys.read(uow.tx, group_id, [draft.request_key]).get(draft.request_key)
         if found is not None:
             if found[0] != draft.body_hash:
-                raise other_body(draft.request_key)
-            return _job_answer(turn, found[1])
-    if turn.tx.attempt > 1 and (mine := jobs.read(turn.tx, [draft.job_id]).get(draft.job_id)) and not mine.staged:
-        return _job_answer(turn, draft.job_id)
+                raise key_conflict(draft.request_key)
+            return _repeated(uow, found[1])
+    if uow.tx.attempt > 1 and (mine := jobs.read(uow.tx, [draft.job_id]).get(draft.job_id)) and not mine.staged:
+        return _repeated(uow, draft.job_id)
     if draft.graph.external_id is not None:
-        taken = jobs.by_external(turn.tx, group_id, draft.graph.external_id)
+        taken = jobs.by_external(uow.tx, group_id, draft.graph.external_id)
         if taken is not None and taken != draft.job_id:
             raise Conflict(f"the external id {draft.graph.external_id} belongs to another job; choose another one")
     return None
 
 
-def _job_answer(turn: Turn, job_id: int) -> JobSubmitted:
-    job = jobs.read(turn.tx, [job_id]).get(job_id)
-    labels = {label: task_id for label, (task_id, _) in jobs.labels(turn.tx, job_id).items()}
+def _repeated(uow: UnitOfWork, job_id: int) -> JobSubmitted:
+    job = jobs.read(uow.tx, [job_id]).get(job_id)
+    labels = {label: task_id for label, (task_id, _) in jobs.labels(uow.tx, job_id).items()}
     state = job.state if job else JobState.RUNNING
     return JobSubmitted(job_id=job_id, state=state, task_ids=labels, repeated=True)
 
 
-def _stage(turn: Turn, group_id: int, draft: JobDraft, number: int, part: Sequence[int]) -> JobSubmitted:
+def _stage(uow: UnitOfWork, group_id: int, draft: JobDraft, number: int, part: Sequence[int]) -> JobSubmitted:
     """Write one chunk of a large graph out of sight. Done already, when the last attempt's outcome was unknown."""
     staged = JobSubmitted(job_id=draft.job_id, state=JobState.RUNNING, task_ids=draft.task_ids)
     if number == 0:
-        open_group(turn, group_id)
-        known = _known_job(turn, group_id, draft)
+        open_group(uow, group_id)
+        known = _existing_job(uow, group_id, draft)
         if known is not None:
             return known
-        if turn.tx.attempt > 1 and jobs.read(turn.tx, [draft.job_id]):
+        if uow.tx.attempt > 1 and jobs.read(uow.tx, [draft.job_id]):
             return staged
-        job = new_job(turn, group_id, draft.job_id, draft.graph, deadline_at=_deadline(turn, draft), staged=True)
-        jobs.insert(turn.tx, [job])
+        job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft), staged=True)
+        jobs.insert(uow.tx, [job])
     else:
-        turn.lock_jobs([draft.job_id])
-        if draft.job_id not in turn.jobs:
+        uow.lock_jobs([draft.job_id])
+        if draft.job_id not in uow.jobs:
             raise WrongState("the job took too long to arrive and was dropped; submit it again")
         first = draft.task_ids[draft.graph.nodes[part[0]].label]
-        if turn.tx.attempt > 1 and task_request.known(turn.tx, [first]):
+        if uow.tx.attempt > 1 and task_request.existing(uow.tx, [first]):
             return staged
-    _store_part(turn, group_id, draft, part, staged=True)
+    _store_chunk(uow, group_id, draft, part, staged=True)
     return staged
 
 
-def _flip_in(turn: Turn, group_id: int, draft: JobDraft, parts: Sequence[Sequence[int]]) -> JobSubmitted:
+def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence[Sequence[int]]) -> JobSubmitted:
     """Make the job real: take its key, then let its tasks go."""
-    open_group(turn, group_id)
-    known = _known_job(turn, group_id, draft)
+    open_group(uow, group_id)
+    known = _existing_job(uow, group_id, draft)
     if known is not None:
         return known
     if draft.request_key is not None:
-        row = (group_id, draft.request_key, draft.body_hash, draft.job_id, turn.now)
-        if not task_request.insert_keys(turn.tx, [row]):
-            again = _known_job(turn, group_id, draft)
+        row = (group_id, draft.request_key, draft.body_hash, draft.job_id, uow.now)
+        if not request_keys.insert(uow.tx, [row]):
+            again = _existing_job(uow, group_id, draft)
             if again is not None:
                 return again
     if len(parts) > 1:
-        job = _unstage(turn, draft)
+        job = _unstage(uow, draft)
     else:
-        job = new_job(turn, group_id, draft.job_id, draft.graph, deadline_at=_deadline(turn, draft))
-        jobs.insert(turn.tx, [job])
-        turn.jobs[job.id] = job
-        make_ready(turn, [t for t in _store_part(turn, group_id, draft, parts[0]) if _may_start(t)])
-    _store_ends(turn, draft)
-    settle(turn)
-    return JobSubmitted(job_id=job.id, state=job.state, task_ids=draft.task_ids, woken=sorted(turn.woken))
+        job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft))
+        jobs.insert(uow.tx, [job])
+        uow.jobs[job.id] = job
+        make_ready(uow, [t for t in _store_chunk(uow, group_id, draft, parts[0]) if _may_start(t)])
+    _store_input_and_output_tasks(uow, draft)
+    propagate(uow)
+    return JobSubmitted(job_id=job.id, state=job.state, task_ids=draft.task_ids, woken=sorted(uow.woken))
 
 
 def _may_start(task: TaskResult) -> bool:
     return task.satisfied and not task.held and task.state == TaskState.WAITING
 
 
-def _unstage(turn: Turn, draft: JobDraft) -> Job:
+def _unstage(uow: UnitOfWork, draft: JobDraft) -> Job:
     """Announce a staged job; its tasks are let go chunk by chunk."""
-    turn.lock_jobs([draft.job_id])
-    job = turn.jobs.get(draft.job_id)
+    uow.lock_jobs([draft.job_id])
+    job = uow.jobs.get(draft.job_id)
     if job is None:
         raise WrongState("the job took too long to arrive and was dropped; submit it again")
     job.staged = 0
     job.alarm_at = None
     job.num_tasks = len(draft.task_ids)
     job.num_active = sum(node.hold for node in draft.graph.nodes)
-    jobs.announce(turn.tx, job, "running", turn.now)
-    turn.drain(drains.START, job.id, job=job)
+    jobs.add_event(uow.tx, job, "running", uow.now)
+    uow.start_chunked_work(chunked_work.START, job.id, job=job)
     return job
 
 
-def _deadline(turn: Turn, draft: JobDraft) -> Micros:
+def _deadline(uow: UnitOfWork, draft: JobDraft) -> Micros:
     allowed = draft.graph.deadline_s
-    return turn.now + (allowed * SECOND if allowed is not None else turn.rules.default_deadline)
+    return uow.now + (allowed * SECOND if allowed is not None else uow.rules.default_deadline)
 
 
-def _store_part(
-    turn: Turn, group_id: int, draft: JobDraft, part: Sequence[int], *, staged: bool = False
+def _store_chunk(
+    uow: UnitOfWork, group_id: int, draft: JobDraft, part: Sequence[int], *, staged: bool = False
 ) -> list[TaskResult]:
-    deadline = _deadline(turn, draft)
-    plans = [_node_plan(turn, draft, index, deadline) for index in part]
-    refused: dict[int, MyrmidonError] = {**check_parents(turn, group_id, plans), **check_shared(turn, group_id, plans)}
-    refused.update(taken_names(turn, group_id, plans))
+    deadline = _deadline(uow, draft)
+    new_tasks = [_new_task(uow, draft, index, deadline) for index in part]
+    refused: dict[int, MyrmidonError] = {
+        **check_parents(uow, group_id, new_tasks),
+        **check_shared(uow, group_id, new_tasks),
+    }
+    refused.update(check_external_ids(uow, group_id, new_tasks))
     for error in refused.values():
         raise error
-    return store_plans(turn, group_id, plans, produced=_produced(turn, draft, part), staged=staged)
+    return store_new_tasks(uow, group_id, new_tasks, produced=_produced(uow, draft, part), staged=staged)
 
 
-def _node_plan(turn: Turn, draft: JobDraft, index: int, deadline: Micros) -> Plan:
+def _new_task(uow: UnitOfWork, draft: JobDraft, index: int, deadline: Micros) -> NewTask:
     node = draft.graph.nodes[index]
     allowed = node.request.deadline_s
-    return Plan(
+    return NewTask(
         task_id=draft.task_ids[node.label],
         request=node.request,
         authenticated=draft.authenticated,
-        deadline_at=deadline if allowed is None else min(deadline, turn.now + allowed * SECOND),
+        deadline_at=deadline if allowed is None else min(deadline, uow.now + allowed * SECOND),
         job_id=draft.job_id,
         insertion=index,
         label=node.label,
@@ -267,50 +271,50 @@ def _node_plan(turn: Turn, draft: JobDraft, index: int, deadline: Micros) -> Pla
     )
 
 
-def _produced(turn: Turn, draft: JobDraft, part: Sequence[int]) -> dict[str, list[Produced]]:
+def _produced(uow: UnitOfWork, draft: JobDraft, part: Sequence[int]) -> dict[str, list[OutputSlot]]:
     """Outputs of parents that were staged in earlier chunks."""
     mine = set(part)
     behind = {parent for index in part for parent in draft.wiring.parents[index]} - mine
     return outputs_by_label(
-        turn, {draft.graph.nodes[i].label: draft.task_ids[draft.graph.nodes[i].label] for i in behind}
+        uow, {draft.graph.nodes[i].label: draft.task_ids[draft.graph.nodes[i].label] for i in behind}
     )
 
 
-def outputs_by_label(turn: Turn, tasks: Mapping[str, int]) -> dict[str, list[Produced]]:
+def outputs_by_label(uow: UnitOfWork, tasks: Mapping[str, int]) -> dict[str, list[OutputSlot]]:
     """What stored tasks produce, by label."""
     if not tasks:
         return {}
-    found = values.outputs(turn.tx, sorted(tasks.values()))
+    found = values.outputs(uow.tx, sorted(tasks.values()))
     return {
         label: [
-            Produced(value_id, kind == values.SHARED, shared_id)
+            OutputSlot(value_id, kind == values.SHARED, shared_id)
             for kind, value_id, shared_id, _ in found.get(task_id, [])
         ]
         for label, task_id in tasks.items()
     }
 
 
-def _store_ends(turn: Turn, draft: JobDraft) -> None:
+def _store_input_and_output_tasks(uow: UnitOfWork, draft: JobDraft) -> None:
     """The tasks where the job begins and those where it ends."""
     ids = [draft.task_ids[node.label] for node in draft.graph.nodes]
     parents = draft.wiring.parents
     has_children = {parent for several in parents for parent in several}
     begins = [ids[i] for i in range(len(ids)) if not parents[i]]
     ends = [ids[i] for i in range(len(ids)) if i not in has_children]
-    jobs.insert_ends(turn.tx, draft.job_id, begins, ends)
+    jobs.insert_input_and_output_tasks(uow.tx, draft.job_id, begins, ends)
 
 
-def start_on(turn: Turn, drain: Drain) -> None:
+def start_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     """Let the next chunk of a job go: what nothing holds back becomes ready."""
-    page = task_result.lock_of_job(turn.tx, drain.subject, after=drain.position, n=CHUNK)
-    make_ready(turn, [task for task in page if _may_start(task)])
+    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
+    make_ready(uow, [task for task in page if _may_start(task)])
     unheard = [task for task in page if task.seq == 0 and task.state == TaskState.WAITING]
-    turn.know(task.id for task in unheard)
+    uow.load_requests(task.id for task in unheard)
     for task in unheard:
-        task.alarm_at = turn.requests[task.id].deadline_at
-        turn.touch(task)
+        task.alarm_at = uow.requests[task.id].deadline_at
+        uow.touch(task)
     if len(page) < CHUNK:
-        turn.drained(drain)
+        uow.finish_chunked_work(work)
         return
-    drain.position = page[-1].id
-    drains.advance(turn.tx, drain)
+    work.position = page[-1].id
+    chunked_work.advance(uow.tx, work)

@@ -11,16 +11,16 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.task_request import Properties, Slice, TaskRequest
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.submit import Draft, submit
-from myrmidon.store import bot as bots
-from myrmidon.store import task_queues, task_request, task_result, task_to_run
-from myrmidon.store.db import Tx
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import bot_event, pool_order, task_queues, task_request, task_run, task_to_run
 
 EXPIRES_S = 86_400
 """A bot that does not come back within a day was not meant to hear of it any more."""
 TAG = "swarming.terminate:1"
 
 
-def order_end(
+def terminate_bot(
     tx: Tx,
     bot_id: str,
     group_id: int,
@@ -38,28 +38,28 @@ def order_end(
     """
     known = bots.read(tx, bot_id)
     pools = json.decode(known.dimensions, type=dict[str, list[str]]).get("pool", []) if known is not None else []
-    task_queues.lock_pools(tx, ["", *pools])
+    pool_order.lock_pools(tx, ["", *pools])
     bot = bots.lock(tx, bot_id)
     if bot is None:
         raise NotFound("bot", bot_id)
-    waiting = _waiting(tx, bot_id, now)
+    waiting = _pending_terminate_task(tx, bot_id, now)
     if waiting is not None:
         return waiting
     draft = Draft(task_id=task_id, job_id=0, request=_request(bot_id, reason), authenticated=authenticated)
     (answer,) = submit(tx, group_id, [draft], now=now, ids=ids, rules=rules)
     if isinstance(answer, MyrmidonError):
         raise answer
-    bots.insert_event(tx, bot, ids.next(now), at=now, kind="bot_terminating", message=reason)
+    bot_event.insert(tx, bot, ids.next(now), at=now, kind="bot_terminating", message=reason)
     return answer.task_id
 
 
-def _waiting(tx: Tx, bot_id: str, now: Micros) -> int | None:
+def _pending_terminate_task(tx: Tx, bot_id: str, now: Micros) -> int | None:
     """The order that the bot has not carried out yet."""
     queues = task_queues.own_queues(tx, bot_id)
     for queue in queues:
         for row in task_to_run.first(tx, queue, 1, bot_id=bot_id, now=now):
             return row.task_id
-    runs = task_result.live_runs_of_bot(tx, bot_id) if queues else []
+    runs = task_run.live_of_bot(tx, bot_id) if queues else []
     todo = task_request.work(tx, sorted({run.task_id for run in runs})) if runs else {}
     return next((task_id for (task_id, _), work in todo.items() if work.queue in queues), None)
 

@@ -1,1 +1,1 @@
-"""The caller: talks to a server, over HTTP only."""
+"""The client library: calls a server over HTTP. Imports no other package of Myrmidon."""

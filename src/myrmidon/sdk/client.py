@@ -1,8 +1,8 @@
-"""Every call of /api/v1 as a small method.
+"""One method for each call of /api/v1.
 
-Answers are what the server sent, decoded from JSON: dicts with the keys of its OpenAPI document. Ids are texts as the
-server shows them; times are integers, microseconds UTC. Calls that change something make a request key of their own, or
-take one, and keep it through all retries (transport.py).
+Methods return the server's response decoded from JSON: dicts with the keys of its OpenAPI document. Ids are strings as
+the server prints them; times are integers, microseconds UTC. Calls that change something send an idempotency key, given
+or generated, and send the same one in every retry (transport.py).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Json: TypeAlias = dict[str, Any]
 
 API: Final = "/api/v1"
 SWARMING_API: Final = "/_ah/api/swarming/v1/"
-LONGEST_WAIT_S: Final = 25
-MOST_AT_ONCE: Final = 1_000
+MAX_WAIT_S: Final = 25
+MAX_TASKS_PER_WAIT: Final = 1_000
 
 
 @dataclass(frozen=True)
-class LogPiece:
-    """Bytes of a run's log. ``stream`` is 0 for stdout and 1 for stderr; ``offset`` counts within that stream."""
+class LogChunk:
+    """Bytes of a run's log. ``stream`` is 0 for stdout, 1 for stderr; ``offset`` is the position in that stream."""
 
     run: str
     stream: int
@@ -35,7 +35,7 @@ class LogPiece:
 
 
 class Client:
-    """One server, as one identity."""
+    """Calls one server with one token."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -43,7 +43,7 @@ class Client:
     # -- tasks ----------------------------------------------------------------------------------------------
 
     def submit(self, tasks: Sequence[Json], *, group: str | None = None, key: str | None = None) -> list[Json]:
-        """One answer per task, in order: ``{task_id, state, ...}`` or ``{error}``."""
+        """Submit a batch. Returns one entry per task, in order: ``{task_id, state, ...}`` or ``{error}``."""
         body: Json = {"tasks": list(tasks)}
         if group is not None:
             body["group"] = group
@@ -54,77 +54,77 @@ class Client:
         return self._get("tasks", filters)
 
     def tags(self) -> Json:
-        """``{tags}``: those of the newest tasks, each key with its values."""
+        """``{tags}``: the tags of the newest tasks, each key with its values."""
         return self._get("tasks/tags")
 
     def task(self, task_id: str) -> Json:
-        """Its request, its result and its runs."""
-        return self._get(f"tasks/{_part(task_id)}")
+        """The task's request, result and runs."""
+        return self._get(f"tasks/{_segment(task_id)}")
 
     def why(self, task_id: str) -> Json:
         """Why the task is not running."""
-        return self._get(f"tasks/{_part(task_id)}/why")
+        return self._get(f"tasks/{_segment(task_id)}/why")
 
     def cancel(self, task_id: str, *, kill_running: bool, key: str | None = None) -> Json:
-        return self._post(f"tasks/{_part(task_id)}/cancel", {"kill_running": kill_running}, key)
+        return self._post(f"tasks/{_segment(task_id)}/cancel", {"kill_running": kill_running}, key)
 
     def cancel_tagged(
         self, tags: Sequence[str], *, kill_running: bool, group: str | None = None, key: str | None = None
     ) -> Json:
-        """Everything that has all these tags."""
+        """Cancel every task that has all these tags."""
         body = {"tags": list(tags), "kill_running": kill_running, "group": group}
         return self._post("tasks/cancel", body, key)
 
     def rerun(self, task_id: str, *, force: bool = False, cascade: bool = False, key: str | None = None) -> Json:
-        return self._post(f"tasks/{_part(task_id)}/rerun", {"force": force, "cascade": cascade}, key)
+        return self._post(f"tasks/{_segment(task_id)}/rerun", {"force": force, "cascade": cascade}, key)
 
     def wait(
         self,
         task_ids: Sequence[str],
         *,
         all_of: bool = False,
-        wait_s: int = LONGEST_WAIT_S,
+        wait_s: int = MAX_WAIT_S,
         within_s: float | None = None,
     ) -> Json:
-        """The states of these tasks, as soon as one (or all) of them has ended, or after wait_s.
+        """The states of these tasks, once any (or, with all_of, every one) has ended, or after wait_s.
 
-        A server that is away is waited for too, but not beyond within_s.
+        An unreachable server is retried, but not for longer than within_s.
         """
         body = {"task_ids": list(task_ids), "mode": "all" if all_of else "any", "wait_s": wait_s}
-        found: Json = self.transport.call(
+        response: Json = self.transport.call(
             "POST", f"{API}/tasks/wait", body=body, wait_s=wait_s, within_s=within_s
         ).json()
-        return found
+        return response
 
     # -- logs -----------------------------------------------------------------------------------------------
 
     def log(self, task_id: str, *, run: int | None = None, stream: str = "both") -> Iterator[bytes]:
-        """What there is of the log, in pieces; ``stream`` is stdout, stderr, or both, one behind the other."""
+        """The log so far, in chunks. ``stream`` is stdout, stderr, or both: stdout, then stderr."""
         offset, length = 0, 1
         while offset < length:
             query = {"run": run, "stream": stream, "offset": offset}
-            found = self.transport.call("GET", f"{API}/tasks/{_part(task_id)}/log", query=query)
-            if not found.data:
+            page = self.transport.call("GET", f"{API}/tasks/{_segment(task_id)}/log", query=query)
+            if not page.data:
                 return
-            yield found.data
-            offset, length = int(found.headers["X-Log-Next"]), int(found.headers["X-Log-Length"])
+            yield page.data
+            offset, length = int(page.headers["X-Log-Next"]), int(page.headers["X-Log-Length"])
 
-    def follow(self, task_id: str, *, run: int | None = None, stream: str = "both") -> Iterator[LogPiece | Json]:
-        """The log as it is written: pieces, and at last the task's end as a dict. Survives a server's restart."""
-        path, query = f"{API}/tasks/{_part(task_id)}/log/follow", {"run": run, "stream": stream}
+    def follow(self, task_id: str, *, run: int | None = None, stream: str = "both") -> Iterator[LogChunk | Json]:
+        """The log as it is written: chunks, then the task's end as a dict. Resumes after a server restart."""
+        path, query = f"{API}/tasks/{_segment(task_id)}/log/follow", {"run": run, "stream": stream}
         for event in self.transport.stream(path, query=query):
-            found = event.json()
+            body = event.json()
             if event.name == "log":
-                yield LogPiece(found["run"], found["stream"], found["offset"], base64.b64decode(found["data"]))
+                yield LogChunk(body["run"], body["stream"], body["offset"], base64.b64decode(body["data"]))
             elif event.name == "cut":
-                told = f"\n[myrmidon: {found['missing']} bytes are missing here]\n".encode()
-                yield LogPiece(found["run"], found["stream"], found["offset"], told)
+                gap = f"\n[myrmidon: {body['missing']} bytes are missing here]\n".encode()
+                yield LogChunk(body["run"], body["stream"], body["offset"], gap)
             elif event.name == "end":
-                yield found
+                yield body
                 return
 
     def events(self, *, after: str | None = None) -> Iterator[Event]:
-        """Everything that happens, from now on or after an earlier event; never ends by itself."""
+        """All events, from now on or after the event with id ``after``. The iterator does not end by itself."""
         return self.transport.stream(f"{API}/events", after=after)
 
     # -- bots -----------------------------------------------------------------------------------------------
@@ -134,61 +134,61 @@ class Client:
         return self._get("bots", filters)
 
     def bot(self, bot_id: str) -> Json:
-        return self._get(f"bots/{_part(bot_id)}")
+        return self._get(f"bots/{_segment(bot_id)}")
 
     def bot_events(self, bot_id: str, **page: Any) -> Json:
-        return self._get(f"bots/{_part(bot_id)}/events", page)
+        return self._get(f"bots/{_segment(bot_id)}/events", page)
 
     def bot_tasks(self, bot_id: str, **page: Any) -> Json:
-        return self._get(f"bots/{_part(bot_id)}/tasks", page)
+        return self._get(f"bots/{_segment(bot_id)}/tasks", page)
 
     def quarantine(self, bot_id: str, reason: str | None, *, key: str | None = None) -> Json:
-        """Give the bot no work, for this reason; None lets it work again."""
-        return self._post(f"bots/{_part(bot_id)}/quarantine", {"reason": reason}, key)
+        """Quarantine the bot for this reason: it gets no work. None ends the quarantine."""
+        return self._post(f"bots/{_segment(bot_id)}/quarantine", {"reason": reason}, key)
 
     def drain(self, bot_id: str, *, draining: bool, key: str | None = None) -> Json:
-        return self._post(f"bots/{_part(bot_id)}/drain", {"draining": draining}, key)
+        return self._post(f"bots/{_segment(bot_id)}/drain", {"draining": draining}, key)
 
     def terminate(self, bot_id: str, *, reason: str = "", key: str | None = None) -> Json:
-        """Tell the bot to finish what it does and exit; the answer names the task that does so."""
-        return self._post(f"bots/{_part(bot_id)}/terminate", {"reason": reason} if reason else {}, key)
+        """Make the bot exit after its current work. Returns the id of the terminate task."""
+        return self._post(f"bots/{_segment(bot_id)}/terminate", {"reason": reason} if reason else {}, key)
 
     def bot_zip(self) -> bytes:
-        """The program that every bot of this server runs."""
+        """The zip file that the server's bots run."""
         return self.transport.call("GET", "/bot/v1/zip").data
 
     def delete_bot(self, bot_id: str, *, key: str | None = None) -> Json:
-        return self._delete(f"bots/{_part(bot_id)}", key)
+        return self._delete(f"bots/{_segment(bot_id)}", key)
 
-    # -- whatever path ---------------------------------------------------------------------------------------
+    # -- any path --------------------------------------------------------------------------------------------
 
     def query(self, path: str, **params: Any) -> Reply:
-        """GET a path, with what it asks; one that does not begin with a slash is of Swarming's API v1."""
-        return self.transport.call("GET", whole_path(path), query=params)
+        """GET a path with these query parameters. A path without a leading slash belongs to Swarming's API v1."""
+        return self.transport.call("GET", full_path(path), query=params)
 
     def post(self, path: str, body: Any = None, *, key: str | None = None) -> Reply:
-        """POST to a path, likewise; the key makes a repeated call harmless where the path honours it."""
-        return self.transport.call("POST", whole_path(path), body=body, key=key or str(uuid.uuid4()))
+        """POST to a path, resolved as in query. The key makes the call idempotent where the path supports keys."""
+        return self.transport.call("POST", full_path(path), body=body, key=key or str(uuid.uuid4()))
 
     # -- the installation -----------------------------------------------------------------------------------
 
     def server(self) -> Json:
-        """Its version, its time and the version of its bots."""
+        """The server's version and time, the version of its bots, and the caller's identity and role."""
         return self._get("server")
 
     def servers(self) -> Json:
         return self._get("servers")
 
     def releases(self) -> Json:
-        """What bots run, and ran."""
+        """Releases of the bot, current and earlier."""
         return self._get("releases")
 
     def revert_release(self, digest: str, *, reason: str = "", key: str | None = None) -> Json:
-        """Take a release of the bot back."""
-        return self._post(f"releases/{_part(digest)}/revert", {"reason": reason}, key)
+        """Revert a release of the bot: no bot is directed to run it any more."""
+        return self._post(f"releases/{_segment(digest)}/revert", {"reason": reason}, key)
 
     def config(self) -> Json:
-        """The settings folder that is in force."""
+        """The active version of the settings folder."""
         return self._get("config")
 
     def config_history(self, file: str | None = None, **page: Any) -> Json:
@@ -196,7 +196,7 @@ class Client:
         return self._get("config/history", {**page, **({"file": file} if file is not None else {})})
 
     def bot_dimensions(self, pool: str | None = None) -> Json:
-        """Which dimensions bots have, and how many have each."""
+        """The dimensions of bots, with the number of bots that have each."""
         return self._get("bots/dimensions", {"pool": pool} if pool is not None else {})
 
     def queues(self, **page: Any) -> Json:
@@ -207,7 +207,7 @@ class Client:
 
     def set_pool(self, name: str, *, task_order: str, ageing: int | None = None, key: str | None = None) -> Json:
         body = {"task_order": task_order, "ageing": ageing}
-        return self._json("PUT", f"pools/{_part(name)}", body, key)
+        return self._change("PUT", f"pools/{_segment(name)}", body, key)
 
     def groups(self) -> Json:
         return self._get("groups")
@@ -216,7 +216,7 @@ class Client:
         return self._post("groups", {"name": name}, key)
 
     def delete_group(self, name: str, *, key: str | None = None) -> Json:
-        return self._delete(f"groups/{_part(name)}", key)
+        return self._delete(f"groups/{_segment(name)}", key)
 
     def tokens(self, **page: Any) -> Json:
         return self._get("tokens", page)
@@ -224,44 +224,44 @@ class Client:
     def create_token(
         self, name: str, *, role: str, group: str | None = None, expires_in_s: int | None = None, key: str | None = None
     ) -> Json:
-        """The only answer that ever holds the token itself."""
+        """Create a token. Only this response contains the token itself."""
         body = {"name": name, "role": role, "group": group, "expires_in_s": expires_in_s}
         return self._post("tokens", body, key)
 
     def revoke_token(self, token_id: str, *, key: str | None = None) -> Json:
-        return self._delete(f"tokens/{_part(token_id)}", key)
+        return self._delete(f"tokens/{_segment(token_id)}", key)
 
     def ready(self) -> bool:
-        """Whether the server and its database work. Raises only when nobody answers."""
+        """True when the server and its database work. Raises Overloaded when the server answers that they do not."""
         return self.transport.call("GET", "/readyz").status == 200
 
-    # -- how ------------------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------
 
     def _get(self, path: str, query: Mapping[str, Any] | None = None) -> Json:
-        found: Json = self.transport.call("GET", f"{API}/{path}", query=query).json()
-        return found
+        response: Json = self.transport.call("GET", f"{API}/{path}", query=query).json()
+        return response
 
     def _post(self, path: str, body: Json, key: str | None) -> Json:
-        return self._json("POST", path, body, key)
+        return self._change("POST", path, body, key)
 
     def _delete(self, path: str, key: str | None) -> Json:
-        return self._json("DELETE", path, None, key)
+        return self._change("DELETE", path, None, key)
 
-    def _json(self, method: str, path: str, body: Json | None, key: str | None) -> Json:
-        found = self.transport.call(method, f"{API}/{path}", body=body, key=key or new_key()).json()
-        return found if isinstance(found, dict) else {}
+    def _change(self, method: str, path: str, body: Json | None, key: str | None) -> Json:
+        response = self.transport.call(method, f"{API}/{path}", body=body, key=key or new_key()).json()
+        return response if isinstance(response, dict) else {}
 
 
 def new_key() -> str:
-    """A request key that nobody has used before."""
+    """A new random idempotency key."""
     return uuid.uuid4().hex
 
 
-def whole_path(path: str) -> str:
-    """``tasks/list`` as a path of Swarming's API v1; one with a slash in front is left as it is."""
+def full_path(path: str) -> str:
+    """``tasks/list`` is a path of Swarming's API v1; a path with a leading slash is returned unchanged."""
     return path if path.startswith("/") else SWARMING_API + path
 
 
-def _part(text: str) -> str:
-    """One part of a path: an id with a slash in it must not lead elsewhere."""
+def _segment(text: str) -> str:
+    """Quote an id as one path segment: a slash in it must not change the route."""
     return quote(text, safe="")

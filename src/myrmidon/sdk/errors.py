@@ -1,17 +1,17 @@
-"""What can go wrong between a caller and a server.
+"""Errors that a call can raise.
 
-    CallFailed               the root
-    ├── Unreachable          no answer at all, for longer than the caller's patience
-    │   └── Untrusted        a certificate that is not trusted here
-    ├── Refused              an answer that says no: its code, its sentence and its problems
-    │   ├── NotAllowed       401 and 403: no token, a wrong one, or one that may not do this
-    │   ├── Missing          404: no such thing, or not yours to see
-    │   ├── Invalid          400, 413 and 422: the request is wrong; ``problems`` says all that is
-    │   └── Contradiction    409: the wrong state, or a key that was used for something else
-    ├── Overloaded           429, 502, 503 and 504, for longer than the caller's patience
-    └── ServerBroken         any other 5xx: the server's fault, and nothing to repeat
+    CallFailed               base class
+    ├── Unreachable          no response before the retry limit
+    │   └── Untrusted        the server's certificate is not trusted
+    ├── Refused              any other status below 500, with the error's code, message and problems
+    │   ├── NotAllowed       401 and 403: no token, an invalid one, or one without the required role
+    │   ├── NotFound         404: no such object, or it belongs to another resource group
+    │   ├── Invalid          400, 413 and 422: the request is invalid; ``problems`` lists every problem
+    │   └── Conflict         409: wrong state, or an idempotency key that was used with another body
+    ├── Overloaded           429, 502, 503 and 504 until the retry limit
+    └── ServerError          any other 5xx; not retried
 
-This file imports nothing, so that whoever starts quickly can still say what went wrong.
+Imports nothing heavy: the command line loads it at every start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class CallFailed(Exception):
-    """A call did not bring what was asked for. ``code`` is stable, ``message`` is a sentence for people."""
+    """A call failed. ``code`` is a stable identifier, ``message`` a sentence for people."""
 
     code = "call.failed"
 
@@ -32,63 +32,63 @@ class CallFailed(Exception):
         self.problems = [dict(problem) for problem in problems]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same shape that a server's error has."""
-        shown: dict[str, Any] = {"code": self.code, "message": self.message}
-        return {**shown, "problems": self.problems} if self.problems else shown
+        """The error in the format of the server's error responses."""
+        error: dict[str, Any] = {"code": self.code, "message": self.message}
+        return {**error, "problems": self.problems} if self.problems else error
 
 
 class Unreachable(CallFailed):
-    """Nobody answers at that address."""
+    """No server answers at the address."""
 
     code = "call.unreachable"
 
 
 class Untrusted(Unreachable):
-    """Somebody answers there with a certificate that nobody trusts here; asking again would not change that."""
+    """The server's certificate is not trusted on this machine. Not retried: the result would be the same."""
 
     code = "call.untrusted"
 
 
 class Refused(CallFailed):
-    """The server understood the call and said no. ``status`` is HTTP's."""
+    """The server refused the call. ``status`` is the HTTP status."""
 
     code = "call.refused"
     status = 0
 
 
 class NotAllowed(Refused):
-    """The token is missing, unknown or revoked, or its role may not do this."""
+    """The token is missing, unknown or revoked, or its role does not permit the call."""
 
     code = "forbidden"
 
 
-class Missing(Refused):
-    """There is no such thing, or it belongs to another resource group."""
+class NotFound(Refused):
+    """The object does not exist, or belongs to another resource group."""
 
     code = "not_found"
 
 
 class Invalid(Refused):
-    """The request is wrong; nothing was stored."""
+    """The request is invalid; nothing was stored."""
 
     code = "request.invalid"
 
 
-class Contradiction(Refused):
-    """Too late, too early, or a key that was used with another body."""
+class Conflict(Refused):
+    """The object is in the wrong state, or the idempotency key was used with another body."""
 
     code = "wrong_state"
 
 
 class Overloaded(CallFailed):
-    """The server, or its database, asked to come back later, until patience ran out."""
+    """The server or its database stayed overloaded or unavailable until the retry limit."""
 
     code = "call.overloaded"
     retry_after_s = 0.0
 
 
-class ServerBroken(CallFailed):
-    """The server failed inside. Its log has the request id."""
+class ServerError(CallFailed):
+    """Internal error of the server. Its log has the request id."""
 
     code = "call.server_broken"
 
@@ -97,8 +97,8 @@ _BY_STATUS: dict[int, type[Refused]] = {
     400: Invalid,
     401: NotAllowed,
     403: NotAllowed,
-    404: Missing,
-    409: Contradiction,
+    404: NotFound,
+    409: Conflict,
     413: Invalid,
     422: Invalid,
 }
@@ -115,24 +115,24 @@ _BY_CODE: dict[str, int] = {
 }
 
 
-def refusal_of_one(error: Mapping[str, Any]) -> CallFailed:
-    """The error of one item of a batch, which has a code and no status of its own."""
-    return refusal(_BY_CODE.get(str(error.get("code")), 400), {"error": error})
+def error_for_item(error: Mapping[str, Any]) -> CallFailed:
+    """The exception for one failed item of a batch, whose error has a code but no HTTP status."""
+    return error_for_response(_BY_CODE.get(str(error.get("code")), 400), {"error": error})
 
 
-def refusal(status: int, body: object) -> CallFailed:
-    """The error that an answer with this status and this decoded body means."""
+def error_for_response(status: int, body: object) -> CallFailed:
+    """The exception for a response with this status and decoded body."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         error = {}
-    message = str(error.get("message") or f"The answer has status {status}; check that the server's address is right.")
-    # Swarming's shape has the HTTP status as its code, and ours beside it.
+    message = str(error.get("message") or f"Unexpected response with status {status}; check the server's address.")
+    # Swarming's error format has the HTTP status in "code" and our code in "status".
     code = str((error.get("status") if isinstance(error.get("code"), int) else error.get("code")) or "")
     problems = [problem for problem in error.get("problems") or () if isinstance(problem, dict)]
     if status in (429, 502, 503, 504):
         return Overloaded(message, code=code)
     if status >= 500:
-        return ServerBroken(message, code=code)
+        return ServerError(message, code=code)
     refused = _BY_STATUS.get(status, Refused)(message, code=code, problems=problems)
     refused.status = status
     return refused

@@ -1,9 +1,8 @@
-"""One call over HTTP, repeated until it has an answer: retries, request keys and event streams.
+"""HTTP calls with retries and idempotency keys, and resumed event streams.
 
-A call is repeated when nobody answered or when the answer was "come back later" (429, 502, 503, 504). Every
-call that changes something carries a request key, the same one each time: a reply that was lost on its way cannot
-make it happen twice. Waits are fully jittered, so that callers that failed together do not return together.
-This file knows no route; client.py does.
+A call is retried when there was no response or when the status was 429, 502, 503 or 504. Every call that changes
+something sends an idempotency key, the same one in each attempt, so a lost response cannot make it take effect twice.
+Delays have full jitter, so that clients that failed together do not retry together. Routes are in client.py.
 """
 
 from __future__ import annotations
@@ -21,31 +20,30 @@ from urllib.parse import urlencode
 import urllib3
 from urllib3.exceptions import HTTPError, LocationValueError, ProtocolError, ReadTimeoutError
 
-from myrmidon.sdk.errors import CallFailed, NotAllowed, Overloaded, Unreachable, Untrusted, refusal
+from myrmidon.sdk.errors import CallFailed, NotAllowed, Overloaded, Unreachable, Untrusted, error_for_response
 
 T = TypeVar("T")
 
-COME_BACK: Final = frozenset({429, 502, 503, 504})
 KEY_HEADER: Final = "Idempotency-Key"
-_LENGTHS: Final = frozenset({"content-length", "transfer-encoding"})
+_LENGTH_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
 _CONNECT_S: Final = 5.0
-_ANSWER_S: Final = 30.0
-_QUIET_STREAM_S: Final = 60.0  # the server says something on an idle stream more often than this
-_FIRST_WAIT_S: Final = 0.1
-_LONGEST_WAIT_S: Final = 10.0
+_READ_S: Final = 30.0
+_STREAM_READ_S: Final = 60.0  # longer than the interval of the server's keep-alive comments
+_FIRST_DELAY_S: Final = 0.1
+_MAX_DELAY_S: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long to go on after a failure. Little before anybody has answered: most likely there is no server there."""
+class RetryPolicy:
+    """How long to retry after a failure: less before the first response, since the address is probably wrong then."""
 
-    first_s: float = 5.0
-    later_s: float = 120.0
+    before_first_answer_s: float = 5.0
+    after_first_answer_s: float = 120.0
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A good answer."""
+    """A successful response."""
 
     status: int
     headers: Mapping[str, str]
@@ -55,12 +53,12 @@ class Reply:
         try:
             return json.loads(self.data) if self.data else None
         except ValueError:
-            raise CallFailed("What answered there is no Myrmidon server; check the address.") from None
+            raise CallFailed("The response is not from a Myrmidon server; check the address.") from None
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a stream; ``id`` is where to resume after it."""
+    """One event of a stream; ``id`` is the cursor that resumes after it."""
 
     name: str
     data: str
@@ -71,7 +69,7 @@ class Event:
 
 
 class Clock(Protocol):
-    """What waiting needs of time; tests bring their own."""
+    """The clock that delays use; tests pass a fake one."""
 
     def monotonic(self) -> float: ...
 
@@ -79,22 +77,25 @@ class Clock(Protocol):
 
 
 class Transport:
-    """Calls to one server with one token. ``notice`` is told, once an outage, that there is one."""
+    """Calls one server with one token.
+
+    ``on_retry`` gets a message once per call that is being retried, and whenever a stream breaks.
+    """
 
     def __init__(
         self,
         server: str,
         token: str | None,
         *,
-        patience: Patience | None = None,
-        notice: Callable[[str], None] | None = None,
+        retry_policy: RetryPolicy | None = None,
+        on_retry: Callable[[str], None] | None = None,
         clock: Clock = time,
         ca_file: str | None = None,
     ) -> None:
         self.server = server.rstrip("/")
         self._token = (token or "").strip()
-        self._patience = patience or Patience()
-        self._notice = notice or (lambda _: None)
+        self._retry_policy = retry_policy or RetryPolicy()
+        self._on_retry = on_retry or (lambda _: None)
         self._clock = clock
         self._answered = False
         self._pool = urllib3.PoolManager(retries=False, maxsize=4, ca_certs=ca_file)
@@ -110,10 +111,9 @@ class Transport:
         wait_s: float = 0.0,
         within_s: float | None = None,
     ) -> Reply:
-        """One answered call.
+        """Make a call, with retries, and return its response.
 
-        ``wait_s`` is how long the server may hold its answer back; ``within_s`` ends the patience of a caller that has
-        no more time than that.
+        ``wait_s`` is how long a long poll may hold the response; ``within_s`` limits the retries further.
         """
         headers = self._headers(key)
         data = None
@@ -121,43 +121,43 @@ class Transport:
             data = json.dumps(body, separators=(",", ":")).encode()
             headers["Content-Type"] = "application/json"
 
-        def once() -> Reply:
-            answer = self._send(method, path, query, headers, data, answer_s=_ANSWER_S + wait_s)
-            return Reply(answer.status, answer.headers, answer.data)
+        def send() -> Reply:
+            response = self._send(method, path, query, headers, data, read_s=_READ_S + wait_s)
+            return Reply(response.status, response.headers, response.data)
 
-        return self._until_answered(once, within_s)
+        return self._with_retries(send, within_s)
 
     def stream(self, path: str, *, query: Mapping[str, Any] | None = None, after: str | None = None) -> Iterator[Event]:
-        """Events as they come, for ever: a stream that breaks or ends is taken up again after its last event.
+        """Events of a stream, without end: a stream that breaks or ends is resumed after its last event.
 
-        The caller closes it, or leaves the loop, when it has seen what it waited for.
+        The caller leaves the loop or closes the iterator.
         """
-        last = after
-        fruitless = 0
+        last_id = after
+        empty_streams = 0
         while True:
-            answer = self._until_answered(lambda resume=last: self._open(path, query, resume))  # type: ignore[misc]
+            response = self._with_retries(lambda cursor=last_id: self._open(path, query, cursor))  # type: ignore[misc]
             try:
-                for event in parse_events(_pieces(answer)):
-                    fruitless = 0
-                    last = event.id or last
+                for event in parse_events(_chunks(response)):
+                    empty_streams = 0
+                    last_id = event.id or last_id
                     yield event
-            except HTTPError as broken:
-                self._notice(f"The stream broke ({reason_of(broken)}); taking it up again.")
+            except HTTPError as error:
+                self._on_retry(f"The event stream broke ({reason_of(error)}); reconnecting.")
             finally:
-                answer.close()
-            self._clock.sleep(_jitter(fruitless))
-            fruitless += 1
+                response.close()
+            self._clock.sleep(_jitter(empty_streams))
+            empty_streams += 1
 
-    def _open(self, path: str, query: Mapping[str, Any] | None, resume: str | None) -> urllib3.BaseHTTPResponse:
+    def _open(self, path: str, query: Mapping[str, Any] | None, cursor: str | None) -> urllib3.BaseHTTPResponse:
         headers = {**self._headers(None), "Accept": "text/event-stream"}
-        if resume is not None:
-            headers["Last-Event-ID"] = resume
-        return self._send("GET", path, query, headers, None, answer_s=_QUIET_STREAM_S, preload=False)
+        if cursor is not None:
+            headers["Last-Event-ID"] = cursor
+        return self._send("GET", path, query, headers, None, read_s=_STREAM_READ_S, preload=False)
 
     def _headers(self, key: str | None) -> dict[str, str]:
         headers = {"User-Agent": "myrmidon"}
         if self._token:
-            headers["Authorization"] = f"Bearer {_sound(self._token)}"
+            headers["Authorization"] = f"Bearer {_checked_token(self._token)}"
         if key:
             headers[KEY_HEADER] = key
         return headers
@@ -170,81 +170,83 @@ class Transport:
         headers: Mapping[str, str],
         data: bytes | None,
         *,
-        answer_s: float,
+        read_s: float,
         preload: bool = True,
     ) -> urllib3.BaseHTTPResponse:
-        """One attempt. Raises what the answer means, or urllib3's own error when there is none."""
-        answer = self._pool.request(
+        """One attempt. Raises the error of the response, or urllib3's error when there is no response."""
+        response = self._pool.request(
             method,
-            self.server + path + _asked(query),
+            self.server + path + _query_string(query),
             body=data,
             headers=headers,
-            timeout=urllib3.Timeout(connect=_CONNECT_S, read=answer_s),
+            timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
             redirect=False,
             preload_content=preload,
         )
-        if _LENGTHS.isdisjoint(name.lower() for name in answer.headers):
-            answer.close()
-            raise ProtocolError("the answer was cut")  # among its headers, which looks like an empty answer
-        if answer.status < 300:
-            return answer
-        failed = refusal(answer.status, _decoded(answer.data))
-        if isinstance(failed, Overloaded):
-            failed.retry_after_s = _seconds(answer.headers.get("Retry-After"))
-        raise failed
+        if _LENGTH_HEADERS.isdisjoint(name.lower() for name in response.headers):
+            # A connection that is cut within the headers looks like an empty response.
+            response.close()
+            raise ProtocolError("the response was cut off")
+        if response.status < 300:
+            return response
+        error = error_for_response(response.status, _json_or_none(response.data))
+        if isinstance(error, Overloaded):
+            error.retry_after_s = _retry_after(response.headers.get("Retry-After"))
+        raise error
 
-    def _until_answered(self, once: Callable[[], T], within_s: float | None = None) -> T:
-        """Repeat until there is an answer, or until patience has run out.
+    def _with_retries(self, send: Callable[[], T], within_s: float | None = None) -> T:
+        """Call ``send`` until it gets a response or the retry limit is reached.
 
-        Patience begins with the first failure: before that, the server may have held its answer back for long.
+        The limit counts from the first failure: a long poll may have taken long before that.
         """
         until = None if within_s is None else self._clock.monotonic() + within_s
         failed_at: float | None = None
         attempt = 0
         while True:
             try:
-                found = once()
-            except (HTTPError, Overloaded) as failed:
-                error = failed if isinstance(failed, Overloaded) else self._unreachable(failed)
-                if isinstance(failed, LocationValueError):
-                    raise error from None  # no address at all; it will be none the next time
-                self._answered = self._answered or _is_there(failed)
+                result = send()
+            except (HTTPError, Overloaded) as failure:
+                error = failure if isinstance(failure, Overloaded) else self._unreachable(failure)
+                if isinstance(failure, LocationValueError):
+                    raise error from None  # the address is malformed: a retry cannot help
+                self._answered = self._answered or _reached_server(failure)
             else:
                 self._answered = True
-                return found
+                return result
             if isinstance(error, Untrusted):
                 raise error
             wait = _jitter(attempt) + (error.retry_after_s if isinstance(error, Overloaded) else 0.0)
             now = self._clock.monotonic()
             failed_at = now if failed_at is None else failed_at
-            patience = self._patience.later_s if self._answered else self._patience.first_s
+            policy = self._retry_policy
+            limit = policy.after_first_answer_s if self._answered else policy.before_first_answer_s
             if until is not None:
-                patience = min(patience, until - failed_at)
-            if now + wait - failed_at > patience:
+                limit = min(limit, until - failed_at)
+            if now + wait - failed_at > limit:
                 raise error
             if attempt == 1:
-                self._notice(f"{error.message.split('. ')[0].rstrip('.')}; trying again for up to {patience:.0f} s.")
+                self._on_retry(f"{error.message.split('. ')[0].rstrip('.')}; trying again for up to {limit:.0f} s.")
             self._clock.sleep(wait)
             attempt += 1
 
-    def _unreachable(self, failed: HTTPError) -> CallFailed:
-        cause = _last_cause(failed)
+    def _unreachable(self, error: HTTPError) -> CallFailed:
+        cause = _last_cause(error)
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return Untrusted(f"The certificate of {self.server} is not trusted here ({cause.verify_message}).")
-        return Unreachable(f"No server answers at {self.server} ({reason_of(failed)}).")
+            return Untrusted(f"The certificate of {self.server} is not trusted ({cause.verify_message}).")
+        return Unreachable(f"No server answers at {self.server} ({reason_of(error)}).")
 
 
-def _sound(token: str) -> str:
-    """The token; one that fits into no header is refused here, in words that do not show it."""
+def _checked_token(token: str) -> str:
+    """Refuse a token that is not valid in a header; http.client's own error would contain the token."""
     if not (token.isascii() and token.isprintable()):
-        raise NotAllowed("The token holds characters that no token has, such as a line break; copy it once more.")
+        raise NotAllowed("The token contains an invalid character, such as a line break; copy it again.")
     return token
 
 
-def parse_events(pieces: Iterator[bytes]) -> Iterator[Event]:
-    """The events in a stream of bytes, as the HTML standard cuts them; comments keep the connection alive."""
+def parse_events(chunks: Iterator[bytes]) -> Iterator[Event]:
+    """Parse server-sent events as the HTML standard specifies; comments, the keep-alive, are skipped."""
     name, data, last_id = "message", list[str](), None
-    for line in _lines(pieces):
+    for line in _lines(chunks):
         if not line:
             if data:
                 yield Event(name, "\n".join(data), last_id)
@@ -260,74 +262,74 @@ def parse_events(pieces: Iterator[bytes]) -> Iterator[Event]:
             last_id = value
 
 
-def _pieces(answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Bytes as soon as they are there, however few."""
-    while piece := answer.read1(65_536):
-        yield piece
+def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """Bytes as soon as they arrive, however few."""
+    while chunk := response.read1(65_536):
+        yield chunk
 
 
-def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
-    """Whole lines only: what a cut connection leaves behind is part of no event."""
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """Complete lines only: a partial last line of a broken connection is dropped."""
     rest = b""
-    for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line.removesuffix(b"\r").decode("utf-8", "replace")
 
 
-def reason_of(failed: HTTPError) -> str:
-    """What a person needs of urllib3's nested errors: the last cause, or that there should have been more."""
-    if any(isinstance(cause, IncompleteRead) for cause in _causes(failed)):
-        return "the answer was cut"
-    cause = _last_cause(failed)
+def reason_of(error: HTTPError) -> str:
+    """A short reason out of urllib3's nested errors: the innermost cause, or that the response was cut off."""
+    if any(isinstance(cause, IncompleteRead) for cause in _causes(error)):
+        return "the response was cut off"
+    cause = _last_cause(error)
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
     return str(cause).rsplit(": ", 1)[-1].strip() or type(cause).__name__
 
 
-def _is_there(failed: HTTPError | Overloaded) -> bool:
-    """Whether somebody took the connection, though no answer came; what speaks another language is no server."""
-    if isinstance(failed, ProtocolError):
-        cause = _last_cause(failed)
+def _reached_server(error: HTTPError | Overloaded) -> bool:
+    """Whether an HTTP server accepted the connection, though it sent no complete response."""
+    if isinstance(error, ProtocolError):
+        cause = _last_cause(error)
         return isinstance(cause, ConnectionError) or not isinstance(cause, BadStatusLine)
-    return isinstance(failed, Overloaded | ReadTimeoutError)
+    return isinstance(error, Overloaded | ReadTimeoutError)
 
 
-def _last_cause(failed: BaseException) -> BaseException:
-    *_, cause = _causes(failed)
+def _last_cause(error: BaseException) -> BaseException:
+    *_, cause = _causes(error)
     return cause
 
 
-def _causes(failed: BaseException) -> Iterator[BaseException]:
-    yield failed
-    cause = failed
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    yield error
+    cause = error
     while isinstance(inner := getattr(cause, "reason", None) or cause.__cause__ or cause.__context__, BaseException):
         yield inner
         cause = inner
 
 
 def _jitter(attempt: int) -> float:
-    longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(attempt, 16))
-    return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
+    max_delay = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** min(attempt, 16))
+    return random.uniform(0, max_delay)  # noqa: S311 - jitter, not a secret
 
 
-def _asked(query: Mapping[str, Any] | None) -> str:
-    """``?a=1&b=2&b=3``; what is None was not asked."""
-    given = [
-        (name, str(one).lower() if isinstance(one, bool) else one)
+def _query_string(query: Mapping[str, Any] | None) -> str:
+    """``?a=1&b=2&b=3``; None values are left out."""
+    pairs = [
+        (name, str(item).lower() if isinstance(item, bool) else item)
         for name, value in (query or {}).items()
-        for one in (value if isinstance(value, list | tuple) else [value])
-        if one is not None
+        for item in (value if isinstance(value, list | tuple) else [value])
+        if item is not None
     ]
-    return f"?{urlencode(given)}" if given else ""
+    return f"?{urlencode(pairs)}" if pairs else ""
 
 
-def _decoded(data: bytes) -> object:
+def _json_or_none(data: bytes) -> object:
     try:
         return json.loads(data)
     except ValueError:
         return None
 
 
-def _seconds(text: str | None) -> float:
-    return min(float(text), _ANSWER_S) if text and text.isdigit() else 0.0
+def _retry_after(text: str | None) -> float:
+    return min(float(text), _READ_S) if text and text.isdigit() else 0.0

@@ -1,1 +1,1 @@
-"""The door: how clients and bots reach the core over HTTP."""
+"""The context: how clients and bots reach the core over HTTP."""

@@ -21,15 +21,16 @@ from msgspec import Struct
 
 from myrmidon.model.errors import StoreRefused
 from myrmidon.model.ids import Micros
-from myrmidon.scheduler import enroll
+from myrmidon.scheduler import servers
 from myrmidon.scheduler.policy import DEFAULT_RULES
-from myrmidon.server.door import clock
+from myrmidon.server.context import clock
 from myrmidon.server.settings import Settings
-from myrmidon.store import log as logs
-from myrmidon.store import run_views, sqlite
-from myrmidon.store.copying import Copied, check_empty, copy
-from myrmidon.store.db import Db, open_db
-from myrmidon.store.migrate import migrate, shipped, verify
+from myrmidon.store.engine import sqlite
+from myrmidon.store.engine.db import Db, open_db
+from myrmidon.store.engine.migrate import migrate, shipped, verify
+from myrmidon.store.engine.table_copy import CopiedTable, check_empty, copy
+from myrmidon.store.tables import log as logs
+from myrmidon.store.views import run_details
 
 MAIN = "myrmidon.db"
 LOGS = "myrmidon.db-logs"
@@ -170,7 +171,7 @@ def _fresh_copy(held: ExitStack, source: Path, target: Path) -> Path:
 
 def copy_db(
     from_url: str, to_url: str, *, from_logs: str | None = None, to_logs: str | None = None, durable: bool = True
-) -> dict[str, Copied]:
+) -> dict[str, CopiedTable]:
     """Move an installation to another, empty database; how much each table had. No server may use either.
 
     ``from_logs`` and ``to_logs`` are what the setting ``log_database`` says on each side, if it says anything. The
@@ -201,7 +202,7 @@ def _logs_of(url: str, log_url: str | None) -> str:
 
 def _check_logs_found(db: Db, log_db: Db) -> None:
     """Logs that lie elsewhere must not be left behind without a word."""
-    if db.read(run_views.any_output) and not log_db.read(lambda tx: logs.tasks_after(tx, 0, 1)):
+    if db.read(run_details.any_output) and not log_db.read(lambda tx: logs.tasks_after(tx, 0, 1)):
         raise StoreRefused(
             "Runs of this installation have written output, but there are no logs beside its database. Where the"
             " setting log_database names another place, name it as --from-logs too."
@@ -216,7 +217,7 @@ def _open_both(opened: ExitStack, url: str, log_url: str, *, durable: bool = Tru
     return db, opened.enter_context(_opened(log_url, durable=durable, bulk=True))
 
 
-def _copy_both(source: tuple[Db, Db], target: tuple[Db, Db]) -> dict[str, Copied]:
+def _copy_both(source: tuple[Db, Db], target: tuple[Db, Db]) -> dict[str, CopiedTable]:
     """Both halves; nothing is copied unless there is room for both."""
     _check_unused(target[0])
     check_empty(target[0], logs=False)
@@ -238,7 +239,7 @@ def _existing(url: str) -> str:
 def _check_unused(db: Db) -> None:
     """Whoever serves a database server's database has left its mark there a moment ago; on SQLite a lock tells."""
     alive = clock() - DEFAULT_RULES.slot_lease
-    busy = [one for one in db.read(enroll.list_servers) if one.heartbeat >= alive]
+    busy = [one for one in db.read(servers.list_servers) if one.heartbeat >= alive]
     if busy:
         at = ", ".join(f"{one.address}:{one.port}" for one in busy)
         raise StoreRefused(f"A server uses this database ({at}). Stop it and wait two minutes, or stop it gracefully.")

@@ -7,8 +7,8 @@ import secrets
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
-from myrmidon.store import keys as stored
-from myrmidon.store.db import Db, Tx
+from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.tables import server_keys as stored
 
 _KEY_BYTES = 32
 
@@ -31,7 +31,7 @@ def open_keys(db: Db, now: Micros) -> Keys:
     offered = [(name, secrets.token_bytes(_KEY_BYTES)) for name in Keys.__struct_fields__]
 
     def keep(tx: Tx) -> Keys:
-        kept = stored.keep(tx, offered, now)
+        kept = stored.get_or_create(tx, offered, now)
         return Keys(**{name: kept[name] for name in Keys.__struct_fields__})
 
     return db.write(keep)

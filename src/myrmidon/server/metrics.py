@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.histograms import Histograms
-from myrmidon.store.filters import Numbers
+from myrmidon.store.views.metrics import Gauges
 
 _LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _DURATION_S = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 86_400.0)
@@ -22,7 +20,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        histogram, gauge = self._histograms, partial(Gauge, registry=self.registry)
+        histogram, gauge = partial(Histogram, registry=self.registry), partial(Gauge, registry=self.registry)
         self._requests = histogram(
             "myrmidon_request_seconds",
             "Time to answer a request; long polls and streams are not in it.",
@@ -63,15 +61,10 @@ class Metrics:
         )
         self._no_resource = counter("myrmidon_no_resource", "Tasks given up because no bot could run them.")
 
-    def _histograms(self, name: str, text: str, labels: Sequence[str] = (), *, buckets: Sequence[float]) -> Histograms:
-        made = Histograms(name, text, labels, buckets=buckets)
-        self.registry.register(made)
-        return made
-
     # -- as things happen
 
     def answered(self, method: str, path: str, status: int, seconds: float) -> None:
-        self._requests.of(method, path, str(status)).observe(seconds)
+        self._requests.labels(method, path, str(status)).observe(seconds)
 
     def refused(self, code: str) -> None:
         self._refused.labels(code).inc()
@@ -87,28 +80,28 @@ class Metrics:
 
     def gave_up(self, end: str, late_s: float) -> None:
         """A slice or a task has waited long enough; that was noticed so late."""
-        self._gave_up.of(end).observe(late_s)
+        self._gave_up.labels(end).observe(late_s)
 
     def lost(self, why: str, silent_s: float) -> None:
         """A run was given up, so long after the last sign of life of it."""
-        self._lost.of(why).observe(silent_s)
+        self._lost.labels(why).observe(silent_s)
 
     def no_resource(self, count: int) -> None:
         self._no_resource.inc(count)
 
     def wrote(self, waited_s: float) -> None:
-        self._writer_wait.of().observe(waited_s)
+        self._writer_wait.observe(waited_s)
 
     def committed(self, size: int) -> None:
-        self._commits.of().observe(size)
+        self._commits.observe(size)
 
     def claimed(self, pending_s: float) -> None:
         """A run was handed to a bot; its task had been submitted so long ago."""
-        self._pending.of().observe(pending_s)
+        self._pending.observe(pending_s)
 
     def ended(self, end: str, duration_s: float) -> None:
         """A run has ended: succeeded, failed, timed_out or killed."""
-        self._runs.of(end).observe(duration_s)
+        self._runs.labels(end).observe(duration_s)
 
     def at_work(self, calls: int, waiting: int) -> None:
         self._at_work.set(calls)
@@ -116,7 +109,7 @@ class Metrics:
 
     # -- when somebody asks
 
-    def show(self, numbers: Numbers, *, now: Micros, skew: Micros) -> bytes:
+    def show(self, numbers: Gauges, *, now: Micros, skew: Micros) -> bytes:
         """The whole page, with gauges as the database has them now."""
         for gauge in (self._depth, self._age, self._tasks, self._bots):
             gauge.clear()

@@ -18,8 +18,8 @@ from myrmidon.model.errors import QuotaExceeded
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.settings import Quota, Settings
-from myrmidon.store import filters
-from myrmidon.store.db import Tx
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.views import metrics
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ class Quotas:
     async def _count(self, group_id: int, usage: Usage) -> None:
         """What is stored while the count goes on may be in it or not: it is counted twice rather than never."""
         began, tasks, num_bytes = self._now(), usage.stored_tasks, usage.stored_bytes
-        found = await self._read(lambda tx: filters.pending(tx, group_id))
+        found = await self._read(lambda tx: metrics.pending(tx, group_id))
         usage.counted_at, usage.tasks, usage.num_bytes = began, found.tasks, found.num_bytes
         # Another count may have ended meanwhile and taken its part already.
         tasks, num_bytes = min(tasks, usage.stored_tasks), min(num_bytes, usage.stored_bytes)

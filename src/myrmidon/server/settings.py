@@ -19,13 +19,14 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, to_builtins
 
-from myrmidon.model.checks import DEFAULT_LIMITS, Limits, show_value
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.task_to_run import FIFO, LIFO
+from myrmidon.model.validation import show_value
 from myrmidon.scheduler.policy import DAY, SECOND, Rules
-from myrmidon.scheduler.share import NAME, is_name
-from myrmidon.store import log as logs
+from myrmidon.scheduler.resource_groups import NAME, is_name
+from myrmidon.store.tables import log as logs
 
 PREFIX = "MYRMIDON_"
 ROLES = ("admin", "user", "viewer", "bot-bootstrap")

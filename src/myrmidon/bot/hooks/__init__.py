@@ -1,0 +1,1 @@
+"""Loads bot_config.py and gives its hooks an API."""

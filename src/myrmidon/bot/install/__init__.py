@@ -1,0 +1,1 @@
+"""The bot's installation: startup configuration, updates, exit codes."""

@@ -1,0 +1,228 @@
+"""The startup configuration: read from the command line by `start`, stored in the bot's folder, loaded by the worker.
+
+    bot.json    server, bot id, pool, dimensions; its presence identifies the folder of a bot
+    token       bootstrap token for the first handshake; private
+    credential  the bot's credential, issued by the server; private
+    session     number of the last session
+
+The token is never passed on a command line that the bot builds, and never reaches a task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import time
+from typing import Any
+
+from myrmidon.bot.install import updater
+from myrmidon.bot.system import dimensions, filesystem
+
+CONFIG_FILE = "bot.json"
+_FLAGS = ("--dir", "--server", "--token", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension")
+_DIRECTORIES = ("work", "spool", "c", "caches")
+_FILES = (
+    CONFIG_FILE, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "context.json",
+    "stacks.log", updater.NEXT_FILE, updater.FAILED_FILE, updater.BAD_FILE, *updater.NEW_ZIPS,
+)  # fmt: skip
+
+
+class StartupError(Exception):
+    """The bot cannot start; the message says what to change."""
+
+
+def parse(argv: list[str]) -> dict[str, Any]:
+    """The options: flags first, then environment variables, then the configuration in the zip."""
+    given: dict[str, list[str]] = {flag: [] for flag in _FLAGS}
+    rest = list(argv)
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        if flag not in given or (not equals and not rest):
+            raise StartupError(f"{flag} is unknown or lacks a value; see `help`")
+        given[flag].append(value if equals else rest.pop(0))
+    return {
+        "dir": _first_set(given["--dir"], os.environ.get("MYRMIDON_BOT_DIR"), os.path.join("~", "myrmidon-bot")),
+        "server": _first_set(given["--server"], os.environ.get("MYRMIDON_SERVER"), zip_config().get("server")),
+        "token": _token(given["--token"], given["--token-file"]),
+        "bot_id": _bot_id(given["--bot-id"], given["--suffix"]),
+        "pool": _first_set(given["--pool"]),
+        "extra": _pairs(given["--dimension"]),
+    }
+
+
+def prepare(argv: list[str]) -> str:
+    """Create or check the bot's folder and store the configuration in it; the path of the folder.
+
+    Options that are not given keep their stored values. Raises StartupError.
+    """
+    given = parse(argv)
+    folder = _real_path(given["dir"])
+    _prepare_folder(folder)
+    stored = _load(folder)
+    if given["bot_id"] not in (None, stored.get("bot_id")) and not dimensions.is_id(given["bot_id"]):
+        raise StartupError(f"{given['bot_id']!r} is not a valid bot id: {dimensions.ID_RULE}")
+    config = {
+        "server": given["server"] or stored.get("server"),
+        "bot_id": given["bot_id"] or stored.get("bot_id") or dimensions.default_id(),
+        "pool": given["pool"] or stored.get("pool") or "default",
+        "extra": given["extra"] or stored.get("extra") or {},
+    }
+    if not config["server"]:
+        raise StartupError("no server is configured: use --server URL or a zip downloaded from the server")
+    try:
+        if config != stored:  # a bot must be able to restart while the disk is full
+            filesystem.write_private(os.path.join(folder, CONFIG_FILE), json.dumps(config, indent=2).encode())
+        if given["token"] and given["token"] != _text(folder, "token"):
+            filesystem.write_private(os.path.join(folder, "token"), given["token"].encode())
+    except OSError as error:
+        raise StartupError(f"the folder cannot be used: {error}") from error
+    os.environ.pop("MYRMIDON_BOT_TOKEN", None)  # child processes could read it
+    if not (_text(folder, "token") or _text(folder, "credential")):
+        raise StartupError("no token is configured: use --token-file FILE or MYRMIDON_BOT_TOKEN")
+    return folder
+
+
+def folder_of(argv: list[str]) -> str:
+    """The folder selected by these options."""
+    return _real_path(parse(argv)["dir"])
+
+
+def _real_path(path: str) -> str:
+    return str(os.path.realpath(os.path.expanduser(path)))
+
+
+def _bot_id(given: list[str], suffix: list[str]) -> str | None:
+    """The requested bot id, with the suffix if one is given; None to use the stored or default id."""
+    asked = _first_set(given, os.environ.get("MYRMIDON_BOT_ID"), os.environ.get("SWARMING_BOT_ID"))
+    if not suffix:
+        return str(asked) if asked else None
+    return f"{asked or dimensions.default_id()}--{suffix[-1]}"
+
+
+def _prepare_folder(folder: str) -> None:
+    """Create the folder, or check that it is empty or belongs to a bot: a bot removes files from its folder."""
+    if folder in ("/", os.path.realpath(os.path.expanduser("~"))):
+        raise StartupError(f"{folder} cannot be the folder of a bot: choose an empty folder with --dir")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = set(os.listdir(folder))
+    except OSError as error:
+        raise StartupError(f"the folder cannot be used: {error}") from error
+    if CONFIG_FILE not in found and found - {"bot.zip", "token", "bot.log"}:
+        raise StartupError(f"{folder} contains files that do not belong to a bot: choose an empty folder with --dir")
+    try:
+        _check_entries(folder)
+        os.chmod(folder, 0o700)
+    except OSError as error:
+        raise StartupError(f"the folder cannot be used: {error}") from error
+
+
+def _check_entries(folder: str) -> None:
+    """Check that every file and folder that the bot uses is missing, or has the right type and belongs to this user.
+
+    Anything else was put there by a person; the bot neither removes it nor follows links. Only bot.zip may be a link or
+    belong to another user, because a person starts it.
+    """
+    if os.path.isdir(os.path.join(folder, updater.GOOD_ZIP)):
+        raise StartupError(f"{os.path.join(folder, updater.GOOD_ZIP)} is a folder, not a zip; move it away")
+    for names, right, kind in ((_DIRECTORIES, stat.S_ISDIR, "folder"), (_FILES, stat.S_ISREG, "file")):
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                found = os.lstat(path)
+            except FileNotFoundError:
+                continue
+            if not right(found.st_mode):
+                raise StartupError(f"{path} is not a {kind}, as the bot needs; move it away")
+            if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+                raise StartupError(f"{path} belongs to another user; start the bot as that user, or move it away")
+
+
+class StartupConfig:
+    """The stored configuration of a folder, as the worker uses it."""
+
+    def __init__(self, folder: str) -> None:
+        config = _load(folder)
+        self.folder = folder
+        self.server: str = config["server"]
+        self.bot_id: str = config["bot_id"]
+        self.pool: str = config["pool"]
+        self.extra: dict[str, list[str]] = config["extra"]
+        self.token = _text(folder, "token")
+        self.credential = _text(folder, "credential")
+
+    def save_credential(self, credential: str) -> None:
+        if credential != self.credential:
+            self.credential = credential
+            filesystem.write_private(os.path.join(self.folder, "credential"), credential.encode())
+
+    def next_session(self) -> int:
+        """A session number greater than all earlier ones, even if the clock was set back.
+
+        Without a credential no session was ever accepted, and the stored number is ignored: a wrong clock may have been
+        the reason.
+        """
+        last = 0
+        with contextlib.suppress(ValueError):
+            last = int((self.credential and _text(self.folder, "session")) or 0)
+        session = max(time.time_ns() // 1000, last + 1)
+        try:
+            filesystem.write_private(os.path.join(self.folder, "session"), str(session).encode())
+        except OSError as error:
+            if not filesystem.disk_is_full(error):  # the clock alone is nearly always sufficient
+                raise
+        return session
+
+
+def zip_config() -> dict[str, Any]:
+    """config.json of the running zip; empty without a zip."""
+    import zipfile
+
+    path = updater.own_zip()
+    with contextlib.suppress(OSError, KeyError, ValueError, zipfile.BadZipFile):
+        if path:
+            with zipfile.ZipFile(path) as archive:
+                return dict(json.loads(archive.read("config.json")))
+    return {}
+
+
+def _load(folder: str) -> dict[str, Any]:
+    text = _text(folder, CONFIG_FILE)
+    try:
+        return dict(json.loads(text)) if text else {}
+    except (ValueError, TypeError) as error:
+        raise StartupError(f"{folder}/{CONFIG_FILE} is damaged: remove it and start again") from error
+
+
+def _text(folder: str, name: str) -> str:
+    try:
+        with open(os.path.join(folder, name)) as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _token(given: list[str], files: list[str]) -> str:
+    if files:
+        try:
+            with open(files[-1]) as file:
+                return file.read().strip()
+        except OSError as error:
+            raise StartupError(f"the token file cannot be read: {error}") from error
+    return _first_set(given, os.environ.get("MYRMIDON_BOT_TOKEN")) or ""
+
+
+def _pairs(given: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for pair in given:
+        key, equals, value = pair.partition("=")
+        if not (key and equals and value):
+            raise StartupError(f"--dimension {pair}: use KEY=VALUE")
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def _first_set(given: list[str], *others: str | None) -> Any:
+    return given[-1] if given else next((other for other in others if other), None)

@@ -1,0 +1,1 @@
+"""The connection to the server: HTTP client, session loop, exchanges, uploads."""

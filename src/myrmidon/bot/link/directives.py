@@ -1,0 +1,174 @@
+"""Directives from the server or a hook: update, restart, terminate, reboot. Executed while no command runs.
+
+The running command finishes and its result is delivered first, so no directive costs a task. A bot that fails to update
+keeps its version. A reboot is requested up to three times; then the bot quarantines itself until it is restarted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from typing import Any
+
+from myrmidon.bot.install import exit_codes, updater
+from myrmidon.bot.install.startup_config import StartupConfig
+from myrmidon.bot.link.event_reporter import EventReporter
+from myrmidon.bot.link.http_client import HEALTH_PATH, HttpClient, HttpError, Interrupted, NoResponse
+from myrmidon.bot.machine.status import BotStatus
+from myrmidon.bot.run.run_queue import Duty
+from myrmidon.bot.system import host
+
+DIRECTIVES = ("update", "restart", "terminate")
+REBOOT_S = float(os.environ.get("MYRMIDON_BOT_REBOOT_S") or 300.0)
+REBOOT_ATTEMPTS = 3
+
+log = logging.getLogger("myrmidon.bot")
+
+
+class Directives:
+    """``pending`` is the directive to execute next, ``reason`` why.
+
+    ``target_version``: digest and signature of an update. ``terminate_task``: the task that requests the bot's end.
+    """
+
+    def __init__(
+        self,
+        startup: StartupConfig,
+        run_queue: Duty,
+        status: BotStatus,
+        http: HttpClient,
+        reporter: EventReporter,
+    ) -> None:
+        self.startup = startup
+        self.run_queue = run_queue
+        self.status = status
+        self.http = http
+        self.reporter = reporter
+        self.pending: str | None = None
+        self.reason = ""
+        self.target_version = ("", "")
+        self.terminate_task: dict[str, Any] | None = None
+
+    def accept(self, answer: dict[str, Any]) -> None:
+        """Accept a directive in an answer of the server."""
+        directive = answer.get("order")
+        if directive in DIRECTIVES:
+            log.info("the server requests: %s", directive)
+            self._set(directive, "requested by the server")
+            self.target_version = (answer.get("version") or "", answer.get("zip_hmac") or "")
+
+    def accept_hook_request(self) -> None:
+        """Accept a reboot or restart that a hook has requested."""
+        if self.status.requested_action is not None:
+            (action, reason), self.status.requested_action = self.status.requested_action, None
+            log.info("a hook requests %s: %s", action, reason)
+            self._set(action, reason)
+
+    def accept_terminate_task(self, task: dict[str, Any]) -> None:
+        """Accept a task that has no command and terminates the bot."""
+        log.info("terminated by task %s", task["run"])
+        self.terminate_task = task
+        self._set("terminate", "requested by the server")
+
+    def _set(self, directive: str, reason: str) -> None:
+        self.pending, self.reason = directive, reason
+        self.run_queue.give_back()
+
+    def may_claim(self) -> bool:
+        """Whether the bot may claim tasks: no directive is pending and no stop signal has arrived."""
+        return not (self.run_queue.signals or self.pending)
+
+    def terminate_report(self) -> dict[str, Any] | None:
+        """The result of the terminate task, once; it is delivered before the bot ends."""
+        if self.pending != "terminate" or self.terminate_task is None:
+            return None
+        task, self.terminate_task = self.terminate_task, None
+        report = {"type": "finish", "run": task["run"], "token": task["token"], "exit_code": 0, "duration": 0.0}
+        return {"report": {**report, "stdout_size": 0, "stderr_size": 0}, "logs": []}
+
+    # ---------------------------------------------------------------- execution
+
+    def execute(self) -> None:
+        """Execute the pending directive. Called when no command runs and all results are delivered."""
+        directive, self.pending = self.pending, None
+        if directive == "update":
+            try:
+                self._update(*self.target_version)
+            except (NoResponse, Interrupted, HttpError) as error:
+                if not isinstance(error, HttpError) or error.is_transient:
+                    self.pending = directive  # the server repeats it only after minutes
+                raise
+        elif directive == "restart":
+            self.report_shutdown(f"restarting: {self.reason}")
+            self.run_queue.end(exit_codes.RESTART)
+        elif directive == "terminate":
+            self.report_shutdown(f"ended: {self.reason}", ended=True)
+            self.run_queue.end(0)
+        elif directive == "reboot":
+            self._reboot()
+
+    def report_shutdown(self, message: str, *, ended: bool = False) -> None:
+        """Send bot_shutdown as the last event. ``ended``: the bot will not return by itself."""
+        self._report_final("bot_shutdown", message, ended=ended)
+
+    def _report_final(self, kind: str, message: str, *, ended: bool = False) -> None:
+        """Call on_bot_shutdown, send what it has reported, then the event."""
+        self.status.hooks.call("on_bot_shutdown", self.status.bot)
+        self.reporter.send_pending()
+        self.reporter.send(kind, message, ended=ended)
+
+    def _update(self, version: str, signature: str) -> None:
+        """Download, verify, test and install a zip, and restart. On any failure, report it and go on with this zip."""
+        if version == self.status.bot.bot_version:
+            return
+        folder = self.startup.folder
+        if updater.is_bad(folder, version):
+            self.reporter.report_error(f"update to {version} postponed: it failed less than an hour ago", version)
+            return
+        try:
+            zipped = self.http.call("GET", f"/bot/v1/zip/{version}", wait_s=60.0)
+            updater.check(zipped, version, signature, self.startup.credential)
+            updater.install(folder, zipped, version, self.startup.server)
+        except updater.BadZip as error:
+            is_bad = isinstance(error, updater.SelfTestFailed) or (
+                isinstance(error, updater.ServerUnreachable) and self._server_answers()
+            )
+            if is_bad:
+                updater.record_bad(folder, version)
+            self.reporter.report_error(f"update to {version} failed: {error}", version if is_bad else "")
+        except OSError as error:
+            self.reporter.report_error(f"update to {version} failed: {error}")
+        else:
+            self.report_shutdown(f"updating to {version}")
+            self.run_queue.end(exit_codes.RESTART)
+
+    def _server_answers(self) -> bool:
+        """Whether the server answers the running zip, with any HTTP status: then the new zip is at fault."""
+        try:
+            self.http.call("GET", HEALTH_PATH)
+        except HttpError:
+            return True
+        except NoResponse:
+            return False
+        return True
+
+    def _reboot(self) -> None:
+        """Request a reboot until the machine goes down; after the last attempt, quarantine the bot.
+
+        While ``rebooting`` is set, a stop signal ends the bot at once: it means that the machine goes down.
+        """
+        reason = self.reason
+        self._report_final("bot_rebooting", reason)
+        self.run_queue.rebooting = True
+        for _ in range(REBOOT_ATTEMPTS):
+            try:
+                host.reboot()
+            except (OSError, subprocess.SubprocessError) as error:
+                self.reporter.report_error(f"cannot reboot the machine: {error}")
+            self.run_queue.rest(REBOOT_S)
+            if self.run_queue.over or self.run_queue.signals:
+                return
+        self.run_queue.rebooting = False
+        self.status.quarantine_reasons["reboot"] = f"the machine did not reboot when requested: {reason}"[:300]
+        self.reporter.report_error(self.status.quarantine_reasons["reboot"])

@@ -1,0 +1,100 @@
+"""Builds exchange requests: reports, log chunks, and how many tasks the bot wants to claim.
+
+A request is built once and sent unchanged until it is answered: the server recognises a repeat by its nonce. Results
+stay queued, and in the journal, until the server has acknowledged them.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+from myrmidon.bot.run.command import INLINE
+from myrmidon.bot.run.run_queue import MOST_TASKS, Duty
+from myrmidon.bot.storage.log_spool import Spool
+from myrmidon.bot.system import clock
+
+MAX_LOG_CHARS = 256 << 10
+
+
+class ExchangeRequest:
+    """One request. ``records`` are the results in it; ``spooled`` is (run, stream, end) of its live log chunks."""
+
+    __slots__ = ("attempts", "body", "created_at", "records", "spooled")
+
+    def __init__(
+        self, body: dict[str, Any], records: list[dict[str, Any]], spooled: list[tuple[str, int, int]]
+    ) -> None:
+        self.body = body
+        self.records = records
+        self.spooled = spooled
+        self.created_at = clock.boottime()
+        self.attempts = 0
+
+    def drop_claim(self) -> None:
+        """Claim no tasks. If the server has assigned tasks to an earlier attempt, its answer still contains them.
+
+        A request that claims nothing waits only for a stop of the running command, so its wait stays.
+        """
+        if self.body["n"]:
+            self.body["n"] = 0
+            self.body["wait_s"] = 0.0
+
+
+def build(
+    run_queue: Duty,
+    spool: Spool,
+    head: dict[str, Any],
+    *,
+    start: dict[str, Any] | None = None,
+    log_run: str | None = None,
+    include_held: bool = True,
+) -> ExchangeRequest:
+    """The next request: the oldest results, returned tasks, and the start or the log of the running command.
+
+    ``head`` has session, nonce, n and wait_s. ``include_held``: list the claimed runs, so that the server can answer
+    which of them must stop.
+    """
+    records = _oldest_results(run_queue, spool)
+    reports = [record["report"] for record in records]
+    chunks = [_log_chunk(record["report"], *log) for record in records for log in record["logs"]]
+    if start is not None:
+        reports.append({"type": "start", "run": start["run"], "token": start["token"]})
+    returned = [{"type": "give_back", "run": task["run"], "token": task["token"]} for task in run_queue.take_refused()]
+    spooled: list[tuple[str, int, int]] = []
+    if log_run is not None:
+        live_chunks, spooled = _spooled_chunks(spool, log_run)
+        chunks += live_chunks
+    holds = [[task["run"], task["token"]] for task in run_queue.held()] if include_held else []
+    body = {**head, "reports": reports + returned, "logs": chunks, "holds": holds}
+    return ExchangeRequest(body, records, spooled)
+
+
+def _oldest_results(run_queue: Duty, spool: Spool) -> list[dict[str, Any]]:
+    """The oldest results that fit into one request, up to the first one whose log is still in the spool."""
+    records: list[dict[str, Any]] = []
+    size = 0
+    with run_queue.lock:
+        for record in run_queue.finished:
+            if record["report"]["run"] in spool.tokens:
+                break
+            size += sum(len(data) for _, _, data in record["logs"])
+            if records and (size > MAX_LOG_CHARS or len(records) == MOST_TASKS):
+                break
+            records.append(record)
+    return records
+
+
+def _spooled_chunks(spool: Spool, run: str) -> tuple[list[dict[str, Any]], list[tuple[str, int, int]]]:
+    owner = {"run": run, "token": spool.tokens.get(run, "")}
+    chunks, spooled = [], []
+    for stream in (0, 1):
+        offset, data = spool.read(run, stream, INLINE // 2)
+        if data:
+            chunks.append(_log_chunk(owner, stream, offset, b64encode(data).decode()))
+            spooled.append((run, stream, offset + len(data)))
+    return chunks, spooled
+
+
+def _log_chunk(owner: dict[str, Any], stream: int, offset: int, data: str) -> dict[str, Any]:
+    return {"run": owner["run"], "token": owner["token"], "stream": stream, "offset": offset, "data": data}

@@ -1,0 +1,1 @@
+"""The state of the machine: health, status, settings, named caches."""

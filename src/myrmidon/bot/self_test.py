@@ -1,0 +1,78 @@
+"""`bot.zip self-test`: check that this zip works. Run on a new zip, in a separate process, before it is started."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+
+TIMEOUT_S = 5.0
+ATTEMPTS = 3
+
+
+def check(argv: list[str]) -> int:
+    """Test the zip, and that the server answers if --server is given. Write the reason of a failure to stderr.
+
+    Returns 0 on success, SELF_TEST_DISK_FULL, SELF_TEST_SERVER_UNREACHABLE, or another code when the zip is broken.
+    """
+    from myrmidon.bot.install import exit_codes
+    from myrmidon.bot.system import filesystem
+
+    try:
+        code = _check_zip()
+        server = argv[argv.index("--server") + 1] if "--server" in argv[:-1] else ""
+        return code or (_check_server(server) if server else 0)
+    except OSError as error:
+        if not filesystem.disk_is_full(error):
+            raise
+        sys.stderr.write(f"the self-test could not run: {error}\n")
+        return exit_codes.SELF_TEST_DISK_FULL
+
+
+def _check_server(server: str) -> int:
+    """Check that this zip can reach the server. Any HTTP response counts, error statuses too."""
+    from myrmidon.bot.install import exit_codes
+    from myrmidon.bot.link import http_client
+
+    client = http_client.HttpClient(server)
+    client.margin_s = TIMEOUT_S
+    for _ in range(ATTEMPTS):
+        try:
+            client.call("GET", http_client.HEALTH_PATH)
+        except http_client.HttpError:
+            return 0
+        except http_client.NoResponse as error:
+            sys.stderr.write(f"{error}\n")
+            time.sleep(0.5)
+        else:
+            return 0
+    return exit_codes.SELF_TEST_SERVER_UNREACHABLE
+
+
+def _check_zip() -> int:
+    """Import every module and the hooks, and run one command."""
+    from myrmidon.bot import supervisor, worker
+    from myrmidon.bot.hooks import loader, swarming_api
+    from myrmidon.bot.install import startup_config, updater
+    from myrmidon.bot.machine.named_caches import Caches
+    from myrmidon.bot.run.command import Watch
+    from myrmidon.bot.run.task_runner import Runner
+    from myrmidon.bot.storage.log_spool import Spool
+    from myrmidon.bot.system import dimensions, platforms
+
+    platforms.check_supported()
+    config = loader.packed_text()
+    swarming_api.install(None)
+    if config is not None:
+        loader.load(config, "bot_config")
+    loaded = (supervisor.Supervisor, startup_config.StartupConfig, worker.Worker, updater.check, dimensions.dimensions)
+    with tempfile.TemporaryDirectory() as folder:
+        watch = Watch(Spool(f"{folder}/spool"), hung=lambda _: None)
+        runner = Runner(folder, Caches(f"{folder}/c"), watch, {})
+        task = {"run": "0", "token": "0", "execution_timeout_s": 60, "grace_period_s": 1}
+        record = runner.execute({**task, "command": [sys.executable, "-I", "-S", "-c", "print('test')"]})
+    report = record["report"] if record else {}
+    if not all(map(callable, loaded)) or report.get("exit_code") != 0 or report.get("stdout_size") != len("test\n"):
+        sys.stderr.write(f"the test command failed: {record}\n")
+        return 1
+    return 0

@@ -1,0 +1,111 @@
+"""The result journal: a file with all results that the server has not acknowledged, one JSON object per line.
+
+A result is written as soon as its command has ended, so that it survives a crash of the bot. The file is synced to the
+disk, to survive a crash of the machine, only if the server does not answer at once: results that end close together
+share one sync, and no report waits for the disk. After a restart the bot reports what is left in the journal; the
+server accepts repeated reports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import Any
+
+from myrmidon.bot.system import filesystem
+
+_COMPACT_BYTES = 1 << 20
+_PLAIN_FIELDS = 7
+_quoted = json.encoder.encode_basestring_ascii
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+class ResultJournal:
+    """Unacknowledged results. One thread adds, another one acknowledges and syncs.
+
+    ``recovered`` are the records that an earlier process has left; ``open_runs`` all that are not acknowledged, by run.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+        self.recovered = _load(path)
+        self.open_runs = {record["report"]["run"]: record for record in self.recovered}
+        self.dirty = False
+        self._open()
+
+    def _open(self) -> None:
+        self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self.size = os.fstat(self.file).st_size
+
+    def add(self, record: dict[str, Any]) -> bool:
+        """Write a result. False when the disk is full: then it is in memory only."""
+        with self.lock:
+            self.open_runs[record["report"]["run"]] = record
+            line = _line(record)
+            try:
+                os.write(self.file, line)
+            except OSError as error:
+                if filesystem.disk_is_full(error):
+                    return False
+                raise
+            self.size += len(line)
+            self.dirty = True
+            return True
+
+    def sync(self) -> None:
+        """Force everything added so far to the disk."""
+        if self.dirty:
+            self.dirty = False
+            os.fsync(self.file)
+
+    def acknowledge(self, runs: list[str]) -> None:
+        """Remove acknowledged runs. Truncates an empty journal, and rewrites a large one that is mostly obsolete."""
+        with self.lock:
+            for run in runs:
+                self.open_runs.pop(run, None)
+            if not self.open_runs:
+                os.ftruncate(self.file, 0)
+                self.size = 0
+                self.dirty = False  # nothing is left to sync, and a sync of a busy disk may be slow
+            elif self.size > _COMPACT_BYTES:
+                remaining = b"".join(map(_line, self.open_runs.values()))
+                if len(remaining) < self.size // 2:
+                    filesystem.write_private(self.path, remaining)
+                    os.close(self.file)
+                    self._open()
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    """The record with a newline on both sides, so that a line cut off by a full disk does not damage the next one."""
+    return b"\n%s\n" % (_plain(record) or _encode(record)).encode()
+
+
+def _plain(record: dict[str, Any]) -> str:
+    """The JSON of a plain result: no log, no optional fields. Takes a third of the time of `_encode`; else empty."""
+    report = record["report"]
+    if record["logs"] or len(report) != _PLAIN_FIELDS or report["type"] != "finish":
+        return ""
+    return (
+        f'{{"report":{{"type":"finish","run":{_quoted(report["run"])},"token":{_quoted(report["token"])},'
+        f'"exit_code":{report["exit_code"]},"duration":{report["duration"]},'
+        f'"stdout_size":{report["stdout_size"]},"stderr_size":{report["stderr_size"]}}},"logs":[]}}'
+    )
+
+
+def _load(path: str) -> list[dict[str, Any]]:
+    """The records of an earlier process. Lines cut off by a crash are skipped: they were never reported."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+    records = {}
+    for line in lines:
+        try:
+            record = json.loads(line)
+            records[record["report"]["run"]] = {"report": dict(record["report"]), "logs": list(record["logs"])}
+        except (ValueError, KeyError, TypeError):
+            continue
+    return list(records.values())

@@ -1,0 +1,176 @@
+"""The worker process: the main thread runs commands, others talk to the server and watch long commands."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import logging
+import logging.handlers
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from myrmidon.bot.debug_console import DebugConsole
+from myrmidon.bot.install import exit_codes
+from myrmidon.bot.install.startup_config import StartupConfig
+from myrmidon.bot.link.session_loop import SHUTDOWN_S, SessionLoop
+from myrmidon.bot.machine.named_caches import Caches
+from myrmidon.bot.run.command import Command, Watch
+from myrmidon.bot.run.run_queue import Duty
+from myrmidon.bot.run.task_context import last_begun
+from myrmidon.bot.run.task_hooks import TaskHooks
+from myrmidon.bot.run.task_runner import Runner
+from myrmidon.bot.signals import SignalThread
+from myrmidon.bot.storage.log_spool import Spool
+from myrmidon.bot.storage.result_journal import ResultJournal
+from myrmidon.bot.system import host, processes
+
+log = logging.getLogger("myrmidon.bot")
+
+
+class Worker:
+    """One bot in its folder: builds all parts and connects them."""
+
+    def __init__(self, startup: StartupConfig) -> None:
+        self.folder = startup.folder
+        spool = Spool(os.path.join(startup.folder, "spool"))
+        caches = Caches(os.path.join(startup.folder, "c"))
+        caches.adopt(os.path.join(startup.folder, "caches"))
+        marker, _, value = os.fsdecode(processes.environment_marker(startup.folder)).partition("=")
+        facts = {
+            "MYRMIDON_BOT_ID": startup.bot_id,
+            "MYRMIDON_SERVER": startup.server,
+            "SWARMING_HEADLESS": "1",
+            "SWARMING_BOT_ID": startup.bot_id,
+            "SWARMING_SERVER": startup.server,
+            marker: value,
+        }
+        self.journal = ResultJournal(os.path.join(startup.folder, "journal"))
+        self.spool = spool
+        self.watch = Watch(spool, self._on_unkillable)
+        suspect_tasks = last_begun(startup.folder)  # before the runner overwrites what an earlier process has left
+        self.runner = Runner(startup.folder, caches, self.watch, facts)
+        self.run_queue = Duty(self.journal.recovered)
+        self.session_loop = SessionLoop(
+            startup, self.run_queue, journal=self.journal, spool=spool, caches=caches, watch=self.watch
+        )
+        self.session_loop.suspect_tasks = suspect_tasks
+        self.watch.on_output = self.session_loop.notify
+        self.session_loop.status.on_dimensions = self.runner.around.know
+        self.task_hooks = TaskHooks(self.session_loop.status, self.runner, self.run_queue)
+        if caches.problem:
+            self.session_loop.reporter.report_error(caches.problem)
+
+    def run(self) -> int:
+        """Run tasks until told to end; the exit code. An exception ends the process, and a new worker is started."""
+        self.watch.start()
+        loop_thread = threading.Thread(target=self.session_loop.run, name="session", daemon=True)
+        loop_thread.start()
+        run_queue, task_hooks, hooks = self.run_queue, self.task_hooks, self.session_loop.status.hooks
+        while True:
+            task = run_queue.next_task()
+            if task is None:
+                break
+            if hooks.functions:
+                task_hooks.prepare()
+            record = self._execute(task)
+            if record is None:
+                self.spool.remove(task["run"])
+            else:
+                problem = record.pop("problem", None)
+                if problem:
+                    self.session_loop.reporter.report_error(problem)
+                task_hooks.complete_record(task, record)
+                self.journal.add(record)
+            run_queue.ran(task, record)
+            self.session_loop.notify()
+            if hooks.functions:
+                task_hooks.after_task(task, record)
+            if task_hooks.succeeded:
+                self.session_loop.task_succeeded = True
+        loop_thread.join(SHUTDOWN_S)
+        host.unregister_bot(self.folder)
+        return run_queue.exit_code
+
+    def _execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
+        """Run one task; the record to report. An unexpected exception fails this run and not the bot."""
+        try:
+            return self.runner.execute(task)
+        except Exception as error:
+            log.exception("run %s failed", task["run"])
+            processes.kill_all_children()
+            report = {"type": "fault", "run": task["run"], "token": task["token"], "kind": "bot_error"}
+            return {"report": {**report, "message": f"the bot failed: {error!r}"}, "logs": []}
+
+    def on_signal(self, _number: int, _: object) -> None:
+        """Signal handler for SIGTERM and SIGINT: finish the task; on a second signal, kill it.
+
+        During a requested reboot the signal means that the machine goes down: exit at once.
+        """
+        if self.run_queue.rebooting:
+            os._exit(0)
+        if self.run_queue.signalled() > 1 and self.watch.current is not None:
+            self.watch.current.end("shutdown", 0.0)
+        self.session_loop.wake()
+
+    def _on_unkillable(self, command: Command) -> None:
+        """A command survives SIGKILL: record a fault and exit, so that the supervisor starts a new worker."""
+        report = {"type": "fault", "run": command.run, "token": command.token, "kind": "bot_error"}
+        self.journal.add({"report": {**report, "message": "the command could not be killed"}, "logs": []})
+        self.journal.sync()
+        os._exit(exit_codes.UNKILLABLE_COMMAND)
+
+
+def main(argv: list[str]) -> int:
+    """The worker process, started by the supervisor: worker --dir DIR --ready FD --supervisor PID."""
+    options = dict(zip(argv[::2], argv[1::2]))
+    _set_up_logging(options["--dir"])
+    processes.become_reaper()
+    processes.unblock_signals()
+    signal.signal(signal.SIGHUP, _on_supervisor_death)
+    processes.signal_when_parent_dies(signal.SIGHUP)
+    if os.getppid() != int(options["--supervisor"]):
+        return exit_codes.ORPHANED  # it died before its death could be signalled
+    sys.setswitchinterval(0.0005)  # the thread that runs commands must not wait long for the session thread
+    worker = Worker(StartupConfig(options["--dir"]))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, worker.on_signal)
+    _dump_stacks_on_signal(options["--dir"])
+    SignalThread({signal.SIGUSR2: _make_console(worker).open}).install()
+    os.write(int(options["--ready"]), b"1")
+    os.close(int(options["--ready"]))
+    gc.freeze()
+    return worker.run()
+
+
+def _dump_stacks_on_signal(folder: str) -> None:
+    """SIGUSR1 writes the stacks of all threads to stacks.log, to examine a bot that seems to hang."""
+    path = os.path.join(folder, "stacks.log")
+    with contextlib.suppress(OSError, AttributeError):
+        file = open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - stays open
+        faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+
+
+def _make_console(worker: Worker) -> DebugConsole:
+    """The Python prompt that SIGUSR2 opens, with the names a person needs first."""
+    loop = worker.session_loop
+    names = {"worker": worker, "session_loop": loop, "run_queue": worker.run_queue, "bot": loop.status.bot}
+    return DebugConsole(worker.folder, names)
+
+
+def _on_supervisor_death(number: int, _: object) -> None:
+    """The supervisor was killed: kill all commands and exit."""
+    processes.kill_all_children(timeout_s=5.0)
+    os._exit(128 + number)
+
+
+def _set_up_logging(folder: str) -> None:
+    to_file = logging.handlers.RotatingFileHandler(os.path.join(folder, "bot.log"), maxBytes=5 << 20, backupCount=3)
+    to_screen = logging.StreamHandler()
+    logging.basicConfig(
+        level=logging.INFO, handlers=[to_file, to_screen], format="%(asctime)s %(levelname)s %(message)s"
+    )
+    logging.raiseExceptions = False  # on a full disk the bot must go on to report that

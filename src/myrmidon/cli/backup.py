@@ -1,0 +1,145 @@
+"""`backup`, `restore` and `copy-db`: commands for all data of an installation.
+
+They access the data folder and the databases directly, through server/backup.py, on the machine that holds them. The
+administrator token is copied too: without it a restored server would have no token to log in with.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from myrmidon.cli import exit_codes, output, server_discovery
+from myrmidon.cli.context import json_option
+from myrmidon.cli.server import settings_from_options
+
+if TYPE_CHECKING:
+    from myrmidon.server.settings import Settings
+
+
+def _installation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select an installation."""
+    added = (
+        click.option(
+            "--data-dir",
+            type=click.Path(),
+            metavar="DIR",
+            help="Data folder. Default: the one of the running `myrmidon up`, if any.",
+        ),
+        click.option("--database", metavar="URL", help="Database, if it is not in the data folder."),
+        click.option("--config", type=click.Path(), metavar="FILE", help="TOML file with the server's settings."),
+        json_option,
+    )
+    for option in reversed(added):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@_installation_options
+def backup(folder: Path, *, as_json: bool, **options: Any) -> None:
+    """Back up all data to a new FOLDER; the server may be running.
+
+    The backup contains tokens and keys: protect it like the data itself.
+    """
+    settings = _settings(options)
+    with _error_messages():
+        from myrmidon.server import backup as backups
+
+        about = backups.backup(settings, folder)
+    _copy_token(settings.folder / server_discovery.TOKEN_FILE, folder / server_discovery.TOKEN_FILE)
+    if as_json:
+        output.print_json({"folder": str(folder), "made_at": about.made_at, "version": about.version})
+        return
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    click.echo(f"Backup of {output.size(size)} in {folder}.")
+    output.next_step(f"myrmidon restore {folder} --data-dir NEW, to test the backup")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--replace", is_flag=True, help="Replace existing data; it is kept under another name.")
+@_installation_options
+def restore(folder: Path, *, replace: bool, as_json: bool, **options: Any) -> None:
+    """Restore the backup in FOLDER. The server must be stopped."""
+    settings = _settings(options)
+    with _error_messages():
+        from myrmidon.server import backup as backups
+
+        about = backups.restore(settings, folder, replace=replace)
+    _copy_token(folder / server_discovery.TOKEN_FILE, settings.folder / server_discovery.TOKEN_FILE)
+    if as_json:
+        output.print_json({"data_dir": str(settings.folder), "made_at": about.made_at, "version": about.version})
+        return
+    click.echo(f"Restored the backup of {output.local_time(about.made_at)} to {settings.folder}.")
+    output.next_step(f"myrmidon up --data-dir {settings.folder}")
+
+
+@click.command(name="copy-db")
+@click.argument("from_url", metavar="FROM")
+@click.argument("to_url", metavar="TO")
+@click.option("--from-logs", metavar="URL", help="Log database of FROM, if its server has a log_database.")
+@click.option("--to-logs", metavar="URL", help="Log database of TO, if its server will have a log_database.")
+@json_option
+def copy_db(from_url: str, to_url: str, *, from_logs: str | None, to_logs: str | None, as_json: bool) -> None:
+    """Copy all data to another, empty database. No server may be running on either.
+
+    FROM is not changed.
+
+    \b
+      myrmidon copy-db sqlite:///$HOME/.local/share/myrmidon/myrmidon.db postgresql://user:password@host/database
+    """
+    with _error_messages():
+        from myrmidon.server import backup as backups
+
+        copied = backups.copy_db(from_url, to_url, from_logs=from_logs, to_logs=to_logs)
+    if as_json:
+        output.print_json(
+            {name: {"rows": table.rows, "num_bytes": table.num_bytes} for name, table in sorted(copied.items())}
+        )
+        return
+    rows = [(name, table.rows, output.size(table.num_bytes)) for name, table in sorted(copied.items()) if table.rows]
+    output.table(("table", "rows", "size"), rows, empty="Nothing to copy.")
+    logs = "--log-database URL" if to_logs else "no log_database"
+    output.next_step(f"myrmidon server --database TO, with {logs} and the same --data-dir")
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    """The settings of the selected installation; by default of the running `myrmidon up`, if any."""
+    if not any(options.values()):
+        options["data_dir"] = server_discovery.newest_local_server().get("data_dir")
+    return settings_from_options({**options, "others": ()})
+
+
+@contextmanager
+def _error_messages() -> Iterator[None]:
+    """Turn errors of the store and the system into error messages."""
+    from myrmidon.model.errors import MyrmidonError
+
+    try:
+        yield
+    except MyrmidonError as error:
+        raise DataCommandFailed(error.message) from error
+    except OSError as error:
+        raise DataCommandFailed(f"{error}. Check the folders and their permissions.") from error
+
+
+class DataCommandFailed(click.ClickException):
+    """The database is in use, not empty or missing, or a folder is not accessible."""
+
+    exit_code = exit_codes.CONFLICT
+
+
+def _copy_token(source: Path, target: Path) -> None:
+    """Copy the administrator token, if the file still exists. A token that it replaces is kept as .before."""
+    if not source.exists():
+        return
+    if target.exists():
+        shutil.copy2(target, target.with_name(f"{target.name}.before"))
+    server_discovery.write_private(target, source.read_text())

@@ -1,0 +1,79 @@
+"""CliContext: the server, the client and the output format of a command.
+
+urllib3 is imported with the first call, so that `--help` starts quickly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from myrmidon.cli import output
+from myrmidon.cli.server_discovery import Endpoint, find_endpoint
+
+if TYPE_CHECKING:
+    from myrmidon.sdk.client import Client
+
+
+def _record_json_flag(ctx: click.Context, _option: click.Parameter, value: bool) -> bool:
+    """Store the flag for main.py, which prints errors: a --json behind `run -- COMMAND` belongs to COMMAND."""
+    if isinstance(ctx.obj, dict):
+        ctx.obj["json"] = value
+    return value
+
+
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    is_eager=True,
+    callback=_record_json_flag,
+    help="Print JSON with the keys of the API.",
+)
+
+
+class CliContext:
+    """The server that a command's options select, a client for it, and whether to print JSON."""
+
+    def __init__(self, server: str | None, token: str | None, *, as_json: bool) -> None:
+        self._server, self._token = server, token
+        self.as_json = as_json
+
+    @cached_property
+    def endpoint(self) -> Endpoint:
+        return find_endpoint(self._server, self._token)
+
+    @cached_property
+    def client(self) -> Client:
+        from myrmidon.sdk.client import Client
+        from myrmidon.sdk.transport import Transport
+
+        return Client(Transport(self.endpoint.server, self.endpoint.token, on_retry=output.note))
+
+
+def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --server, --token and --json to a command; its first argument becomes a CliContext."""
+
+    @json_option
+    @click.option("--token", metavar="TOKEN", help="Access token. Prefer MYRMIDON_TOKEN: `ps` shows options.")
+    @click.option("--server", "-S", metavar="URL", help="Address of the server. [env: MYRMIDON_SERVER]")
+    @wraps(command)
+    def with_context(server: str | None, token: str | None, *, as_json: bool, **options: Any) -> Any:
+        return command(CliContext(server, token, as_json=as_json), **options)
+
+    return with_context
+
+
+def fetch_pages(fetch: Callable[..., dict[str, Any]], key: str, limit: int, **filters: Any) -> dict[str, Any]:
+    """Up to ``limit`` rows of a paginated list, over as many pages as needed: ``{key: [...], cursor}``."""
+    rows: list[dict[str, Any]] = []
+    cursor = filters.pop("cursor", None)
+    while True:
+        page = fetch(limit=min(limit - len(rows), 200), cursor=cursor, **filters)
+        rows += page[key]
+        cursor = page.get("cursor")
+        if not cursor or len(rows) >= limit:
+            return {key: rows, "cursor": cursor}

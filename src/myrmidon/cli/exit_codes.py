@@ -1,0 +1,95 @@
+"""Exit codes of `myrmidon`.
+
+`myrmidon help exit-codes` prints this table; docs/exit-codes.md repeats it, and a test compares the two. The codes
+64..78 have the meaning of sysexits.h; 124 is the one of timeout(1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from myrmidon.sdk import errors
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+INVALID: Final = 65
+NOT_FOUND: Final = 66
+UNREACHABLE: Final = 69
+SERVER_ERROR: Final = 70
+BUSY: Final = 75
+NOT_ALLOWED: Final = 77
+CONFLICT: Final = 78
+EXPIRED: Final = 121
+NO_RESOURCE: Final = 122
+BOT_DIED: Final = 123
+TIMED_OUT: Final = 124
+CANCELED: Final = 125
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+
+MEANINGS: Final[Mapping[int, str]] = {
+    OK: "Success. For `run` and `collect`: every task succeeded.",
+    FAILED: "A check failed, or a task failed without an exit code of its own.",
+    USAGE: "The command line is wrong: an unknown option, a missing argument.",
+    INVALID: "The request is invalid; the server lists every problem and stored nothing.",
+    NOT_FOUND: "The task, bot or other object does not exist, or the token may not see it.",
+    UNREACHABLE: "No server answers at the address.",
+    SERVER_ERROR: "Internal error of the server; see its log.",
+    BUSY: "The server or its database is overloaded or unavailable; or `collect --timeout` was reached.",
+    NOT_ALLOWED: "The token is missing or invalid, or its role does not permit this.",
+    CONFLICT: "The object is in the wrong state, or the request key was used for another request.",
+    EXPIRED: "No bot took the task in time (EXPIRED).",
+    NO_RESOURCE: "No live bot could ever run the task (NO_RESOURCE).",
+    BOT_DIED: "The bot was lost or could not prepare the task (BOT_DIED, CLIENT_ERROR).",
+    TIMED_OUT: "The task exceeded a time limit (TIMED_OUT).",
+    CANCELED: "The task was cancelled (CANCELED, KILLED).",
+    INTERRUPTED: "Interrupted with Ctrl-C.",
+    BROKEN_PIPE: "The output of `run`, `collect` or `task log -f` was closed before the task ended; it continues.",
+}
+
+RULE: Final = (
+    "`run` and `collect` exit with the exit code of the task's command if there is one, or with 128 + n if signal n "
+    "ended it. With several tasks, the first one that did not succeed determines the code. The command itself may exit "
+    "with any code of this table; `--json` and `myrmidon task show` show the task's state."
+)
+
+_BY_STATE: Final = {
+    "SUCCEEDED": OK,
+    "FAILED": FAILED,
+    "EXPIRED": EXPIRED,
+    "NO_RESOURCE": NO_RESOURCE,
+    "BOT_DIED": BOT_DIED,
+    "CLIENT_ERROR": BOT_DIED,
+    "TIMED_OUT": TIMED_OUT,
+    "CANCELED": CANCELED,
+    "KILLED": CANCELED,
+}
+
+_BY_ERROR: Final[tuple[tuple[type[errors.CallFailed], int], ...]] = (
+    (errors.NotAllowed, NOT_ALLOWED),
+    (errors.NotFound, NOT_FOUND),
+    (errors.Conflict, CONFLICT),
+    (errors.Refused, INVALID),
+    (errors.Unreachable, UNREACHABLE),
+    (errors.Overloaded, BUSY),
+    (errors.ServerError, SERVER_ERROR),
+)
+
+
+def of_task(state: str, exit_code: int | None) -> int:
+    """The exit code of a command that waited for this task."""
+    if state == "FAILED" and exit_code:
+        return 128 - exit_code if exit_code < 0 else exit_code & 0xFF or FAILED
+    return _BY_STATE.get(state, FAILED)
+
+
+def of_results(results: Sequence[Mapping[str, Any]]) -> int:
+    """The exit code of the first task that did not succeed, or OK."""
+    codes = [of_task(result["state"], result["exit_code"]) for result in results]
+    return next((code for code in codes if code), OK)
+
+
+def of_error(error: errors.CallFailed) -> int:
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), FAILED)

@@ -1,0 +1,251 @@
+"""The options of `run` and `trigger`, and the task request they build.
+
+The options describe the first slice. Each --fallback adds a slice with other dimensions, which is tried when the slice
+before it has expired.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+_TASK_ID: Final = re.compile(r"[0-9a-f]{0,15}1[0-9a-f]{2}")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
+    """Seconds, or a number with s, m, h or d."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
+        if not (number.isascii() and number.isdecimal()):
+            self.fail(f"{value!r} is not a duration; write 90, 90s, 15m, 2h or 1d.", param, ctx)
+        return int(number) * _SECONDS[unit]
+
+
+class Id(click.ParamType):  # type: ignore[type-arg]
+    """The id of a bot or a token. Not empty, which is what an unset shell variable expands to."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not str(value).strip(" ."):
+            self.fail(f"{value!r} is not an id; perhaps a shell variable is not set.", param, ctx)
+        return str(value)
+
+
+class TaskId(Id):
+    """The id of a task or of one of its runs, as the server prints it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        task_id = super().convert(value, param, ctx).strip()
+        if not _TASK_ID.fullmatch(task_id):
+            self.fail(f"{value!r} is not a task id; a complete one looks like 5cee4880088100.", param, ctx)
+        return task_id
+
+
+class Tag(click.ParamType):  # type: ignore[type-arg]
+    """KEY:VALUE."""
+
+    name = "key:value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        key, sign, _ = str(value).partition(":")
+        if not (key and sign):
+            self.fail(f"{value!r} is not KEY:VALUE.", param, ctx)
+        return str(value)
+
+
+class Pair(click.ParamType):  # type: ignore[type-arg]
+    """KEY=VALUE."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, sign, rest = str(value).partition("=")
+        if not key or not sign:
+            self.fail(f"{value!r} is not KEY=VALUE.", param, ctx)
+        return key, rest
+
+
+class Fallback(click.ParamType):  # type: ignore[type-arg]
+    """[TIME:]KEY=VALUE[,KEY=VALUE...]; an empty value removes the key."""
+
+    name = "fallback"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, list[tuple[str, str]]]:
+        if isinstance(value, tuple):
+            return value
+        before, colon, pairs = str(value).partition(":")
+        if not colon or "=" in before:
+            return None, [Pair().convert(pair, param, ctx) for pair in str(value).split(",")]
+        changes = [Pair().convert(pair, param, ctx) for pair in pairs.split(",")] if pairs else []
+        return Duration().convert(before, param, ctx), changes
+
+
+_OPTIONS: Final = (
+    click.option("--pool", default="default", show_default=True, help="Pool to run in."),
+    click.option(
+        "--dimension", "-d", "dimensions", type=Pair(), multiple=True,
+        help="Required dimension, KEY=VALUE; VALUE may be a|b. Repeatable.",
+    ),
+    click.option(
+        "--fallback", "fallbacks", type=Fallback(), multiple=True, metavar="[TIME:]KEY=VALUE,...",
+        help="Dimensions to try when no bot was found; TIME is how long to try them, KEY= removes one. Repeatable.",
+    ),
+    click.option("--expires", type=Duration(), help="How long to wait for a bot, before the first fallback if any."),
+    click.option(
+        "--wait-for-capacity/--no-wait-for-capacity", default=True,
+        help="Wait even if no live bot matches, or fail at once.",
+    ),
+    click.option("--priority", "-p", type=click.IntRange(0, 255), help="Priority; 0 is the highest, 255 the lowest."),
+    click.option("--name", "-n", help="Name of the task. Default: the name of its program."),
+    click.option("--tag", "-t", "tags", multiple=True, metavar="KEY:VALUE", help="Tag of the task. Repeatable."),
+    click.option("--group", help="Resource group that owns the task."),
+    click.option("--user", envvar="USER", help="User the task is run for; free text. [env: USER]"),
+    click.option(
+        "--env", "-e", "env", multiple=True, metavar="KEY[=VALUE]",
+        help="Environment variable; without =VALUE it is copied from this shell, KEY= unsets it. Repeatable.",
+    ),
+    click.option(
+        "--env-prefix", "env_prefixes", type=Pair(), multiple=True, metavar="KEY=PATH",
+        help="Path in the run's folder to prepend to a variable such as PATH. Repeatable.",
+    ),
+    click.option("--cwd", help="Working directory, relative to the run's folder."),
+    click.option(
+        "--cache", "caches", type=Pair(), multiple=True, metavar="NAME=PATH",
+        help="Named cache that the bot keeps between runs, at PATH in the run's folder. Repeatable.",
+    ),
+    click.option(
+        "--secret-file", type=click.Path(allow_dash=True), metavar="FILE",
+        help="File with secret bytes for the command, or - for stdin. The server does not show them.",
+    ),
+    click.option("--timeout", type=Duration(), help="Maximum run time of the command. Default: 1h."),
+    click.option("--io-timeout", type=Duration(), help="Maximum time without output. Default: unlimited."),
+    click.option("--grace", type=Duration(), help="Time between SIGTERM and SIGKILL. Default: 30s."),
+    click.option("--deadline", type=Duration(), help="Maximum total time, waiting included. Default: 7d."),
+    click.option("--idempotent", is_flag=True, help="Reuse the result of an identical task that succeeded."),
+    click.option("--retries", type=click.IntRange(0, 100), help="Further runs after the bot failed. Default: 1."),
+    click.option("--reruns", type=click.IntRange(0, 100), help="Further runs after the command failed. Default: 0."),
+    click.option(
+        "--parent", envvar="MYRMIDON_TASK_ID", metavar="RUN", help="The task's parent run. [env: MYRMIDON_TASK_ID]"
+    ),
+    click.option("--detached", is_flag=True, help="Continue when the parent run ends."),
+)  # fmt: skip
+
+
+def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options and the COMMAND argument to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)(command)
+
+
+def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any], str | None]:
+    """The request as JSON, and the resource group. Options that are not set are left to the server's defaults."""
+    dimensions = _dimensions(options["pool"], options["dimensions"])
+    properties = _without_empty(
+        command=list(command),
+        relative_cwd=options["cwd"],
+        env=_env(options["env"]),
+        env_prefixes=_values_by_key(options["env_prefixes"]),
+        caches=[{"name": name, "path": path} for name, path in options["caches"]],
+        execution_timeout_s=options["timeout"],
+        io_timeout_s=options["io_timeout"],
+        grace_period_s=options["grace"],
+        idempotent=options["idempotent"] or None,
+    )
+    request = _without_empty(
+        name=options["name"] or Path(command[0]).name or command[0] or "command",
+        slices=_slices(properties, dimensions, options),
+        priority=options["priority"],
+        tags=list(options["tags"]),
+        user=options["user"],
+        retries=options["retries"],
+        reruns=options["reruns"],
+        deadline_s=options["deadline"],
+        parent=options["parent"],
+        detached=options["detached"] or None,
+        secret_bytes=_secret(options["secret_file"]),
+    )
+    return request, options["group"]
+
+
+def _without_empty(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
+
+
+def _dimensions(pool: str, pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    dimensions = _values_by_key(pairs)
+    dimensions.setdefault("pool", [pool])
+    return dimensions
+
+
+def _values_by_key(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = {}
+    for key, value in pairs:
+        grouped.setdefault(key, []).append(value)
+    return grouped
+
+
+def _slices(
+    properties: dict[str, Any], dimensions: dict[str, list[str]], options: dict[str, Any]
+) -> list[dict[str, Any]]:
+    wait = None if options["wait_for_capacity"] else False
+
+    def build_slice(dimensions: dict[str, list[str]], expires: int | None) -> dict[str, Any]:
+        return _without_empty(
+            properties={**properties, "dimensions": dimensions}, expiration_s=expires, wait_for_capacity=wait
+        )
+
+    slices = [build_slice(dimensions, options["expires"])]
+    for expires, changes in options["fallbacks"]:
+        changed = {**dimensions, **_values_by_key(changes)}
+        slices.append(build_slice({key: values for key, values in changed.items() if values != [""]}, expires))
+    return slices
+
+
+def _env(assignments: Sequence[str]) -> dict[str, str]:
+    env = {}
+    for assignment in assignments:
+        key, sign, value = assignment.partition("=")
+        if not sign and key not in os.environ:
+            raise click.BadParameter(f"{key} is not set in this shell; write {key}=VALUE.", param_hint="--env")
+        env[key] = value if sign else _checked_text(key, os.environ[key])
+    return env
+
+
+def _checked_text(key: str, value: str) -> str:
+    """Refuse a variable that is not UTF-8: it cannot be sent as JSON."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"The value of {key} is not UTF-8.", param_hint="--env") from None
+    return value
+
+
+def _secret(file: str | None) -> str | None:
+    """Read the secret from a file: arguments are visible to every user of the machine."""
+    if file is None:
+        return None
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise click.BadParameter(f"{file}: {error.strerror}", param_hint="--secret-file") from None
+    return base64.b64encode(data).decode()

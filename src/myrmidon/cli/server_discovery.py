@@ -1,0 +1,200 @@
+"""Which server to talk to, and with which token.
+
+    server   --server, MYRMIDON_SERVER, a `myrmidon up` of this user, config.toml, http://127.0.0.1:8910
+    token    --token, MYRMIDON_TOKEN, the data folder of that local server, config.toml
+
+A token from a file is sent only to the server it belongs to: otherwise `--server OTHER` would disclose this machine's
+administrator token to OTHER.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+DEFAULT_SERVER: Final = "http://127.0.0.1:8910"
+TOKEN_FILE: Final = "admin.token"
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server's address and token, and where each came from."""
+
+    server: str
+    server_source: str
+    token: str | None
+    token_source: str
+
+
+def find_endpoint(server: str | None, token: str | None) -> Endpoint:
+    """Select the server and the token. Raises for an invalid address; a missing token is left to the server."""
+    config = read_config()
+    running = local_servers()
+    url, url_source = _server(server, next(iter(running), {}), config)
+    local = next((entry for entry in running if _normalize(entry["server"]) == url), {})
+    selected_token, token_source = _token(token, url, local, config)
+    return Endpoint(url, url_source, selected_token, token_source)
+
+
+def _server(option: str | None, local: dict[str, Any], config: dict[str, Any]) -> tuple[str, str]:
+    choices = (
+        (option, "--server"),
+        (os.environ.get("MYRMIDON_SERVER"), "MYRMIDON_SERVER"),
+        (local.get("server"), "the running `myrmidon up`"),
+        (config.get("server"), str(config_file())),
+    )
+    for url, source in choices:
+        if url and str(url).strip():
+            return _checked_address(str(url), source), source
+    return DEFAULT_SERVER, "the default"
+
+
+def _checked_address(url: str, source: str) -> str:
+    address = _normalize(url)
+    try:
+        parts = urlsplit(address)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise click.UsageError(f"{url!r} from {source} is not a server address; write http://HOST:PORT.")
+    return address
+
+
+def _token(option: str | None, server: str, local: dict[str, Any], config: dict[str, Any]) -> tuple[str | None, str]:
+    if option and option.strip():
+        return option.strip(), "--token"
+    if variable := os.environ.get("MYRMIDON_TOKEN", "").strip():
+        return variable, "MYRMIDON_TOKEN"
+    if local:
+        return _from_file(Path(local["data_dir"]) / TOKEN_FILE)
+    if config.get("server") and _normalize(config["server"]) == server and config.get("token"):
+        return str(config["token"]).strip(), str(config_file())
+    if urlsplit(server).hostname in _LOOPBACK:
+        return _from_file(default_data_dir() / TOKEN_FILE)
+    return None, "nowhere"
+
+
+def _from_file(file: Path) -> tuple[str | None, str]:
+    with contextlib.suppress(OSError):
+        return file.read_text().strip() or None, str(file)
+    return None, "nowhere"
+
+
+def _normalize(server: str) -> str:
+    """Add a missing ``http://``, remove trailing slashes."""
+    server = server.strip()
+    return (server if "://" in server else f"http://{server}").rstrip("/")
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+def config_dir() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "myrmidon"
+
+
+def config_file() -> Path:
+    return config_dir() / "config.toml"
+
+
+def default_data_dir() -> Path:
+    """The default data folder of this user's server; must agree with server/settings.py."""
+    if variable := os.environ.get("MYRMIDON_DATA_DIR"):
+        return Path(variable).expanduser()
+    return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "myrmidon"
+
+
+def read_config() -> dict[str, Any]:
+    """The file that `myrmidon login` wrote; empty when it is missing or unreadable."""
+    if not config_file().is_file():
+        return {}
+    import tomllib  # late, for startup time: most users have no such file
+
+    try:
+        return tomllib.loads(config_file().read_text())
+    except (OSError, tomllib.TOMLDecodeError):
+        return {}
+
+
+def write_config(server: str, token: str) -> Path:
+    """Save a server and its token in a file that only this user can read."""
+    text = "".join(
+        f"{name} = {json.dumps(value)}\n" for name, value in (("server", _normalize(server)), ("token", token))
+    )
+    write_private(config_file(), text)
+    return config_file()
+
+
+def newest_local_server() -> dict[str, Any]:
+    """The most recently started `myrmidon up` that is running: {server, data_dir, pid}, or {}."""
+    return next(iter(local_servers()), {})
+
+
+def local_servers() -> list[dict[str, Any]]:
+    """Every running `myrmidon up` of this user, newest first. Each has its own file, removed when it stops."""
+    files = sorted(config_dir().glob("local-*.json"), key=_written_at, reverse=True)
+    return [entry for file in files if (entry := _read_if_running(file))]
+
+
+def _written_at(file: Path) -> int:
+    with contextlib.suppress(OSError):  # it has just stopped
+        return file.stat().st_mtime_ns
+    return 0
+
+
+def _read_if_running(file: Path) -> dict[str, Any]:
+    """The entry of a `myrmidon up`, or {} when its process has ended."""
+    try:
+        content = json.loads(file.read_text())
+        entry: dict[str, Any] = {
+            "server": str(content["server"]),
+            "data_dir": str(content["data_dir"]),
+            "pid": int(content["pid"]),
+        }
+        os.kill(entry["pid"], 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return entry if _is_myrmidon(entry["pid"]) else {}
+
+
+def _is_myrmidon(pid: int) -> bool:
+    """False when the pid now belongs to another program, as after a crash. Without /proc it is assumed to be ours."""
+    command = Path(f"/proc/{pid}/cmdline")
+    try:
+        return b"myrmidon" in command.read_bytes() if command.exists() else True
+    except OSError:
+        return False
+
+
+def register_local_server(server: str, data_dir: Path) -> None:
+    """Record this process as a running `up`, and delete the files of processes that were killed."""
+    for file in config_dir().glob("local-*.json"):
+        if not _read_if_running(file):
+            file.unlink(missing_ok=True)
+    write_private(_local_file(), json.dumps({"server": server, "data_dir": str(data_dir), "pid": os.getpid()}))
+
+
+def unregister_local_server() -> None:
+    _local_file().unlink(missing_ok=True)
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a file atomically, with mode 0600 from its creation."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+        out.write(text)
+    temporary.replace(file)
+
+
+def _local_file() -> Path:
+    return config_dir() / f"local-{os.getpid()}.json"

@@ -1,0 +1,290 @@
+"""Parse the JSON document of a job into a Graph, collecting every problem in one pass.
+
+    {"name": ..., "tasks": {"build": {"task": {...}}, "test": {"task": {...}, "requires": ["build"]}}}
+
+``{"$subs": "taskId:build"}`` anywhere in a task's properties is replaced by the id of that task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec import structs
+
+from myrmidon.model.dag import DagBuilder, ExistingTask
+from myrmidon.model.job import FailurePolicy, Graph, Node, RequiresPolicy, composed_routing
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
+from myrmidon.model.task_parsing import read_task
+from myrmidon.model.task_request import OutputOf, TaskRequest
+from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags
+from myrmidon.model.validation import MAX_DEPTH, NOTHING, Checker, Path, show_value
+
+_GRAPH_KEYS: Final = (frozenset(Graph.__struct_fields__) - {"nodes"}) | {"tasks"}
+_NODE_KEYS: Final = frozenset({"requires", "requires_policy", "hold", "reruns", "task"})
+_LISTED_NODE_KEYS: Final = _NODE_KEYS | {"label"}
+_POLICIES: Final = {policy.value: policy for policy in FailurePolicy}
+_REQUIRES: Final = {policy.value: policy for policy in RequiresPolicy}
+_SUBS: Final = "taskId:"
+_ID_CHARS: Final = 18
+
+
+def labels_of(raw: object) -> list[str]:
+    """The labels of a document in order, so that ids can be made for them before it is parsed.
+
+    Never raises: labels that are not text are reported by parse_graph.
+    """
+    tasks = raw.get("tasks") if isinstance(raw, dict) else None
+    if isinstance(tasks, dict):
+        return [label for label in tasks if isinstance(label, str)]
+    if not isinstance(tasks, (list, tuple)):
+        return []
+    labels = [node.get("label") for node in tasks if isinstance(node, dict)]
+    return list(dict.fromkeys(label for label in labels if isinstance(label, str)))
+
+
+def parse_graph(
+    raw: object,
+    limits: Limits = DEFAULT_LIMITS,
+    subs: Mapping[str, str] | None = None,
+    existing: Mapping[str, ExistingTask] | None = None,
+) -> Graph:
+    """The document as a struct, or InvalidRequest with every problem it has.
+
+    ``subs`` maps labels to formatted task ids; without it nothing is substituted. The edges of a valid document
+    are left to build_dag. In an invalid one they are checked here too, so that all problems are reported at once;
+    ``existing`` are the tasks that the job already has (None: not given, so no label is called unknown).
+    """
+    check = Checker(limits)
+    given = check.record(raw, ())
+    if given is NOTHING:
+        check.finish()
+    check.unknown_keys(given, _GRAPH_KEYS, ())
+    external_id = read_external_id(check, given, ())
+    routing = read_routing(check, given, ())
+    routing_bytes = _task_routing_bytes(limits, external_id, routing)
+    nodes, broken = _nodes(check, given.get("tasks"), subs, routing_bytes)
+    graph = Graph(
+        name=check.text(given, "name", (), limits.name_chars, default=external_id or ""),
+        nodes=nodes,
+        external_id=external_id,
+        routing=routing,
+        failure_policy=check.choice(given, "failure_policy", (), _POLICIES, FailurePolicy.CONTINUE),
+        max_num_retries=check.integer(given, "max_num_retries", (), 0, limits.job_retries_max, default=0),
+        deadline_s=check.maybe_integer(given, "deadline_s", (), 1, limits.deadline_max_s),
+        metadata=read_metadata(check, given, ()),
+        tags=read_tags(check, given, ()),
+    )
+    if check.problems:
+        DagBuilder(check, nodes, existing, broken).build()
+    check.finish()
+    return graph
+
+
+def _task_routing_bytes(limits: Limits, external_id: str | None, routing: str) -> int:
+    """How many bytes of the routing key are left for a task's own routing."""
+    graph_id = external_id or "0" * _ID_CHARS
+    fixed = composed_routing(deployment=limits.deployment, graph_id=graph_id, graph_routing=routing, task_routing="")
+    return limits.routing_key_bytes - limits.routing_words_bytes - len(fixed.encode())
+
+
+def _nodes(
+    check: Checker, tasks: object, subs: Mapping[str, str] | None, routing_bytes: int
+) -> tuple[list[Node], set[str]]:
+    """All nodes, and the labels of those with problems: the types of their outputs cannot be relied on."""
+    raws = _labelled_nodes(check, tasks)
+    nodes: list[Node] = []
+    broken: set[str] = set()
+    for label, path, raw in raws:
+        before = check.count
+        nodes.append(_node(check, raw, path, label=label, subs=subs))
+        _check_routing(check, nodes[-1], path, routing_bytes)
+        if check.count > before:
+            broken.add(label)
+    _check_external_ids(check, nodes, [path for _, path, _ in raws])
+    return nodes, broken
+
+
+def _labelled_nodes(check: Checker, tasks: object) -> list[tuple[str, Path, object]]:
+    """(label, path, raw node) of each task, whether they came as an object or as a list."""
+    if not isinstance(tasks, (dict, list, tuple)):
+        check.note(("tasks",), tasks, "an object of tasks by label, or a list", "type")
+        return []
+    if not 1 <= len(tasks) <= check.limits.nodes:
+        check.note(("tasks",), tasks, f"1..{check.limits.nodes} tasks", "too_many" if tasks else "empty")
+        return []
+    if isinstance(tasks, dict):
+        return _from_object(check, tasks)
+    return _from_list(check, tasks)
+
+
+def _from_object(check: Checker, tasks: dict[str, object]) -> list[tuple[str, Path, object]]:
+    given = check.record(tasks, ("tasks",))
+    for label in given:
+        check.item(label, ("tasks", label), check.limits.label_chars, least=1)
+    return [(label, ("tasks", label), raw) for label, raw in given.items()]
+
+
+def _from_list(check: Checker, tasks: Sequence[object]) -> list[tuple[str, Path, object]]:
+    nodes: list[tuple[str, Path, object]] = []
+    seen: dict[str, int] = {}
+    for i, raw in enumerate(tasks):
+        node = check.record(raw, ("tasks", i))
+        if node is NOTHING:
+            continue
+        label = check.text(node, "label", ("tasks", i), check.limits.label_chars, least=1)
+        first = seen.setdefault(label, i)
+        if label and first != i:
+            check.note(
+                ("tasks", i, "label"),
+                label,
+                f"a label no other task has; it is tasks[{first}]'s",
+                "duplicate",
+            )
+            continue
+        nodes.append((label, ("tasks", i), node))
+    return nodes
+
+
+def _node(check: Checker, value: object, path: Path, *, label: str, subs: Mapping[str, str] | None) -> Node:
+    raw = check.record(value, path)
+    listed = len(path) == 2 and isinstance(path[1], int)
+    check.unknown_keys(raw, _LISTED_NODE_KEYS if listed else _NODE_KEYS, path)
+    request = _node_request(check, raw, path, label=label, subs=subs)
+    policy = check.choice(raw, "requires_policy", path, _REQUIRES, RequiresPolicy.ALL_SUCCEEDED)
+    if policy == RequiresPolicy.ALL_RESOLVED and any(isinstance(source, OutputOf) for source in request.inputs):
+        rule = "all-succeeded for a task that reads outputs: a parent that failed has none"
+        check.note_shown((*path, "requires_policy"), policy.value, rule, "contradiction")
+    return Node(
+        label=label,
+        request=request,
+        requires=check.texts(
+            raw, "requires", path, check.limits.parents, chars=check.limits.label_chars, least_chars=1
+        ),
+        policy=policy,
+        hold=check.boolean(raw, "hold", path),
+    )
+
+
+def _node_request(
+    check: Checker, raw: dict[str, object], path: Path, *, label: str, subs: Mapping[str, str] | None
+) -> TaskRequest:
+    here = (*path, "task")
+    task = raw.get("task")
+    if subs is not None:
+        task = _substituted_task(check, task, here, subs)
+    request = read_task(check, task, here, label)
+    if request.evaluate_only:
+        check.note_shown((*here, "evaluate_only"), "true", "false inside a job", "contradiction")
+    if raw.get("reruns") is None:
+        return request
+    reruns = check.integer(raw, "reruns", path, 0, check.limits.reruns_max)
+    if isinstance(task, dict) and task.get("reruns") not in (None, reruns):
+        check.note(
+            (*path, "reruns"),
+            reruns,
+            f"{request.reruns}, as in the task, or only one of them",
+            "contradiction",
+        )
+    return structs.replace(request, reruns=reruns)
+
+
+def _check_routing(check: Checker, node: Node, path: Path, limit: int) -> None:
+    routing = node.request.routing
+    if len(routing) <= limit and (routing.isascii() or len(routing.encode()) <= limit):
+        return
+    shown = f"{show_value(routing)}, {len(routing.encode())} bytes"
+    rule = f"at most {max(limit, 0)} bytes: the whole routing key may have {check.limits.routing_key_bytes}"
+    check.note_shown((*path, "task", "routing"), shown, rule, "length")
+
+
+def _check_external_ids(check: Checker, nodes: list[Node], paths: list[Path]) -> None:
+    seen: set[str] = set()
+    for node, path in zip(nodes, paths, strict=True):
+        external_id = node.request.external_id
+        if not external_id:
+            continue
+        if external_id in seen:
+            check.note((*path, "task", "external_id"), external_id, "an id no other task has", "duplicate")
+        seen.add(external_id)
+
+
+# -- $subs ---------------------------------------------------------------------------------------------------
+
+
+def substitute(raw: object, ids: Mapping[str, str]) -> object:
+    """The tree with every ``{"$subs": "taskId:<label>"}`` replaced by that task's formatted id, at any depth.
+
+    Keys are never replaced; an object with more keys or another text is left unchanged. Labels without an id are
+    problems, all raised together. A substitution does not create a dependency.
+    """
+    check = Checker()
+    replaced = _substituted(check, raw, (), ids)
+    check.finish()
+    return replaced
+
+
+def _substituted_task(check: Checker, task: object, path: Path, ids: Mapping[str, str]) -> object:
+    """Substitutes within the ``properties`` of each slice; most have no ``$subs`` and are not copied."""
+    slices = task.get("slices") if isinstance(task, dict) else None
+    if not isinstance(task, dict) or not isinstance(slices, (list, tuple)):
+        return task
+    replaced = list(slices)
+    for i, raw in enumerate(replaced[: check.limits.slices]):
+        properties = raw.get("properties") if isinstance(raw, dict) else None
+        if _mentions_subs(properties):
+            here = (*path, "slices", i, "properties")
+            replaced[i] = {**raw, "properties": _substituted(check, properties, here, ids)}
+    return {**task, "slices": replaced}
+
+
+def _mentions_subs(tree: object) -> bool:
+    """Whether there is anything to replace. Does not recurse: the tree has not been checked for depth."""
+    rest = [tree]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            if "$subs" in value:
+                return True
+            rest.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            rest.extend(value)
+    return False
+
+
+def _substituted(check: Checker, value: object, path: Path, ids: Mapping[str, str], depth: int = 0) -> object:
+    """A copy with substitutions, or the value itself if it has none. Recursion stops at MAX_DEPTH."""
+    if not isinstance(value, (dict, list, tuple)):
+        return value
+    if depth >= MAX_DEPTH:
+        check.note(path, value, f"at most {MAX_DEPTH} levels", "depth")
+        return None
+    if not isinstance(value, dict):
+        items = [_substituted(check, item, (*path, i), ids, depth + 1) for i, item in enumerate(value)]
+        return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
+    label = _subs_label(value)
+    if label is not None:
+        return _id_of(check, label, path, ids)
+    changed: dict[object, object] = {}
+    for key, item in value.items():
+        if isinstance(item, (dict, list, tuple)):
+            replaced = _substituted(check, item, (*path, str(key)), ids, depth + 1)
+            if replaced is not item:
+                changed[key] = replaced
+    return {**value, **changed} if changed else value
+
+
+def _subs_label(value: dict[str, object]) -> str | None:
+    """The label in an object of the form ``{"$subs": "taskId:<label>"}``; None for any other object."""
+    if len(value) != 1:
+        return None
+    text = value.get("$subs")
+    return text[len(_SUBS) :] if isinstance(text, str) and text.startswith(_SUBS) else None
+
+
+def _id_of(check: Checker, label: str, path: Path, ids: Mapping[str, str]) -> str:
+    task_id = ids.get(label)
+    if task_id is None:
+        check.note((*path, "$subs"), label, "taskId: and the label of a task of this job", "unknown_label")
+        return "?"
+    return task_id

@@ -1,0 +1,179 @@
+"""Type strings: the types of a function's inputs and outputs, as text.
+
+    type   =  "List<" type ">"  |  "Map<" type "," type ">"  |  "Optional<" type ">"
+           |  "Tuple<" type {"," type} ">"  |  primitive  |  class
+    class  =  identifier {"." identifier}
+
+Spaces are ignored on input and never printed. ``int``, ``float`` and ``str`` are aliases of ``int64``, ``double``
+and ``string``. Two types are the same exactly when their canonical texts are equal. Values are encoded elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, NoReturn, TypeAlias, assert_never
+
+from msgspec import Struct
+
+from myrmidon.model.errors import InvalidRequest, Problem
+from myrmidon.model.validation import is_clean, show_value
+
+MAX_CHARS: Final = 1024
+MAX_DEPTH: Final = 32
+
+INTEGERS: Final = frozenset({"int8", "int16", "int32", "int64"})
+PRIMITIVES: Final = INTEGERS | {"double", "bool", "bytes", "string"}
+ALIASES: Final = {"int": "int64", "float": "double", "str": "string"}
+
+
+class Primitive(Struct, frozen=True):
+    """A built-in scalar type."""
+
+    name: str
+
+
+class ClassName(Struct, frozen=True):
+    """A class of the user, ``module.QualName``, which is not resolved here."""
+
+    name: str
+
+
+class ListOf(Struct, frozen=True):
+    """``List<item>``; ``List<int8>`` is also used for text in C++."""
+
+    item: Type
+
+
+class MapOf(Struct, frozen=True):
+    """``Map<key,value>``; a key is an integer, ``string``, ``bytes`` or ``List<int8>``."""
+
+    key: Type
+    value: Type
+
+
+class OptionalOf(Struct, frozen=True):
+    """``Optional<item>``: the item or none."""
+
+    item: Type
+
+
+class TupleOf(Struct, frozen=True):
+    """``Tuple<a,b,...>``: a fixed number of items."""
+
+    items: tuple[Type, ...]
+
+
+Type: TypeAlias = Primitive | ClassName | ListOf | MapOf | OptionalOf | TupleOf
+
+_TOKEN = re.compile(r"[ \t\r\n]*([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*|[<>,]|$)")
+_ARITY: Final = {"List": 1, "Map": 2, "Optional": 1, "Tuple": 0}
+_KEYS: Final = frozenset({*(Primitive(n) for n in INTEGERS | {"string", "bytes"}), ListOf(Primitive("int8"))})
+
+
+def parse(text: object, path: str = "type") -> Type:
+    """Parse a type string. Raises InvalidRequest when it is not a type, too long or nested too deeply."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_CHARS or not is_clean(text):
+        _refuse(path, text, f"a type string of 1..{MAX_CHARS} characters")
+    reader = _Reader(text, path)
+    parsed = reader.type(1)
+    if reader.token:
+        _refuse(path, text, f"nothing after {show(parsed)}")
+    if len(show(parsed)) > MAX_CHARS:
+        _refuse(path, text, f"at most {MAX_CHARS} characters after int, float and str became int64, double and string")
+    return parsed
+
+
+def show(shown: Type) -> str:
+    """The canonical text of a type."""
+    match shown:
+        case Primitive(name) | ClassName(name):
+            return name
+        case ListOf(item):
+            return f"List<{show(item)}>"
+        case MapOf(key, value):
+            return f"Map<{show(key)},{show(value)}>"
+        case OptionalOf(item):
+            return f"Optional<{show(item)}>"
+        case TupleOf(items):
+            return f"Tuple<{','.join(map(show, items))}>"
+        case _:
+            assert_never(shown)
+
+
+def same(a: Type, b: Type) -> bool:
+    """Whether an output of type a may feed an input of type b: only if they are equal, nothing is converted."""
+    return a == b
+
+
+@lru_cache(maxsize=4096)
+def normal(text: str) -> str:
+    """The canonical form of a type string; raises as parse does."""
+    return show(parse(text))
+
+
+def _refuse(path: str, text: object, allowed: str) -> NoReturn:
+    raise InvalidRequest([Problem(path, show_value(text), allowed, "type_string")])
+
+
+class _Reader:
+    """A recursive-descent parser with one token of lookahead."""
+
+    def __init__(self, text: str, path: str) -> None:
+        self.text = text
+        self.path = path
+        self.at = 0
+        self.token = ""
+        self.advance()
+
+    def advance(self) -> str:
+        """Read the next token and return the previous one. The empty token is the end."""
+        previous = self.token
+        match = _TOKEN.match(self.text, self.at)
+        if match is None:
+            _refuse(self.path, self.text, f"a name or one of < > , at character {self.at + 1}")
+        self.token, self.at = match.group(1), match.end()
+        return previous
+
+    def type(self, depth: int) -> Type:
+        """Parse one type; ``depth`` is its nesting level, 1 at the top."""
+        if depth > MAX_DEPTH:
+            _refuse(self.path, self.text, f"at most {MAX_DEPTH} levels")
+        if self.token in ("", "<", ">", ","):
+            _refuse(self.path, self.text, f"the name of a type before character {self.at + 1}")
+        name = self.advance()
+        if name in _ARITY:
+            return self.generic(name, depth)
+        if self.token == "<":
+            _refuse(self.path, self.text, f"{name} without <>; only {', '.join(_ARITY)} take types")
+        name = ALIASES.get(name, name)
+        return Primitive(name) if name in PRIMITIVES else ClassName(name)
+
+    def generic(self, name: str, depth: int) -> Type:
+        """Parse the part in brackets after List, Map, Optional or Tuple."""
+        self.expect("<", f"{name}<...>")
+        items = [self.type(depth + 1)]
+        while self.token == ",":
+            self.advance()
+            items.append(self.type(depth + 1))
+        self.expect(">", f"> to close {name}<")
+        arity = _ARITY[name]
+        if arity and len(items) != arity:
+            _refuse(self.path, self.text, f"{name} of {arity} type{'s' if arity > 1 else ''}")
+        return self.build(name, items)
+
+    def build(self, name: str, items: list[Type]) -> Type:
+        if name == "List":
+            return ListOf(items[0])
+        if name == "Optional":
+            return OptionalOf(items[0])
+        if name == "Tuple":
+            return TupleOf(tuple(items))
+        if items[0] not in _KEYS:
+            _refuse(self.path, self.text, "a Map whose key is an integer, string, bytes or List<int8>")
+        return MapOf(items[0], items[1])
+
+    def expect(self, token: str, allowed: str) -> None:
+        if self.token != token:
+            _refuse(self.path, self.text, allowed)
+        self.advance()

@@ -1,0 +1,356 @@
+"""Read an untyped tree with a Checker that collects *all* problems.
+
+Readers get one field after the other from the Checker. It returns the field's value; if that is wrong, it records a
+Problem and returns a harmless value, so that reading continues. Paths are tuples and become text only for a problem:
+valid input does not pay for them.
+
+Input is never quoted whole: texts are truncated, for containers only their size is shown (one may hold a secret), and
+so for very large numbers. No reader recurses into unknown fields, so deeply nested input cannot exhaust the stack.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias, TypeVar
+
+from myrmidon.model.errors import InvalidRequest, Problem
+from myrmidon.model.limits import DEFAULT_LIMITS as DEFAULT_LIMITS  # noqa: PLC0414
+from myrmidon.model.limits import Limits as Limits  # noqa: PLC0414
+
+Path: TypeAlias = tuple[str | int, ...]
+E = TypeVar("E", bound=str)
+
+MAX_PROBLEMS: Final = 1_000
+MAX_DEPTH: Final = 32
+LARGEST: Final = (1 << 63) - 1
+REQUIRED: Final = "\0required"
+"""Marks a field without a default: it is a problem if it is missing."""
+
+NOTHING: Final[dict[str, object]] = {}
+"""Returned in place of an object that is missing or wrong; compare with ``is``."""
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_$\-]{1,255}")
+
+
+def show_path(path: Path) -> str:
+    """``("slices", 0, "properties")`` as ``slices[0].properties``; unusual keys are quoted."""
+    parts: list[str] = []
+    for step in path:
+        if isinstance(step, int):
+            parts.append(f"[{step}]")
+        elif _BARE_KEY.fullmatch(step):
+            parts.append(f".{step}" if parts else step)
+        else:
+            parts.append(f"[{_truncate(step)}]")
+    return "".join(parts)
+
+
+def show_value(value: object) -> str:
+    """A short text for a value, without the content of containers; never raises, never recurses."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return _truncate(value)
+    if isinstance(value, (bytes, bytearray)):
+        return f"{len(value)} bytes"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value)) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
+    if isinstance(value, float):
+        return repr(float(value))
+    return kind_of(value)
+
+
+def kind_of(value: object) -> str:
+    """The kind and size of a value, for places where the value itself must not be shown."""
+    if isinstance(value, str):
+        return f"text of {len(value)} characters"
+    if isinstance(value, dict):
+        return f"an object of {len(value)} keys"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)} items"
+    return f"a value of type {type(value).__name__}"
+
+
+def _truncate(text: str) -> str:
+    shown = repr(str(text[:100]))
+    return shown if len(shown) <= 100 and len(text) <= 100 else f"{shown[:96]}...{shown[0]}"
+
+
+def is_clean(text: str) -> bool:
+    """Whether a text has neither NUL nor lone surrogates: not every database and operating system can hold those."""
+    if "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class Checker:
+    """Collects the problems of one request; ``finish`` raises them all.
+
+    Most methods take the raw object, the key of the field and the path of the *object*; ``item`` takes a value and
+    its own path. None counts as absent, so that clients may send null for the default.
+    """
+
+    __slots__ = ("limits", "problems", "_unlisted")
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
+        self.problems: list[Problem] = []
+        self._unlisted = 0
+
+    @property
+    def count(self) -> int:
+        """How many problems were recorded so far, including those beyond MAX_PROBLEMS."""
+        return len(self.problems) + self._unlisted
+
+    def note(self, path: Path, value: object, allowed: str, code: str = "invalid") -> None:
+        """Record a problem; the value is shown as show_value does."""
+        self.note_shown(path, show_value(value), allowed, code)
+
+    def note_shown(self, path: Path, shown: str, allowed: str, code: str = "invalid") -> None:
+        """Record a problem with the caller's text for the value; beyond MAX_PROBLEMS they are only counted."""
+        if len(self.problems) >= MAX_PROBLEMS:
+            self._unlisted += 1
+            return
+        self.problems.append(Problem(show_path(path), shown, allowed, code))
+
+    def finish(self) -> None:
+        """Raise InvalidRequest with all problems, if there are any."""
+        if not self.problems:
+            return
+        if self._unlisted:
+            more = Problem("", f"{self._unlisted} more problems", "none; only the first ones are listed", "more")
+            raise InvalidRequest([*self.problems, more])
+        raise InvalidRequest(self.problems)
+
+    # -- objects and lists ------------------------------------------------------------------------------
+
+    def record(self, value: object, path: Path) -> dict[str, object]:
+        """The value as an object with text keys; an empty one if it is something else."""
+        if not isinstance(value, dict):
+            self.note(path, value, "an object", "type")
+            return NOTHING
+        for key in value:
+            if not isinstance(key, str):
+                self.note(path, key, "keys that are text", "type")
+                return NOTHING
+        return value
+
+    def unknown_keys(self, raw: Mapping[str, object], known: frozenset[str], path: Path) -> None:
+        """Record unknown fields: a misspelt one must not be ignored. Values are not shown: one may be a secret."""
+        if raw.keys() <= known:
+            return
+        for key in raw:
+            if key not in known:
+                self.note_shown((*path, key), kind_of(raw[key]), f"one of {', '.join(sorted(known))}", "unknown")
+
+    def mapping(self, raw: Mapping[str, object], key: str, path: Path, most: int) -> dict[str, object]:
+        """An optional object of at most that many keys."""
+        value = raw.get(key)
+        if value is None:
+            return NOTHING
+        record = self.record(value, (*path, key))
+        if len(record) > most:
+            self.note((*path, key), record, f"at most {most} keys", "too_many")
+            return NOTHING
+        return record
+
+    def listing(self, raw: Mapping[str, object], key: str, path: Path, most: int, *, least: int = 0) -> list[object]:
+        """A list of least..most items; absent is empty. The items of a list that is too long are not checked."""
+        value = raw.get(key)
+        if value is None and not least:
+            return []
+        if not isinstance(value, (list, tuple)):
+            self.note(
+                (*path, key),
+                value,
+                f"a list of {least}..{most} items",
+                "missing" if value is None else "type",
+            )
+            return []
+        if not least <= len(value) <= most:
+            self.note((*path, key), value, f"{least}..{most} items", "too_many" if len(value) > most else "missing")
+            return []
+        return list(value)
+
+    # -- single values ----------------------------------------------------------------------------------
+
+    def text(
+        self,
+        raw: Mapping[str, object],
+        key: str,
+        path: Path,
+        most: int,
+        *,
+        least: int = 0,
+        pattern: re.Pattern[str] | None = None,
+        allowed: str = "",
+        default: str = REQUIRED,
+    ) -> str:
+        """A text of least..most characters that matches the whole pattern; ``allowed`` describes the pattern."""
+        value = raw.get(key)
+        if value is None:
+            if default is not REQUIRED:
+                return default
+            self.note_shown((*path, key), "nothing", allowed or f"text of {least}..{most} characters", "missing")
+            return ""
+        if (
+            isinstance(value, str)
+            and least <= len(value) <= most
+            and (pattern is None or pattern.fullmatch(value))
+            and is_clean(value)
+        ):
+            return value
+        self.item(value, (*path, key), most, least=least, pattern=pattern, allowed=allowed)
+        return "" if default is REQUIRED else default
+
+    def item(
+        self,
+        value: object,
+        path: Path,
+        most: int,
+        *,
+        least: int = 0,
+        pattern: re.Pattern[str] | None = None,
+        allowed: str = "",
+    ) -> str | None:
+        """Like ``text`` for a value that is not a field, e.g. an item of a list; None when it is wrong."""
+        if not isinstance(value, str):
+            self.note(path, value, allowed or "text", "type")
+        elif not least <= len(value) <= most:
+            self.note(path, value, f"text of {least}..{most} characters", "length")
+        elif not is_clean(value):
+            self.note(path, value, "text without NUL and without lone surrogates", "characters")
+        elif pattern is not None and not pattern.fullmatch(value):
+            self.note(path, value, allowed or f"text like {pattern.pattern}", "pattern")
+        else:
+            return value
+        return None
+
+    def texts(
+        self,
+        raw: Mapping[str, object],
+        key: str,
+        path: Path,
+        most: int,
+        *,
+        chars: int,
+        least_chars: int = 0,
+        fits: Callable[[str], bool] | None = None,
+        allowed: str = "",
+    ) -> list[str]:
+        """A list of at most that many texts for which ``fits`` is true; ``allowed`` describes the condition."""
+        if raw.get(key) is None:
+            return []
+        valid: list[str] = []
+        for i, value in enumerate(self.listing(raw, key, path, most)):
+            if not (isinstance(value, str) and least_chars <= len(value) <= chars and is_clean(value)):
+                self.item(value, (*path, key, i), chars, least=least_chars)
+            elif fits is not None and not fits(value):
+                self.note((*path, key, i), value, allowed, "pattern")
+            else:
+                valid.append(value)
+        return valid
+
+    def integer(
+        self,
+        raw: Mapping[str, object],
+        key: str,
+        path: Path,
+        least: int,
+        most: int,
+        *,
+        default: int | None = None,
+    ) -> int:
+        """A whole number in least..most; without a default it is required."""
+        value = raw.get(key)
+        if value is None:
+            if default is not None:
+                return default
+            self.note_shown((*path, key), "nothing", f"a whole number in {least}..{most}", "missing")
+            return least
+        if type(value) is int and least <= value <= most:
+            return value
+        code = "range" if type(value) is int else "type"
+        self.note((*path, key), value, f"a whole number in {least}..{most}", code)
+        return least if default is None else default
+
+    def maybe_integer(self, raw: Mapping[str, object], key: str, path: Path, least: int, most: int) -> int | None:
+        """A whole number in least..most, or nothing."""
+        return None if raw.get(key) is None else self.integer(raw, key, path, least, most)
+
+    def boolean(self, raw: Mapping[str, object], key: str, path: Path, *, default: bool = False) -> bool:
+        """true or false, not 0 or 1."""
+        value = raw.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool):
+            return value
+        self.note((*path, key), value, "true or false", "type")
+        return default
+
+    def choice(self, raw: Mapping[str, object], key: str, path: Path, choices: Mapping[str, E], default: E) -> E:
+        """One of the named choices."""
+        value = raw.get(key)
+        if value is None:
+            return default
+        chosen = choices.get(value) if isinstance(value, str) else None
+        if chosen is None:
+            self.note((*path, key), value, f"one of {', '.join(choices)}", "choice")
+            return default
+        return chosen
+
+    def bytes_(
+        self, raw: Mapping[str, object], key: str, path: Path, most: int, *, secret: bool = False
+    ) -> bytes | None:
+        """Bytes, or base64 text of them; absent is None. Problems never show the content."""
+        value = raw.get(key)
+        if value is None:
+            return None
+        decoded = _decoded(value, most)
+        if decoded is not None and len(decoded) <= most:
+            return decoded
+        shown = "a secret" if secret else kind_of(value) if decoded is None else f"{len(decoded)} bytes"
+        self.note_shown((*path, key), shown, f"at most {most} bytes, as base64 text", "bytes")
+        return None
+
+    def relative(self, raw: Mapping[str, object], key: str, path: Path, most: int, *, default: str = REQUIRED) -> str:
+        """A path below the run's working directory, see is_relative."""
+        value = self.text(raw, key, path, most, least=1 if default is REQUIRED else 0, default=default)
+        if not value or is_relative(value):
+            return value
+        self.note((*path, key), value, RELATIVE, "path")
+        return ""
+
+
+RELATIVE: Final = "a normalised relative path with forward slashes and without '..'"
+_STEP = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|\\|^[A-Za-z]:")
+
+
+def is_relative(path: str) -> bool:
+    """True for a path that stays below where it starts, on every system, written the one normal way."""
+    return path == "." or not _STEP.search(path)
+
+
+def _decoded(value: object, most: int) -> bytes | None:
+    """The bytes of a value, or None. A text that is far too long is not decoded, only made to fail the size check."""
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    if not isinstance(value, str):
+        return None
+    if len(value) > most * 2 + 8:
+        return b"\0" * (most + 1)
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return None

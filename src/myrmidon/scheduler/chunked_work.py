@@ -1,0 +1,53 @@
+"""Carrying on: the consequences of decisions that were too wide for one transaction.
+
+Each step does one chunk of one work. Any server may take any step; the row lock
+on the work (and, before it, on its job) lets only one at a time.
+"""
+
+from myrmidon.model.ids import IdSource, Micros
+from myrmidon.scheduler.cancel import cancel_children_chunk, cancel_tagged_chunk
+from myrmidon.scheduler.capacity import lost_capacity_chunk
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.propagate import cancel_job_chunk, propagate, propagate_chunk
+from myrmidon.scheduler.rerun import reset_job_chunk
+from myrmidon.scheduler.retention import delete_group_chunk, delete_job_chunk
+from myrmidon.scheduler.submit_job import start_job_chunk
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work as store
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables.chunked_work import ChunkedWork
+
+_STEPS = {
+    store.FEED: propagate_chunk,
+    store.START: start_job_chunk,
+    store.CANCEL: cancel_job_chunk,
+    store.CHILDREN: cancel_children_chunk,
+    store.RESET: reset_job_chunk,
+    store.CAPACITY: lost_capacity_chunk,
+    store.TAGGED: cancel_tagged_chunk,
+}
+_DELETIONS = {store.DELETE_JOB: delete_job_chunk, store.DELETE_GROUP: delete_group_chunk}
+
+
+def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[ChunkedWork]:
+    """What is left to carry on with."""
+    return store.pending(tx, after=after, n=n)
+
+
+def run_chunk(
+    tx: Tx, work: ChunkedWork, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
+) -> tuple[set[int], list[int]]:
+    """Do one more chunk of a drain; which queues got work, and which tasks' logs may be deleted."""
+    uow = UnitOfWork(tx, now, ids, rules)
+    uow.lock_jobs([work.job_id])
+    current = store.lock(tx, work.id)
+    if current is None:
+        return set(), []
+    if current.kind in _DELETIONS:
+        gone = _DELETIONS[current.kind](uow, current)
+        jobs.save(tx, uow.jobs.values())
+        return set(), gone
+    _STEPS[current.kind](uow, current)
+    propagate(uow)
+    return uow.woken, []

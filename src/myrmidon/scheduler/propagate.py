@@ -1,0 +1,213 @@
+"""Propagate the end of tasks to their children, their job and the tasks they triggered.
+
+Every operation that may end a task calls ``propagate`` last. It loops, since a deduped child ends at once and may have
+children of its own. One transaction satisfies at most CHUNK edges; the rest becomes chunked work, so that a large
+fan-out does not make a large transaction.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, json
+
+from myrmidon.model.ids import show_task
+from myrmidon.model.job import FailurePolicy
+from myrmidon.model.states import RUNNING, SUCCEEDED, JobState, TaskState
+from myrmidon.model.task_result import TaskResult
+from myrmidon.scheduler.ready import dedupe_keys, make_ready
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.tables import chunked_work, dedupe, edge, task_result
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.job import Job
+
+
+def propagate(uow: UnitOfWork) -> None:
+    """Apply and write all consequences of the changes in this unit of work, then end jobs that are done."""
+    uow.flush()
+    budget = CHUNK
+    _cancel_first_chunks(uow)
+    while uow.ended or uow.ready:
+        ended, uow.ended = uow.ended, []
+        budget = _propagate_ends(uow, ended, budget)
+        if uow.ready:
+            ready, uow.ready = uow.ready, []
+            make_ready(uow, ready)
+        uow.flush()
+        _cancel_first_chunks(uow)
+    for job in uow.jobs.values():
+        _end_job_if_done(uow, job)
+    jobs.save(uow.tx, uow.jobs.values())
+
+
+def _propagate_ends(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -> int:
+    """Propagate the end of these tasks; returns how many more edges this transaction may satisfy."""
+    _store_dedupe_sources(uow, [t for t in ended if t.state == SUCCEEDED and t.instance_id is not None])
+    for task in ended:
+        if task.num_children:
+            uow.start_chunked_work(chunked_work.CHILDREN, task.id)
+    members = [task for task in ended if task.job_id is not None]
+    if not members:
+        return budget
+    for task in members:
+        if task.state != SUCCEEDED:
+            _block_job(uow, task)
+    return _propagate_to_children(uow, members, budget)
+
+
+def _store_dedupe_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> None:
+    """Store the results of idempotent tasks under their dedupe keys."""
+    candidates = [task for task in succeeded if not task.plain]
+    uow.load_run_policies(task.id for task in candidates)
+    sources = [task for task in candidates if uow.run_policy(task.id).idempotent]
+    uow.load_requests(task.id for task in sources)
+    sources = [task for task in sources if uow.slices[task.id][task.current_task_slice].idempotent]
+    if not sources:
+        return
+    keys = dedupe_keys(uow, [task.id for task in sources])
+    rows = [
+        (keys[t.id][t.current_task_slice], t.id, t.instance_id or 0, uow.requests[t.id].created_at) for t in sources
+    ]
+    dedupe.insert(uow.tx, rows)
+
+
+# ---------------------------------------------------------------- children
+
+
+def _propagate_to_children(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -> int:
+    """Satisfy the edges to children of ended tasks, up to the budget; the rest becomes chunked work."""
+    parents = {task.id: task for task in ended if uow.jobs[task.job_id or 0].state != JobState.CANCELLED}
+    if not parents:
+        return budget
+    edges = edge.unsatisfied_of(uow.tx, sorted(parents), budget + 1)
+    if len(edges) > budget:
+        first_incomplete = min(parent for parent, _ in edges[budget:])  # edges are ordered by parent
+        for parent in sorted(p for p in parents if p >= first_incomplete):
+            uow.start_chunked_work(chunked_work.FEED, parent, job=uow.job_of(parents[parent]))
+        edges = edges[:budget]
+    _satisfy_edges(uow, parents, edges)
+    return budget - len(edges)
+
+
+def _satisfy_edges(uow: UnitOfWork, parents: dict[int, TaskResult], edges: Sequence[tuple[int, int]]) -> None:
+    """Complete edges, count them in the children, and collect the children that are ready now.
+
+    In a job that has ended the edges are only counted: its waiting tasks start if the job is reopened. A parent that
+    did not succeed satisfies only children with the policy all-resolved.
+    """
+    if not edges:
+        return
+    children = task_result.lock(uow.tx, sorted({child for _, child in edges}))
+    satisfied: list[tuple[int, int, int | None]] = []
+    counts: dict[int, int] = {}
+    for parent, child in edges:
+        task = parents[parent]
+        if task.state == SUCCEEDED or children[child].resolves_all:
+            satisfied.append((parent, child, task.instance_id))
+            counts[child] = counts.get(child, 0) + 1
+    if not satisfied:
+        return
+    edge.complete(uow.tx, satisfied)
+    by_count: dict[int, list[int]] = {}
+    for child, n in counts.items():
+        by_count.setdefault(n, []).append(child)
+    for n, ids in sorted(by_count.items()):
+        task_result.add_satisfied_parents(uow.tx, sorted(ids), n)
+    ready = task_result.now_ready(uow.tx, sorted(counts))
+    uow.ready.extend(t for t in ready if uow.jobs[t.job_id or 0].state == JobState.RUNNING)
+
+
+def propagate_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
+    """Satisfy the next chunk of edges of a task whose fan-out exceeded the transaction that ended it."""
+    parents = task_result.read(uow.tx, [work.subject])
+    parent = parents.get(work.subject)
+    if parent is None or not parent.final or work.job_id not in uow.jobs:
+        uow.finish_chunked_work(work)
+        return
+    children = edge.unsatisfied(uow.tx, parent.id, after=work.position, n=CHUNK)
+    _satisfy_edges(uow, parents, [(parent.id, child) for child in children])
+    if len(children) < CHUNK:
+        uow.finish_chunked_work(work)
+        return
+    work.position = children[-1]
+    chunked_work.advance(uow.tx, work)
+
+
+# ---------------------------------------------------------------- canceling
+
+
+class CancelArgs(Struct, frozen=True):
+    """The arguments of canceling a job: the reason of its tasks."""
+
+    reason: str
+
+
+def _cancel_first_chunks(uow: UnitOfWork) -> None:
+    """Cancel the first chunk of every job whose cancellation was started in this unit of work."""
+    started = [work for work in uow.started_work if work.kind == chunked_work.CANCEL]
+    uow.started_work = [work for work in uow.started_work if work.kind != chunked_work.CANCEL]
+    for work in started:
+        cancel_job_chunk(uow, work)
+        uow.flush()
+
+
+def cancel_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
+    """Cancel the next chunk of a job's tasks."""
+    reason = json.decode(work.args, type=CancelArgs).reason
+    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
+    for task in page:
+        cancel_or_kill(uow, task, reason)
+    if len(page) < CHUNK:
+        uow.finish_chunked_work(work)
+        return
+    work.position = page[-1].id
+    chunked_work.advance(uow.tx, work)
+
+
+def cancel_or_kill(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
+    """Cancel a locked task that has not started; request a kill of one that is running."""
+    if task.state == RUNNING:
+        if not task.killing:
+            task.killing = 1
+            task.reason = reason
+            task.abandoned_at = uow.now
+            uow.touch(task)
+    elif not task.final:
+        uow.move(task, TaskState.CANCELED, reason)
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _block_job(uow: UnitOfWork, task: TaskResult) -> None:
+    """Record that a task failed for good as the reason why its job is blocked; with fail-fast, cancel the rest."""
+    job = uow.jobs[task.job_id or 0]
+    if job.state != JobState.RUNNING or job.blocked_by is not None:
+        return
+    job.blocked_by = task.id
+    job.error = job.error or f"task {show_task(task.id)} ended {task.state} ({task.reason})"
+    jobs.add_event(uow.tx, job, "blocked", uow.now)
+    if job.failure_policy == FailurePolicy.FAIL_FAST:
+        uow.start_chunked_work(chunked_work.CANCEL, job.id, job=job, args=json.encode(CancelArgs("fail_fast")).decode())
+
+
+def _end_job_if_done(uow: UnitOfWork, job: Job) -> None:
+    """End a job in which nothing can run any more.
+
+    No task is ready, running or held and no chunked work is pending, so every task that still waits has a parent that
+    failed.
+    """
+    if job.state != JobState.RUNNING or job.staged or job.num_active or job.num_draining:
+        return
+    if job.num_succeeded == job.num_tasks:
+        job.blocked_by = None
+        uow.move_job(job, JobState.SUCCEEDED, "finished")
+    elif _may_retry(uow, job):
+        uow.move_job(job, JobState.PENDING_RETRY, "pending_retry")
+    else:
+        uow.move_job(job, JobState.FAILED, "failed")
+
+
+def _may_retry(uow: UnitOfWork, job: Job) -> bool:
+    if job.num_retries >= job.max_num_retries or job.deadline_at <= uow.now:
+        return False
+    return not task_result.canceled_by_user(uow.tx, job.id)

@@ -1,0 +1,74 @@
+"""Resource groups and shared values: who owns them, who may read them, when they go.
+
+A group sees only what it references itself or through its jobs. The last
+reference takes the value with it, in the same transaction.
+"""
+
+from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem, WrongState
+from myrmidon.model.ids import IdSource, Micros, show_task
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work, resource_group, task_result
+from myrmidon.store.tables.resource_group import ResourceGroup
+
+_NAME_LIMIT = 256
+
+NAME = f"1 to {_NAME_LIMIT} characters without spaces at the ends"
+
+
+def is_name(text: str) -> bool:
+    """Whether a resource group may be called so."""
+    return 0 < len(text) <= _NAME_LIMIT and "\x00" not in text and text == text.strip()
+
+
+def create_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource, group_id: int | None = None) -> ResourceGroup:
+    """A new resource group; the same name again is refused.
+
+    A call that is repeated says the same ``group_id`` again and gets the group that it has made.
+    """
+    if not is_name(external_id):
+        raise InvalidRequest([Problem("external_id", external_id[:100], NAME, "length")])
+    group = ResourceGroup(ids.next(now) if group_id is None else group_id, external_id, now, 0)
+    if not resource_group.insert(tx, group):
+        known = resource_group.find(tx, external_id)
+        if known is not None and (known.id == group_id or (tx.attempt > 1 and known.created_at == now)):
+            return known
+        raise Conflict(f"there is a resource group named {external_id} already; choose another name")
+    return group
+
+
+def ensure_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource) -> ResourceGroup:
+    """The resource group of this name, made if it is not there: for who says so twice, or two at once."""
+    known = resource_group.find(tx, external_id)
+    if known is not None:
+        return known
+    try:
+        return create_group(tx, external_id, now=now, ids=ids)
+    except Conflict:
+        return get_group(tx, external_id)
+
+
+def get_group(tx: Tx, external_id: str) -> ResourceGroup:
+    group = resource_group.find(tx, external_id)
+    if group is None:
+        raise NotFound("resource group", external_id)
+    return group
+
+
+def list_groups(tx: Tx, *, after: str = "", n: int = 200) -> list[ResourceGroup]:
+    return resource_group.page(tx, after=after, n=n)
+
+
+def delete_group(tx: Tx, group_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
+    """Delete a group with its jobs, tasks and references; nothing in it may still be under way."""
+    group = resource_group.lock(tx, group_id)
+    if group is None:
+        raise NotFound("resource group", str(group_id))
+    if group.deleting:
+        return
+    busy = task_result.unfinished_of_group(tx, group_id)
+    if busy is not None:
+        raise WrongState(f"task {show_task(busy)} of this resource group has not ended; cancel its work first")
+    resource_group.mark_deleting(tx, group_id)
+    UnitOfWork(tx, now, ids, rules).start_chunked_work(chunked_work.DELETE_GROUP, group_id)

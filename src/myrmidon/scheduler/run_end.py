@@ -1,0 +1,85 @@
+"""What the end of a run means for its task."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from msgspec import json
+
+from myrmidon.model.states import READY, SUCCEEDED, RunState
+from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
+from myrmidon.scheduler.policy import Verdict, judge_lost, judge_unstarted, may_have_started
+from myrmidon.scheduler.ready import make_ready
+from myrmidon.scheduler.unit_of_work import UnitOfWork, live
+from myrmidon.store.tables import task_result, task_run
+
+MAX_UNCOUNTED_LOSSES = 2
+"""How often runs of a task may be lost before their start was reported without counting as retries."""
+_NOT_STARTED = "not_started"
+
+
+def apply_verdict(uow: UnitOfWork, task: TaskResult, run: TaskRun, verdict: Verdict, others: Sequence[TaskRun]) -> bool:
+    """Apply the verdict on an ended run to its task; True when the task must be made ready again.
+
+    While other instances of the task are running, only a success ends the task: the other instances are then
+    ended as superseded.
+    """
+    if others:
+        if task.killing or verdict.state != SUCCEEDED:
+            return False
+        for other in others:
+            uow.end_run(other, RunState.CANCELED, "superseded")
+    if verdict.state == READY:
+        task.num_retries += int(verdict.retried)
+        task.num_reruns += int(verdict.rerun)
+        task.reason = verdict.reason
+        uow.unqueue(task)
+        return True
+    if verdict.state == SUCCEEDED:
+        task.instance_id = run.run
+    uow.move(task, verdict.state, verdict.reason)
+    return False
+
+
+def end_lost_runs(
+    uow: UnitOfWork,
+    lost: Sequence[TaskRun],
+    runs: Sequence[TaskRun],
+    *,
+    why: str,
+    evidence: Evidence,
+    begun: Collection[int] = (),
+    waited: Collection[int] = (),
+) -> None:
+    """End live runs of locked tasks whose bot was lost; a run that had not started does not count as a retry.
+
+    A bot reports the start of a command only if the command runs longer than a moment. A task that crashes its bot at
+    once would otherwise be tried for ever, so a loss counts if the task is in ``begun`` (the bot recorded its start) or
+    if its runs were lost too often before. Tasks in ``waited`` are known not to have started.
+    """
+    if not lost:
+        return
+    begun = {*begun, *_lost_too_often(uow, lost)}
+    tasks = task_result.read(uow.tx, sorted({run.task_id for run in lost}))
+    uow.load_requests(tasks)
+    requeued, avoid = [], {}
+    for run in lost:
+        task = tasks[run.task_id]
+        run.evidence = json.encode(evidence).decode()
+        retries = uow.requests[task.id].retries
+        counts = run.task_id in begun or may_have_started(run, retries=retries, waited=run.task_id in waited)
+        verdict = judge_lost(task, why, retries=retries) if counts else judge_unstarted(task)
+        uow.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, why if counts else _NOT_STARTED)
+        others = [other for other in live(runs, task) if other is not run]
+        if apply_verdict(uow, task, run, verdict, others):
+            requeued.append(task)
+            if counts:
+                avoid[task.id] = run.bot_id
+    make_ready(uow, requeued, avoid=avoid)
+
+
+def _lost_too_often(uow: UnitOfWork, lost: Sequence[TaskRun]) -> set[int]:
+    """The tasks whose uncounted losses have reached the limit."""
+    seen = sorted({run.task_id for run in lost if run.started_at is None and run.run > MAX_UNCOUNTED_LOSSES})
+    earlier = task_run.read(uow.tx, seen) if seen else []
+    uncounted = Counter(run.task_id for run in earlier if run.reason == _NOT_STARTED)
+    return {task_id for task_id, count in uncounted.items() if count >= MAX_UNCOUNTED_LOSSES}

@@ -1,0 +1,304 @@
+"""Unit of work: collects the changes of one transaction and writes them together.
+
+It locks jobs before tasks, updates the counters of a job with every state change of its tasks, and writes what has
+changed with one statement per table. The state of a task changes only in ``move`` and ``start_run``; counters of
+parents and children, and the due time of staged tasks, are also changed by single statements in store/.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import structs
+
+from myrmidon.model.ids import IdSource, Micros
+from myrmidon.model.states import (
+    FINAL,
+    MOVES,
+    READY,
+    RUNNING,
+    SUCCEEDED,
+    WAITING,
+    JobState,
+    RunState,
+    TaskState,
+    check_job_move,
+    check_move,
+)
+from myrmidon.model.task_result import TaskResult, TaskRun
+from myrmidon.model.task_to_run import Order, TaskToRun
+from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import (
+    chunked_work,
+    outbox,
+    pool_order,
+    tag_counts,
+    task_queues,
+    task_request,
+    task_result,
+    task_run,
+    task_to_run,
+)
+from myrmidon.store.tables import job as jobs_store
+from myrmidon.store.tables.chunked_work import ChunkedWork
+from myrmidon.store.tables.job import Job
+from myrmidon.store.tables.task_queues import Queue
+from myrmidon.store.tables.task_request import RequestRow, RunPolicy, SliceRow
+
+_RAN_TO_END = frozenset({SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT})
+
+
+class UnitOfWork:
+    """The locked rows, loaded facts and pending changes of one transaction.
+
+    ``ended`` and ``ready`` are the tasks that ``propagate`` has yet to process; ``woken`` are the queues that got a task.
+    """
+
+    def __init__(self, tx: Tx, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
+        self.tx = tx
+        self.now = now
+        self.ids = ids
+        self.rules = rules
+        self.jobs: dict[int, Job] = {}
+        self.ended: list[TaskResult] = []
+        self.ready: list[TaskResult] = []
+        self.woken: set[int] = set()
+        self.requests: dict[int, RequestRow] = {}
+        self.slices: dict[int, list[SliceRow]] = {}
+        self._run_policies: dict[int, RunPolicy] = {}
+        self._queues: dict[int, Queue] = {}
+        self._orders: dict[int, Order] = {}
+        self._dirty: dict[int, TaskResult] = {}
+        self._new: set[int] = set()
+        self._runs: dict[tuple[int, int], TaskRun] = {}
+        self._to_run: list[TaskToRun] = []
+        self._unqueued: set[int] = set()
+        self._reopened: list[int] = []
+        self.started_work: list[ChunkedWork] = []
+
+    def new_id(self) -> int:
+        return self.ids.next(self.now)
+
+    # -- locking
+
+    def lock(self, task_ids: Iterable[int]) -> dict[int, TaskResult]:
+        """Lock tasks and their jobs. Call it once, before other locks: a fixed order prevents deadlocks."""
+        ordered = sorted(set(task_ids))
+        if not ordered:
+            return {}
+        self.lock_jobs(task_result.jobs_of(self.tx, ordered).values())
+        return task_result.lock(self.tx, ordered)
+
+    def lock_jobs(self, job_ids: Iterable[int | None]) -> None:
+        self.jobs.update(jobs_store.lock(self.tx, (i for i in job_ids if i not in self.jobs)))
+
+    def job_of(self, task: TaskResult) -> Job | None:
+        return self.jobs[task.job_id] if task.job_id is not None else None
+
+    def is_staged(self, task: TaskResult) -> bool:
+        """Whether the task belongs to a job that is not yet completely stored: users cannot see it."""
+        job = self.job_of(task)
+        return job is not None and bool(job.staged)
+
+    # -- facts, each loaded once
+
+    def load_run_policies(self, task_ids: Iterable[int]) -> None:
+        """Load the parts of requests that decide what the end of a run means."""
+        missing = sorted({i for i in task_ids if i not in self._run_policies})
+        if missing:
+            self._run_policies.update(task_request.run_policies(self.tx, missing))
+
+    def run_policy(self, task_id: int) -> RunPolicy:
+        self.load_run_policies([task_id])
+        return self._run_policies[task_id]
+
+    def load_requests(self, task_ids: Iterable[int]) -> None:
+        """Load the requests and slices of tasks into ``requests`` and ``slices``."""
+        missing = sorted({i for i in task_ids if i not in self.requests})
+        if missing:
+            self.requests.update(task_request.read(self.tx, missing))
+            self.slices.update(task_request.slices(self.tx, missing))
+
+    def queue(self, queue_id: int) -> Queue | None:
+        if queue_id not in self._queues:
+            self._queues.update(task_queues.read(self.tx, [queue_id]))
+        return self._queues.get(queue_id)
+
+    def keep_queues(self, queues: Iterable[Queue]) -> None:
+        self._queues.update((queue.id, queue) for queue in queues)
+
+    def order_in(self, queue_id: int) -> Order:
+        """How the pool of a queue orders its tasks."""
+        order = self._orders.get(queue_id)
+        if order is None:
+            order = self._orders[queue_id] = pool_order.of_queue(self.tx, queue_id)
+        return order
+
+    # -- changes
+
+    def add(self, task: TaskResult) -> None:
+        """Add a new task, to be inserted by ``flush``."""
+        self._new.add(task.id)
+        self._dirty[task.id] = task
+        job = self.job_of(task)
+        if job:
+            job.num_tasks += 1
+            self._count(job, task, 1)
+
+    def move(self, task: TaskResult, state: TaskState, reason: str, *, new_generation: bool = False) -> None:
+        """Change the state of a locked task; raises IllegalMove if the table does not allow it."""
+        if task.state in FINAL or state not in MOVES[task.state]:
+            check_move(task.state, state, new_generation=new_generation, history=lambda: self._history(task))
+        old = task.state
+        self._discount(task)
+        if old == READY or (state in FINAL and self._may_be_queued(task)):
+            self._unqueued.add(task.id)
+        task.state = state
+        task.reason = reason
+        if new_generation:
+            task.generation += 1
+            self._reopened.append(task.id)
+        if state in FINAL:
+            self._close(task)
+        self._recount(task)
+
+    def _may_be_queued(self, task: TaskResult) -> bool:
+        """Whether the task may have a row in task_to_run while it runs, for a further instance."""
+        return not task.plain
+
+    def start_run(self, task: TaskResult) -> None:
+        """Move a task to RUNNING; the caller has deleted its row of task_to_run.
+
+        The counters of the job do not change with this, so a claim does not lock the job.
+        """
+        old = task.state
+        if RUNNING not in MOVES[old]:
+            check_move(old, RUNNING, new_generation=False, history=lambda: self._history(task))
+        task.state = RUNNING
+        task.reason = ""
+        self._dirty[task.id] = task
+
+    def _close(self, task: TaskResult) -> None:
+        task.completed_at = self.now
+        if task.state not in _RAN_TO_END:
+            task.abandoned_at = task.abandoned_at or self.now
+        task.killing = 0
+        task.held = 0
+        task.alarm_at = None if task.job_id is not None else self.now + self.rules.retention
+        self.ended.append(task)
+
+    def hold(self, task: TaskResult, *, held: bool) -> None:
+        """Set or clear the flag that keeps a task from becoming ready."""
+        self._discount(task)
+        task.held = int(held)
+        self._recount(task)
+
+    def unqueue(self, task: TaskResult) -> None:
+        """Delete the rows of the task in task_to_run."""
+        self._unqueued.add(task.id)
+
+    def touch(self, task: TaskResult) -> None:
+        """Write a locked task and an event, although its state does not change."""
+        self._dirty[task.id] = task
+
+    def end_run(self, run: TaskRun, state: RunState, reason: str) -> None:
+        """End a live run; later reports on it are stale."""
+        run.state = state
+        run.reason = reason
+        run.ended_at = self.now
+        self._runs[(run.task_id, run.run)] = run
+
+    def touch_run(self, run: TaskRun) -> None:
+        self._runs[(run.task_id, run.run)] = run
+
+    def enqueue(self, row: TaskToRun) -> None:
+        """Add a row to task_to_run, so that bots can claim the task."""
+        queue = self.queue(row.queue) if row.shared else None
+        if queue is not None and not queue.shared:
+            task_queues.mark_shared(self.tx, queue.id)
+            self.keep_queues([structs.replace(queue, shared=1)])
+        self._to_run.append(row)
+        self.woken.add(row.queue)
+
+    def start_chunked_work(self, kind: str, subject: int, *, job: Job | None = None, args: str = "{}") -> ChunkedWork:
+        """Start work that is done chunk by chunk in later transactions; its job cannot end before it is finished."""
+        started = ChunkedWork(self.new_id(), kind, subject, job.id if job else None, 0, args, self.now)
+        chunked_work.insert(self.tx, [started])
+        self.started_work.append(started)
+        if job:
+            job.num_draining += 1
+        return started
+
+    def finish_chunked_work(self, work: ChunkedWork) -> None:
+        """Delete chunked work that is complete."""
+        chunked_work.finish(self.tx, work)
+        if work.job_id is not None and work.job_id in self.jobs:
+            self.jobs[work.job_id].num_draining -= 1
+
+    def move_job(self, job: Job, state: JobState, what: str) -> None:
+        """Change the state of a locked job and add an event."""
+        check_job_move(job.state, state, history=lambda: f"job {job.id}: {job}")
+        job.state = state
+        if state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
+            job.ended_at = self.now
+            job.alarm_at = self.now + self.rules.retention
+        else:
+            job.ended_at = None
+            job.alarm_at = self.now if state == JobState.PENDING_RETRY else None
+        jobs_store.add_event(self.tx, job, what, self.now)
+
+    # -- counters
+
+    def _discount(self, task: TaskResult) -> None:
+        if task.job_id is not None:
+            self._count(self.jobs[task.job_id], task, -1)
+
+    def _recount(self, task: TaskResult) -> None:
+        if task.job_id is not None:
+            self._count(self.jobs[task.job_id], task, 1)
+        self.touch(task)
+
+    def _count(self, job: Job, task: TaskResult, n: int) -> None:
+        if task.state == SUCCEEDED:
+            job.num_succeeded += n
+        elif task.state in FINAL:
+            job.num_failed += n
+        elif task.held or task.state != WAITING:
+            job.num_active += n
+
+    # -- writing
+
+    def flush(self) -> None:
+        """Write all pending changes; the statements that follow read them back."""
+        if self._runs:
+            task_run.save(self.tx, list(self._runs.values()), self.now)
+            self._runs = {}
+        if self._unqueued:
+            task_to_run.remove(self.tx, sorted(self._unqueued))
+            self._unqueued = set()
+        if self._dirty:
+            self._write_tasks()
+        if self._to_run:
+            task_to_run.insert(self.tx, self._to_run)
+            self._to_run = []
+        if self._reopened:
+            tag_counts.open_spans(self.tx, self._reopened, self.now)
+            self._reopened = []
+
+    def _write_tasks(self) -> None:
+        """Insert new tasks with all changes since ``add``, then update the others."""
+        new = [task for task in self._dirty.values() if task.id in self._new]
+        if new:
+            task_result.insert(self.tx, new)
+        if len(new) < len(self._dirty):
+            task_result.save(self.tx, [task for task in self._dirty.values() if task.id not in self._new], self.now)
+        self._dirty = {}
+        self._new = set()
+
+    def _history(self, task: TaskResult) -> str:
+        events = [f"{e.seq} {e.state} {e.body}" for e in outbox.history(self.tx, task.id)]
+        return f"task {task.id}: " + "; ".join(events)
+
+
+def live(runs: Sequence[TaskRun], task: TaskResult) -> list[TaskRun]:
+    """The runs of a task that have not ended."""
+    return [run for run in runs if run.task_id == task.id and run.live]

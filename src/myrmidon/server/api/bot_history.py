@@ -1,0 +1,159 @@
+"""Events and runs of a bot, and the dimensions of all bots."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from myrmidon.model.ids import Micros, show_run, show_task
+from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.api.common import LAST_ID, PageQuery
+from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.bots import count_dimensions
+from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.store.views import bot_history, listings
+from myrmidon.store.views.bot_history import HistoryEntry, HistoryPosition
+from myrmidon.store.views.listings import RunLine
+
+
+class BotEventInfo(Struct, frozen=True):
+    """``run`` is set for events of a run."""
+
+    at: Micros
+    kind: str
+    message: str
+    run: str | None = None
+    version: str | None = None
+
+
+class BotEventList(Struct, frozen=True):
+    events: list[BotEventInfo]
+    cursor: str | None
+
+
+async def list_events(context: ServerContext, call: Call) -> BotEventList:
+    """Events of a bot, newest first. They are kept after the bot was deleted, until the retention time ends.
+
+    Events of runs are listed only if the run is in the caller's resource group.
+    """
+    bot_id, query = call.params["id"], call.query
+    kind = f"events {bot_id}"
+    position = HistoryPosition(context.now() + SECOND)
+    if query.cursor:
+        position = HistoryPosition(*map(int, read_cursor(context.keys.cursor, kind, query.cursor).split(":")))
+    scope = await context.groups.scope_of(call)
+    events, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, position, n=query.limit))
+    cursor = show_cursor(context.keys.cursor, kind, f"{more.until}:{more.seen}") if more else None
+    visible = [event for event in events if event.task_id is None or scope in (None, event.resource_group_id)]
+    return BotEventList([_event_info(event) for event in visible], cursor)
+
+
+def _event_info(event: HistoryEntry) -> BotEventInfo:
+    run = show_run(event.task_id, event.run) if event.task_id is not None else None
+    return BotEventInfo(event.at, event.kind, event.message, run, event.version)
+
+
+class BotRun(Struct, frozen=True, kw_only=True):
+    task_id: str
+    run: str
+    name: str
+    state: str
+    reason: str
+    claimed_at: Micros
+    started_at: Micros | None
+    ended_at: Micros | None
+    exit_code: int | None
+    duration: float | None
+
+
+class BotRunList(Struct, frozen=True):
+    runs: list[BotRun]
+    cursor: str | None
+
+
+async def list_runs(context: ServerContext, call: Call) -> BotRunList:
+    """Runs of a bot in the caller's resource group, newest task first."""
+    bot_id, query = call.params["id"], call.query
+    kind = f"runs {bot_id}"
+    before = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else LAST_ID
+    scope = await context.groups.scope_of(call)
+    lines, last = await context.db.read(
+        lambda tx: listings.runs_of_bot(tx, bot_id, group_id=scope, before=before, n=query.limit)
+    )
+    cursor = show_cursor(context.keys.cursor, kind, str(last)) if last else None
+    return BotRunList([_bot_run(line) for line in lines], cursor)
+
+
+def _bot_run(line: RunLine) -> BotRun:
+    return BotRun(
+        task_id=show_task(line.task_id),
+        run=show_run(line.task_id, line.run),
+        name=line.name,
+        state=line.state,
+        reason=line.reason,
+        claimed_at=line.claimed_at,
+        started_at=line.started_at,
+        ended_at=line.ended_at,
+        exit_code=line.exit_code,
+        duration=line.duration,
+    )
+
+
+# ---------------------------------------------------------------- dimensions
+
+
+class DimensionsQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``pool`` limits the count to the bots of one pool."""
+
+    pool: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+
+class DimensionInfo(Struct, frozen=True):
+    """A dimension, and the number of bots for each of its values."""
+
+    key: str
+    values: dict[str, int]
+
+
+class DimensionList(Struct, frozen=True):
+    dimensions: list[DimensionInfo]
+    counted_at: Micros
+
+
+async def list_dimensions(context: ServerContext, call: Call) -> DimensionList:
+    """The dimensions of all bots, with the number of bots for each value. Counts can be ten seconds old."""
+    counts, counted_at = await count_dimensions(context, call.query.pool)
+    return DimensionList([DimensionInfo(key, values) for key, values in counts.items()], counted_at)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/bots/dimensions",
+        call=list_dimensions,
+        who=READERS,
+        query=DimensionsQuery,
+        out=DimensionList,
+        summary="Count the dimensions of bots",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/bots/{id}/events",
+        call=list_events,
+        who=READERS,
+        query=PageQuery,
+        out=BotEventList,
+        summary="List events of a bot",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/bots/{id}/tasks",
+        call=list_runs,
+        who=READERS,
+        query=PageQuery,
+        out=BotRunList,
+        summary="List runs of a bot",
+    ),
+)

@@ -1,0 +1,275 @@
+"""Bots: list, get, quarantine, drain, terminate, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta, Raw, Struct, json
+
+from myrmidon.model.bot import Bot
+from myrmidon.model.errors import NotFound
+from myrmidon.model.ids import Micros, show_run
+from myrmidon.scheduler import bots as scheduler_bots
+from myrmidon.server.api.common import Done, Limit
+from myrmidon.server.calls import (
+    ADMINS,
+    READERS,
+    Call,
+    Route,
+)
+from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases import bots as bot_usecases
+from myrmidon.server.usecases.idempotency import claim_call_key
+from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.views import listings
+from myrmidon.store.views.listings import BotFilter
+
+Busy: TypeAlias = Mapping[str, Sequence[tuple[int, int, int]]]
+"""Running runs by bot id: (task id, run number, resource group id)."""
+
+
+class BotQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Filters; all must match. A ``dimension`` is ``key:value``."""
+
+    dimension: Annotated[list[str], Meta(max_length=16)] = []
+    state: Literal["alive", "dead", "quarantined", "maintenance", "draining", "busy", "idle"] | None = None
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class BotSummary(Struct, frozen=True, kw_only=True):
+    """``status`` is dead, quarantined, maintenance, draining, busy or idle: the first that applies."""
+
+    bot_id: str
+    status: str
+    alive: bool
+    draining: bool
+    quarantined: str | None
+    maintenance: str | None
+    dimensions: dict[str, list[str]]
+    version: str
+    address: str
+    first_seen_at: Micros
+    last_seen_at: Micros
+    runs: list[str]
+
+
+class BotInfo(BotSummary, frozen=True, kw_only=True):
+    """A bot in full. ``state`` is what the bot reports about itself; ``group`` is its group in bots.toml."""
+
+    state: Raw
+    session: int
+    boot_id: str
+    authenticated: str
+    num_quick_failures: int
+    group: str | None
+    owners: list[str]
+
+
+class BotList(Struct, frozen=True):
+    bots: list[BotSummary]
+    cursor: str | None
+
+
+async def list_bots(context: ServerContext, call: Call) -> BotList:
+    """Bots that match all filters, ordered by id."""
+    query: BotQuery = call.query
+    after = read_cursor(context.keys.cursor, "bots", query.cursor) if query.cursor else ""
+    bot_filter = BotFilter(dimensions=query.dimension, state=query.state)
+    scope = await context.groups.scope_of(call)
+
+    def read(tx: Tx) -> tuple[list[str], list[Bot], Busy]:
+        ids = listings.bots(tx, bot_filter, after=after, n=query.limit)
+        return ids, bots.read_many(tx, ids), listings.live_runs(tx, ids)
+
+    # The cursor is taken from the ids: fewer rows are read when a bot was deleted between the two statements.
+    ids, rows, busy = await context.db.read(read)
+    cursor = show_cursor(context.keys.cursor, "bots", ids[-1]) if len(ids) == query.limit else None
+    return BotList([_summary(context, bot, busy, scope) for bot in rows], cursor)
+
+
+async def get_bot(context: ServerContext, call: Call) -> BotInfo:
+    """A bot in full."""
+    bot_id = call.params["id"]
+    scope = await context.groups.scope_of(call)
+
+    def read(tx: Tx) -> tuple[Bot, Busy]:
+        return _get(tx, bot_id), listings.live_runs(tx, [bot_id])
+
+    bot, busy = await context.db.read(read)
+    return _info(context, bot, _summary(context, bot, busy, scope))
+
+
+def _info(context: ServerContext, bot: Bot, summary: BotSummary) -> BotInfo:
+    config = context.state.config.given(bot.id)
+    return BotInfo(
+        **{field: getattr(summary, field) for field in BotSummary.__struct_fields__},
+        state=Raw(bot.state.encode()),
+        session=bot.session,
+        boot_id=bot.boot_id,
+        authenticated=bot.authenticated,
+        num_quick_failures=bot.num_quick_failures,
+        group=config.group or None if config is not None else None,
+        owners=config.owners if config is not None else [],
+    )
+
+
+def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None) -> BotSummary:
+    """Everybody may see that a bot is busy; only runs in the caller's resource group are listed."""
+    seat = context.hub.seats.get(bot.id)
+    runs = [show_run(task_id, run) for task_id, run, group in busy.get(bot.id, ()) if scope in (None, group)]
+    return BotSummary(
+        bot_id=bot.id,
+        status=_status(bot, busy=bot.id in busy),
+        alive=bool(bot.alive),
+        draining=bool(bot.draining),
+        quarantined=bot.quarantined,
+        maintenance=bot.maintenance,
+        dimensions=json.decode(bot.dimensions, type=dict[str, list[str]]),
+        version=bot.version,
+        address=bot.address,
+        first_seen_at=bot.first_seen_at,
+        last_seen_at=max(bot.heartbeat, seat.seen_at if seat else 0),
+        runs=runs,
+    )
+
+
+def _status(bot: Bot, *, busy: bool) -> str:
+    if not bot.alive:
+        return "dead"
+    if bot.quarantined is not None:
+        return "quarantined"
+    if bot.maintenance is not None:
+        return "maintenance"
+    if bot.draining:
+        return "draining"
+    return "busy" if busy else "idle"
+
+
+# ---------------------------------------------------------------- actions
+
+
+class QuarantineBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """``reason``: why the bot is quarantined; null ends the quarantine."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)] | None
+
+
+class DrainBody(Struct, frozen=True, forbid_unknown_fields=True):
+    draining: bool = True
+
+
+class TerminateBody(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+
+
+class BotChanged(Struct, frozen=True):
+    bot_id: str
+    alive: bool
+    draining: bool
+    quarantined: str | None
+    task_id: str | None = None
+    """The task that terminates the bot."""
+
+
+def _changed(bot: Bot) -> BotChanged:
+    return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined)
+
+
+def _get(tx: Tx, bot_id: str) -> Bot:
+    bot = bots.read(tx, bot_id)
+    if bot is None:
+        raise NotFound("bot", bot_id)
+    return bot
+
+
+async def quarantine_bot(context: ServerContext, call: Call) -> BotChanged:
+    """Quarantine a bot, or end its quarantine. A quarantined bot gets no new tasks; its runs continue."""
+    bot_id, reason, now = call.params["id"], call.body.reason, context.now()
+
+    def quarantine(tx: Tx) -> Bot:
+        if not claim_call_key(tx, call, "quarantine", bot_id, now=now):
+            return _get(tx, bot_id)
+        return scheduler_bots.quarantine(tx, bot_id, reason, now=now, ids=context.ids, rules=context.rules)
+
+    bot = await context.db.write(quarantine)
+    context.hub.look(bot_id)
+    return _changed(bot)
+
+
+async def drain_bot(context: ServerContext, call: Call) -> BotChanged:
+    """Drain a bot, or stop draining it. A draining bot finishes its runs and gets no new tasks."""
+    bot_id, draining, now = call.params["id"], call.body.draining, context.now()
+
+    def drain(tx: Tx) -> Bot:
+        if not claim_call_key(tx, call, "drain", bot_id, now=now):
+            return _get(tx, bot_id)
+        return scheduler_bots.drain_bot(tx, bot_id, draining, now=now, ids=context.ids, rules=context.rules)
+
+    bot = await context.db.write(drain)
+    context.hub.look(bot_id)
+    return _changed(bot)
+
+
+async def terminate_bot(context: ServerContext, call: Call) -> BotChanged:
+    """Let a bot finish its runs and then exit. Idempotent."""
+    bot_id = call.params["id"]
+    task_id = await bot_usecases.terminate_bot(context, bot_id, call.body.reason, who=call.who.name)
+    bot = await context.db.read(lambda tx: _get(tx, bot_id))
+    return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
+
+
+async def delete_bot(context: ServerContext, call: Call) -> Done:
+    """Delete a bot; its events are kept. Idempotent."""
+    await bot_usecases.delete_bot(context, call.params["id"])
+    return Done()
+
+
+ROUTES = (
+    Route(
+        method="GET", path="/api/v1/bots", call=list_bots, who=READERS, query=BotQuery, out=BotList, summary="List bots"
+    ),
+    Route(method="GET", path="/api/v1/bots/{id}", call=get_bot, who=READERS, out=BotInfo, summary="Get a bot"),
+    Route(
+        method="POST",
+        path="/api/v1/bots/{id}/quarantine",
+        call=quarantine_bot,
+        who=ADMINS,
+        body=QuarantineBody,
+        out=BotChanged,
+        mutates=True,
+        summary="Quarantine a bot, or end its quarantine",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/bots/{id}/drain",
+        call=drain_bot,
+        who=ADMINS,
+        body=DrainBody,
+        out=BotChanged,
+        mutates=True,
+        summary="Drain a bot, or stop draining it",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/bots/{id}/terminate",
+        call=terminate_bot,
+        who=ADMINS,
+        body=TerminateBody,
+        out=BotChanged,
+        mutates=True,
+        summary="Terminate a bot after its runs",
+    ),
+    Route(
+        method="DELETE",
+        path="/api/v1/bots/{id}",
+        call=delete_bot,
+        who=ADMINS,
+        out=Done,
+        mutates=True,
+        summary="Delete a bot",
+    ),
+)

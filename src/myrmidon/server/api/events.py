@@ -1,0 +1,125 @@
+"""GET /api/v1/events: events of tasks and jobs, read from the outbox and streamed as server-sent events.
+
+An event's position in the outbox is its id in the stream: a client that reconnects sends the last one as
+``Last-Event-ID`` and misses nothing. A caller whose token is bound to a resource group gets that group's events only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct, json
+
+from myrmidon.model.ids import Micros, show_task
+from myrmidon.model.validation import LARGEST
+from myrmidon.server.calls import (
+    READERS,
+    Answer,
+    Call,
+    Route,
+)
+from myrmidon.server.context import ServerContext
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import outbox, task_result
+from myrmidon.store.tables.outbox import Event
+
+BATCH = 500
+KEEP_ALIVE_S = 15.0
+KEEP_ALIVE = b": keep-alive\n\n"
+_encode = json.Encoder().encode
+
+
+class EventsQuery(Struct, frozen=True, kw_only=True):
+    """``after``: the position of the last event received; 0 for all stored events; absent for new events only."""
+
+    after: Annotated[int, Meta(ge=0, le=LARGEST)] | None = None
+
+
+class EventData(Struct, frozen=True):
+    """The data of an event; ``about`` has further details."""
+
+    position: int
+    kind: str
+    id: str
+    seq: int
+    state: str
+    at: Micros
+    about: Raw
+
+
+async def events(context: ServerContext, call: Call) -> Answer:
+    """Stream events of tasks and jobs."""
+    query: EventsQuery = call.query
+    group = await context.groups.scope_of(call)
+    last_id = call.headers.get("last-event-id", "")
+    if last_id.isdecimal() and len(last_id) < 20 and int(last_id) <= LARGEST:
+        position = int(last_id)
+    elif query.after is not None:
+        position = query.after
+    else:
+        position = LARGEST
+    # A position beyond the newest event is from before the database was restored from a backup: without this, the
+    # client would miss all events until the outbox has grown to that position.
+    position = min(position, await context.db.read(outbox.newest))
+    return Answer(headers={"content-type": "text/event-stream"}, body=_stream(context, position, group))
+
+
+async def _stream(context: ServerContext, position: int, group: int | None) -> AsyncIterator[bytes]:
+    hub = context.hub
+    hub.num_streams += 1
+    try:
+        yield KEEP_ALIVE
+        while not hub.stopping:
+            with hub.watch_growth(["events"]) as watch:
+                batch, visible = await context.db.read(partial(_next, after=position, group=group))
+                notified = bool(batch) or await watch.wait(KEEP_ALIVE_S)
+            if visible:
+                yield b"".join(show(event) for event in visible)
+            if batch:
+                position = batch[-1].position
+            elif not notified:
+                yield KEEP_ALIVE
+    finally:
+        hub.num_streams -= 1
+
+
+def _next(tx: Tx, after: int, group: int | None) -> tuple[list[Event], list[Event]]:
+    """The next events, and those of them that are in the resource group (all if group is None)."""
+    batch = outbox.after(tx, after, BATCH)
+    if group is None:
+        return batch, batch
+    task_ids = [event.subject for event in batch if event.kind == outbox.TASK]
+    job_ids = [event.subject for event in batch if event.kind != outbox.TASK]
+    groups = {**task_result.groups_of(tx, task_ids), **jobs.groups_of(tx, job_ids)}
+    return batch, [event for event in batch if groups.get(event.subject) == group]
+
+
+def show(event: Event) -> bytes:
+    """An event in the format of server-sent events."""
+    data = EventData(
+        position=event.position,
+        kind=event.kind,
+        id=show_task(event.subject),
+        seq=event.seq,
+        state=event.state,
+        at=event.at,
+        about=Raw(event.body.encode()),
+    )
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.encode(), _encode(data))
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/events",
+        call=events,
+        who=READERS,
+        summary="Stream events of tasks and jobs",
+        query=EventsQuery,
+        media="text/event-stream",
+        waits=True,
+    ),
+)

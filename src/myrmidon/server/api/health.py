@@ -1,0 +1,143 @@
+"""Health and metrics of this server, and the list of all servers on the database."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+
+from msgspec import Struct
+
+from myrmidon.model.errors import StoreError
+from myrmidon.model.ids import Micros, created_ms
+from myrmidon.scheduler import servers
+from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.api.common import ANY_TOKEN
+from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Route
+from myrmidon.server.context import ServerContext
+from myrmidon.store.views import metrics as store_metrics
+
+VERSION = version("myrmidon")
+READY_TIMEOUT_S = 3.0
+
+
+class Health(Struct, frozen=True):
+    ok: bool
+    problems: list[str] = []
+
+
+async def healthz(context: ServerContext, call: Call) -> Health:
+    """Liveness: the process answers. The database is not checked: a restart of this server would not repair it."""
+    return Health(ok=True)
+
+
+async def readyz(context: ServerContext, call: Call) -> Answer:
+    """Readiness: 200 if this server can do its work, 503 with a list of problems if not."""
+    problems = await _problems(context)
+    status = 503 if problems else 200
+    return Answer(status=status, headers={"retry-after": "5"} if problems else {}, body=Health(not problems, problems))
+
+
+async def _problems(context: ServerContext) -> list[str]:
+    problems = []
+    if context.state.stopping:
+        problems.append("the server is shutting down")
+    if not context.state.ready:
+        problems.append("the server is starting")
+    if not context.state.enrolled:
+        problems.append("another server has taken over the slot of this server")
+    problems += [
+        f"the disk failed: {db.disk_error}" for db in (context.db.engine, context.logs.engine) if db.disk_error
+    ]
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            await context.db.read(servers.list_servers)
+            skew = await context.measure_skew()
+    except TimeoutError:
+        return [*problems, "the database does not answer"]
+    except StoreError as error:
+        return [*problems, f"the database: {error.code}"]
+    if abs(skew) > context.rules.max_skew:
+        problems.append(f"this machine's clock differs from the database's by {skew / SECOND:.1f} s")
+    return problems
+
+
+async def metrics(context: ServerContext, call: Call) -> bytes:
+    """Metrics in Prometheus' text format."""
+    now = context.now()
+    gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, now))
+    context.metrics.at_work(context.state.num_calls, context.hub.num_waiting)
+    return context.metrics.show(gauges, now=now, skew=context.state.clock_skew)
+
+
+class ServerInfo(Struct, frozen=True):
+    version: str
+    time: Micros
+    bot_version: str
+    public_url: str
+    who: str
+    role: str
+    group: str | None
+
+
+async def server_info(context: ServerContext, call: Call) -> ServerInfo:
+    """This server's version and time, and the caller's name, role and resource group."""
+    return ServerInfo(
+        version=VERSION,
+        time=context.now(),
+        bot_version=context.hub.wanted,
+        public_url=context.settings.public_url,
+        who=call.who.name,
+        role=call.who.role,
+        group=call.who.group,
+    )
+
+
+class ServerLine(Struct, frozen=True):
+    """One server on the database; ``this`` is true for the one that answers."""
+
+    id: str
+    address: str
+    port: int
+    heartbeat: Micros
+    started_at: Micros
+    alive: bool
+    this: bool
+
+
+class ServerList(Struct, frozen=True):
+    servers: list[ServerLine]
+
+
+async def list_servers(context: ServerContext, call: Call) -> ServerList:
+    """Servers that are running or were recently; ``alive`` is false for those without a recent heartbeat."""
+    now = context.now()
+    lines = [
+        ServerLine(
+            id=f"{server.id:x}",
+            address=server.address,
+            port=server.port,
+            heartbeat=server.heartbeat,
+            started_at=created_ms(server.id) * 1000,
+            alive=server.heartbeat >= now - context.rules.slot_lease,
+            this=server.id == context.server.id,
+        )
+        for server in await context.db.read(servers.list_servers)
+    ]
+    return ServerList(lines)
+
+
+ROUTES = (
+    Route(method="GET", path="/healthz", call=healthz, who=ANYONE, out=Health, vital=True, summary="Liveness"),
+    Route(method="GET", path="/readyz", call=readyz, who=ANYONE, out=Health, vital=True, summary="Readiness"),
+    Route(
+        method="GET",
+        path="/metrics",
+        call=metrics,
+        who=READERS,
+        media="text/plain; version=0.0.4; charset=utf-8",
+        vital=True,
+        summary="Metrics for Prometheus",
+    ),
+    Route(method="GET", path="/api/v1/server", call=server_info, who=ANY_TOKEN, out=ServerInfo, summary="This server"),
+    Route(method="GET", path="/api/v1/servers", call=list_servers, who=READERS, out=ServerList, summary="All servers"),
+)

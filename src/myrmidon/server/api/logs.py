@@ -1,0 +1,283 @@
+"""Logs of runs: by byte range, and followed as a stream of server-sent events.
+
+stdout and stderr are stored separately, each with its own offsets. Bytes can be missing (see usecases/logs.py): a range
+then contains a line that says how many, a stream an event ``cut``.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, json
+
+from myrmidon.model.errors import NotFound
+from myrmidon.model.ids import RUN_CAP, next_run_number, show_run, show_task
+from myrmidon.model.task_result import TaskResult, TaskRun
+from myrmidon.model.validation import LARGEST
+from myrmidon.server.calls import (
+    READERS,
+    Answer,
+    Call,
+    Route,
+)
+from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.logs import is_cut, read_range
+from myrmidon.server.usecases.tasks import parse_path_id
+from myrmidon.store.engine.db import Dialect, Tx
+from myrmidon.store.tables import log as logs
+from myrmidon.store.tables import task_result, task_run
+from myrmidon.store.tables.log import STDERR, STDOUT, LogInfo, LogPart
+
+MAX_RANGE_BYTES = 8 << 20
+PIECE = 256 << 10
+KEEP_ALIVE_S = 15.0
+RECHECK_S = 5.0
+"""How often a followed log is read without a notification."""
+RECHECK_SHARED_S = 0.5
+"""The same where other servers may write to the log: their writes do not notify this server."""
+_encode = json.Encoder().encode
+
+Offset = Annotated[int, Meta(ge=0, le=LARGEST)]
+RunNumber = Annotated[int, Meta(ge=1, le=RUN_CAP)]
+
+
+class Stream(StrEnum):
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    BOTH = "both"
+
+
+_STREAMS = {Stream.STDOUT: (STDOUT,), Stream.STDERR: (STDERR,), Stream.BOTH: (STDOUT, STDERR)}
+
+
+# ---------------------------------------------------------------- ranges
+
+
+class LogQuery(Struct, frozen=True, kw_only=True):
+    """Which bytes. ``run`` is the task's deciding or last one if absent; with both streams, stderr follows stdout."""
+
+    run: RunNumber | None = None
+    stream: Stream = Stream.BOTH
+    offset: Offset = 0
+    limit: Annotated[int, Meta(ge=1, le=MAX_RANGE_BYTES)] = 1 << 20
+
+
+async def get_log(context: ServerContext, call: Call) -> Answer:
+    """A range of a run's log, as bytes. ``X-Log-Next`` is the offset of the next range."""
+    query: LogQuery = call.query
+    task, run = await _run_of(context, call, query.run)
+    streams = _STREAMS[query.stream]
+    log_range = await context.logs.read(
+        lambda tx: read_range(tx, task.id, run, streams=streams, offset=query.offset, limit=query.limit)
+    )
+    headers = {
+        "content-type": "application/octet-stream",
+        "x-log-length": str(log_range.length),
+        "x-log-next": str(log_range.next_offset),
+        "x-log-run": show_run(task.id, run),
+    }
+    if log_range.cut:
+        headers["x-log-cut"] = ", ".join(f"{low}-{high}" for low, high in log_range.cut)
+    return Answer(headers=headers, body=log_range.content)
+
+
+async def _task_of(context: ServerContext, call: Call) -> tuple[TaskResult, int]:
+    """The task in the path, and the run number or 0. NotFound for tasks of other resource groups."""
+    shown = call.params["id"]
+    task_id, run = parse_path_id(shown)
+    group = await context.groups.scope_of(call)
+    task = (await context.db.read(lambda tx: task_result.read(tx, [task_id]))).get(task_id)
+    if task is None or (group is not None and task.resource_group_id != group):
+        raise NotFound("task", shown)
+    return task, run
+
+
+async def _run_of(context: ServerContext, call: Call, in_query: int | None) -> tuple[TaskResult, int]:
+    """The task, and the run to read: the one in the query or the path, else the deciding or last one; 0 for none."""
+    task, in_path = await _task_of(context, call)
+    run = in_query or in_path or task.instance_id or task.run_number
+    if not run or run > task.run_number:
+        if in_query or in_path:
+            raise NotFound("run", show_run(task.id, run))
+        return task, 0
+    return task, run
+
+
+# ---------------------------------------------------------------- following
+
+
+class FollowQuery(Struct, frozen=True, kw_only=True):
+    """Which run; if absent, the task's current run and all later ones, until the task has ended."""
+
+    run: RunNumber | None = None
+    stream: Stream = Stream.BOTH
+
+
+class Ended(Struct, frozen=True):
+    """The last event of a stream: the end of the task, or of the run if one was chosen."""
+
+    task_id: str
+    run: str | None
+    state: str
+    reason: str
+    exit_code: int | None
+
+
+async def follow(context: ServerContext, call: Call) -> Answer:
+    """Stream a log while it grows. Send an event's id as ``Last-Event-ID`` to continue after it."""
+    query: FollowQuery = call.query
+    task, in_path = await _task_of(context, call)
+    only_run = query.run or in_path
+    if only_run > task.run_number:
+        raise NotFound("run", show_run(task.id, only_run))
+    follower = LogFollower(context, task, only_run, _STREAMS[query.stream])
+    follower.resume(call.headers.get("last-event-id", ""))
+    return Answer(headers={"content-type": "text/event-stream"}, body=follower.stream())
+
+
+class LogFollower:
+    """One client that follows the log of one task, or of one run if ``only_run`` is not 0."""
+
+    def __init__(self, context: ServerContext, task: TaskResult, only_run: int, streams: Sequence[int]) -> None:
+        self._context = context
+        self._task_id = task.id
+        self._only_run = only_run
+        self._run = only_run or task.run_number
+        self._streams = streams
+        self._offsets = [0, 0]
+
+    def resume(self, last_event_id: str) -> None:
+        """Continue after an earlier event, whose id is ``run:offset of stdout:offset of stderr``."""
+        parts = last_event_id.split(":")
+        if len(parts) == 3 and all(part.isdecimal() and len(part) < 19 for part in parts):
+            run, *offsets = (int(part) for part in parts)
+            if not self._only_run or run == self._only_run:
+                self._run, self._offsets = run, offsets
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        hub = self._context.hub
+        recheck_s = RECHECK_S if self._context.db.engine.dialect is Dialect.SQLITE else RECHECK_SHARED_S
+        quiet_s = 0.0
+        yield b": follows\n\n"
+        while not hub.stopping:
+            run = self._run
+            with hub.watch_growth([(self._task_id, run), ("task", self._task_id)]) as watch:
+                events, continues = await self._step()
+                if not events and continues and self._run == run:  # else the watch is on an earlier run
+                    notified = await watch.wait(recheck_s)
+                    quiet_s = 0.0 if notified else quiet_s + recheck_s
+            if events:
+                yield events
+            if not continues:
+                return
+            if quiet_s >= KEEP_ALIVE_S:
+                quiet_s = 0.0
+                yield b": keep-alive\n\n"
+
+    async def _step(self) -> tuple[bytes, bool]:
+        """The next events, if there are any, and whether the stream continues after them."""
+        while True:
+            task, run = await self._context.db.read(self._read_states)
+            if task is None:
+                return b"", False
+            events = await self._new_events(ended=run is None or not run.live)
+            if events:
+                return b"".join(events), True
+            if run is not None and not run.live and self._run < task.run_number and not self._only_run:
+                self._run, self._offsets = self._next_run(task), [0, 0]
+                continue
+            if self._is_over(task, run):
+                return self._end(task, run), False
+            return b"", True
+
+    def _read_states(self, tx: Tx) -> tuple[TaskResult | None, TaskRun | None]:
+        task = task_result.read(tx, [self._task_id]).get(self._task_id)
+        if task is None:
+            return None, None
+        if not self._run:
+            self._run = task.run_number
+        runs = task_run.read(tx, [self._task_id])
+        return task, next((run for run in runs if run.run == self._run), None)
+
+    def _next_run(self, task: TaskResult) -> int:
+        return min(next_run_number(self._run) or task.run_number, task.run_number)
+
+    def _is_over(self, task: TaskResult, run: TaskRun | None) -> bool:
+        if self._only_run:
+            return run is None or not run.live
+        return task.final
+
+    async def _new_events(self, *, ended: bool) -> list[bytes]:
+        if not self._run:
+            return []
+        streams = await self._context.logs.read(self._read_parts)
+        return [event for stream, parts, info in streams for event in self._events(stream, parts, info, ended=ended)]
+
+    def _read_parts(self, tx: Tx) -> list[tuple[int, list[LogPart], LogInfo]]:
+        found = []
+        for stream in self._streams:
+            info = logs.info(tx, self._task_id, self._run, stream)
+            start = self._offsets[stream]
+            if is_cut(info, start):
+                start = info.cut_to or start
+            if start < info.length:
+                parts = logs.read(tx, self._task_id, self._run, stream=stream, start=start, length=PIECE)
+                found.append((stream, parts, info))
+        return found
+
+    def _events(self, stream: int, parts: Sequence[LogPart], info: LogInfo, *, ended: bool) -> list[bytes]:
+        """Events for stored bytes. They stop at a gap that a late upload may still fill, until the run has ended."""
+        events = []
+        for part in parts:
+            missing = part.start - self._offsets[stream]
+            if missing > 0:
+                if not ended and not is_cut(info, self._offsets[stream]):
+                    break
+                events.append(self._event("cut", stream, {"offset": self._offsets[stream], "missing": missing}))
+            data = {"offset": part.start, "data": b64encode(part.content).decode()}
+            self._offsets[stream] = part.start + len(part.content)
+            events.append(self._event("log", stream, data))
+        return events
+
+    def _event(self, name: str, stream: int, data: dict[str, Any]) -> bytes:
+        fields = {"run": show_run(self._task_id, self._run), "stream": stream, **data}
+        return b"id: %s\nevent: %s\ndata: %s\n\n" % (self._event_id(), name.encode(), _encode(fields))
+
+    def _event_id(self) -> bytes:
+        return b"%d:%d:%d" % (self._run, *self._offsets)
+
+    def _end(self, task: TaskResult, run: TaskRun | None) -> bytes:
+        ended = Ended(
+            task_id=show_task(task.id),
+            run=show_run(task.id, run.run) if run else None,
+            state=str(run.state if self._only_run and run else task.state),
+            reason=run.reason if self._only_run and run else task.reason,
+            exit_code=run.exit_code if run else None,
+        )
+        return b"id: %s\nevent: end\ndata: %s\n\n" % (self._event_id(), _encode(ended))
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/tasks/{id}/log",
+        call=get_log,
+        who=READERS,
+        summary="Get a range of a run's log",
+        query=LogQuery,
+        media="application/octet-stream",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/tasks/{id}/log/follow",
+        call=follow,
+        who=READERS,
+        summary="Follow a log as a stream",
+        query=FollowQuery,
+        media="text/event-stream",
+        waits=True,
+    ),
+)

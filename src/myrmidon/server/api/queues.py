@@ -1,0 +1,148 @@
+"""Queues and pools: what waits, for which dimensions, and in which order a pool runs its tasks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, json
+
+from myrmidon.model.errors import InvalidRequest, Problem, WrongState
+from myrmidon.model.ids import Micros, created_ms
+from myrmidon.model.task_to_run import Order
+from myrmidon.model.validation import show_value
+from myrmidon.scheduler import servers
+from myrmidon.server.api.common import PageQuery
+from myrmidon.server.calls import ADMINS, READERS, Call, Route
+from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.idempotency import claim_call_key
+from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import pool_order, resource_group
+from myrmidon.store.views import listings
+
+
+class QueueInfo(Struct, frozen=True):
+    """Tasks of one resource group that require the same dimensions; ``num_bots`` is how many bots could run them."""
+
+    id: str
+    group: str
+    pool: str
+    dimensions: dict[str, list[str]]
+    num_ready: int
+    oldest_at: Micros | None
+    num_bots: int
+    used_at: Micros
+
+
+class QueueList(Struct, frozen=True):
+    queues: list[QueueInfo]
+    cursor: str | None
+
+
+async def list_queues(context: ServerContext, call: Call) -> QueueList:
+    """Queues with their numbers of ready tasks and of bots that could run them."""
+    query: PageQuery = call.query
+    after = int(read_cursor(context.keys.cursor, "queues", query.cursor)) if query.cursor else 0
+    scope = await context.groups.scope_of(call)
+
+    def read(tx: Tx) -> tuple[list[listings.QueueLine], dict[int, str]]:
+        queues = listings.queues(tx, group_id=scope, after=after, n=query.limit)
+        return queues, resource_group.names(tx, sorted({queue.resource_group_id for queue in queues}))
+
+    queues, group_names = await context.db.read(read)
+    infos = [
+        QueueInfo(
+            id=f"{queue.id:x}",
+            group=group_names.get(queue.resource_group_id, ""),
+            pool=queue.pool,
+            dimensions=json.decode(queue.dimensions, type=dict[str, list[str]]),
+            num_ready=queue.num_ready,
+            oldest_at=created_ms(queue.oldest) * 1000 if queue.oldest is not None else None,
+            num_bots=queue.num_bots,
+            used_at=queue.used_at,
+        )
+        for queue in queues
+    ]
+    cursor = show_cursor(context.keys.cursor, "queues", str(queues[-1].id)) if len(queues) == query.limit else None
+    return QueueList(infos, cursor)
+
+
+class PoolInfo(Struct, frozen=True):
+    name: str
+    task_order: str
+    ageing: Micros
+    num_bots: int
+
+
+class PoolList(Struct, frozen=True):
+    pools: list[PoolInfo]
+    cursor: str | None
+
+
+class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """``ageing``: a task gains one step of priority per so many microseconds of waiting; never if absent or 0."""
+
+    task_order: Literal["fifo", "lifo"] = "fifo"
+    ageing: Annotated[int, Meta(ge=0, le=30 * 86_400_000_000)] | None = None
+
+
+async def list_pools(context: ServerContext, call: Call) -> PoolList:
+    """Pools with their task order and number of bots."""
+    query: PageQuery = call.query
+    after = read_cursor(context.keys.cursor, "pools", query.cursor) if query.cursor else ""
+    pools = await context.db.read(lambda tx: listings.pools(tx, after=after, n=query.limit))
+    cursor = show_cursor(context.keys.cursor, "pools", pools[-1][0]) if len(pools) == query.limit else None
+    return PoolList([PoolInfo(*pool) for pool in pools], cursor)
+
+
+async def set_pool(context: ServerContext, call: Call) -> PoolInfo:
+    """Set the order of tasks that become ready from now on. Idempotent."""
+    name, settings = call.params["name"], call.body
+    if not 0 < len(name) <= 256 or not name.isprintable():
+        raise InvalidRequest([Problem("name", show_value(name), "1 to 256 printable characters", "length")])
+    requested, now = Order(settings.task_order, settings.ageing or 0), context.now()
+    configured = context.state.config.pools.pools.get(name)
+    if configured is not None and configured.order is not None:
+        raise WrongState(f"The task order of the pool {name} is set in pools.toml; change it there.")
+
+    def set_order(tx: Tx) -> PoolInfo:
+        order = requested
+        if claim_call_key(tx, call, "order of a pool", name, now=now):
+            servers.set_pool_order(tx, name, order)
+        else:
+            order = pool_order.of_pool(tx, name)
+        return PoolInfo(name, order.task_order, order.ageing, listings.bots_in_pool(tx, name))
+
+    return await context.db.write(set_order)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/queues",
+        call=list_queues,
+        who=READERS,
+        query=PageQuery,
+        out=QueueList,
+        summary="List queues",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/pools",
+        call=list_pools,
+        who=READERS,
+        query=PageQuery,
+        out=PoolList,
+        summary="List pools",
+    ),
+    Route(
+        method="PUT",
+        path="/api/v1/pools/{name}",
+        call=set_pool,
+        who=ADMINS,
+        body=PoolSettings,
+        out=PoolInfo,
+        mutates=True,
+        summary="Set the task order of a pool",
+    ),
+)

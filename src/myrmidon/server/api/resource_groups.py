@@ -1,0 +1,128 @@
+"""Resource groups, which own tasks and values and which tokens are bound to: list, create, delete."""
+
+from __future__ import annotations
+
+import hmac
+
+from msgspec import Struct
+
+from myrmidon.model.errors import NotFound, WrongState
+from myrmidon.model.ids import Micros
+from myrmidon.scheduler import resource_groups
+from myrmidon.server.api.common import Done, Name, PageQuery
+from myrmidon.server.calls import (
+    ADMINS,
+    READERS,
+    Call,
+    Route,
+)
+from myrmidon.server.context import ServerContext, named_groups
+from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import resource_group
+from myrmidon.store.tables.resource_group import ResourceGroup
+
+
+class NewGroup(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+
+
+class GroupInfo(Struct, frozen=True):
+    name: str
+    created_at: Micros
+    deleting: bool
+
+
+class GroupList(Struct, frozen=True):
+    groups: list[GroupInfo]
+    cursor: str | None
+
+
+def _info(group: ResourceGroup) -> GroupInfo:
+    return GroupInfo(group.external_id, group.created_at, bool(group.deleting))
+
+
+async def list_groups(context: ServerContext, call: Call) -> GroupList:
+    """Resource groups that the caller has access to."""
+    query: PageQuery = call.query
+    scope = await context.groups.scope_of(call)
+    if scope is not None:
+        own = await context.db.read(lambda tx: resource_group.read(tx, scope))
+        return GroupList([_info(own)] if own else [], None)
+    after = read_cursor(context.keys.cursor, "groups", query.cursor) if query.cursor else ""
+    groups = await context.db.read(lambda tx: resource_groups.list_groups(tx, after=after, n=query.limit))
+    cursor = show_cursor(context.keys.cursor, "groups", groups[-1].external_id) if len(groups) == query.limit else None
+    return GroupList([_info(group) for group in groups], cursor)
+
+
+async def create_group(context: ServerContext, call: Call) -> GroupInfo:
+    """Create a resource group. A call repeated with its request key gets the group that the first one created."""
+    name, now = call.body.name, context.now()
+    group_id = None
+    if call.request_key is not None:
+        seed = hmac.digest(context.keys.secret, f"group\n{call.who.name}\n{call.request_key}".encode(), "sha256")
+        group_id = int.from_bytes(seed[:8], "big") >> 1 or 1
+    created = await context.db.write(
+        lambda tx: resource_groups.create_group(tx, name, now=now, ids=context.ids, group_id=group_id)
+    )
+    return _info(created)
+
+
+async def delete_group(context: ServerContext, call: Call) -> Done:
+    """Delete a resource group and everything in it. WrongState if one of its tasks or jobs has not ended.
+
+    With a request key, deleting a group that does not exist succeeds.
+    """
+    name, now = call.params["name"], context.now()
+    if name in named_groups(context.settings):
+        raise WrongState(
+            f"The server's settings use the resource group {name}, as default_group or in allow; change them first."
+        )
+
+    def delete(tx: Tx) -> int | None:
+        try:
+            group = resource_groups.get_group(tx, name)
+        except NotFound:
+            if call.request_key is None:
+                raise
+            return None
+        resource_groups.delete_group(tx, group.id, now=now, ids=context.ids, rules=context.rules)
+        return group.id
+
+    deleted = await context.db.write(delete)
+    context.groups.forget(name)
+    if deleted is not None:
+        context.on_group_deleted(deleted)
+    return Done()
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/groups",
+        call=list_groups,
+        who=READERS,
+        query=PageQuery,
+        out=GroupList,
+        summary="Groups",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/groups",
+        call=create_group,
+        who=ADMINS,
+        body=NewGroup,
+        out=GroupInfo,
+        mutates=True,
+        summary="Create a resource group",
+    ),
+    Route(
+        method="DELETE",
+        path="/api/v1/groups/{name}",
+        call=delete_group,
+        who=ADMINS,
+        out=Done,
+        mutates=True,
+        summary="Delete a resource group",
+    ),
+)

@@ -1,0 +1,192 @@
+"""POST /api/v1/tasks: submits one task or up to thousands. A task that was confirmed is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta, MsgspecError, Raw, Struct, json
+
+from myrmidon.model.errors import InvalidRequest, MyrmidonError, Problem
+from myrmidon.model.ids import Micros, show_task
+from myrmidon.scheduler.submit import Draft, Submitted
+from myrmidon.server.api.common import Name, show_optional_task
+from myrmidon.server.calls import WRITERS, Call, Route
+from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.submit import (
+    draft_task,
+    listed_task_key,
+    single_task_key,
+    store_drafts,
+    store_within_quota,
+)
+
+THREAD_MIN_TASKS = 32
+"""From this number of tasks on, a part is parsed and checked in a thread: it would block the event loop."""
+FIRST_PART, LARGEST_PART = 32, 128
+MAX_TASKS = 10_000
+EXAMPLE = {
+    "name": "hello",
+    "slices": [
+        {"properties": {"command": ["echo", "hello"], "dimensions": {"pool": ["default"]}}, "expiration_s": 600}
+    ],
+    "priority": 100,
+    "tags": ["purpose:greeting"],
+}
+"""A task request; docs/requests.md describes every field."""
+
+
+class Submit(Struct, frozen=True, forbid_unknown_fields=True):
+    """Task requests, in the format of docs/requests.md. Each is parsed and checked on its own."""
+
+    tasks: Annotated[list[Raw], Meta(min_length=1, max_length=MAX_TASKS, examples=[[EXAMPLE]])]
+    group: Name | None = None
+
+
+class TaskAnswer(Struct, frozen=True, omit_defaults=True):
+    """The result for one task: its id and state, or an error. No id if the task was only evaluated."""
+
+    task_id: str | None = None
+    state: str | None = None
+    job_id: str | None = None
+    deduped_from: str | None = None
+    cost_saved_usd: float | None = None
+    repeated: bool = False
+    error: dict[str, Any] | None = None
+
+
+class SubmitAnswer(Struct, frozen=True):
+    tasks: list[TaskAnswer]
+
+
+async def submit_tasks(context: ServerContext, call: Call) -> SubmitAnswer:
+    """Store tasks. The response has one result or error per task, in order; results are on disk.
+
+    The request key covers the whole call: the key of a task is made of it and the task's index in the list.
+    """
+    body: Submit = call.body
+    n = len(body.tasks)
+    answers = await store_within_quota(
+        context,
+        call,
+        context.groups.name_for(call, body.group),
+        num_tasks=n,
+        keys=lambda: [_key_of(call, number) for number in range(n)],
+        store=lambda group_id: _submit_parts(context, call, group_id, _parts(call)),
+    )
+    return SubmitAnswer(answers)
+
+
+def _parts(call: Call) -> list[range]:
+    """The indexes of the tasks, in parts that are stored one after the other.
+
+    The first tasks run while the last ones are parsed, and other calls can write in between. A call without a request
+    key is one part: it could not be repeated safely if it failed halfway.
+    """
+    n = len(call.body.tasks)
+    if call.request_key is None:
+        return [range(n)]
+    parts, start, size = [], 0, FIRST_PART
+    while start < n:
+        parts.append(range(start, min(start + size, n)))
+        start, size = start + size, min(2 * size, LARGEST_PART)
+    return parts
+
+
+async def _submit_parts(context: ServerContext, call: Call, group_id: int, parts: Sequence[range]) -> list[TaskAnswer]:
+    """Store the parts in order. Each part is checked while the one before it is stored, so that bots do not idle."""
+    answers: list[TaskAnswer] = []
+    checked = await _check(context, call, parts[0])
+    for part in parts[1:]:
+        context.hub.num_unfinished += 1
+        checking = asyncio.ensure_future(_check(context, call, part))
+        try:
+            answers += await _submit_part(context, group_id, checked)
+            checked = await checking
+        finally:
+            checking.cancel()
+            context.hub.num_unfinished -= 1
+    return answers + await _submit_part(context, group_id, checked)
+
+
+class CheckedPart(NamedTuple):
+    """The drafts of a part, with an error in place of each invalid request; and when they were made."""
+
+    now: Micros
+    drafts: list[Draft | MyrmidonError]
+
+
+async def _check(context: ServerContext, call: Call, part: range) -> CheckedPart:
+    now = context.now()
+    make_drafts = partial(_make_drafts, context, call, part, now)
+    in_thread = len(part) >= THREAD_MIN_TASKS
+    return CheckedPart(now, await context.db.run_in_thread(make_drafts) if in_thread else make_drafts())
+
+
+async def _submit_part(context: ServerContext, group_id: int, checked: CheckedPart) -> list[TaskAnswer]:
+    valid = [draft for draft in checked.drafts if isinstance(draft, Draft)]
+    results = iter(await store_drafts(context, group_id, valid, checked.now) if valid else ())
+    return [_answer(next(results) if isinstance(draft, Draft) else draft) for draft in checked.drafts]
+
+
+def _make_drafts(context: ServerContext, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:
+    """Check each request on its own: an invalid one does not affect the others."""
+    group = context.groups.name_for(call, call.body.group)
+    drafts: list[Draft | MyrmidonError] = []
+    for number in part:
+        try:
+            document = _parse(call.body.tasks[number])
+            key = _key_of(call, number)
+            drafts.append(draft_task(context, call, document, group=group, key=key, now=now))
+        except MyrmidonError as error:
+            drafts.append(error)
+    return drafts
+
+
+def _parse(raw: Raw) -> Any:
+    """Parse one request. Parsing all requests with the body would block the event loop for tens of milliseconds.
+
+    Decoding the body has skipped over the requests, so invalid UTF-8, numbers out of range and too deep nesting show
+    only here.
+    """
+    try:
+        return json.decode(raw)
+    except (MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest([Problem("", str(error), "JSON of a sensible depth", "json")]) from None
+
+
+def _key_of(call: Call, number: int) -> str | None:
+    key = call.request_key
+    if key is None or len(call.body.tasks) == 1:
+        return single_task_key(key)
+    return listed_task_key(key, number)
+
+
+def _answer(result: Submitted | MyrmidonError) -> TaskAnswer:
+    if isinstance(result, MyrmidonError):
+        return TaskAnswer(error=result.as_dict())
+    return TaskAnswer(
+        task_id=show_task(result.task_id) if result.task_id else None,
+        state=result.state,
+        job_id=show_optional_task(result.job_id),
+        deduped_from=show_optional_task(result.deduped_from),
+        cost_saved_usd=result.cost_saved_usd,
+        repeated=result.repeated,
+    )
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/v1/tasks",
+        call=submit_tasks,
+        who=WRITERS,
+        body=Submit,
+        out=SubmitAnswer,
+        mutates=True,
+        quiet=True,
+        summary="Submit tasks",
+    ),
+)

@@ -1,0 +1,349 @@
+"""Reading tasks: one task in full, lists, recent tags.
+
+A caller whose token is bound to a resource group sees only that group's tasks; for others it gets NotFound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct, json
+
+from myrmidon.model.ids import Micros, first_id_at, show_run, show_task
+from myrmidon.model.task_result import TaskResult, TaskRun
+from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.api.common import Limit, Moment, show_optional_task
+from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id, recent_tags
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import resource_group, task_request, task_run
+from myrmidon.store.tables.task_request import RequestRow, SliceRow
+from myrmidon.store.views import listings
+from myrmidon.store.views.listings import TaskFilter, TaskLine
+
+_STATES = Literal[
+    "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
+    "NO_RESOURCE", "CLIENT_ERROR",
+]  # fmt: skip
+
+
+# ---------------------------------------------------------------- one task
+
+
+class SliceInfo(Struct, frozen=True):
+    properties: Raw
+    expiration_s: float
+    wait_for_capacity: bool
+
+
+class RequestInfo(Struct, frozen=True, kw_only=True):
+    """The request. A secret is never shown; ``has_secret`` says whether there is one."""
+
+    name: str
+    created_at: Micros
+    user: str
+    authenticated: str
+    priority: int
+    service_account: str
+    parent: str | None
+    root: str | None
+    external_id: str | None
+    function: str | None
+    retries: int
+    reruns: int
+    max_instances: int
+    lease_s: float
+    deadline_at: Micros
+    tags: list[str]
+    metadata: Raw
+    slices: list[SliceInfo]
+    has_secret: bool
+
+
+class ResultInfo(Struct, frozen=True, kw_only=True):
+    """The current state and result. ``exit_code`` and ``duration`` are those of the run that decided the result."""
+
+    state: str
+    reason: str
+    generation: int
+    held: bool
+    killing: bool
+    slice: int
+    run: str | None
+    bot_id: str | None
+    exit_code: int | None
+    duration: float | None
+    num_retries: int
+    num_reruns: int
+    deduped_from: str | None
+    cost_saved_usd: float | None
+    ready_at: Micros | None
+    started_at: Micros | None
+    completed_at: Micros | None
+    abandoned_at: Micros | None
+    modified_at: Micros
+
+
+class RunInfo(Struct, frozen=True, kw_only=True):
+    run: str
+    number: int
+    generation: int
+    state: str
+    reason: str
+    evidence: Raw | None
+    bot_id: str
+    slice: int
+    claimed_at: Micros
+    started_at: Micros | None
+    ended_at: Micros | None
+    exit_code: int | None
+    duration: float | None
+    cost_usd: float
+    stdout_size: int | None
+    stderr_size: int | None
+    outputs_ref: Raw | None
+
+
+class TaskInfo(Struct, frozen=True, kw_only=True):
+    task_id: str
+    group: str
+    job_id: str | None
+    request: RequestInfo
+    result: ResultInfo
+    runs: list[RunInfo]
+
+
+async def get_task(context: ServerContext, call: Call) -> TaskInfo:
+    """A task with its request, its result and all its runs."""
+    task_id = parse_path_id(call.params["id"])[0]
+    scope = await context.groups.scope_of(call)
+
+    def read(tx: Tx) -> TaskInfo:
+        task = get_visible_task(tx, task_id, scope)
+        row = task_request.read(tx, [task_id])[task_id]
+        slices = task_request.slices(tx, [task_id])[task_id]
+        runs = task_run.read(tx, [task_id])
+        group = resource_group.names(tx, [row.resource_group_id]).get(row.resource_group_id, "")
+        return TaskInfo(
+            task_id=show_task(task_id),
+            group=group,
+            job_id=show_optional_task(task.job_id),
+            request=_request_info(row, slices, has_secret=bool(task_request.with_secret(tx, [task_id]))),
+            result=_result_info(task, runs),
+            runs=[_run_info(run) for run in runs],
+        )
+
+    return await context.db.read(read)
+
+
+def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bool) -> RequestInfo:
+    parent = show_run(row.parent_task_id, row.parent_run or 0) if row.parent_task_id is not None else None
+    return RequestInfo(
+        name=row.name,
+        created_at=row.created_at,
+        user=row.user_name,
+        authenticated=row.authenticated,
+        priority=row.priority,
+        service_account=row.service_account,
+        parent=parent,
+        root=show_optional_task(row.root_task_id),
+        external_id=row.external_id,
+        function=f"{row.package_name}:{row.func_name}" if row.func_name is not None else None,
+        retries=row.retries,
+        reruns=row.max_num_retries,
+        max_instances=row.max_num_instances,
+        lease_s=row.lease / SECOND,
+        deadline_at=row.deadline_at,
+        tags=json.decode(row.tags, type=list[str]),
+        metadata=Raw(row.metadata.encode()),
+        slices=[
+            SliceInfo(Raw(row.properties.encode()), row.expiration / SECOND, bool(row.wait_for_capacity))
+            for row in slices
+        ],
+        has_secret=has_secret,
+    )
+
+
+def _result_info(task: TaskResult, runs: Sequence[TaskRun]) -> ResultInfo:
+    number = task.instance_id or task.run_number
+    deciding = [run for run in runs if run.run == number and run.generation == task.generation and task.final]
+    decided_by = deciding[0] if deciding else None
+    return ResultInfo(
+        state=task.state,
+        reason=task.reason,
+        generation=task.generation,
+        held=bool(task.held),
+        killing=bool(task.killing),
+        slice=task.current_task_slice,
+        run=show_run(task.id, number) if number else None,
+        bot_id=task.bot_id,
+        exit_code=decided_by.exit_code if decided_by else None,
+        duration=decided_by.duration if decided_by else None,
+        num_retries=task.num_retries,
+        num_reruns=task.num_reruns,
+        deduped_from=show_run(task.deduped_from, task.deduped_run or 0) if task.deduped_from else None,
+        cost_saved_usd=task.cost_saved_usd,
+        ready_at=task.ready_at,
+        started_at=task.started_at,
+        completed_at=task.completed_at,
+        abandoned_at=task.abandoned_at,
+        modified_at=task.modified_at,
+    )
+
+
+def _run_info(run: TaskRun) -> RunInfo:
+    return RunInfo(
+        run=show_run(run.task_id, run.run),
+        number=run.run,
+        generation=run.generation,
+        state=run.state,
+        reason=run.reason,
+        evidence=Raw(run.evidence.encode()) if run.evidence else None,
+        bot_id=run.bot_id,
+        slice=run.slice,
+        claimed_at=run.claimed_at,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        exit_code=run.exit_code,
+        duration=run.duration,
+        cost_usd=run.cost_usd,
+        stdout_size=run.stdout_size,
+        stderr_size=run.stderr_size,
+        outputs_ref=Raw(run.outputs_ref.encode()) if run.outputs_ref else None,
+    )
+
+
+# ---------------------------------------------------------------- lists
+
+
+class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Filters; all must match. ``start`` and ``end`` limit the time of creation, in microseconds UTC."""
+
+    state: list[_STATES] = []
+    tag: Annotated[list[str], Meta(max_length=16)] = []
+    name: str | None = None
+    pool: str | None = None
+    bot: str | None = None
+    group: str | None = None
+    start: Moment | None = None
+    end: Moment | None = None
+    sort: Literal["newest", "oldest"] = "newest"
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class TaskSummary(Struct, frozen=True, kw_only=True):
+    task_id: str
+    group: str
+    name: str
+    state: str
+    reason: str
+    user: str
+    priority: int
+    tags: list[str]
+    created_at: Micros
+    started_at: Micros | None
+    completed_at: Micros | None
+    modified_at: Micros
+    bot_id: str | None
+    run: str | None
+    deduped_from: str | None
+    killing: bool
+
+
+class TaskList(Struct, frozen=True):
+    """A page. There are more pages while ``cursor`` is not null, even if this one is short or empty."""
+
+    tasks: list[TaskSummary]
+    cursor: str | None
+
+
+async def list_tasks(context: ServerContext, call: Call) -> TaskList:
+    """Tasks that match all filters, ordered by time of creation."""
+    query: TaskQuery = call.query
+    kind = f"tasks {query.sort}"
+    cursor = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else None
+    scope = await context.groups.scope_of(call)
+    if query.group is not None:
+        scope = await context.groups.id_for(call, query.group)
+    task_filter = TaskFilter(
+        group_id=scope,
+        states=list(query.state),
+        tags=[*query.tag, *([f"pool:{query.pool}"] if query.pool is not None else [])],
+        name=query.name,
+        bot_id=query.bot,
+        from_id=first_id_at(query.start) if query.start is not None else 0,
+        until_id=first_id_at(query.end) if query.end is not None else listings.MAX_ID,
+    )
+
+    def read(tx: Tx) -> tuple[list[TaskLine], int, dict[int, str]]:
+        lines, more = listings.tasks(tx, task_filter, n=query.limit, cursor=cursor, oldest_first=query.sort == "oldest")
+        return lines, more, resource_group.names(tx, sorted({line.resource_group_id for line in lines}))
+
+    lines, more, group_names = await context.db.read(read)
+    return TaskList(
+        [_summary(line, group_names) for line in lines],
+        show_cursor(context.keys.cursor, kind, str(more)) if more else None,
+    )
+
+
+def _summary(line: TaskLine, group_names: dict[int, str]) -> TaskSummary:
+    return TaskSummary(
+        task_id=show_task(line.id),
+        group=group_names.get(line.resource_group_id, ""),
+        name=line.name,
+        state=line.state,
+        reason=line.reason,
+        user=line.user_name,
+        priority=line.priority,
+        tags=json.decode(line.tags, type=list[str]),
+        created_at=line.created_at,
+        started_at=line.started_at,
+        completed_at=line.completed_at,
+        modified_at=line.modified_at,
+        bot_id=line.bot_id,
+        run=show_run(line.id, line.run_number) if line.run_number else None,
+        deduped_from=show_optional_task(line.deduped_from),
+        killing=bool(line.killing),
+    )
+
+
+class TagInfo(Struct, frozen=True):
+    """A tag key and its values; no values if there are too many to list."""
+
+    key: str
+    values: list[str]
+
+
+class TagList(Struct, frozen=True):
+    tags: list[TagInfo]
+
+
+async def list_tags(context: ServerContext, call: Call) -> TagList:
+    """Tags of the newest tasks that the caller may see."""
+    return TagList([TagInfo(key, values) for key, values in (await recent_tags(context, call)).items()])
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/tasks",
+        call=list_tasks,
+        who=READERS,
+        query=TaskQuery,
+        out=TaskList,
+        summary="List tasks",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/tasks/tags",
+        call=list_tags,
+        who=READERS,
+        out=TagList,
+        summary="List tags of the newest tasks",
+    ),
+    Route(method="GET", path="/api/v1/tasks/{id}", call=get_task, who=READERS, out=TaskInfo, summary="Get a task"),
+)

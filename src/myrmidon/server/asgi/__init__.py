@@ -1,0 +1,1 @@
+"""The HTTP side of the server: routes, decoding, error responses and the OpenAPI document."""

@@ -1,0 +1,93 @@
+"""Decodes headers, query strings and bodies into what the route table names; bad input becomes InvalidRequest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, get_origin, get_type_hints
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from myrmidon.model.errors import InvalidRequest, Problem
+from myrmidon.server.calls import Route, Style
+
+MAX_QUERY_FIELDS = 1000
+_NUL = b"\\u0000"
+_LOCATION = re.compile(r" - at `\$?\.?(.*)`$", re.DOTALL)
+
+
+def read_headers(lines: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by name; the values of a repeated header are joined with commas."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in lines}
+    if len(headers) == len(lines):
+        return headers
+    values: dict[str, list[str]] = {}
+    for name, value in lines:
+        values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+    return {name: ",".join(parts) for name, parts in values.items()}
+
+
+def parse_query(query: bytes) -> dict[str, list[str]]:
+    """The values of each query field, in order."""
+    fields: dict[str, list[str]] = {}
+    if not query:
+        return fields
+    try:
+        pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
+    except ValueError:
+        raise InvalidRequest([Problem("query", "too many fields", f"at most {MAX_QUERY_FIELDS}", "length")]) from None
+    for name, value in pairs:
+        if "\x00" in value:
+            raise InvalidRequest([Problem(name, "a text with NUL", "text without it", "text")])
+        fields.setdefault(name, []).append(value)
+    return fields
+
+
+def body_decoder(route: Route) -> Callable[[bytes], Any]:
+    """A function that decodes the body of a route into its struct."""
+    if route.body is bytes or route.body is None:
+        return lambda data: data
+    tolerant = route.style is not Style.OURS
+    decoder = msgspec.json.Decoder(route.body, strict=not tolerant)
+    rejects_nul = tolerant or route.path.startswith("/api/")
+
+    def decode(data: bytes) -> Any:
+        if rejects_nul and _NUL in data:
+            # No database can store it. Bots may send it: they do not choose what commands write.
+            raise InvalidRequest([Problem("body", "a text with \\u0000", "text without it", "text")])
+        try:
+            return decoder.decode(data if data.strip() not in (b"", b"null") else b"{}" if tolerant else data or b"{}")
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidRequest([_problem(str(error), "body")]) from None
+
+    return decode
+
+
+def query_decoder(kind: Any, *, tolerant: bool = False) -> Callable[[dict[str, list[str]]], Any]:
+    """A function that converts query fields into a struct; tolerant: as Swarming's clients expect it."""
+    if kind is None:
+        return lambda _: None
+    lists = {name for name, hint in get_type_hints(kind).items() if get_origin(hint) is list}
+
+    def decode(fields: dict[str, list[str]]) -> Any:
+        if tolerant:
+            # An empty value counts as absent, and of several values of one field the last one counts.
+            fields = {
+                name: present for name, values in fields.items() if (present := [text for text in values if text])
+            }
+            fields = {name: values if name in lists else values[-1:] for name, values in fields.items()}
+        raw = {name: values if name in lists or len(values) > 1 else values[0] for name, values in fields.items()}
+        try:
+            return msgspec.convert(raw, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest([_problem(str(error), "query")]) from None
+
+    return decode
+
+
+def _problem(message: str, source: str) -> Problem:
+    """A message of msgspec as a Problem with the path that it names."""
+    location = _LOCATION.search(message)
+    path = location[1] if location else ""
+    return Problem(path or source, "something else", _LOCATION.sub("", message), "type")

@@ -1,0 +1,262 @@
+"""One route at work: admits a call, runs its handler, and turns the result or the error into a response.
+
+What is the same for every call happens here: Host and Origin, authentication and authorization, overload, size and pace
+of the body, decoding, error bodies, metrics and the request log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from myrmidon.model.errors import (
+    BrokenPromise,
+    Forbidden,
+    InvalidRequest,
+    MyrmidonError,
+    NotFound,
+    Overloaded,
+    Problem,
+    Stopping,
+    StoreError,
+    TooLarge,
+    TooSlow,
+    Unauthorized,
+)
+from myrmidon.scheduler.idempotency import check_key
+from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decoder, read_headers
+from myrmidon.server.asgi.errors import error_body
+from myrmidon.server.asgi.sending import Disconnected, send_response
+from myrmidon.server.auth.authenticator import Authenticator, bearer_of
+from myrmidon.server.calls import NOBODY, Answer, Call, Identity, Role, Route, Style
+from myrmidon.server.context import ServerContext
+
+log = structlog.get_logger("server")
+
+MIN_BODY_BYTES_PER_S = 64 << 10
+JSON = "application/json"
+ZLIB = "application/json-zlib"
+EVENT_STREAM = "text/event-stream"
+SECURITY_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+encode_json = msgspec.json.Encoder().encode
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Endpoint:
+    """Answers the calls of one route."""
+
+    def __init__(
+        self, context: ServerContext, authenticator: Authenticator, route: Route, request_id: Callable[[str], str]
+    ) -> None:
+        self._context = context
+        self._authenticator = authenticator
+        self._route = route
+        self._request_id = request_id
+        self._decode_body = body_decoder(route)
+        self._decode_query = query_decoder(route.query, tolerant=route.style is not Style.OURS)
+        settings = context.settings
+        is_large = route.body_limit > (1 << 20)
+        self._body_limit = min(route.body_limit, settings.large_body_limit if is_large else settings.body_limit)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._route
+        started = time.perf_counter()
+        headers = read_headers(scope["headers"])
+        request_id = self._request_id(headers.get("x-request-id", ""))
+        try:
+            status, fields, body = await self._respond(scope, receive, headers, request_id)
+            fields.append((b"x-request-id", request_id.encode()))
+            if route.style is not Style.OURS:
+                fields += cors_headers(self._authenticator, headers.get("origin", ""))
+            await send_response(scope, send, status, fields, body, self._context.settings.body_timeout_s)
+        except Disconnected:
+            return
+        except asyncio.CancelledError:
+            if "on_disconnect" in scope:
+                return  # a long poll whose client has disconnected
+            raise
+        self._record(status, time.perf_counter() - started, request_id, scope.get("identity"))
+
+    async def _respond(
+        self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str
+    ) -> tuple[int, Headers, Any]:
+        """Status, headers and body; every error becomes a response.
+
+        The call counts as load only until then: a client that does not read its response keeps nobody else out.
+        """
+        context, counts = self._context, not self._route.waits
+        context.state.num_calls += counts
+        try:
+            call = await self._admit(scope, receive, headers, request_id)
+            return self._build_response(await self._route.call(context, call))
+        except Disconnected:
+            raise
+        except Exception as error:  # noqa: BLE001 - logged under the request id that the caller gets
+            return self._build_error(error, request_id, scope.get("identity", NOBODY))
+        finally:
+            context.state.num_calls -= counts
+
+    async def _admit(self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str) -> Call:
+        """Check everything that must hold before a handler sees the call, and decode it."""
+        authenticator, route = self._authenticator, self._route
+        authenticator.check_host(headers.get("host", ""), headers.get("origin", ""), mutates=route.mutates)
+        client = scope.get("client")
+        address = authenticator.address_of(client[0] if client else "", headers.get("x-forwarded-for"))
+        query = parse_query(scope["query_string"])
+        params = scope.get("path_params") or {}
+        if any("\x00" in value for value in params.values()):
+            raise NotFound("page", "with NUL in its name")
+        bearer = bearer_of(headers) or (query.get("tok", [""])[-1] if route.query_token else "")
+        # Public routes are not authenticated: health must be answered without the database.
+        is_public = Role.NOBODY in route.who and not route.asks_who
+        identity = scope["identity"] = NOBODY if is_public else await authenticator.identify(bearer, address)
+        if identity.role not in route.who:
+            raise _not_allowed(identity, route)
+        if not route.vital:
+            self._check_load()
+        key = headers.get("idempotency-key")
+        if key is not None:
+            check_key(key)
+        if route.waits and (task := asyncio.current_task()):
+            scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
+            scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address)
+        data = await self._read_body(receive, headers) if route.body is not None else b""
+        return Call(
+            who=identity,
+            body=self._decode_body(data) if route.body is not None else None,
+            body_size=len(data),
+            query=self._decode_query(query),
+            params=params,
+            request_key=key,
+            request_id=request_id,
+            address=address,
+            headers=headers,
+        )
+
+    def _check_load(self) -> None:
+        state = self._context.state
+        if state.stopping:
+            raise Stopping("This server is stopping.")
+        if state.num_calls > self._context.settings.most_calls:
+            raise Overloaded(f"{state.num_calls} calls are being answered already.")
+
+    async def _read_body(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
+        """The body, decompressed where a client of Swarming's API sent it with zlib."""
+        data = await self._receive_body(receive, headers)
+        if self._route.style is Style.OURS or not headers.get("content-type", "").startswith(ZLIB):
+            return data
+        try:
+            decompressor = zlib.decompressobj()
+            plain = decompressor.decompress(data, self._body_limit)
+        except zlib.error:
+            raise InvalidRequest([Problem("body", f"{len(data)} bytes", "zlib data", "zlib")]) from None
+        if decompressor.unconsumed_tail:
+            raise self._too_large()
+        return plain
+
+    async def _receive_body(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
+        """The whole body; TooLarge beyond the limit, TooSlow when it arrives below the minimum rate."""
+        announced = headers.get("content-length", "")
+        if announced.isdigit() and int(announced) > self._body_limit:
+            raise TooLarge(f"The body has {announced} bytes; this call takes {self._body_limit}.")
+        deadline = asyncio.get_running_loop().time() + self._context.settings.body_timeout_s
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout_at(deadline) as timeout:
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Disconnected
+                    chunk = message.get("body", b"")
+                    size += len(chunk)
+                    if size > self._body_limit:
+                        raise self._too_large()
+                    chunks.append(chunk)
+                    if not message.get("more_body"):
+                        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+                    timeout.reschedule(deadline + size / MIN_BODY_BYTES_PER_S)
+        except TimeoutError:
+            raise TooSlow("The body did not arrive in time.") from None
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"The body has more than the {self._body_limit} bytes that this call takes.")
+
+    def _build_response(self, result: Any) -> tuple[int, Headers, Any]:
+        """Status, headers and body for what a handler returned."""
+        status, extra, body = 200, {}, result
+        if isinstance(result, Answer):
+            status, extra, body = result.status, result.headers, result.body
+        fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in extra.items()]
+        names = {name for name, _ in fields}
+        media = self._route.media
+        if isinstance(body, AsyncIterator):
+            media = EVENT_STREAM if media == JSON else media
+        elif body is not None and not isinstance(body, bytes):
+            body = encode_json(body)
+        if b"content-type" not in names:
+            fields.append((b"content-type", media.encode()))
+        fields += [(name, value) for name, value in SECURITY_HEADERS if name not in names]
+        return status, fields, body
+
+    def _build_error(self, error: Exception, request_id: str, who: Identity) -> tuple[int, Headers, bytes]:
+        """The response for an error. Unexpected errors are logged and reported without details."""
+        if isinstance(error, (ExceptionGroup, TimeoutError)) or not isinstance(error, MyrmidonError):
+            log.error("handler failed", path=self._route.path, request_id=request_id, exc_info=error)
+            error = BrokenPromise(f"Internal error. The server's log has details under request id {request_id}.")
+        elif isinstance(error, StoreError):
+            log.warning("database error", code=error.code, request_id=request_id, error=str(error))
+            if who.role is not Role.ADMIN:  # messages of drivers name hosts, ports and files
+                error = type(error)(
+                    f"The database is unavailable. The server's log has details under request id {request_id}."
+                )
+        elif error.status >= 500 and not error.retry_after_s:
+            log.error("handler failed", path=self._route.path, request_id=request_id, exc_info=error)
+        self._context.metrics.refused(error.code)
+        fields = [(b"content-type", JSON.encode()), *SECURITY_HEADERS]
+        if error.retry_after_s:
+            fields.append((b"retry-after", str(error.retry_after_s).encode()))
+        if isinstance(error, Unauthorized):
+            fields.append((b"www-authenticate", b"Bearer"))
+        if isinstance(error, (TooLarge, TooSlow)):
+            fields.append((b"connection", b"close"))
+        return error.status, fields, encode_json(error_body(self._route.style, error.status, error.as_dict()))
+
+    def _record(self, status: int, seconds: float, request_id: str, who: Identity | None) -> None:
+        """Count the call; log changes made by people and everything that failed."""
+        route = self._route
+        if not route.waits:
+            self._context.metrics.answered(route.method, route.path, status, seconds)
+        by_person = route.mutates and not route.quiet and who is not None and who.role is not Role.BOT
+        if by_person or status >= 400:
+            log.info(
+                "request",
+                method=route.method,
+                path=route.path,
+                status=status,
+                ms=round(seconds * 1000, 1),
+                who=who.name if who else None,
+                request_id=request_id,
+            )
+
+
+def cors_headers(authenticator: Authenticator, origin: str) -> Headers:
+    """Headers that let a page of another origin read the response, if the settings allow that origin."""
+    if not origin or not authenticator.allows_origin(origin):
+        return []
+    return [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]
+
+
+def _not_allowed(who: Identity, route: Route) -> MyrmidonError:
+    if who.role is Role.NOBODY:
+        return Unauthorized("This needs a token.")
+    return Forbidden(f"A {who.role} token may not {route.method} {route.path}.")

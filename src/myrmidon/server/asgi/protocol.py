@@ -1,0 +1,144 @@
+"""uvicorn's HTTP protocol with the limits that it lacks.
+
+Adds a deadline and a size limit for request headers, a deadline for clients that do not read their response, a limit on
+connections, and a callback for long polls whose connection is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+MAX_HEADER_BYTES = 64 << 10
+MIN_READ_BYTES_PER_S = 16 << 10
+"""A client that reads its response more slowly than this is disconnected."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection. The limits are class attributes because uvicorn creates the instances."""
+
+    header_timeout_s = 10.0
+    body_timeout_s = 30.0
+    max_connections = 50_000
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
+        self._in_headers = True
+        self._current: RequestResponseCycle | None = None
+        """The request being answered; uvicorn's ``cycle`` is the last one received, and clients may pipeline."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            transport.abort()
+            return
+        self._start_header_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the handler of a long poll: nobody is left to receive its response."""
+        self._stop_header_timer()
+        self._stop_read_timer()
+        request = self._current
+        if request is not None and not request.response_complete:
+            request.disconnected = True
+            request.message_event.set()
+        super().connection_lost(exc)
+        on_disconnect = request.scope.get("on_disconnect") if request else None
+        if callable(on_disconnect):
+            on_disconnect()
+
+    # ------------------------------------------------ receiving
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_headers:
+            self._header_bytes += len(data)
+        super().data_received(data)
+        if self._in_headers and self._header_bytes > MAX_HEADER_BYTES:
+            self.send_400_response("The headers are too large.")
+        elif self._header_timer is None and self.timeout_keep_alive_task is None and self._is_idle():
+            # Empty lines or the rest of an ignored body ended the keep-alive timer without starting a request.
+            self._start_header_timer()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["is_closing"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
+        self._in_headers = True
+        self._header_bytes = 0
+        if self._header_timer is None:
+            self._start_header_timer()
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self._stop_header_timer()
+        super().on_headers_complete()
+        if not self.pipeline:
+            self._current = self.cycle
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle.response_complete:
+            # The response was sent before the body had arrived: only now is the connection idle.
+            self._stop_header_timer()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _is_idle(self) -> bool:
+        return self.cycle is not None and self.cycle.response_complete
+
+    def _start_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(self.header_timeout_s, self._on_header_timeout)
+
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _on_header_timeout(self) -> None:
+        self._header_timer = None
+        self.timeout_keep_alive_handler()
+
+    # ------------------------------------------------ sending
+
+    def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._current = self.pipeline[-1][0]
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._start_read_timer()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._start_read_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._start_read_timer()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start_read_timer()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_read_timer()
+        if self.transport.is_closing():
+            self._start_read_timer()
+
+    def _start_read_timer(self) -> None:
+        """Abort the connection unless the client reads what is buffered: a close would wait for it for ever."""
+        unread = self.transport.get_write_buffer_size()
+        if unread and self._read_timer is None:
+            timeout_s = self.body_timeout_s + unread / MIN_READ_BYTES_PER_S
+            self._read_timer = self.loop.call_later(timeout_s, self.transport.abort)
+
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None

@@ -1,0 +1,50 @@
+"""The whole route table: what each part of the API can do, joined into one list."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from myrmidon.server.api import (
+    bot_history,
+    bots,
+    config,
+    events,
+    health,
+    logs,
+    queues,
+    releases,
+    resource_groups,
+    submit,
+    task_actions,
+    tasks,
+    tokens,
+    wait,
+)
+from myrmidon.server.asgi import openapi
+from myrmidon.server.botapi import exchange
+from myrmidon.server.calls import ANYONE, Route
+from myrmidon.server.swarming_v1 import discovery, methods
+
+
+def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
+    """Every call that this server answers."""
+    table: tuple[Route, ...] = (
+        *exchange.ROUTES,
+        *releases.ROUTES,
+        *events.ROUTES,
+        *submit.ROUTES,
+        *tasks.ROUTES,
+        *task_actions.ROUTES,
+        *logs.ROUTES,
+        *wait.ROUTES,
+        *bots.ROUTES,
+        *bot_history.ROUTES,
+        *config.ROUTES,
+        *resource_groups.ROUTES,
+        *health.ROUTES,
+        *queues.ROUTES,
+        *tokens.ROUTES,
+    )
+    if metrics_open:
+        table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)
+    return (*table, *openapi.routes(table), *methods.ROUTES, *discovery.ROUTES)

@@ -1,0 +1,1 @@
+"""Authenticates callers and checks what they may do."""

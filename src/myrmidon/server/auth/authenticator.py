@@ -1,0 +1,349 @@
+"""Authenticates callers by token, bot credential or network, and checks Host and Origin.
+
+What a caller may do is in the route table. Secrets are compared in constant time with their stored digest. Valid tokens
+are cached, so that a busy client costs no database read per call: a token revoked on this server is dropped at once,
+one revoked on another server after at most ``CACHE_S``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from myrmidon.model.errors import Forbidden, InvalidRequest, MyrmidonError, Overloaded, Problem, Unauthorized
+from myrmidon.model.ids import IdSource, Micros
+from myrmidon.model.validation import LARGEST, show_value
+from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.calls import NOBODY, Identity, Role
+from myrmidon.server.context import ServerContext
+from myrmidon.server.settings import EVERYWHERE, Settings
+from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.tables import api_token as tokens
+from myrmidon.store.tables import resource_group
+from myrmidon.store.tables.api_token import Token
+
+TOKEN = re.compile(r"myr_([0-9a-f]{1,16})_([A-Za-z0-9_-]{43})")
+CREDENTIAL = re.compile(r"myb_([A-Za-z0-9_-]{1,1400})\.([0-9a-f]{64})")
+CACHE_S = 30
+MAX_CACHED = 10_000
+SECRET_BYTES = 32
+MAX_ADDRESS_LENGTH = 100
+"""With brackets, a zone and a port. Addresses are cached, so their length must be bounded."""
+ADMIN_FILE = "admin.token"
+UNKNOWN = "unknown"
+"""Stands for an address that could not be parsed; it is in no network."""
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+# ---------------------------------------------------------------- tokens
+
+
+def new_token(
+    name: str,
+    role: Role,
+    group_id: int | None,
+    *,
+    now: Micros,
+    ids: IdSource,
+    expires_at: Micros | None = None,
+) -> tuple[Token, str]:
+    """A new token as a row, and its text. The text is shown once: only a digest of its secret half is stored."""
+    token_id = ids.next(now)
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    row = Token(token_id, name, digest(secret), role.value, group_id, now, expires_at, None)
+    return row, token_text(token_id, secret)
+
+
+def token_text(token_id: int, secret: str) -> str:
+    return f"myr_{token_id:x}_{secret}"
+
+
+def digest(secret: str) -> str:
+    """The stored form of a secret. It has 256 random bits, so no slow hash is needed."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def make_admin_token(db: Db, folder: Path, *, now: Micros, ids: IdSource) -> Path | None:
+    """Create the first administrator's token and its private file; None when an administrator's token exists.
+
+    The file is written before the row: a server killed in between leaves a file with an unknown token, which the next
+    start replaces.
+    """
+    if db.read(lambda tx: tokens.has_role(tx, Role.ADMIN.value)):
+        return None
+    row, text = new_token("first administrator", Role.ADMIN, None, now=now, ids=ids)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / ADMIN_FILE
+    fresh = folder / f".{ADMIN_FILE}.{os.getpid()}"
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"{text}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+    db.write(lambda tx: tokens.insert(tx, row) or tx.attempt > 1)
+    return path
+
+
+# ---------------------------------------------------------------- bot credentials
+
+
+def bot_credential(key: bytes, bot_id: str, issued_at: Micros) -> str:
+    """The credential that a bot uses after its first handshake: its id, signed with the server's key."""
+    content = f"{bot_id}\n{issued_at}".encode()
+    return f"myb_{_to_base64(content)}.{_sign(key, content)}"
+
+
+def bot_of_credential(key: bytes, text: str) -> str | None:
+    """The id of the bot that a credential was issued to; None when the credential is not valid."""
+    try:
+        return _verified(key, text)
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=32_768)
+def _verified(key: bytes, text: str) -> str:
+    """Cached, because the result never changes. Invalid texts raise and are not cached: anybody can send any number."""
+    match = CREDENTIAL.fullmatch(text)
+    content = _from_base64(match[1]) if match else None
+    if match is None or content is None or not hmac.compare_digest(_sign(key, content), match[2]):
+        raise ValueError("not a valid credential")
+    return content.decode().rpartition("\n")[0]
+
+
+def _sign(key: bytes, content: bytes) -> str:
+    return hmac.digest(key, content, "sha256").hex()
+
+
+def _to_base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _from_base64(text: str) -> bytes | None:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        return None
+
+
+# ---------------------------------------------------------------- the authenticator
+
+
+class CachedToken(Struct, frozen=True):
+    """A token that was valid at its last look-up."""
+
+    identity: Identity
+    token_id: int
+    valid_until: Micros
+
+
+class Authenticator:
+    """Identifies callers and refuses calls that are not meant for this server."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._cache: OrderedDict[bytes, CachedToken] = OrderedDict()
+        self._failed: dict[str, tuple[int, int]] = {}
+        self._proxies = [ipaddress.ip_network(text) for text in context.settings.proxies]
+        self._allowed = [
+            (ipaddress.ip_network(one.network), Identity(one.name, Role(one.role), one.group))
+            for one in context.settings.allow
+        ]
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in context.settings.allowed_origins)
+        self.hosts: frozenset[str] = _hosts(context.settings)
+        context.on_token_revoked = self.forget_token
+        context.on_group_deleted = self.forget_group
+
+    def check_host(self, host: str, origin: str, *, mutates: bool) -> None:
+        """Refuse calls with a foreign Host (DNS rebinding) or, if they change something, a foreign Origin (CSRF)."""
+        if "," in host:
+            # A proxy may have checked the other value.
+            raise InvalidRequest([Problem("host", show_value(host), "one name", "host")])
+        if self.hosts and _host_name(host) not in self.hosts:
+            raise Forbidden(f"The host name {host[:100]!r} is not allowed; see the setting allowed_hosts.")
+        if mutates and origin and not self._is_our_page(origin, host):
+            raise Forbidden(f"The origin {origin[:100]!r} is not allowed; see the setting allowed_origins.")
+
+    def _is_our_page(self, origin: str, host: str) -> bool:
+        return self.allows_origin(origin) or urlsplit(origin.rstrip("/").lower()).netloc == host.lower()
+
+    def allows_origin(self, origin: str) -> bool:
+        """Whether the settings allow calls from pages of this origin."""
+        return origin.rstrip("/").lower() in self._origins
+
+    def address_of(self, peer: str, forwarded: str | None) -> str:
+        """The address of the client. X-Forwarded-For counts only when the peer is one of the configured proxies.
+
+        The list is read from its end: each proxy appends the address it saw, and whatever comes before the last address
+        that is no proxy could have been written by the client itself. An entry of a proxy that cannot be parsed gives
+        UNKNOWN, so that the client does not get the proxy's address.
+        """
+        address = peer
+        if not self._proxies or forwarded is None:
+            return address
+        hops = forwarded.split(",")
+        while self._is_proxy(address):
+            hop = _parse_address(hops.pop()) if hops else None
+            if hop is None:
+                return UNKNOWN
+            address = str(hop)
+        return address
+
+    def _is_proxy(self, text: str) -> bool:
+        address = _parse_address(text)
+        return address is not None and any(address in network for network in self._proxies)
+
+    async def identify(self, bearer: str, address: str) -> Identity:
+        """The owner of a token; without a token, the identity of the address. Unauthorized for an invalid token."""
+        if not bearer:
+            return self._by_address(address)
+        if bearer.startswith("myb_"):
+            bot_id = bot_of_credential(self._context.keys.bot, bearer)
+            if bot_id is not None:
+                return Identity(bot_id, Role.BOT, None, bot_id)
+        elif (identity := self._from_cache(bearer) or await self._from_database(bearer, address)) is not None:
+            return identity
+        self._count_failure(address)
+        raise Unauthorized("The token is unknown, expired or revoked.")
+
+    async def is_still_valid(self, who: Identity, bearer: str, address: str) -> bool:
+        """Whether a caller would still get the same identity: a stream may outlive its token."""
+        try:
+            return await self.identify(bearer, address) == who
+        except MyrmidonError:
+            return False
+
+    def forget_token(self, token_id: int) -> None:
+        """Drop a revoked token from the cache."""
+        for key in [key for key, cached in self._cache.items() if cached.token_id == token_id]:
+            del self._cache[key]
+
+    def forget_group(self, group_id: int) -> None:
+        """Drop the tokens of a deleted resource group from the cache."""
+        for key in [key for key, cached in self._cache.items() if cached.identity.group_id == group_id]:
+            del self._cache[key]
+
+    def _by_address(self, text: str) -> Identity:
+        address = _parse_address(text)
+        if address is None:
+            return NOBODY
+        return next((identity for network, identity in self._allowed if address in network), NOBODY)
+
+    def _from_cache(self, bearer: str) -> Identity | None:
+        key = _fingerprint(bearer)
+        cached = self._cache.get(key)
+        if cached is None:
+            return None
+        if cached.valid_until <= self._context.now():
+            del self._cache[key]
+            return None
+        return cached.identity
+
+    async def _from_database(self, bearer: str, address: str) -> Identity | None:
+        match = TOKEN.fullmatch(bearer)
+        if match is None or (token_id := int(match[1], 16)) > LARGEST:
+            return None
+        self._check_failures(address)
+        secret = match[2]
+        now = self._context.now()
+        row, group = await self._context.db.read(lambda tx: _with_group(tx, token_id))
+        if row is None or not hmac.compare_digest(row.secret_hash, digest(secret)):
+            return None
+        if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now):
+            return None
+        if row.resource_group_id is not None and group is None:
+            return None
+        identity = Identity(row.name, Role(row.role), group, group_id=row.resource_group_id)
+        valid_until = min(now + CACHE_S * SECOND, row.expires_at or now + CACHE_S * SECOND)
+        self._cache[_fingerprint(bearer)] = CachedToken(identity, token_id, valid_until)
+        while len(self._cache) > MAX_CACHED:
+            self._cache.popitem(last=False)
+        return identity
+
+    def _check_failures(self, address: str) -> None:
+        """Limit guessing: beyond the limit per minute, tokens from this address that are not cached are refused."""
+        minute, count = self._failed.get(address, (0, 0))
+        if minute == self._context.now() // (60 * SECOND) and count >= self._settings.failed_attempts:
+            raise Overloaded("Too many invalid tokens from this address. Try again in a minute.")
+
+    def _count_failure(self, address: str) -> None:
+        now = self._context.now() // (60 * SECOND)
+        minute, count = self._failed.get(address, (now, 0))
+        if len(self._failed) >= MAX_CACHED:
+            self._failed.clear()
+        self._failed[address] = (now, count + 1 if minute == now else 1)
+
+
+def _with_group(tx: Tx, token_id: int) -> tuple[Token | None, str | None]:
+    row = tokens.read(tx, token_id)
+    if row is None or row.resource_group_id is None:
+        return row, None
+    group = resource_group.read(tx, row.resource_group_id)
+    return row, group.external_id if group and not group.deleting else None
+
+
+def _fingerprint(bearer: str) -> bytes:
+    """The cache key of a token, so that tokens themselves are not kept in memory."""
+    return hashlib.sha256(bearer.encode()).digest()
+
+
+def _parse_address(text: str) -> Address | None:
+    """An IP address without port and brackets, IPv4 in IPv6 unwrapped; None when it is not one."""
+    return _parse_cached(text) if len(text) <= MAX_ADDRESS_LENGTH else None
+
+
+@lru_cache(maxsize=4096)
+def _parse_cached(text: str) -> Address | None:
+    bare = text.strip()
+    if bare.startswith("["):
+        bare = bare[1:].partition("]")[0]
+    elif bare.count(":") == 1:
+        bare = bare.partition(":")[0]
+    try:
+        found = ipaddress.ip_address(bare)
+    except ValueError:
+        return None
+    mapped = getattr(found, "ipv4_mapped", None)
+    return mapped or found
+
+
+def _host_name(host: str) -> str:
+    """The name of a Host header, without the port."""
+    if host.startswith("["):
+        return host.partition("]")[0].strip("[").lower()
+    return host.partition(":")[0].rstrip(".").lower()
+
+
+def _hosts(settings: Settings) -> frozenset[str]:
+    """The allowed host names. Empty for any: only when the server listens on all addresses and no name is set."""
+    named = {_host_name(host) for host in settings.allowed_hosts}
+    if settings.public_url:
+        named.add((urlsplit(settings.public_url).hostname or "").lower())
+    if settings.local:
+        return frozenset({*named, "localhost", "127.0.0.1", "::1", settings.host.lower()})
+    if settings.host in EVERYWHERE and not named:
+        return frozenset()
+    return frozenset({*named, "localhost", "127.0.0.1", "::1", settings.host.lower()})
+
+
+def bearer_of(headers: Mapping[str, str]) -> str:
+    """The bearer token of a call; empty when there is none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,0 +1,1 @@
+"""The HTTP API that bots use: handshake, exchange, log upload."""

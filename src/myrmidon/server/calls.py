@@ -1,0 +1,116 @@
+"""One HTTP call as handlers see it: who calls, what was sent, and the row of the route table that describes it.
+
+No web framework and no database here, so that tests can call handlers directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+MIB = 1 << 20
+
+
+class Role(StrEnum):
+    """The role of a caller; the route table says which roles may use a route."""
+
+    ADMIN = "admin"
+    USER = "user"
+    VIEWER = "viewer"
+    BOOTSTRAP = "bot-bootstrap"
+    BOT = "bot"
+    NOBODY = "nobody"
+
+
+ANYONE = frozenset(Role)
+ADMINS = frozenset({Role.ADMIN})
+WRITERS = frozenset({Role.ADMIN, Role.USER})
+READERS = frozenset({Role.ADMIN, Role.USER, Role.VIEWER})
+BOTS = frozenset({Role.BOT})
+INTRODUCERS = frozenset({Role.ADMIN, Role.BOOTSTRAP})
+"""Roles that may introduce a new bot."""
+
+
+class Style(StrEnum):
+    """The conventions of a route for requests and errors."""
+
+    OURS = "ours"
+    V1 = "swarming v1"
+    """Tolerant: unknown keys, numbers as strings and null are accepted. Errors as Google's API clients expect them."""
+    V1_OLD = "swarming v1, older prefix"
+
+
+class Identity(Struct, frozen=True):
+    """An authenticated caller. ``group`` is the resource group it is bound to; None for all groups, or for a bot.
+
+    A token stays bound to ``group_id``, also if another group gets the same name later.
+    """
+
+    name: str
+    role: Role
+    group: str | None = None
+    bot_id: str | None = None
+    group_id: int | None = None
+
+
+NOBODY = Identity("nobody", Role.NOBODY)
+
+
+class Call(Struct, kw_only=True):
+    """One decoded request. ``body`` and ``query`` are the structs that the route names."""
+
+    who: Identity
+    body: Any = None
+    body_size: int = 0
+    """The size of the body in bytes, before decoding."""
+    query: Any = None
+    params: dict[str, str] = {}
+    request_key: str | None = None
+    request_id: str = ""
+    address: str = ""
+    headers: Mapping[str, str] = {}
+
+
+class Answer(Struct, kw_only=True):
+    """A response with its own status or headers; the body is a struct, bytes or an async iterator of bytes."""
+
+    status: int = 200
+    headers: dict[str, str] = {}
+    body: Any = None
+
+
+Handler: TypeAlias = Callable[[Any, Call], Awaitable[Any]]
+"""Takes the ServerContext and the call; returns a struct, bytes, an async iterator of bytes (an event stream) or an
+Answer; raises MyrmidonError."""
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """One row of the route table. Router, authorization, OpenAPI document and route tests use it."""
+
+    method: str
+    path: str
+    call: Handler
+    who: frozenset[Role]
+    summary: str
+    body: Any = None
+    """The struct that the body is decoded into; ``bytes`` for the raw body."""
+    query: Any = None
+    out: Any = None
+    """The struct of the response; None for bytes, text and streams, whose type is ``media``."""
+    mutates: bool = False
+    body_limit: int = MIB
+    media: str = "application/json"
+    vital: bool = False
+    """Answered even when the server is overloaded or stopping: heartbeats and health."""
+    waits: bool = False
+    """A long poll or a stream: it does not count as load."""
+    quiet: bool = False
+    """Called too often to be logged each time."""
+    query_token: bool = False
+    """The token may be in the query as ``tok``, for commands that people paste."""
+    asks_who: bool = False
+    """Public, but the caller is authenticated if it sends a token."""
+    style: Style = Style.OURS

@@ -1,0 +1,1 @@
+"""The settings folder: bot groups, pools and scripts, parsed and checked."""

@@ -1,0 +1,147 @@
+"""Runs transactions off the event loop, and reports what they committed to whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from myrmidon.model.errors import StoreUnavailable
+from myrmidon.server.metrics import Metrics
+from myrmidon.store.engine.db import Db, Dialect, Tx
+from myrmidon.store.engine.effects import CommitEffects, collect_effects
+from myrmidon.store.engine.group_commit import GroupCommit
+
+T = TypeVar("T")
+
+WRITER_THREADS = 16
+"""The number of connections that a database server gives us: more threads would only wait for one."""
+READER_THREADS = 4
+DB_TIMEOUT_S = 20.0
+"""How long a caller waits for the database before it is told that the database is unavailable."""
+
+
+class Executor(Protocol):
+    """Runs the transactions of one database on threads."""
+
+    threads: ThreadPoolExecutor
+
+    def write(self, fn: Callable[[Tx], T]) -> Future[T]: ...
+    def read(self, fn: Callable[[Tx], T]) -> Future[T]: ...
+    def close(self) -> None: ...
+
+
+class GroupCommitExecutor:
+    """SQLite: one writer whose commits are shared by all writes that wait, and a few readers."""
+
+    def __init__(self, db: Db, on_commit: Callable[[int], None]) -> None:
+        self._db = db
+        self._writer = GroupCommit(db, on_commit=on_commit)
+        self.threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="reader")
+
+    def write(self, fn: Callable[[Tx], T]) -> Future[T]:
+        return self._writer.submit(fn)
+
+    def read(self, fn: Callable[[Tx], T]) -> Future[T]:
+        return self.threads.submit(self._db.read, fn)
+
+    def close(self) -> None:
+        self._writer.close()
+        self.threads.shutdown()
+
+
+class PooledExecutor:
+    """PostgreSQL and MariaDB: one thread per connection, each transaction commits alone."""
+
+    def __init__(self, db: Db, on_commit: Callable[[int], None]) -> None:
+        self._db = db
+        self._on_commit = on_commit
+        self.threads = ThreadPoolExecutor(WRITER_THREADS, thread_name_prefix="store")
+
+    def write(self, fn: Callable[[Tx], T]) -> Future[T]:
+        return self.threads.submit(self._write, fn)
+
+    def read(self, fn: Callable[[Tx], T]) -> Future[T]:
+        return self.threads.submit(self._db.read, fn)
+
+    def close(self) -> None:
+        self.threads.shutdown()
+
+    def _write(self, fn: Callable[[Tx], T]) -> T:
+        result = self._db.write(fn)
+        self._on_commit(1)
+        return result
+
+
+def start_executor(db: Db, on_commit: Callable[[int], None]) -> Executor:
+    """The executor for this kind of database; ``on_commit`` is called with the number of writes of each commit."""
+    executor = GroupCommitExecutor if db.dialect is Dialect.SQLITE else PooledExecutor
+    return executor(db, on_commit)
+
+
+class AsyncDatabase:
+    """Awaitable transactions on one database. ``engine`` is the blocking database below it."""
+
+    def __init__(self, engine: Db, executor: Executor) -> None:
+        self.engine = engine
+        self.executor = executor
+
+    async def read(self, fn: Callable[[Tx], T]) -> T:
+        """Run fn on a reader."""
+        return await with_db_timeout(asyncio.wrap_future(self.executor.read(fn)))
+
+    async def write(self, fn: Callable[[Tx], T]) -> T:
+        """Run fn in a transaction; returns when it is on disk."""
+        return await with_db_timeout(asyncio.wrap_future(self.executor.write(fn)))
+
+    async def run_in_thread(self, fn: Callable[[], T]) -> T:
+        """Run a blocking function, such as a sweep, on a thread. It may take as long as it likes."""
+        return await asyncio.wrap_future(self.executor.threads.submit(fn))
+
+
+class SchedulingDatabase(AsyncDatabase):
+    """The main database: after each commit ``publish`` gets the effects, so that waiting bots and callers wake up."""
+
+    def __init__(
+        self, engine: Db, executor: Executor, metrics: Metrics, publish: Callable[[CommitEffects], None]
+    ) -> None:
+        super().__init__(engine, executor)
+        self._metrics = metrics
+        self.publish = publish
+
+    async def write(self, fn: Callable[[Tx], T]) -> T:
+        """Run fn in a transaction; returns when it is on disk and its effects are published."""
+        writing = self.begin_write(fn)
+        writing.add_done_callback(self._publish)
+        return (await with_db_timeout(asyncio.shield(writing)))[0]
+
+    def begin_write(self, fn: Callable[[Tx], T]) -> asyncio.Future[tuple[T, CommitEffects]]:
+        """Start a transaction without waiting for it and without publishing its effects: the caller does both.
+
+        It is carried out even when nobody awaits its result any more.
+        """
+        metrics, started, with_effects = self._metrics, time.perf_counter(), collect_effects(fn)
+
+        def timed(tx: Tx) -> tuple[T, CommitEffects]:
+            metrics.wrote(time.perf_counter() - started)
+            return with_effects(tx)
+
+        return asyncio.wrap_future(self.executor.write(timed))
+
+    def _publish(self, writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
+        if not writing.cancelled() and writing.exception() is None:
+            self.publish(writing.result()[1])
+
+
+async def with_db_timeout(result: asyncio.Future[T]) -> T:
+    """Await a result of the database; raise StoreUnavailable when there is none after ``DB_TIMEOUT_S``.
+
+    A write may still be carried out afterwards: repeating it with the same request key returns its result.
+    """
+    try:
+        async with asyncio.timeout(DB_TIMEOUT_S):
+            return await result
+    except TimeoutError:
+        raise StoreUnavailable(f"The database has not answered for {DB_TIMEOUT_S:.0f} s.") from None

@@ -1,0 +1,1 @@
+"""Assigns tasks to bots: claims by polling and direct assignment at submit."""

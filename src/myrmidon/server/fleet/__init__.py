@@ -1,0 +1,1 @@
+"""Bot releases, pool policy, configuration sync and cache hints."""

@@ -1,0 +1,1 @@
+"""Swarming's v1 HTTP API on top of the same core."""

@@ -1,0 +1,1 @@
+"""Operations that more than one HTTP facade offers."""

@@ -1,0 +1,77 @@
+"""Terminating and deleting bots, and counting their dimensions, the same way for every API."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from myrmidon.model.errors import NotFound
+from myrmidon.model.ids import Micros, show_task
+from myrmidon.scheduler import bots, terminate
+from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.context import ServerContext
+from myrmidon.server.dispatch.direct_assign import place
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot_event, task_queues
+
+MAX_REASON_CHARS = 1000
+DIMENSIONS_CACHE_TIME: Micros = 10 * SECOND
+_MAX_CACHED_POOLS = 1000
+_LAST_ID = (1 << 63) - 1
+_DELETED = "bot_deleted"
+
+
+async def terminate_bot(context: ServerContext, bot_id: str, reason: str = "", *, who: str = "") -> str:
+    """Submit the task that makes a bot finish its runs and exit; return its id.
+
+    A bot that has such a task pending gets no second one: the pending one's id is returned. NotFound if there is no
+    such bot.
+    """
+    group_id, now = await context.groups.id_of(context.settings.default_group), context.now()
+    submit = partial(
+        terminate.terminate_bot,
+        bot_id=bot_id,
+        group_id=group_id,
+        task_id=context.ids.next(now),
+        reason=reason[:MAX_REASON_CHARS],
+        authenticated=who,
+        now=now,
+        ids=context.ids,
+        rules=context.rules,
+    )
+    task_id = await place(context, submit)
+    context.hub.look(bot_id)
+    return show_task(task_id)
+
+
+async def delete_bot(context: ServerContext, bot_id: str) -> None:
+    """Delete a bot; its events are kept. Idempotent; NotFound if the bot never existed."""
+    now = context.now()
+
+    def delete(tx: Tx) -> None:
+        try:
+            bots.delete_bot(tx, bot_id, now=now, ids=context.ids, rules=context.rules)
+        except NotFound:
+            newest = bot_event.read(tx, bot_id, before=_LAST_ID, n=1)
+            if not newest or newest[0][2] != _DELETED:
+                raise
+
+    await context.db.write(delete)
+    context.hub.forget(bot_id)
+
+
+async def count_dimensions(context: ServerContext, pool: str | None) -> tuple[dict[str, dict[str, int]], Micros]:
+    """How many bots of a pool, or of all pools, have each value of each dimension; and when they were counted.
+
+    Counts are cached for DIMENSIONS_CACHE_TIME.
+    """
+    now, cache = context.now(), context.caches.dimension_counts
+    cached = cache.get(pool)
+    if cached is None or now - cached[0] > DIMENSIONS_CACHE_TIME:
+        rows = await context.db.read(partial(task_queues.count_dimensions, pool=pool))
+        if len(cache) > _MAX_CACHED_POOLS:
+            cache.clear()
+        cached = cache[pool] = (now, rows)
+    counts: dict[str, dict[str, int]] = {}
+    for key, value, num_bots in cached[1]:
+        counts.setdefault(key, {})[value] = num_bots
+    return counts, cached[0]

@@ -1,0 +1,119 @@
+"""Submitting tasks, the same way for every API: pool policy, validation, quota, storing, direct assignment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from myrmidon.model.errors import MyrmidonError
+from myrmidon.model.ids import Micros
+from myrmidon.scheduler import submit
+from myrmidon.scheduler.submit import Draft, Submitted
+from myrmidon.server.calls import Call
+from myrmidon.server.context import ServerContext
+from myrmidon.server.dispatch.direct_assign import place
+from myrmidon.server.fleet.pool_policy import AUTO, apply_pool_policy
+from myrmidon.server.usecases.unsupported import check_no_files
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import request_key
+
+T = TypeVar("T")
+
+_MAX_KEY_PART = 240
+_NUMBERED_KEY = re.compile("=*[0-9]+:")
+"""How the keys of tasks in a list begin."""
+
+
+# ---------------------------------------------------------------- request keys
+
+
+def single_task_key(key: str | None) -> str | None:
+    """The request key of a task submitted alone, escaped so that it never equals the key of a task in a list."""
+    return f"={_shorten(key)}" if key is not None and _NUMBERED_KEY.match(key) else key
+
+
+def listed_task_key(key: str, number: int) -> str:
+    """The request key of one task of a list: that of the call, with the task's index."""
+    return f"{number}:{_shorten(key)}"
+
+
+def _shorten(key: str) -> str:
+    return key if len(key) <= _MAX_KEY_PART else sha256(key.encode()).hexdigest()
+
+
+# ---------------------------------------------------------------- drafts
+
+
+def draft_task(
+    context: ServerContext,
+    call: Call,
+    document: Any,
+    *,
+    group: str,
+    key: str | None,
+    now: Micros,
+    clamp_priority: bool = False,
+    template: str = AUTO,
+    complete: Callable[[Any], Any] | None = None,
+) -> Draft:
+    """Apply the pool's policy to a request, validate it and give it ids. ``document`` is in the native format.
+
+    ``complete`` can change the document after the policy and before validation.
+    """
+    applied, _ = apply_pool_policy(context, call.who, document, group=group, clamp=clamp_priority, template=template)
+    if complete is not None:
+        applied = complete(applied)
+    draft = submit.draft_task(
+        applied,
+        now=now,
+        ids=context.ids,
+        request_key=key,
+        authenticated=call.who.name,
+        limits=context.limits,
+        rules=context.rules,
+        said=document,
+    )
+    check_no_files(draft.request)
+    return draft
+
+
+# ---------------------------------------------------------------- storing
+
+
+async def store_within_quota(
+    context: ServerContext,
+    call: Call,
+    group: str,
+    *,
+    num_tasks: int,
+    keys: Callable[[], Sequence[str | None]],
+    store: Callable[[int], Awaitable[T]],
+) -> T:
+    """Reserve quota for tasks, then call ``store`` with the id of the group. QuotaExceeded if they do not fit.
+
+    ``keys`` returns the tasks' request keys; it is called only if the quota is too small for all of them.
+    """
+
+    async def reserve_and_store(group_id: int) -> T:
+        known = partial(_count_stored, group_id=group_id, keys=keys)
+        async with context.quotas.room(group, group_id, tasks=num_tasks, num_bytes=call.body_size, known=known):
+            return await store(group_id)
+
+    return await context.groups.run_in(call, group, reserve_and_store)
+
+
+def _count_stored(tx: Tx, *, group_id: int, keys: Callable[[], Sequence[str | None]]) -> int:
+    """How many tasks an earlier call with the same request keys has stored: they need no quota again."""
+    given = [key for key in keys() if key is not None]
+    return len(request_key.read(tx, group_id, given)) if given else 0
+
+
+async def store_drafts(
+    context: ServerContext, group_id: int, drafts: Sequence[Draft], now: Micros
+) -> list[Submitted | MyrmidonError]:
+    """Store tasks and assign them to waiting bots; one result or error per draft, in order."""
+    store = partial(submit.submit, group_id=group_id, drafts=drafts, now=now, ids=context.ids, rules=context.rules)
+    return await place(context, store)

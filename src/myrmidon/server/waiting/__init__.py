@@ -1,0 +1,1 @@
+"""Long polls in memory: connected bots, waiting callers and log throttling."""

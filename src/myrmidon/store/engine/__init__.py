@@ -1,0 +1,1 @@
+"""Connections, transactions, group commit and migrations on SQLite, PostgreSQL and MariaDB."""

@@ -1,0 +1,323 @@
+"""Transactions with retries, on any of the databases.
+
+    db.write(fn)   runs fn(tx) in a transaction and commits; fn may be run several times, so it must have no
+                   effects but through tx
+    db.read(fn)    runs fn(tx) on a read-only connection
+
+Retried are deadlocks, lock timeouts and lost connections. When the connection is lost *during* COMMIT, the outcome is
+unknown: fn is run again with a greater ``tx.attempt``, and then has to check first whether its work was committed. Any
+exception of fn rolls back and is raised to the caller.
+
+The drivers are in sqlite.py, postgresql.py and mariadb.py.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from myrmidon.model.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
+from myrmidon.model.ids import Micros
+from myrmidon.store.engine.driver import Backend, ConnectionLost, DbErrorKind, Link, LostRace
+from myrmidon.store.engine.effects import CommitEffects
+from myrmidon.store.engine.pool import Pool
+from myrmidon.store.engine.sql import Dialect, Insert, Row, RowDelete, RowUpdate
+
+__all__ = [
+    "open_db",
+    "Db",
+    "Tx",
+    "Dialect",
+    "Insert",
+    "Row",
+    "RowDelete",
+    "RowUpdate",
+    "Probe",
+    "ConnectionLost",
+    "LostRace",
+    "LostReply",
+]
+
+T = TypeVar("T")
+
+Probe = Callable[[str, str], None]
+"""probe(event, sql), for tests: "statement" before each one, "commit" before and "committed" after COMMIT.
+
+It may raise. Before COMMIT the transaction is rolled back; at "committed" the work stays committed and only the caller
+gets the error, as when a reply is lost. ``ConnectionLost`` is treated as a lost connection.
+"""
+
+MAX_TRIES = 10
+FIRST_PAUSE_S = 0.004
+MAX_PAUSE_S = 0.5
+RETRIED_KINDS = (DbErrorKind.BUSY, DbErrorKind.LOST)
+
+
+class LostReply(Exception):
+    """Raised by a probe to simulate a reply that is lost after the commit."""
+
+
+def open_db(
+    url: str,
+    *,
+    probe: Probe | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    durable: bool = True,
+    role: str = "server",
+    bulk: bool = False,
+) -> Db:
+    """Open ``sqlite:///path``, ``sqlite:///:memory:``, ``postgresql://...`` or ``mysql://user@host:port/name``.
+
+    Creates nothing but an empty SQLite file. ``durable=False`` accepts servers that may lose commits; only tests use
+    it. ``role="reader"`` never writes, and so may open an SQLite file that a server uses. ``bulk``: if the SQLite file
+    is created, it is created for large values, such as logs.
+    """
+    backend = _backend(url, durable=durable, role=role, bulk=bulk)
+    db = Db(backend, probe=probe, sleep=sleep, read_only=role == "reader")
+    try:
+        db.connect()
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _backend(url: str, *, durable: bool, role: str, bulk: bool = False) -> Backend:
+    scheme = url.partition(":")[0]
+    if scheme == "sqlite":
+        from myrmidon.store.engine.sqlite import Sqlite
+
+        return Sqlite(url.removeprefix("sqlite:///"), durable=durable, exclusive=role == "server", bulk=bulk)
+    if scheme in ("postgresql", "postgres"):
+        from myrmidon.store.engine.postgresql import Postgresql
+
+        return Postgresql(url, durable=durable)
+    if scheme in ("mysql", "mariadb"):
+        from myrmidon.store.engine.mariadb import Mariadb
+
+        return Mariadb(url, durable=durable)
+    raise StoreRefused(f"A database URL must start with sqlite:///, postgresql:// or mysql://, not {scheme}:.")
+
+
+class Db:
+    """One database; safe to use from many threads."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        probe: Probe | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        read_only: bool = False,
+    ) -> None:
+        self.dialect = backend.dialect
+        self._backend = backend
+        self._probe = probe
+        self._sleep = sleep
+        self._read_only = read_only
+        self._disk_error = ""
+        self._writers = Pool(lambda: backend.connect(writer=True), backend.writers)
+        self._readers = (
+            Pool(lambda: backend.connect(writer=False), backend.readers) if backend.readers else self._writers
+        )
+
+    def connect(self) -> None:
+        """Connect once, so that a wrong URL or an unsafe server is reported at the start."""
+        pool = self._readers if self._read_only else self._writers
+        pool.give_back(pool.borrow())
+
+    def write(self, fn: Callable[[Tx], T]) -> T:
+        """Run fn in a transaction and commit; returns its result after the commit.
+
+        Raises StoreBusy or StoreUnavailable after the last try. Must not be called from within fn.
+        """
+        attempt = 1
+        for tries in range(1, MAX_TRIES + 1):
+            link = self._writer()
+            tx = Tx(link, self.dialect, attempt, self._probe)
+            try:
+                link.begin()
+                result = fn(tx)
+                tx.commit()
+            except BaseException as error:
+                kind = DbErrorKind.BUSY if isinstance(error, LostRace) else link.error_kind(error)
+                if kind is DbErrorKind.BROKEN:
+                    self._disk_error = str(error)
+                _roll_back(self._writers, link, error)
+                if kind is None:
+                    raise
+                if tries == MAX_TRIES or kind not in RETRIED_KINDS:
+                    raise _final_error(kind, error) from error
+                attempt += tx.committing and kind is DbErrorKind.LOST
+            else:
+                self._writers.give_back(link)
+                return result
+            self._pause(tries)
+        raise AssertionError
+
+    def read(self, fn: Callable[[Tx], T]) -> T:
+        """Run fn on a read-only connection.
+
+        On SQLite fn sees one snapshot; on the others each statement sees the latest committed state.
+        """
+        for tries in range(1, MAX_TRIES + 1):
+            link = self._readers.borrow()
+            try:
+                link.begin()
+                result = fn(Tx(link, self.dialect, 1, self._probe))
+                link.rollback()
+            except BaseException as error:
+                kind = link.error_kind(error)
+                _roll_back(self._readers, link, error)
+                if kind is None:
+                    raise
+                if tries == MAX_TRIES or kind not in RETRIED_KINDS:
+                    raise _final_error(kind, error) from error
+            else:
+                self._readers.give_back(link)
+                return result
+            self._pause(tries)
+        raise AssertionError
+
+    def clock(self) -> Micros:
+        """The time of the database, which all servers share; on SQLite, with one server, that of this process."""
+        if not self._backend.clock_sql:
+            return time.time_ns() // 1000
+        row = self.read(lambda tx: tx.one(self._backend.clock_sql))
+        return int(row[0]) if row else 0
+
+    @property
+    def disk_error(self) -> str:
+        """How the disk failed; empty while no failure is known."""
+        return self._disk_error
+
+    def close(self) -> None:
+        """Close idle connections now and the others when they are returned. Readers first, see Sqlite.close."""
+        self._readers.close()
+        self._writers.close()
+        self._backend.close()
+
+    def _writer(self) -> Link:
+        """A link for writing. Checks for a failed disk after the wait for a link, because it may fail meanwhile."""
+        if self._read_only:
+            raise StoreRefused("This database was opened read-only.")
+        link = self._writers.borrow()
+        if self._disk_error:
+            self._writers.give_back(link)
+            raise StoreUnavailable(f"The disk failed ({self._disk_error}); restart the server after the repair.")
+        return link
+
+    def _pause(self, tries: int) -> None:
+        """Sleep with exponential backoff and full jitter, so that two conflicting transactions do not meet again."""
+        longest = min(FIRST_PAUSE_S * 2**tries, MAX_PAUSE_S)
+        self._sleep(random.uniform(0, longest))  # noqa: S311 - not used for security
+
+
+class Tx:
+    """A transaction, as passed to the function that runs in it."""
+
+    __slots__ = ("_depth", "_link", "_probe", "attempt", "committed", "committing", "dialect", "effects")
+
+    def __init__(self, link: Link, dialect: Dialect, attempt: int, probe: Probe | None) -> None:
+        self._link = link
+        self._probe = probe
+        self._depth = 0
+        self.dialect = dialect
+        self.attempt = attempt
+        """1, or more when an earlier run of fn may have been committed."""
+        self.effects = CommitEffects()
+        """What this attempt has written that others wait for."""
+        self.committing = False
+        self.committed = False
+
+    def all(self, sql: str, /, **params: Any) -> list[Row]:
+        if self._probe:
+            self._probe("statement", sql)
+        return self._link.all(sql, params)
+
+    def one(self, sql: str, /, **params: Any) -> Row | None:
+        """The first row, or None."""
+        if self._probe:
+            self._probe("statement", sql)
+        return self._link.one(sql, params)
+
+    def run(self, sql: str, /, **params: Any) -> int:
+        """Run a statement; the number of rows that matched, whether or not they changed."""
+        if self._probe:
+            self._probe("statement", sql)
+        return self._link.run(sql, params)
+
+    def insert(self, statement: Insert, rows: Sequence[Row]) -> None:
+        if self._probe:
+            self._probe("statement", f"INSERT INTO {statement.table}")
+        self._link.insert(statement, rows)
+
+    def insert_new(self, statement: Insert, rows: Sequence[Row]) -> int:
+        """Insert the rows whose keys do not exist yet; how many were inserted."""
+        if self._probe:
+            self._probe("statement", f"INSERT INTO {statement.table}")
+        return self._link.insert_new(statement, rows)
+
+    def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
+        """Update single rows by their keys; how many matched key and guard."""
+        if self._probe:
+            self._probe("statement", f"UPDATE {statement.table}")
+        return self._link.update_rows(statement, rows)
+
+    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
+        """Delete single rows by their keys; how many were deleted."""
+        if self._probe:
+            self._probe("statement", f"DELETE FROM {statement.table}")
+        return self._link.delete_rows(statement, rows)
+
+    def savepoint(self, fn: Callable[[Tx], T]) -> T:
+        """Run fn in a savepoint; if it raises, only its own statements are rolled back."""
+        self._depth += 1
+        name = f"part_{self._depth}"  # MariaDB drops a savepoint when its name is used again
+        self._link.run(f"SAVEPOINT {name}", {})
+        try:
+            return fn(self)
+        except BaseException:
+            self._link.run(f"ROLLBACK TO SAVEPOINT {name}", {})
+            raise
+        finally:
+            self._depth -= 1
+            self._link.run(f"RELEASE SAVEPOINT {name}", {})
+
+    def ends_transaction(self, error: BaseException) -> bool:
+        """Whether an error ended the whole transaction, so that no further statement can run in it."""
+        return self._link.error_kind(error) is not None
+
+    def commit(self) -> None:
+        """Only for Db.write."""
+        if self._probe:
+            self._probe("commit", "")
+        self.committing = True
+        self._link.commit()
+        self.committed = True
+        if self._probe:
+            self._probe("committed", "")
+
+
+def _roll_back(pool: Pool, link: Link, error: BaseException) -> None:
+    """Roll back and return the link to the pool, or close it where a rollback is not safe."""
+    lost = link.error_kind(error) is DbErrorKind.LOST
+    if not link.reusable_after_error and (lost or not isinstance(error, Exception)):
+        pool.discard(link)
+        if lost:
+            pool.close_idle()
+        return
+    try:
+        link.rollback()
+    except Exception:  # noqa: BLE001 - after any error here the link is unusable
+        pool.discard(link)
+    else:
+        pool.give_back(link)
+
+
+def _final_error(kind: DbErrorKind, error: BaseException) -> StoreError:
+    if kind is DbErrorKind.BUSY:
+        return StoreBusy(f"The transaction conflicted with others {MAX_TRIES} times in a row ({error}).")
+    return StoreUnavailable(f"The database failed ({error}).")

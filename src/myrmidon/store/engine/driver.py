@@ -1,0 +1,69 @@
+"""The interface of the database drivers: a backend, its links (connections), and kinds of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from myrmidon.store.engine.sql import Dialect, Insert, Row, RowDelete, RowUpdate
+
+
+class ConnectionLost(Exception):
+    """Raised by a test's probe to simulate a lost connection."""
+
+
+class LostRace(Exception):
+    """Another transaction has stored the same unique name first; the next try will see its row."""
+
+
+class DbErrorKind(Enum):
+    """What an error means for its transaction."""
+
+    BUSY = auto()
+    """A conflict with another transaction; rolled back, and to be retried."""
+    LOST = auto()
+    """The connection is lost. Before COMMIT nothing was committed; during COMMIT the outcome is unknown."""
+    FULL = auto()
+    """No space left; rolled back, and a retry would not help."""
+    BROKEN = auto()
+    """The disk failed. Its content is unknown, so nothing more may be written."""
+
+
+class Link(Protocol):
+    """One connection; used by one thread at a time."""
+
+    reusable_after_error: bool
+    """Whether the link can be used again after an error that would end a network connection."""
+
+    def begin(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+    def error_kind(self, error: BaseException) -> DbErrorKind | None:
+        """The kind of an error; None for any other one, such as a violated constraint or a bug."""
+
+    def all(self, sql: str, params: dict[str, Any]) -> list[Row]: ...
+    def one(self, sql: str, params: dict[str, Any]) -> Row | None: ...
+    def run(self, sql: str, params: dict[str, Any]) -> int: ...
+    def insert(self, statement: Insert, rows: Sequence[Row]) -> None: ...
+    def insert_new(self, statement: Insert, rows: Sequence[Row]) -> int: ...
+    def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int: ...
+    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int: ...
+
+
+class Backend(Protocol):
+    """One database; opens links to it."""
+
+    dialect: Dialect
+    writers: int
+    """The number of links for writing."""
+    readers: int
+    """The number of links for reading; 0 when reads use the writer's link."""
+    clock_sql: str
+    """The statement for the database's time in microseconds; empty when it has no clock of its own."""
+
+    def connect(self, *, writer: bool) -> Link:
+        """Raises StoreUnavailable when it cannot be reached, StoreRefused when its settings are unsafe."""
+
+    def close(self) -> None: ...

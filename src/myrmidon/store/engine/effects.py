@@ -1,0 +1,40 @@
+"""What a transaction did that others wait for: tasks that became ready, and events.
+
+The statements that write such rows record them in ``tx.effects``. Once the transaction is committed, the server wakes
+waiting bots and clients from there, instead of reading the rows back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from myrmidon.store.engine.db import Tx
+
+T = TypeVar("T")
+
+
+class CommitEffects(Struct):
+    """The effects of one transaction; they count only after its commit."""
+
+    enqueued: dict[int, int] = {}
+    """How many rows of task_to_run each queue got."""
+    events: list[tuple[Any, ...]] = []
+    """The rows that were written to the outbox: subject, seq, at, kind, state, body."""
+
+
+def collect_effects(fn: Callable[[Tx], T]) -> Callable[[Tx], tuple[T, CommitEffects]]:
+    """The same function, returning its effects beside its result.
+
+    Writes that share a transaction each get effects of their own; those of a write that failed are dropped.
+    """
+
+    def run(tx: Tx) -> tuple[T, CommitEffects]:
+        tx.effects = CommitEffects()
+        result = fn(tx)
+        return result, tx.effects
+
+    return run

@@ -1,0 +1,1 @@
+"""The SQL that reads and changes rows: one file per table family."""

@@ -1,0 +1,178 @@
+"""Bots: their present state, dimensions, heartbeats and settings."""
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from myrmidon.model.bot import Bot
+from myrmidon.model.ids import Micros
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Insert, RowUpdate
+
+_COLUMNS = ", ".join(Bot.__struct_fields__)
+_BOTS = Insert("bots", _COLUMNS)
+READ = f"SELECT {_COLUMNS} FROM bots WHERE id = :id"
+LOCK = f"SELECT {_COLUMNS} FROM bots WHERE id = :id {{for_update}}"
+LOCK_MANY = f"SELECT {_COLUMNS} FROM bots WHERE id {{in_text:ids}} ORDER BY id {{for_update}}"
+
+
+def read(tx: Tx, bot_id: str) -> Bot | None:
+    row = tx.one(READ, id=bot_id)
+    return Bot(*row) if row else None
+
+
+def lock(tx: Tx, bot_id: str) -> Bot | None:
+    """Lock a bot. Jobs and tasks are locked before bots; no other lock is waited for after this one."""
+    row = tx.one(LOCK, id=bot_id)
+    return Bot(*row) if row else None
+
+
+def lock_many(tx: Tx, ids: Sequence[str]) -> dict[str, Bot]:
+    return {row[0]: Bot(*row) for row in tx.all(LOCK_MANY, ids=ids)}
+
+
+READ_MANY = f"SELECT {_COLUMNS} FROM bots WHERE id {{in_text:ids}} ORDER BY id"
+
+
+def read_many(tx: Tx, ids: Sequence[str]) -> list[Bot]:
+    return [Bot(*row) for row in tx.all(READ_MANY, ids=ids)] if ids else []
+
+
+def insert(tx: Tx, bot: Bot) -> bool:
+    """Add a bot; False when another server has just added it."""
+    return tx.insert_new(_BOTS, [structs.astuple(bot)]) == 1
+
+
+_SAVE = RowUpdate(
+    "bots",
+    key="id",
+    sets=", ".join(name for name in Bot.__struct_fields__ if name != "id"),
+    types="""text, bigint, bigint, text, text, text, text, text, text, int, int, int, text, text, bigint, bigint,
+        bigint, int, bigint, bigint, bigint""",
+)
+
+
+def save(tx: Tx, bot: Bot) -> None:
+    """Write a locked bot; ``serving`` is computed here."""
+    bot.serving = int(bool(bot.alive) and not bot.draining and bot.quarantined is None and bot.maintenance is None)
+    tx.update_rows(_SAVE, [structs.astuple(bot)])
+
+
+HEARTBEAT = "UPDATE bots SET heartbeat = :now WHERE id = :id AND session = :session AND heartbeat < :now"
+# Unlike HEARTBEAT this also writes when a heartbeat of the same or a later time is stored: idle_at must be recorded.
+HEARTBEAT_AND_IDLE = """
+    UPDATE bots SET heartbeat = CASE WHEN heartbeat < :now THEN :now ELSE heartbeat END, idle_at = :now
+     WHERE id = :id AND session = :session
+"""
+HEARTBEAT_IF_ALIVE = f"{HEARTBEAT} AND alive = 1"
+SAVE_CLAIM = "UPDATE bots SET heartbeat = :now, nonce = :nonce WHERE id = :id"
+
+
+def heartbeat(tx: Tx, bot_id: str, session: int, now: Micros, *, idle: bool = False) -> None:
+    """Record a heartbeat, which keeps every run of this session alive. ``idle``: a run has just ended."""
+    tx.run(HEARTBEAT_AND_IDLE if idle else HEARTBEAT, id=bot_id, session=session, now=now)
+
+
+def heartbeat_if_alive(tx: Tx, bot_id: str, session: int, now: Micros) -> bool:
+    """Record a heartbeat of a live session; False when the session has ended or a later heartbeat is stored."""
+    return tx.run(HEARTBEAT_IF_ALIVE, id=bot_id, session=session, now=now) == 1
+
+
+def save_claim(tx: Tx, bot: Bot, nonce: int, now: Micros) -> None:
+    """Record the nonce of a locked bot's last claim."""
+    tx.run(SAVE_CLAIM, id=bot.id, nonce=nonce, now=max(now, bot.heartbeat))
+
+
+SET_STATE = "UPDATE bots SET state = :state WHERE id = :id AND session = :session"
+
+
+def set_state(tx: Tx, bot_id: str, session: int, state: str) -> None:
+    """Store the state that a bot reports besides its dimensions: free disk space, load, versions."""
+    tx.run(SET_STATE, id=bot_id, session=session, state=state)
+
+
+_HEARTBEATS = RowUpdate("bots", key="id, session", sets="heartbeat", types="text, bigint, bigint")
+
+
+def heartbeat_many(tx: Tx, beats: Sequence[tuple[str, int, Micros]]) -> None:
+    """Record heartbeats (bot, session, time) of many idle bots."""
+    tx.update_rows(_HEARTBEATS, sorted(beats))
+
+
+DUE = "SELECT id FROM bots WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def due(tx: Tx, now: Micros, n: int) -> list[str]:
+    """Bots whose heartbeat may be overdue; the caller checks again under a lock."""
+    return [row[0] for row in tx.all(DUE, now=now, n=n)]
+
+
+POSTPONE_CHECKS = """
+    UPDATE bots SET alarm_at = heartbeat + :dead_after
+     WHERE id {in_text:ids} AND alive = 1 AND heartbeat > :now - :dead_after
+"""
+
+
+def postpone_checks(tx: Tx, ids: Sequence[str], *, now: Micros, dead_after: Micros) -> int:
+    """Move the next check of those bots that have sent a heartbeat lately; how many those were."""
+    return tx.run(POSTPONE_CHECKS, ids=ids, now=now, dead_after=dead_after)
+
+
+_DIMENSIONS = Insert("bot_dimensions", "dimension, bot_id")
+DROP_DIMENSIONS = "DELETE FROM bot_dimensions WHERE bot_id = :id"
+DELETE = "DELETE FROM bots WHERE id = :id"
+DELETE_SETTINGS = "DELETE FROM bot_settings WHERE bot_id = :id"
+
+
+def set_dimensions(tx: Tx, bot_id: str, flat: Sequence[str]) -> None:
+    """Replace the dimensions (``key:value``) by which a bot is found."""
+    tx.run(DROP_DIMENSIONS, id=bot_id)
+    tx.insert(_DIMENSIONS, [(dimension, bot_id) for dimension in sorted(set(flat))])
+
+
+def delete(tx: Tx, bot_id: str) -> None:
+    """Delete a bot; its events stay until their retention ends."""
+    for text in (DROP_DIMENSIONS, DELETE_SETTINGS, DELETE):
+        tx.run(text, id=bot_id)
+
+
+_SETTINGS = Insert("bot_settings", "bot_id, quarantined")
+SETTINGS = "SELECT quarantined FROM bot_settings WHERE bot_id = :id"
+SET_QUARANTINE = "UPDATE bot_settings SET quarantined = :why WHERE bot_id = :id"
+
+
+def quarantine_setting(tx: Tx, bot_id: str) -> str | None:
+    """Why an administrator has quarantined this bot; None when none has."""
+    row = tx.one(SETTINGS, id=bot_id)
+    return row[0] if row else None
+
+
+def set_quarantine(tx: Tx, bot_id: str, why: str | None) -> None:
+    tx.insert_new(_SETTINGS, [(bot_id, None)])
+    tx.run(SET_QUARANTINE, id=bot_id, why=why)
+
+
+TERMINATING_SESSION = "SELECT ends_session FROM bot_settings WHERE bot_id = :id"
+SET_TERMINATING_SESSION = "UPDATE bot_settings SET ends_session = :session WHERE bot_id = :id"
+
+
+def terminating_session(tx: Tx, bot_id: str) -> int | None:
+    """The session that was told to terminate. A bot that was started again since then has a later one, and stays."""
+    row = tx.one(TERMINATING_SESSION, id=bot_id)
+    return row[0] if row else None
+
+
+def set_terminating_session(tx: Tx, bot_id: str, session: int) -> None:
+    tx.insert_new(_SETTINGS, [(bot_id, None)])
+    tx.run(SET_TERMINATING_SESSION, id=bot_id, session=session)
+
+
+DIMENSIONS_OF_BOTS_WITH = """
+    SELECT b.dimensions FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id
+     WHERE d.dimension = :dimension ORDER BY b.id
+"""
+
+
+def dimensions_of_bots_with(tx: Tx, dimension: str) -> list[str]:
+    """The dimensions of all bots with this dimension (``key:value``), dead ones too."""
+    return [row[0] for row in tx.all(DIMENSIONS_OF_BOTS_WITH, dimension=dimension)]

@@ -1,0 +1,78 @@
+"""Chunked work: a change of many rows that is done in several transactions.
+
+The decision itself is committed at once, in its own table. A row here records how far it has been applied, so that any
+server can continue after a crash, and no transaction grows with the size of a graph.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+
+from myrmidon.model.ids import Micros
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Insert
+
+CHUNK = 1000
+"""Rows that one transaction changes."""
+
+FEED = "feed"
+START = "start"
+CANCEL = "cancel"
+CHILDREN = "children"
+RESET = "reset"
+DELETE_JOB = "delete_job"
+DELETE_GROUP = "delete_group"
+CAPACITY = "capacity"
+TAGGED = "tagged"
+
+
+class ChunkedWork(Struct):
+    """One unfinished piece of work; ``position`` is the last id that was processed."""
+
+    id: int
+    kind: str
+    subject: int
+    job_id: int | None
+    position: int
+    args: str
+    created_at: Micros
+
+
+_COLUMNS = ", ".join(ChunkedWork.__struct_fields__)
+_ROWS = Insert("drains", _COLUMNS)
+
+
+def insert(tx: Tx, drains: Sequence[ChunkedWork]) -> None:
+    tx.insert(_ROWS, [structs.astuple(drain) for drain in drains])
+
+
+PENDING = f"SELECT {_COLUMNS} FROM drains WHERE id > :after ORDER BY id LIMIT :n"
+LOCK = f"SELECT {_COLUMNS} FROM drains WHERE id = :id {{for_update}}"
+ADVANCE = "UPDATE drains SET position = :position, args = :args WHERE id = :id"
+FINISH = "DELETE FROM drains WHERE id = :id"
+OF_JOB = "SELECT COUNT(*) FROM drains WHERE job_id = :job"
+OF_KIND = "SELECT COUNT(*) FROM drains WHERE kind = :kind AND subject = :subject"
+
+
+def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[ChunkedWork]:
+    """The next n unfinished pieces of work, oldest first."""
+    return [ChunkedWork(*row) for row in tx.all(PENDING, after=after, n=n)]
+
+
+def lock(tx: Tx, drain_id: int) -> ChunkedWork | None:
+    """Lock unfinished work; None when another server has finished it. Lock its job first."""
+    row = tx.one(LOCK, id=drain_id)
+    return ChunkedWork(*row) if row else None
+
+
+def advance(tx: Tx, drain: ChunkedWork) -> None:
+    tx.run(ADVANCE, id=drain.id, position=drain.position, args=drain.args)
+
+
+def finish(tx: Tx, drain: ChunkedWork) -> None:
+    tx.run(FINISH, id=drain.id)
+
+
+def exists(tx: Tx, kind: str, subject: int) -> bool:
+    row = tx.one(OF_KIND, kind=kind, subject=subject)
+    return bool(row and row[0])

@@ -1,0 +1,28 @@
+"""Deduplication: succeeded idempotent tasks whose result an equal task can take over."""
+
+from collections.abc import Sequence
+
+from myrmidon.model.ids import Micros
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Insert
+
+_ROWS = Insert("task_donors", "dedupe_key, task_id, run, created_at")
+
+
+def insert(tx: Tx, rows: Sequence[tuple[str, int, int, Micros]]) -> None:
+    """Offer the results of succeeded idempotent tasks (key, task, run, time) to equal tasks."""
+    tx.insert_new(_ROWS, rows)
+
+
+FIND = """
+    SELECT d.dedupe_key, d.task_id, r.run, r.cost_usd
+      FROM task_donors d JOIN task_results t ON t.id = d.task_id AND t.state = 'SUCCEEDED'
+      JOIN task_runs r ON r.task_id = t.id AND r.run = t.instance_id
+     WHERE d.dedupe_key {in_text:keys} AND d.created_at > :since
+     ORDER BY d.task_id
+"""
+
+
+def find(tx: Tx, keys: Sequence[str], since: Micros) -> dict[str, tuple[int, int, float]]:
+    """The newest succeeded task of each key: task, run, cost. A task that is being rerun is not found."""
+    return {row[0]: (row[1], row[2], row[3]) for row in tx.all(FIND, keys=keys, since=since)}

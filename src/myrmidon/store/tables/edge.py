@@ -1,0 +1,96 @@
+"""Edges between tasks: parent to child, and which of them are satisfied."""
+
+from collections.abc import Sequence
+
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Insert
+
+_EDGES = Insert("task_edges", "parent, child")
+_COMPLETED = Insert("completed_task_edges", "parent, child, run")
+
+
+def insert(tx: Tx, edges: Sequence[tuple[int, int]]) -> None:
+    tx.insert(_EDGES, edges)
+
+
+def complete(tx: Tx, rows: Sequence[tuple[int, int, int | None]]) -> None:
+    """Satisfy edges (parent, child, run); under the job's lock, so each only once."""
+    tx.insert(_COMPLETED, rows)
+
+
+UNSATISFIED = """
+    SELECT e.parent, e.child FROM task_edges e
+      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
+     WHERE e.parent = :parent AND e.child > :after AND c.parent IS NULL
+     ORDER BY e.child LIMIT :n
+"""
+
+
+def unsatisfied(tx: Tx, parent: int, *, after: int, n: int) -> list[int]:
+    """The next n children whose edge from this parent is not satisfied."""
+    return [row[1] for row in tx.all(UNSATISFIED, parent=parent, after=after, n=n)]
+
+
+UNSATISFIED_OF = """
+    SELECT e.parent, e.child FROM task_edges e
+      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
+     WHERE e.parent {in:parents} AND c.parent IS NULL
+     ORDER BY e.parent, e.child LIMIT :n
+"""
+
+
+def unsatisfied_of(tx: Tx, parents: Sequence[int], n: int) -> list[tuple[int, int]]:
+    """Up to n edges from these parents that are not satisfied."""
+    return [(row[0], row[1]) for row in tx.all(UNSATISFIED_OF, parents=parents, n=n)]
+
+
+CHILDREN = "SELECT parent, child FROM task_edges WHERE parent {in:ids} ORDER BY parent, child"
+PARENTS = "SELECT parent, child FROM task_edges WHERE child {in:ids} ORDER BY child, parent"
+WAITING_ON = """
+    SELECT e.parent FROM task_edges e
+      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
+     WHERE e.child = :child AND c.parent IS NULL ORDER BY e.parent LIMIT :n
+"""
+COMPLETED_BY = "SELECT parent, child FROM completed_task_edges WHERE parent {in:ids} ORDER BY child, parent"
+REOPEN = "DELETE FROM completed_task_edges WHERE parent {in:ids}"
+
+
+def children(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
+    """The edges (parent, child) from these tasks."""
+    return [(row[0], row[1]) for row in tx.all(CHILDREN, ids=ids)]
+
+
+def parents(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
+    """The edges (parent, child) to these tasks."""
+    return [(row[0], row[1]) for row in tx.all(PARENTS, ids=ids)]
+
+
+def waiting_on(tx: Tx, child: int, n: int) -> list[int]:
+    """Up to n parents of a task whose edges to it are not satisfied."""
+    return [row[0] for row in tx.all(WAITING_ON, child=child, n=n)]
+
+
+def completed_by(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Edges that these parents have satisfied."""
+    return [(row[0], row[1]) for row in tx.all(COMPLETED_BY, ids=ids)]
+
+
+def reopen(tx: Tx, parents: Sequence[int]) -> None:
+    """Make every edge from these parents unsatisfied, because they run again. The caller lowers the counters."""
+    tx.run(REOPEN, ids=parents)
+
+
+DELETES = tuple(
+    f"DELETE FROM {table} WHERE {column} {{in:ids}}"
+    for table, column in (
+        ("completed_task_edges", "parent"),
+        ("completed_task_edges", "child"),
+        ("task_edges", "parent"),
+        ("task_edges", "child"),
+    )
+)
+
+
+def delete_of_tasks(tx: Tx, task_ids: Sequence[int]) -> None:
+    for text in DELETES:
+        tx.run(text, ids=task_ids)

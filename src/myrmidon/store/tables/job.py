@@ -1,0 +1,208 @@
+"""Jobs, and the labels of their tasks.
+
+The row of a job is the lock of its graph. Every transaction that satisfies edges, extends, cancels, reruns or ends the
+job holds it, so its counters are exact.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct, structs
+
+from myrmidon.model.errors import BrokenPromise
+from myrmidon.model.ids import Micros
+from myrmidon.model.states import JobState
+from myrmidon.store.engine.db import LostRace, Tx
+from myrmidon.store.engine.sql import Insert, RowUpdate
+from myrmidon.store.tables import outbox
+
+
+class Job(Struct):
+    """A submitted graph.
+
+    ``num_active`` counts tasks that are READY, RUNNING or held, ``num_draining`` the unfinished chunked work that may
+    still change tasks. The job cannot end while either is above zero.
+    """
+
+    id: int
+    resource_group_id: int
+    external_id: str | None
+    name: str
+    routing: str
+    creation_time: Micros
+    state: JobState
+    seq: int
+    max_num_retries: int
+    num_retries: int
+    failure_policy: str
+    staged: int
+    sealed_at: Micros | None
+    blocked_by: int | None
+    error: str | None
+    deadline_at: Micros
+    ended_at: Micros | None
+    alarm_at: Micros | None
+    num_tasks: int
+    num_succeeded: int
+    num_failed: int
+    num_active: int
+    num_draining: int
+    tags: str
+    metadata: str
+
+    @property
+    def view(self) -> str:
+        """The state of the graph: running, blocked or finished."""
+        if self.state == JobState.SUCCEEDED:
+            return "finished"
+        if self.blocked_by is not None or self.state in (JobState.FAILED, JobState.CANCELLED):
+            return "blocked"
+        return "running"
+
+
+_COLUMNS = ", ".join(Job.__struct_fields__)
+_JOBS = Insert("jobs", _COLUMNS)
+READ = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id"
+LOCK = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id {{for_update}}"
+
+
+def read(tx: Tx, ids: Sequence[int]) -> dict[int, Job]:
+    return {row[0]: Job(*row) for row in tx.all(READ, ids=ids)}
+
+
+def lock(tx: Tx, ids: Iterable[int | None]) -> dict[int, Job]:
+    """Lock jobs by ascending id; before any of their tasks."""
+    job_ids = sorted({i for i in ids if i is not None})
+    return {row[0]: Job(*row) for row in tx.all(LOCK, ids=job_ids)} if job_ids else {}
+
+
+def insert(tx: Tx, jobs: Sequence[Job], what: str = "running") -> None:
+    """Add jobs with their first event. A staged job gets its first event when it is started.
+
+    The caller has checked that their external ids are free; LostRace when one was taken meanwhile.
+    """
+    rows = [structs.astuple(job) for job in jobs]
+    if all(job.external_id is None for job in jobs):
+        tx.insert(_JOBS, rows)
+    elif tx.insert_new(_JOBS, rows) != len(rows):
+        raise LostRace("an external id was taken")
+    outbox.write(tx, [_event(job, what, job.creation_time) for job in jobs if not job.staged])
+
+
+def _event(job: Job, what: str, now: Micros) -> tuple[int, int, Micros, str, str, str]:
+    body = outbox.JobBody(job.view, what, job.blocked_by, job.num_retries)
+    return (job.id, job.seq, now, outbox.JOB, job.state, outbox.body_of(body))
+
+
+_SAVE = RowUpdate(
+    "jobs",
+    key="id",
+    sets="""state, seq, num_retries, staged, sealed_at, blocked_by, error, ended_at, alarm_at, num_tasks, num_succeeded,
+        num_failed, num_active, num_draining""",
+    types="bigint, text, int, int, int, bigint, bigint, text, bigint, bigint, int, int, int, int, int",
+)
+
+
+def save(tx: Tx, jobs: Iterable[Job]) -> None:
+    """Write the counters and states of locked jobs."""
+    rows = [
+        (j.id, j.state, j.seq, j.num_retries, j.staged, j.sealed_at, j.blocked_by, j.error, j.ended_at, j.alarm_at,
+         j.num_tasks, j.num_succeeded, j.num_failed, j.num_active, j.num_draining)
+        for j in jobs
+    ]  # fmt: skip
+    if rows and tx.update_rows(_SAVE, rows) != len(rows):
+        raise BrokenPromise("a locked job was deleted by another transaction")
+
+
+def add_event(tx: Tx, job: Job, what: str, now: Micros) -> None:
+    """Write an event about a change of a locked job; the caller saves the job afterwards."""
+    job.seq += 1
+    outbox.write(tx, [_event(job, what, now)])
+
+
+DUE = "SELECT id FROM jobs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def due(tx: Tx, now: Micros, n: int) -> list[int]:
+    """Jobs that are to be retried, or are past their deadline or their retention."""
+    return [row[0] for row in tx.all(DUE, now=now, n=n)]
+
+
+BY_EXTERNAL = "SELECT id FROM jobs WHERE resource_group_id = :resource_group AND external_id = :external_id"
+
+
+def by_external(tx: Tx, resource_group_id: int, external_id: str) -> int | None:
+    row = tx.one(BY_EXTERNAL, resource_group=resource_group_id, external_id=external_id)
+    return row[0] if row else None
+
+
+OF_GROUP = "SELECT id FROM jobs WHERE resource_group_id = :resource_group LIMIT :n"
+
+
+def of_group(tx: Tx, resource_group_id: int, n: int) -> list[int]:
+    return [row[0] for row in tx.all(OF_GROUP, resource_group=resource_group_id, n=n)]
+
+
+# ---------------------------------------------------------------- labels
+
+_LABELS = Insert("task_labels", "job_id, label, task_id, definition_hash")
+LABELS = "SELECT label, task_id, definition_hash FROM task_labels WHERE job_id = :job"
+
+
+def insert_labels(tx: Tx, rows: Sequence[tuple[int, str, int, str]]) -> None:
+    tx.insert(_LABELS, rows)
+
+
+def labels(tx: Tx, job_id: int) -> dict[str, tuple[int, str]]:
+    """For every label of a job: the task, and the digest of its definition."""
+    return {row[0]: (row[1], row[2]) for row in tx.all(LABELS, job=job_id)}
+
+
+_INPUT_TASKS = Insert("input_tasks", "job_id, task_id")
+_OUTPUT_TASKS = Insert("output_tasks", "job_id, task_id")
+DROP_OUTPUTS = "DELETE FROM output_tasks WHERE job_id = :job AND task_id {in:ids}"
+
+
+def insert_input_and_output_tasks(tx: Tx, job_id: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    """Record the tasks without parents (inputs) and those without children (outputs)."""
+    tx.insert(_INPUT_TASKS, [(job_id, task) for task in inputs])
+    tx.insert(_OUTPUT_TASKS, [(job_id, task) for task in outputs])
+
+
+def drop_outputs(tx: Tx, job_id: int, ids: Sequence[int]) -> None:
+    """Remove tasks from the outputs of the job, because an extension gave them children."""
+    tx.run(DROP_OUTPUTS, job=job_id, ids=ids)
+
+
+TASK_IDS = "SELECT id FROM task_results WHERE job_id = :job ORDER BY id LIMIT :n"
+
+
+def task_ids(tx: Tx, job_id: int, n: int) -> list[int]:
+    """The first n tasks of a job, by id."""
+    return [row[0] for row in tx.all(TASK_IDS, job=job_id, n=n)]
+
+
+DELETES = tuple(
+    f"DELETE FROM {table} WHERE {column} = :job"
+    for table, column in (
+        ("input_tasks", "job_id"),
+        ("output_tasks", "job_id"),
+        ("task_labels", "job_id"),
+        ("request_keys", "subject"),
+        ("drains", "job_id"),
+        ("jobs", "id"),
+    )
+)
+
+
+def delete(tx: Tx, job_id: int) -> None:
+    """Delete a job whose tasks are deleted."""
+    for text in DELETES:
+        tx.run(text, job=job_id)
+
+
+GROUPS_OF = "SELECT id, resource_group_id FROM jobs WHERE id {in:ids}"
+
+
+def groups_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
+    """The resource group of each job."""
+    return dict(tx.all(GROUPS_OF, ids=ids)) if ids else {}

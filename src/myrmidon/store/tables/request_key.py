@@ -1,0 +1,37 @@
+"""Request keys: which body was sent with a key, and which task or job answered it."""
+
+from collections.abc import Sequence
+
+from myrmidon.model.ids import Micros
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Insert
+
+NO_GROUP = 0
+"""Stored as the resource group when a call has none."""
+NO_SUBJECT = 0
+"""Stored as the subject when a call creates no single task or job."""
+
+_ROWS = Insert("request_keys", "resource_group_id, request_key, body_hash, subject, created_at")
+READ = """
+    SELECT request_key, body_hash, subject FROM request_keys
+     WHERE resource_group_id = :resource_group AND request_key {in_text:request_keys}
+"""
+
+
+def read(tx: Tx, resource_group_id: int, request_keys: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """For each key in use: the digest of the request body, and the task or job that it created."""
+    found = tx.all(READ, resource_group=resource_group_id, request_keys=request_keys)
+    return {row[0]: (row[1], row[2]) for row in found}
+
+
+def insert(tx: Tx, rows: Sequence[tuple[int, str, str, int, Micros]]) -> int:
+    """Store request keys; how many were stored: those that exist already are left as they are."""
+    return tx.insert_new(_ROWS, rows)
+
+
+DELETE_OLD = "DELETE FROM request_keys WHERE subject = :none AND created_at < :before"
+
+
+def delete_old(tx: Tx, *, before: Micros) -> int:
+    """Delete old request keys that have no task or job; the others are deleted together with theirs."""
+    return tx.run(DELETE_OLD, none=NO_SUBJECT, before=before)

@@ -1,0 +1,278 @@
+"""Task requests with their slices, tags and secrets; immutable once stored."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_request import NO_COMMAND_JSON, is_terminate_task
+from myrmidon.store.engine.db import LostRace, Tx
+from myrmidon.store.engine.sql import Insert, RowDelete
+
+
+class RequestRow(Struct, frozen=True, gc=False):
+    """A stored request without its slices."""
+
+    id: int
+    resource_group_id: int
+    external_id: str | None
+    job_id: int | None
+    task_graph_insertion_id: int | None
+    package_name: str | None
+    func_name: str | None
+    language: str | None
+    name: str
+    created_at: Micros
+    authenticated: str
+    user_name: str
+    priority: int
+    service_account: str
+    parent_task_id: int | None
+    parent_run: int | None
+    root_task_id: int | None
+    detached: int
+    retries: int
+    max_num_retries: int
+    max_num_instances: int
+    timeout: Micros | None
+    lease: Micros
+    deadline_at: Micros
+    requires_policy: str
+    routing: str
+    tags: str
+    metadata: str
+
+
+class SliceRow(Struct, frozen=True, gc=False):
+    """One fallback of a request."""
+
+    task_id: int
+    slice: int
+    queue: int
+    expiration: Micros
+    wait_for_capacity: int
+    idempotent: int
+    properties_hash: str
+    properties: str
+
+
+_COLUMNS = ", ".join(RequestRow.__struct_fields__)
+_REQUESTS = Insert("task_requests", _COLUMNS)
+_EXTERNAL_ID = RequestRow.__struct_fields__.index("external_id")
+_SLICE_COLUMNS = ", ".join(SliceRow.__struct_fields__)
+_SLICES = Insert("task_slices", _SLICE_COLUMNS)
+_SECRETS = Insert("secret_bytes", "task_id, secret_bytes")
+_TAGS = Insert("task_tags", "tag, task_id")
+
+
+def insert(tx: Tx, rows: Sequence[tuple[object, ...]]) -> None:
+    """Store requests, given as tuples in the order of ``RequestRow``.
+
+    The caller has checked that their external ids are free; LostRace when one was taken meanwhile.
+    """
+    named = [row for row in rows if row[_EXTERNAL_ID] is not None]
+    tx.insert(_REQUESTS, [row for row in rows if row[_EXTERNAL_ID] is None] if named else rows)
+    if named and tx.insert_new(_REQUESTS, named) != len(named):
+        raise LostRace("an external id was taken")
+
+
+def insert_slices(tx: Tx, rows: Sequence[tuple[object, ...]]) -> None:
+    """Store slices, given as tuples in the order of ``SliceRow``."""
+    tx.insert(_SLICES, rows)
+
+
+def insert_secrets(tx: Tx, rows: Sequence[tuple[int, bytes]]) -> None:
+    tx.insert(_SECRETS, rows)
+
+
+def insert_tags(tx: Tx, rows: Sequence[tuple[str, int]]) -> None:
+    tx.insert(_TAGS, rows)
+
+
+READ = f"SELECT {_COLUMNS} FROM task_requests WHERE id {{in:ids}} ORDER BY id"
+
+
+def read(tx: Tx, ids: Sequence[int]) -> dict[int, RequestRow]:
+    return {row[0]: RequestRow(*row) for row in tx.all(READ, ids=ids)}
+
+
+class RunPolicy(Struct, frozen=True, gc=False):
+    """The part of a request that decides what follows the end of a run."""
+
+    id: int
+    func_name: str | None
+    retries: int
+    max_num_retries: int
+    max_num_instances: int
+    timeout: Micros | None
+    idempotent: int
+
+
+RUN_POLICIES = """
+    SELECT r.id, r.func_name, r.retries, r.max_num_retries, r.max_num_instances, r.timeout,
+           (SELECT MAX(s.idempotent) FROM task_slices s WHERE s.task_id = r.id)
+      FROM task_requests r WHERE r.id {in:ids}
+"""
+
+
+def run_policies(tx: Tx, ids: Sequence[int]) -> dict[int, RunPolicy]:
+    return {row[0]: RunPolicy(*row) for row in tx.all(RUN_POLICIES, ids=ids)}
+
+
+SLICES = f"SELECT {_SLICE_COLUMNS} FROM task_slices WHERE task_id {{in:ids}} ORDER BY task_id, slice"
+
+
+def slices(tx: Tx, ids: Sequence[int]) -> dict[int, list[SliceRow]]:
+    found: dict[int, list[SliceRow]] = {}
+    for row in tx.all(SLICES, ids=ids):
+        found.setdefault(row[0], []).append(SliceRow(*row))
+    return found
+
+
+class Work(Struct, frozen=True, gc=False):
+    """The part of a request that its bot gets, with the slice to run."""
+
+    task_id: int
+    name: str
+    package_name: str | None
+    func_name: str | None
+    language: str | None
+    user_name: str
+    priority: int
+    service_account: str
+    parent_task_id: int | None
+    retries: int
+    lease: Micros
+    deadline_at: Micros
+    slice: int
+    queue: int
+    properties: str
+    metadata: str
+
+
+WORK = """
+    SELECT r.id, r.name, r.package_name, r.func_name, r.language, r.user_name, r.priority, r.service_account,
+           r.parent_task_id, r.retries, r.lease, r.deadline_at, s.slice, s.queue, s.properties, r.metadata
+      FROM task_requests r JOIN task_slices s ON s.task_id = r.id
+     WHERE r.id {in:ids}
+"""
+
+
+def work(tx: Tx, ids: Sequence[int]) -> dict[tuple[int, int], Work]:
+    """What bots need to run these tasks, by task and slice."""
+    return {(row[0], row[12]): Work(*row) for row in tx.all(WORK, ids=ids)}
+
+
+TERMINATE_TASKS = """
+    SELECT r.id, r.func_name, s.properties FROM task_requests r JOIN task_slices s ON s.task_id = r.id
+     WHERE r.id {in:ids} AND r.func_name IS NULL AND s.properties LIKE :no_command
+"""
+
+
+def terminate_tasks(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Those of the tasks that tell a bot to terminate."""
+    rows = tx.all(TERMINATE_TASKS, ids=ids, no_command=f"%{NO_COMMAND_JSON}%") if ids else []
+    return {row[0] for row in rows if is_terminate_task(row[1], row[2])}
+
+
+SECRETS = "SELECT task_id, secret_bytes FROM secret_bytes WHERE task_id {in:ids}"
+
+
+def secrets(tx: Tx, ids: Sequence[int]) -> dict[int, bytes]:
+    """The secret bytes of tasks. Only for the bot that claims them, in the transaction of its claim."""
+    return {row[0]: bytes(row[1]) for row in tx.all(SECRETS, ids=ids)}
+
+
+WITH_SECRET = "SELECT task_id FROM secret_bytes WHERE task_id {in:ids}"
+
+
+def with_secret(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Those of the tasks that have secret bytes; the bytes are not read."""
+    return {row[0] for row in tx.all(WITH_SECRET, ids=ids)}
+
+
+EXISTING = "SELECT id FROM task_requests WHERE id {in:ids}"
+
+
+def existing(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Those of the ids that are stored; used when it is unknown whether an earlier attempt was committed."""
+    return {row[0] for row in tx.all(EXISTING, ids=ids)}
+
+
+NEWEST = "SELECT MAX(id) FROM task_requests"
+
+
+def newest(tx: Tx) -> int:
+    """The greatest task id; 0 when there are no tasks."""
+    row = tx.one(NEWEST)
+    return (row[0] or 0) if row else 0
+
+
+BY_EXTERNAL = """
+    SELECT external_id, id FROM task_requests
+     WHERE resource_group_id = :resource_group AND external_id {in_text:external_ids}
+"""
+
+
+def by_external(tx: Tx, resource_group_id: int, external_ids: Sequence[str]) -> dict[str, int]:
+    return dict(tx.all(BY_EXTERNAL, resource_group=resource_group_id, external_ids=external_ids))
+
+
+CHILDREN = "SELECT id FROM task_requests WHERE parent_task_id = :parent AND id > :after ORDER BY id LIMIT :n"
+
+
+def children(tx: Tx, parent_task_id: int, *, after: int = 0, n: int = 1000) -> list[int]:
+    """The next n tasks that this task has started, by id."""
+    return [row[0] for row in tx.all(CHILDREN, parent=parent_task_id, after=after, n=n)]
+
+
+OF_GROUP = "SELECT id FROM task_requests WHERE resource_group_id = :resource_group LIMIT :n"
+
+
+def of_group(tx: Tx, resource_group_id: int, n: int) -> list[int]:
+    return [row[0] for row in tx.all(OF_GROUP, resource_group=resource_group_id, n=n)]
+
+
+TAGGED = """
+    SELECT task_id FROM task_tags
+     WHERE tag = :tag AND task_id > :after AND task_id <= :until ORDER BY task_id LIMIT :n
+"""
+ALSO_TAGGED = "SELECT task_id FROM task_tags WHERE tag = :tag AND task_id {in:ids}"
+
+
+def tagged(tx: Tx, tags: Sequence[str], *, after: int, until: int, n: int) -> tuple[list[int], int | None]:
+    """A page of tasks with all these tags, by id, and the id to continue after; None at the end."""
+    page = [row[0] for row in tx.all(TAGGED, tag=tags[0], after=after, until=until, n=n)]
+    cursor = page[-1] if len(page) == n else None
+    for tag in tags[1:]:
+        if page:
+            page = sorted(row[0] for row in tx.all(ALSO_TAGGED, tag=tag, ids=page))
+    return page, cursor
+
+
+# ---------------------------------------------------------------- request keys
+
+
+TAGS_OF = "SELECT id, tags FROM task_requests WHERE id {in:ids}"
+_DELETE_TAGS = RowDelete("task_tags", key="tag, task_id", types="text, bigint")
+DELETES = tuple(
+    f"DELETE FROM {table} WHERE {column} {{in:ids}}"
+    for table, column in (
+        ("request_keys", "subject"),
+        ("secret_bytes", "task_id"),
+        ("task_slices", "task_id"),
+        ("task_requests", "id"),
+    )
+)
+
+
+def tags_of(tx: Tx, ids: Sequence[int]) -> list[tuple[int, str]]:
+    """The tags of each of these tasks, as stored JSON lists."""
+    return [(row[0], row[1]) for row in tx.all(TAGS_OF, ids=ids)]
+
+
+def delete(tx: Tx, ids: Sequence[int], tags: Sequence[tuple[str, int]]) -> None:
+    """Delete requests. ``tags`` are all their tags, each with its task."""
+    tx.delete_rows(_DELETE_TAGS, tags)
+    for text in DELETES:
+        tx.run(text, ids=ids)

@@ -1,0 +1,259 @@
+"""The current state of each task.
+
+`save` is the only way to change the state of a task: it increments the task's seq and writes the event of the change in
+the same transaction. Columns that users do not see, such as the counts of parents and children, and the due time of a
+task whose job is still staged, are written without an event.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from msgspec import structs
+
+from myrmidon.model.errors import BrokenPromise
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_result import TaskResult
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Insert, Row, RowUpdate, names
+from myrmidon.store.tables import outbox
+
+_COLUMNS = """id, job_id, resource_group_id, state, seq, generation, held, killing, forced, resolves_all,
+    plain, num_parents, num_succeeded_parents, num_children, num_retries, num_reruns, run_number, instance_id,
+    current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at, started_at,
+    completed_at, abandoned_at, modified_at, alarm_at"""
+_ROWS = Insert("task_results", _COLUMNS)
+
+READ = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id"
+LOCK = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id {{for_update}}"
+LOCK_UNLOCKED = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id {{skip_locked}}"
+
+
+def read(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
+    return {row[0]: TaskResult(*row) for row in tx.all(READ, ids=ids)}
+
+
+def lock(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
+    """Lock tasks by ascending id; lock their jobs first."""
+    return {row[0]: TaskResult(*row) for row in tx.all(LOCK, ids=ids)}
+
+
+def lock_unlocked(tx: Tx, ids: Sequence[int]) -> dict[int, TaskResult]:
+    """Lock those of the tasks that no other transaction has locked.
+
+    A claim has locked rows of task_to_run and must not wait: a cancel has locked the task and waits for those rows.
+    """
+    return {row[0]: TaskResult(*row) for row in tx.all(LOCK_UNLOCKED, ids=ids)}
+
+
+JOBS_OF = "SELECT id, job_id FROM task_results WHERE id {in:ids} AND job_id IS NOT NULL"
+
+
+def jobs_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
+    """The job of each task that has one. It never changes, so it may be read before locking."""
+    return dict(tx.all(JOBS_OF, ids=ids))
+
+
+GROUPS_AND_STATES = "SELECT id, resource_group_id, state FROM task_results WHERE id {in:ids}"
+
+
+def groups_and_states(tx: Tx, ids: Sequence[int]) -> dict[int, tuple[int, str]]:
+    """The resource group and the state of each task, for clients that wait for many tasks."""
+    return {row[0]: (row[1], row[2]) for row in tx.all(GROUPS_AND_STATES, ids=ids)}
+
+
+GROUPS_OF = "SELECT id, resource_group_id FROM task_results WHERE id {in:ids}"
+
+
+def groups_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
+    """The resource group of each task."""
+    return dict(tx.all(GROUPS_OF, ids=ids)) if ids else {}
+
+
+def insert(tx: Tx, tasks: Sequence[TaskResult]) -> None:
+    """Add tasks, with their first event."""
+    for task in tasks:
+        task.seq = 1
+    tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
+    outbox.write(tx, [_event(task) for task in tasks])
+
+
+def insert_staged(tx: Tx, tasks: Sequence[TaskResult]) -> None:
+    """Add tasks of a staged job, without events: they are not visible before the job is started."""
+    tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
+
+
+def _event(t: TaskResult) -> tuple[int, int, Micros, str, str, str]:
+    body = _body(t.generation, t.reason, t.job_id, t.run_number, t.bot_id, t.current_task_slice, t.held, t.killing)
+    return (t.id, t.seq, t.modified_at, outbox.TASK, t.state, body)
+
+
+@lru_cache(maxsize=4096)
+def _body(*fields: Any) -> str:
+    """The body of a task's event. Cached, because many tasks have equal ones."""
+    return outbox.body_of(outbox.TaskBody(*fields))
+
+
+_SAVED = """state, generation, held, killing, forced, num_succeeded_parents, num_children, num_retries, num_reruns,
+    run_number, instance_id, current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at,
+    started_at, completed_at, abandoned_at, modified_at, alarm_at"""
+_SAVE = RowUpdate(
+    "task_results",
+    key="id, seq",
+    sets=f"{_SAVED}, seq = seq + 1",
+    types="""bigint, int, text, int, int, int, int, int, int, int, int, int, int, int, text, text, bigint, int,
+        double, bigint, bigint, bigint, bigint, bigint, bigint""",
+)
+_SAVED_NAMES = tuple(names(_SAVED))
+SAVE_ALIKE = f"""
+    UPDATE task_results SET {", ".join(f"{name} = :{name}" for name in _SAVED_NAMES)}, seq = seq + 1
+     WHERE id {{in:ids}} AND seq = :seq
+"""
+_MIN_ALIKE = 4
+"""From this number of tasks with equal new values on, one statement with their ids is cheaper."""
+
+
+def save(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
+    """Write changed tasks, with one event each. The caller has locked them.
+
+    BrokenPromise, which rolls the transaction back, when a row was changed by somebody else in spite of the lock.
+    """
+    alike: dict[Row, list[TaskResult]] = {}
+    for t in tasks:
+        t.modified_at = now
+        values = (
+            t.seq, t.state, t.generation, t.held, t.killing, t.forced, t.num_succeeded_parents, t.num_children,
+            t.num_retries, t.num_reruns, t.run_number, t.instance_id, t.current_task_slice, t.bot_id, t.reason,
+            t.deduped_from, t.deduped_run, t.cost_saved_usd, t.ready_at, t.started_at, t.completed_at,
+            t.abandoned_at, t.modified_at, t.alarm_at,
+        )  # fmt: skip
+        alike.setdefault(values, []).append(t)
+    if _update(tx, alike) != len(tasks):
+        raise BrokenPromise(f"a locked task was changed by another transaction: {[(t.id, t.seq) for t in tasks][:10]}")
+    for t in tasks:
+        t.seq += 1
+    outbox.write(tx, [_event(t) for t in tasks])
+
+
+def _update(tx: Tx, alike: Mapping[Row, Sequence[TaskResult]]) -> int:
+    """Write tasks grouped by their new values; how many rows matched. After a batch many tasks have equal values."""
+    matched = 0
+    rows: list[Row] = []
+    for (seq, *values), group in alike.items():
+        if len(group) < _MIN_ALIKE:
+            rows += [(t.id, seq, *values) for t in group]
+        else:
+            params = dict(zip(_SAVED_NAMES, values, strict=True))
+            matched += tx.run(SAVE_ALIKE, ids=[t.id for t in group], seq=seq, **params)
+    return matched + tx.update_rows(_SAVE, rows) if rows else matched
+
+
+ADD_SATISFIED_PARENTS = """
+    UPDATE task_results SET num_succeeded_parents = num_succeeded_parents + :n WHERE id {in:ids}
+"""
+
+
+def add_satisfied_parents(tx: Tx, ids: Sequence[int], n: int) -> None:
+    """Increase the number of satisfied parents of these locked tasks by n; not a state change."""
+    tx.run(ADD_SATISFIED_PARENTS, ids=ids, n=n)
+
+
+COUNT_CHILD = "UPDATE task_results SET num_children = num_children + :n WHERE id = :id"
+
+
+def count_children(tx: Tx, task_id: int, n: int) -> None:
+    """Record that a locked running task has started n more tasks."""
+    tx.run(COUNT_CHILD, id=task_id, n=n)
+
+
+NOW_READY = f"""
+    SELECT {_COLUMNS} FROM task_results
+     WHERE id {{in:ids}} AND state = 'WAITING' AND held = 0
+       AND (forced = 1 OR num_succeeded_parents >= num_parents)
+     ORDER BY id
+"""
+
+
+def now_ready(tx: Tx, ids: Sequence[int]) -> list[TaskResult]:
+    """Those of the tasks whose parents are satisfied and that are not held."""
+    return [TaskResult(*row) for row in tx.all(NOW_READY, ids=ids)]
+
+
+WAITS_FOR_JOB = """
+    SELECT id FROM task_results
+     WHERE job_id = :job AND state = 'WAITING' AND held = 0 AND (forced = 1 OR num_succeeded_parents >= num_parents)
+       AND id <> :excluding
+     LIMIT 1
+"""
+
+
+def waits_for_job(tx: Tx, job_id: int, *, excluding: int) -> bool:
+    """Whether another task of an ended job could start if the job were running."""
+    return tx.one(WAITS_FOR_JOB, job=job_id, excluding=excluding) is not None
+
+
+OF_JOB = f"""
+    SELECT {_COLUMNS} FROM task_results WHERE job_id = :job AND id > :after ORDER BY id LIMIT :n {{for_update}}
+"""
+
+
+def lock_of_job(tx: Tx, job_id: int, *, after: int, n: int) -> list[TaskResult]:
+    """Lock the next n tasks of a locked job."""
+    return [TaskResult(*row) for row in tx.all(OF_JOB, job=job_id, after=after, n=n)]
+
+
+DUE = "SELECT id FROM task_results WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def due(tx: Tx, now: Micros, n: int) -> list[int]:
+    """Unfinished tasks past their deadline, and ended tasks past their retention."""
+    return [row[0] for row in tx.all(DUE, now=now, n=n)]
+
+
+POSTPONE = "UPDATE task_results SET alarm_at = :alarm WHERE id = :id"
+
+
+def postpone(tx: Tx, task_id: int, alarm_at: Micros) -> None:
+    """Check a staged task later. No event: the task is not visible yet."""
+    tx.run(POSTPONE, id=task_id, alarm=alarm_at)
+
+
+CANCELED_BY_USER = """
+    SELECT COUNT(*) FROM task_results WHERE job_id = :job AND state IN ('CANCELED', 'KILLED') AND reason = 'canceled'
+"""
+
+
+def canceled_by_user(tx: Tx, job_id: int) -> bool:
+    """Whether a user has canceled a task of this job, so that a retry cannot complete the job."""
+    row = tx.one(CANCELED_BY_USER, job=job_id)
+    return bool(row and row[0])
+
+
+UNFINISHED_OF_GROUP = """
+    SELECT r.id FROM task_requests q JOIN task_results r ON r.id = q.id
+     WHERE q.resource_group_id = :resource_group AND r.state IN ('WAITING', 'READY', 'RUNNING') LIMIT 1
+"""
+
+
+def unfinished_of_group(tx: Tx, resource_group_id: int) -> int | None:
+    """Some task of the group that has not ended."""
+    row = tx.one(UNFINISHED_OF_GROUP, resource_group=resource_group_id)
+    return row[0] if row else None
+
+
+DELETES = tuple(
+    f"DELETE FROM {table} WHERE {column} {{in:ids}}"
+    for table, column in (
+        ("task_to_run", "task_id"),
+        ("task_donors", "task_id"),
+        ("performance_stats", "task_id"),
+        ("task_runs", "task_id"),
+        ("task_results", "id"),
+    )
+)
+
+
+def delete(tx: Tx, ids: Sequence[int]) -> None:
+    """Delete tasks with their runs."""
+    for text in DELETES:
+        tx.run(text, ids=ids)

@@ -1,0 +1,117 @@
+"""Runs of tasks: which bot ran a task, when, and how it ended."""
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from myrmidon.model.errors import BrokenPromise
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_result import PerformanceStats, TaskRun
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Insert, RowUpdate
+
+_REPORT_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
+    soft_at, alarm_at, exit_code, duration"""
+_COLUMNS = f"""{_REPORT_COLUMNS}, instance, generation, slice, nonce, resource_group_id, modified_at, evidence,
+    cost_usd, stdout_size, stderr_size, outputs_ref"""
+_ROWS = Insert("task_runs", f"{_COLUMNS}, bot_version, bot_dimensions, idle_since")
+
+
+def insert(
+    tx: Tx, runs: Sequence[TaskRun], *, bot_version: str, bot_dimensions: str, idle_since: Micros | None
+) -> None:
+    """Add runs, with the version, dimensions and idle time of the bot at the claim."""
+    tx.insert(_ROWS, [(*structs.astuple(run), bot_version, bot_dimensions, idle_since) for run in runs])
+
+
+READ = f"SELECT {_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
+
+
+def read(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
+    """Every run of these tasks, oldest first."""
+    return [TaskRun(*row) for row in tx.all(READ, task_ids=task_ids)]
+
+
+READ_FOR_REPORT = f"SELECT {_REPORT_COLUMNS} FROM task_runs WHERE task_id {{in:task_ids}} ORDER BY task_id, run"
+
+
+def read_for_report(tx: Tx, task_ids: Sequence[int]) -> list[TaskRun]:
+    """As `read`, with only the columns that a report needs; the other fields have their defaults."""
+    return [TaskRun(*row) for row in tx.all(READ_FOR_REPORT, task_ids=task_ids)]
+
+
+# Not filtered by bot_id in SQL: a database might then read all runs that the bot ever had.
+LIVE_TOKENS = """
+    SELECT r.task_id, r.run, r.token_hash, r.bot_id FROM task_runs r JOIN task_results t ON t.id = r.task_id
+     WHERE r.task_id {in:task_ids} AND r.ended_at IS NULL AND t.killing = 0
+"""
+
+
+def live_tokens(tx: Tx, task_ids: Sequence[int], bot_id: str) -> dict[tuple[int, int], str]:
+    """The token hash of each live run of these tasks on a bot, except for tasks that are being killed."""
+    found = tx.all(LIVE_TOKENS, task_ids=task_ids)
+    return {(task_id, run): hashed for task_id, run, hashed, bot in found if bot == bot_id}
+
+
+LIVE_OF_BOT = f"SELECT {_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"
+
+
+def live_of_bot(tx: Tx, bot_id: str) -> list[TaskRun]:
+    """The live runs of a bot."""
+    return [TaskRun(*row) for row in tx.all(LIVE_OF_BOT, bot=bot_id)]
+
+
+DUE = "SELECT task_id, run FROM task_runs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+
+
+def due(tx: Tx, now: Micros, n: int) -> list[tuple[int, int]]:
+    """Runs whose start timeout, soft timeout or lease is due for a check."""
+    return [(row[0], row[1]) for row in tx.all(DUE, now=now, n=n)]
+
+
+_SAVE = RowUpdate(
+    "task_runs",
+    key="task_id, run",
+    sets="""state, reason, evidence, started_at, modified_at, ended_at, soft_at, alarm_at, exit_code, duration,
+        cost_usd, stdout_size, stderr_size, outputs_ref, session""",
+    where="ended_at IS NULL",
+    types="""bigint, int, text, text, text, bigint, bigint, bigint, bigint, bigint, bigint, double, double, bigint,
+        bigint, text, bigint""",
+)
+
+
+def save(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
+    """Write changed live runs; an ended run never changes again."""
+    rows = []
+    for r in runs:
+        r.modified_at = now
+        if r.ended_at is not None:
+            r.alarm_at = None
+        rows.append(
+            (r.task_id, r.run, r.state, r.reason, r.evidence, r.started_at, r.modified_at, r.ended_at, r.soft_at,
+             r.alarm_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session)
+        )  # fmt: skip
+    if rows and tx.update_rows(_SAVE, rows) != len(rows):
+        raise BrokenPromise(f"a run that has ended was to be changed: {[row[:2] for row in rows][:10]}")
+
+
+COUNT_BY_GROUP = """
+    SELECT resource_group_id, COUNT(*) FROM task_runs WHERE alarm_at IS NOT NULL GROUP BY resource_group_id
+"""
+
+
+def count_by_group(tx: Tx) -> dict[int, int]:
+    """The number of live runs of each resource group."""
+    return dict(tx.all(COUNT_BY_GROUP))
+
+
+_STATS = Insert(
+    "performance_stats",
+    """task_id, run, bot_overhead, cache_trim, package_installation, named_caches_install, named_caches_uninstall,
+    cleanup, isolated_download, isolated_upload""",
+)
+
+
+def insert_stats(tx: Tx, stats: Sequence[tuple[int, int, PerformanceStats]]) -> None:
+    """Store performance statistics (task, run, statistics); only the first ones of a run are kept."""
+    tx.insert_new(_STATS, [(task_id, run, *structs.astuple(given)) for task_id, run, given in stats])

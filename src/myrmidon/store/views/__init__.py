@@ -1,0 +1,1 @@
+"""Read-only queries over several tables, for lists, searches, histories and metrics."""

@@ -1,0 +1,353 @@
+"""Paginated lists of tasks, bots, queues and pools with filters.
+
+Statements are built at run time from the closed set of conditions below; everything variable is a parameter. A page
+starts at a key, not at an offset, so new rows do not shift it. A page scans a bounded number of tasks and returns a
+cursor to continue from, even if it found few: no list can occupy a reader for long.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from myrmidon.model.ids import RUN_CAP, Micros
+from myrmidon.store.engine.db import Tx
+
+SCAN_LIMIT = 20_000
+"""Tasks that one page scans, at most."""
+MAX_ID = (1 << 63) - 1
+
+
+class TaskFilter(Struct, frozen=True, kw_only=True):
+    """Which tasks to list; None and empty lists restrict nothing. The ids are bounds of the creation time."""
+
+    group_id: int | None = None
+    states: list[str] = []
+    tags: list[str] = []
+    name: str | None = None
+    bot_id: str | None = None
+    from_id: int = 0
+    until_id: int = MAX_ID
+
+
+class TaskLine(Struct, frozen=True):
+    """A task in a list."""
+
+    id: int
+    resource_group_id: int
+    state: str
+    name: str
+    user_name: str
+    priority: int
+    tags: str
+    created_at: Micros
+    started_at: Micros | None
+    completed_at: Micros | None
+    modified_at: Micros
+    bot_id: str | None
+    run_number: int
+    reason: str
+    deduped_from: int | None
+    killing: int
+
+
+_TASK_LINE = """t.id, t.resource_group_id, t.state, r.name, r.user_name, r.priority, r.tags, r.created_at, t.started_at,
+    t.completed_at, t.modified_at, t.bot_id, t.run_number, t.reason, t.deduped_from, t.killing"""
+_CONDITIONS = {
+    "group_id": "t.resource_group_id = :group_id",
+    "states": "t.state {in_text:states}",
+    "name": "r.name = :name",
+    "bot_id": "t.bot_id = :bot_id",
+}
+# Where a scan ends: the id of the task that is SCAN_LIMIT tasks after its start.
+FLOOR_OF_TASKS = "SELECT id FROM task_results WHERE id < :before ORDER BY id DESC LIMIT 1 OFFSET :limit"
+CEILING_OF_TASKS = "SELECT id FROM task_results WHERE id > :after ORDER BY id LIMIT 1 OFFSET :limit"
+FLOOR_OF_TAG = """
+    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id < :before ORDER BY task_id DESC LIMIT 1 OFFSET :limit
+"""
+CEILING_OF_TAG = """
+    SELECT task_id FROM task_tags WHERE tag = :tag AND task_id > :after ORDER BY task_id LIMIT 1 OFFSET :limit
+"""
+
+
+def tasks(tx: Tx, filters: TaskFilter, *, n: int, cursor: int | None, oldest_first: bool) -> tuple[list[TaskLine], int]:
+    """A page of tasks by creation time, and the id to continue from; 0 at the end."""
+    low, high = max(filters.from_id - 1, -1), filters.until_id
+    if cursor is not None:
+        low, high = (max(low, cursor), high) if oldest_first else (low, min(high, cursor))
+    scan_end = _scan_end(tx, filters, low, high, oldest_first=oldest_first)
+    if scan_end is not None:
+        low, high = (low, min(high, scan_end)) if oldest_first else (max(low, scan_end - 1), high)
+    found = _task_lines(tx, filters, low, high, n=n, oldest_first=oldest_first)
+    if len(found) == n:
+        return found, found[-1].id
+    if scan_end is None or not low < scan_end < high + oldest_first:
+        return found, 0
+    return found, scan_end if not oldest_first else high - 1
+
+
+def _scan_end(tx: Tx, filters: TaskFilter, low: int, high: int, *, oldest_first: bool) -> int | None:
+    """The id at which this page stops; None when it may scan all remaining tasks."""
+    if filters.tags:
+        sql = CEILING_OF_TAG if oldest_first else FLOOR_OF_TAG
+        row = tx.one(
+            sql, tag=filters.tags[0], **({"after": low} if oldest_first else {"before": high}), limit=SCAN_LIMIT
+        )
+    else:
+        sql = CEILING_OF_TASKS if oldest_first else FLOOR_OF_TASKS
+        row = tx.one(sql, **({"after": low} if oldest_first else {"before": high}), limit=SCAN_LIMIT)
+    return row[0] if row else None
+
+
+def _task_lines(tx: Tx, filters: TaskFilter, low: int, high: int, *, n: int, oldest_first: bool) -> list[TaskLine]:
+    where = [text for field, text in _CONDITIONS.items() if getattr(filters, field) not in (None, [])]
+    given = {field: getattr(filters, field) for field in _CONDITIONS if getattr(filters, field) not in (None, [])}
+    source = "task_results t JOIN task_requests r ON r.id = t.id"
+    key = "t.id"
+    for number, tag in enumerate(filters.tags):
+        alias = f"g{number}"
+        if number == 0:
+            source = f"task_tags {alias} JOIN {source.replace(' JOIN', f' ON t.id = {alias}.task_id JOIN', 1)}"
+            key = f"{alias}.task_id"
+            where.append(f"{alias}.tag = :tag{number}")
+        else:
+            where.append(
+                f"EXISTS (SELECT 1 FROM task_tags {alias} WHERE {alias}.tag = :tag{number} AND {alias}.task_id = t.id)"
+            )
+        given[f"tag{number}"] = tag
+    conditions = " AND ".join(["t.seq > 0", f"{key} > :low", f"{key} < :high", *where])
+    order = f"{key} ASC" if oldest_first else f"{key} DESC"
+    sql = f"SELECT {_TASK_LINE} FROM {source} WHERE {conditions} ORDER BY {order} LIMIT :n"
+    return [TaskLine(*row) for row in tx.all(sql, low=low, high=high, n=n, **given)]
+
+
+# ---------------------------------------------------------------- bots
+
+
+class BotFilter(Struct, frozen=True, kw_only=True):
+    """Which bots to list: with all these dimensions (``key:value``), and in one state of ``BOT_STATES``."""
+
+    dimensions: list[str] = []
+    state: str | None = None
+
+
+BOT_STATES = {
+    "alive": "b.alive = 1",
+    "dead": "b.alive = 0",
+    "quarantined": "b.quarantined IS NOT NULL",
+    "maintenance": "b.maintenance IS NOT NULL",
+    "draining": "b.draining = 1",
+    "busy": "EXISTS (SELECT 1 FROM task_runs r WHERE r.bot_id = b.id AND r.alarm_at IS NOT NULL)",
+    "idle": "b.serving = 1 AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.bot_id = b.id AND r.alarm_at IS NOT NULL)",
+}
+
+
+def bots(tx: Tx, filters: BotFilter, *, after: str, n: int) -> list[str]:
+    """The ids of a page of bots, sorted."""
+    where, given = ["b.id > :after"], {}
+    if filters.state is not None:
+        where.append(BOT_STATES[filters.state])
+    for number, dimension in enumerate(filters.dimensions):
+        where.append(
+            f"EXISTS (SELECT 1 FROM bot_dimensions d WHERE d.dimension = :dimension{number} AND d.bot_id = b.id)"
+        )
+        given[f"dimension{number}"] = dimension
+    sql = f"SELECT b.id FROM bots b WHERE {' AND '.join(where)} ORDER BY b.id LIMIT :n"
+    return [row[0] for row in tx.all(sql, after=after, n=n, **given)]
+
+
+LIVE_RUNS_OF_BOTS = """
+    SELECT bot_id, task_id, run, resource_group_id FROM task_runs WHERE alarm_at IS NOT NULL AND bot_id {in_text:bots}
+     ORDER BY bot_id, task_id, run
+"""
+
+
+def live_runs(tx: Tx, bot_ids: Sequence[str]) -> dict[str, list[tuple[int, int, int]]]:
+    """The live runs (task, run, resource group) of each of these bots."""
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for bot_id, task_id, run, group_id in tx.all(LIVE_RUNS_OF_BOTS, bots=bot_ids) if bot_ids else ():
+        found.setdefault(bot_id, []).append((task_id, run, group_id))
+    return found
+
+
+class RunLine(Struct, frozen=True):
+    """A run in a list."""
+
+    task_id: int
+    run: int
+    resource_group_id: int
+    name: str
+    state: str
+    reason: str
+    claimed_at: Micros
+    started_at: Micros | None
+    ended_at: Micros | None
+    exit_code: int | None
+    duration: float | None
+
+
+_RUN_LINE = """u.task_id, u.run, u.resource_group_id, r.name, u.state, u.reason, u.claimed_at, u.started_at, u.ended_at,
+    u.exit_code, u.duration"""
+# Two statements: the index of a bot's runs has ended runs in the order of their tasks; live runs are few.
+ENDED_RUNS = f"""
+    SELECT {_RUN_LINE} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
+     WHERE u.bot_id = :bot AND u.alarm_at IS NULL AND u.task_id < :before
+     ORDER BY u.task_id DESC, u.run DESC LIMIT :n
+"""
+LIVE_RUNS = f"""
+    SELECT {_RUN_LINE} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
+     WHERE u.bot_id = :bot AND u.alarm_at IS NOT NULL AND u.task_id < :before
+     ORDER BY u.task_id DESC, u.run DESC LIMIT :n
+"""
+
+
+def runs_of_bot(tx: Tx, bot_id: str, *, group_id: int | None, before: int, n: int) -> tuple[list[RunLine], int | None]:
+    """The runs of a bot, newest task first, and the task to continue before; None at the end.
+
+    A page ends between two tasks: it may have up to 255 more than n runs.
+    """
+    limit = n + RUN_CAP
+    found = [
+        RunLine(*row) for sql in (LIVE_RUNS, ENDED_RUNS) for row in tx.all(sql, bot=bot_id, before=before, n=limit)
+    ]
+    found.sort(key=lambda line: (line.task_id, line.run), reverse=True)
+    last = found[n - 1].task_id if len(found) > n else None
+    page = [line for line in found if last is None or line.task_id >= last]
+    return [line for line in page if group_id in (None, line.resource_group_id)], last
+
+
+# ---------------------------------------------------------------- queues and pools
+
+
+class QueueLine(Struct, frozen=True):
+    """A queue with the numbers of its ready tasks and of the bots that serve it."""
+
+    id: int
+    resource_group_id: int
+    pool: str
+    dimensions: str
+    used_at: Micros
+    num_ready: int
+    oldest: int | None
+    num_bots: int
+
+
+QUEUES = """
+    SELECT d.id, d.resource_group_id, d.pool, d.dimensions, d.used_at,
+           (SELECT COUNT(*) FROM task_to_run r WHERE r.queue = d.id),
+           (SELECT MIN(r.task_id) FROM task_to_run r WHERE r.queue = d.id),
+           (SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
+             WHERE m.queue = d.id AND b.serving = 1)
+      FROM task_dimensions d WHERE d.id > :after ORDER BY d.id LIMIT :n
+"""
+QUEUES_OF_GROUP = """
+    SELECT d.id, d.resource_group_id, d.pool, d.dimensions, d.used_at,
+           (SELECT COUNT(*) FROM task_to_run r WHERE r.queue = d.id),
+           (SELECT MIN(r.task_id) FROM task_to_run r WHERE r.queue = d.id),
+           (SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
+             WHERE m.queue = d.id AND b.serving = 1)
+      FROM task_dimensions d WHERE d.id > :after AND d.resource_group_id = :resource_group ORDER BY d.id LIMIT :n
+"""
+
+
+def queues(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[QueueLine]:
+    if group_id is None:
+        return [QueueLine(*row) for row in tx.all(QUEUES, after=after, n=n)]
+    return [QueueLine(*row) for row in tx.all(QUEUES_OF_GROUP, after=after, resource_group=group_id, n=n)]
+
+
+DIMENSIONS = "SELECT id, dimensions, used_at FROM task_dimensions WHERE id > :after ORDER BY id LIMIT :n"
+DIMENSIONS_OF_GROUP = """
+    SELECT id, dimensions, used_at FROM task_dimensions
+     WHERE id > :after AND resource_group_id = :resource_group ORDER BY id LIMIT :n
+"""
+
+
+def queue_dimensions(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[tuple[int, str, Micros]]:
+    """Id, dimensions and time of last use of the next n queues, by id. Cheaper than `queues`: counts nothing."""
+    given = {"after": after, "n": n}
+    rows = (
+        tx.all(DIMENSIONS, **given)
+        if group_id is None
+        else tx.all(DIMENSIONS_OF_GROUP, resource_group=group_id, **given)
+    )
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+# The pool without a name is that of terminate tasks and is not listed.
+POOLS = "SELECT name, task_order, ageing FROM pools WHERE name > :after ORDER BY name LIMIT :n"
+BOTS_IN_POOL = """
+    SELECT COUNT(*) FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id WHERE d.dimension = :dimension AND b.alive = 1
+"""
+
+
+def pools(tx: Tx, *, after: str, n: int) -> list[tuple[str, str, Micros, int]]:
+    """Name, order, ageing and number of live bots of each pool."""
+    return [(name, order, ageing, bots_in_pool(tx, name)) for name, order, ageing in tx.all(POOLS, after=after, n=n)]
+
+
+def bots_in_pool(tx: Tx, pool: str) -> int:
+    """The number of live bots of a pool."""
+    row = tx.one(BOTS_IN_POOL, dimension=f"pool:{pool}")
+    return row[0] if row else 0
+
+
+# ---------------------------------------------------------------- bots by several conditions
+
+
+class BotSearch(Struct, frozen=True, kw_only=True):
+    """Which bots to find: those with at least one dimension of every term; a flag that is not None must be so."""
+
+    terms: Sequence[Sequence[str]] = ()
+    dead: bool | None = None
+    quarantined: bool | None = None
+    maintenance: bool | None = None
+    busy: bool | None = None
+
+
+_BUSY = "EXISTS (SELECT 1 FROM task_runs u WHERE u.bot_id = b.id AND u.alarm_at IS NOT NULL)"
+_BOT_CONDITIONS = {
+    "dead": ("b.alive = 0", "b.alive = 1"),
+    "quarantined": ("b.quarantined IS NOT NULL", "b.quarantined IS NULL"),
+    "maintenance": ("b.maintenance IS NOT NULL", "b.maintenance IS NULL"),
+    "busy": (_BUSY, f"NOT {_BUSY}"),
+}
+
+
+def _bot_conditions(search: BotSearch) -> tuple[list[str], dict[str, object]]:
+    where, given = ["1 = 1"], dict[str, object]()
+    for name, (true, false) in _BOT_CONDITIONS.items():
+        asked = getattr(search, name)
+        if asked is not None:
+            where.append(true if asked else false)
+    for number, term in enumerate(search.terms):
+        where.append(
+            f"EXISTS (SELECT 1 FROM bot_dimensions d{number} WHERE d{number}.bot_id = b.id"
+            f" AND d{number}.dimension {{in_text:term{number}}})"
+        )
+        given[f"term{number}"] = list(term)
+    return where, given
+
+
+def search_bots(tx: Tx, search: BotSearch, *, after: str, n: int) -> list[str]:
+    """The ids of a page of bots, sorted."""
+    where, given = _bot_conditions(search)
+    sql = f"SELECT b.id FROM bots b WHERE b.id > :after AND {' AND '.join(where)} ORDER BY b.id LIMIT :n"
+    return [row[0] for row in tx.all(sql, after=after, n=n, **given)]
+
+
+class BotCounts(Struct, frozen=True):
+    """How many bots a search finds, in all and by condition."""
+
+    count: int
+    dead: int
+    quarantined: int
+    maintenance: int
+    busy: int
+
+
+def count_bots(tx: Tx, search: BotSearch) -> BotCounts:
+    """Count the bots that a search finds, and those of them that are dead, quarantined, in maintenance or busy."""
+    where, given = _bot_conditions(search)
+    sums = ", ".join(f"SUM(CASE WHEN {true} THEN 1 ELSE 0 END)" for true, _ in _BOT_CONDITIONS.values())
+    found = tx.all(f"SELECT COUNT(*), {sums} FROM bots b WHERE {' AND '.join(where)}", **given)
+    return BotCounts(*(int(value or 0) for value in found[0]))

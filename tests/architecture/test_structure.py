@@ -1,0 +1,131 @@
+"""What the import contract cannot say: where SQL, clocks, randomness and the framework may be; the documents."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from tests.architecture import source
+
+SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE)\s")
+CHANCE = re.compile(
+    r"(datetime\.)?(datetime|date)\.(now|utcnow|today)|time\.(time|time_ns|monotonic|monotonic_ns)"
+    r"|os\.(urandom|getrandom)|(random|uuid|secrets)(\..*)?"
+)
+LIVELY = re.compile(r"(pickle|marshal|shelve|dill|yaml|tarfile)(\..*)?|eval|exec|compile|shutil\.unpack_archive")
+CONSTANT = re.compile(r"(\w+\.)?_?[A-Z][A-Z0-9_]*(\.\w+)?")
+MAY_WRITE_SQL = {
+    f"store/{name}.py"
+    for name in (
+        "engine/sql",
+        "engine/driver",
+        "engine/sqlite",
+        "engine/postgresql",
+        "engine/mariadb",
+        "engine/db",
+        "engine/migrate",
+        "engine/table_copy",
+        "views/listings",
+        "views/task_search",
+    )
+}
+MAY_READ_A_CLOCK = {"store/engine/db.py", "store/engine/group_commit.py", "store/engine/migrate.py"}
+
+
+def test_every_link_of_the_documents_leads_to_a_file():
+    pages = [*source.ROOT.glob("*.md"), *(source.ROOT / "docs").rglob("*.md")]
+    dead = [
+        f"{page.relative_to(source.ROOT)}: {link}"
+        for page in pages
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert dead == []
+
+
+def test_the_import_contract_holds():
+    """The layers of ARCHITECTURE.md; `make check` shows more of a broken one."""
+    from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+    config = str(source.ROOT / "pyproject.toml")
+    assert lint_imports(config_filename=config, no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+def test_sql_lives_in_the_store_only():
+    outside = [file for file in source.files() if not file.startswith("store/")]
+    found = [(file, text) for file in outside for text in source.strings(file) if SQL.match(text)]
+    assert found == []
+
+
+def test_statements_are_put_together_from_constants_only():
+    """What varies is a parameter; only the files that know the drivers, and the filters, write SQL."""
+    found = [
+        (file, hole)
+        for file in source.files("store")
+        if file not in MAY_WRITE_SQL
+        for start, holes in source.filled_in(file)
+        if SQL.match(start)
+        for hole in holes
+        if not CONSTANT.fullmatch(hole)
+    ]
+    assert found == []
+
+
+def test_nothing_that_was_sent_is_ever_code():
+    """Values are bytes and JSON, whoever they come from; only a bot runs code, and only that of its owner's hooks."""
+    runs_hooks, checks_hooks = "bot/hooks/loader.py", "server/config/config_folder.py"
+    found = {
+        (file, name)
+        for file in source.files()
+        for name in [*source.imported_names(file), *source.used_names(file), *source.called_names(file)]
+        if LIVELY.fullmatch(name)
+    }
+    assert found == {(runs_hooks, "exec"), (runs_hooks, "compile"), (checks_hooks, "compile")}
+
+
+@pytest.mark.parametrize("part", ["model", "store", "scheduler"])
+def test_the_core_reads_no_clock_and_no_chance(part):
+    files = [file for file in source.files(part) if file not in MAY_READ_A_CLOCK]
+    found = [
+        (file, name)
+        for file in files
+        for name in [*source.imported_names(file), *source.used_names(file)]
+        if CHANCE.fullmatch(name)
+    ]
+    assert found == []
+
+
+def test_the_bot_stands_alone():
+    """A bot runs where nothing is installed: its files import the standard library and each other."""
+    foreign = [
+        (file, name)
+        for file in source.files("bot")
+        for name in source.imported_names(file)
+        if name.split(".")[0] not in sys.stdlib_module_names and not name.startswith("myrmidon.bot.")
+    ]
+    assert foreign == []
+
+
+@pytest.mark.parametrize("library", ["starlette", "uvicorn"])
+def test_only_the_http_side_of_the_server_knows_the_web_framework(library):
+    knows = {file for file in source.files() for name in source.imported_names(file) if name.split(".")[0] == library}
+    assert knows
+    assert [file for file in knows if not file.startswith("server/asgi/") and file != "server/process.py"] == []
+
+
+def test_every_public_verb_has_a_test_bearing_its_name():
+    tests = "\n".join(path.read_text() for path in (source.ROOT / "tests").rglob("*.py"))
+    words = set(re.findall(r"\w+", tests))
+    untested = [
+        f"{file}: {name}" for file in source.files("scheduler") for name in source.verbs(file) if name not in words
+    ]
+    assert untested == []
+
+
+def test_every_error_code_is_documented():
+    documented = set(re.findall(r"`([a-z_.]+)`", (source.ROOT / "docs" / "errors.md").read_text()))
+    codes = source.error_codes()
+    assert codes, "model/errors.py has no codes"
+    assert set(codes) - documented == set()

@@ -1,0 +1,147 @@
+"""What a command finds around it: the variables, the context, and the words that are put into its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from myrmidon.bot.run.task_context import Surroundings, asks, last_begun, replaced
+from tests.bot.bots import a_bot
+from tests.bot.stub import Stub
+
+SHELL = "/bin/sh"
+
+
+def _lines(fleet: Stub, script: str, **fields: Any) -> list[str]:
+    run = fleet.submit(SHELL, "-c", script, **fields)
+    assert fleet.result(run)["exit_code"] == 0, fleet.log(run, 1)
+    return fleet.log(run).decode().splitlines()
+
+
+def test_the_variables_that_tasks_of_swarming_know_are_set(fleet: Stub):
+    run = fleet.submit("/usr/bin/env")
+    fleet.result(run)
+    seen = dict(line.split("=", 1) for line in fleet.log(run).decode().splitlines())
+    assert (seen["SWARMING_HEADLESS"], seen["SWARMING_BOT_ID"], seen["SWARMING_TASK_ID"]) == ("1", "b1", run)
+    assert seen["SWARMING_SERVER"] == fleet.url
+    assert seen["TMPDIR"] == seen["TMP"] == seen["TEMP"]
+    assert os.path.isfile(seen["LUCI_CONTEXT"])
+
+
+def test_every_task_finds_its_own_context(fleet: Stub):
+    before = time.time()
+    runs = [fleet.submit(SHELL, "-c", "cat $LUCI_CONTEXT", execution_timeout_s=50 + n) for n in range(5)]
+    for n, run in enumerate(runs):
+        fleet.result(run)
+        told = json.loads(fleet.log(run))
+        assert told["swarming"]["task"]["server"] == fleet.url
+        assert told["swarming"]["task"]["task_id"] == run[:-2] + "00"
+        assert "id:b1" in told["swarming"]["task"]["bot_dimensions"]
+        assert before + 50 + n <= told["deadline"]["soft_deadline"] <= time.time() + 50 + n
+        assert told["deadline"]["grace_period"] == 1
+        assert "secret_bytes" not in told["swarming"]
+        assert "realm" not in told
+
+
+def test_the_id_and_the_realm_that_the_server_names_are_told(fleet: Stub):
+    (line,) = _lines(fleet, "cat $LUCI_CONTEXT", task_id="5cee00", realm='lab:"try"')
+    told = json.loads(line)
+    assert (told["swarming"]["task"]["task_id"], told["realm"]) == ("5cee00", {"name": 'lab:"try"'})
+
+
+def test_secret_bytes_are_in_a_private_context_only_and_gone_afterwards(fleet: Stub, folder: Path):
+    script = "stat -c %a $LUCI_CONTEXT; echo $LUCI_CONTEXT; cat $LUCI_CONTEXT; echo; env | grep -c c2VjcmV0 || true"
+    mode, path, text, in_env = _lines(fleet, script, secret_bytes=b64encode(b"secret").decode())
+    assert (mode, in_env) == ("600", "0")
+    assert json.loads(text)["swarming"]["secret_bytes"] == b64encode(b"secret").decode()
+    assert not os.path.exists(path)
+    (text,) = _lines(fleet, "cat $LUCI_CONTEXT")
+    assert "secret_bytes" not in text
+    assert stat.S_IMODE((folder / "context.json").stat().st_mode) == 0o600
+    assert sorted(path.name for path in (folder / "work").iterdir()) == ["run", "tmp"]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    ["rm $LUCI_CONTEXT", "mv $LUCI_CONTEXT $LUCI_CONTEXT.x", "head -c 99999 /dev/zero >> $LUCI_CONTEXT",
+     "echo evil > $LUCI_CONTEXT", "rm $LUCI_CONTEXT; ln -s /etc/passwd $LUCI_CONTEXT"],
+)  # fmt: skip
+def test_a_task_that_spoils_its_context_spoils_no_other(fleet: Stub, harm: str):
+    _lines(fleet, harm)
+    (text,) = _lines(fleet, "cat $LUCI_CONTEXT")
+    assert json.loads(text)["swarming"]["task"]["server"] == fleet.url
+
+
+def test_words_in_arguments_and_variables_are_replaced(fleet: Stub, folder: Path):
+    script = 'echo "$0" "$1" "$2" "$OUT" "$NAME"; echo x > ${ISOLATED_OUTDIR}/file; cat ${SWARMING_BOT_FILE}'
+    run = fleet.submit(
+        SHELL, "-c", script, "${ISOLATED_OUTDIR}/a", "x${EXECUTABLE_SUFFIX}", "${SWARMING_TASK_ID}",
+        env={"OUT": "${ISOLATED_OUTDIR}", "NAME": "${SWARMING_TASK_ID}"},
+    )  # fmt: skip
+    assert fleet.result(run)["exit_code"] == 0, fleet.log(run, 1)
+    first, second = fleet.log(run).decode().splitlines()
+    out = folder / "work" / "out"
+    assert first == f"{out}/a x {run} {out} ${{SWARMING_TASK_ID}}"
+    assert second == "{}"
+    assert sorted(path.name for path in (folder / "work").iterdir()) == ["run", "tmp"]
+
+
+def test_a_shells_own_variables_are_left_alone(fleet: Stub):
+    assert _lines(fleet, "X=1; echo ${X} ${ISOLATED_OUTDIRS:-none}") == ["1 none"]
+
+
+def test_paths_that_are_put_in_are_separated_as_the_system_does():
+    places = {"ISOLATED_OUTDIR": r"C:\out", "EXECUTABLE_SUFFIX": ".exe"}
+    assert replaced("${ISOLATED_OUTDIR}/a/b", places, "\\") == r"C:\out\a\b"
+    assert replaced("a/b${EXECUTABLE_SUFFIX}", places, "\\") == "a/b.exe"
+    assert replaced("a/b", places, "\\") == "a/b"
+    assert (asks(["a", "$b"]), asks(["a", "${b}"])) == (False, True)
+
+
+def test_what_an_earlier_process_had_begun_is_told_by_what_it_has_left(tmp_path: Path):
+    task = {"run": "5cee01", "execution_timeout_s": 60, "grace_period_s": 1}
+    assert last_begun(str(tmp_path)) == []
+    (tmp_path / "work").mkdir()
+    around = Surroundings(str(tmp_path), str(tmp_path / "work"), "http://s")
+    around.write_context(task)
+    assert last_begun(str(tmp_path)) == ["5cee00"]
+    around.write_context({**task, "run": "5cef02", "secret_bytes": ""})
+    assert last_begun(str(tmp_path)) == ["5cee00", "5cef00"]
+    (tmp_path / "context.json").write_text("[1]")
+    assert last_begun(str(tmp_path)) == ["5cef00"]
+
+
+def test_a_context_grows_with_what_the_bot_offers(tmp_path: Path):
+    around = Surroundings(str(tmp_path), str(tmp_path / "work"), "http://s")
+    task = {"run": "5cee01", "execution_timeout_s": 60, "grace_period_s": 1}
+    for count in (1, 300, 2):
+        around.know({"k": [f"value-{n}" for n in range(count)]})
+        told = json.loads(Path(around.write_context(task)).read_text())
+        assert len(told["swarming"]["task"]["bot_dimensions"]) == count
+
+
+def test_caches_are_told_with_their_sizes_and_where_the_time_went(fleet: Stub):
+    caches = [{"name": "one", "path": "c1"}, {"name": "two", "path": "c2"}]
+    run = fleet.submit(SHELL, "-c", "printf 12345 > c1/x", caches=caches, cache_hints={"two": 1000})
+    result = fleet.result(run)
+    assert result["caches"] == {"one": 5}
+    told = {"bot_overhead", "named_caches_install", "named_caches_uninstall", "cache_trim", "cleanup"}
+    assert told == set(result["stats"])
+    assert "caches" not in fleet.run("/bin/true")
+    news = lambda: [b for _, path, b in fleet.calls if "one" in b.get("dimensions", {}).get("caches", [])]  # noqa: E731
+    fleet.until(news, "the cache among the dimensions")
+
+
+def test_a_bot_inside_another_task_shows_its_own_task_only(stub: Stub, tmp_path: Path):
+    with a_bot(stub.url, tmp_path / "b1", env={"SWARMING_TASK_ID": "outer", "MYRMIDON_TASK_ID": "outer"}):
+        run = stub.submit("/usr/bin/env")
+        stub.result(run)
+        ids = [line for line in stub.log(run).decode().splitlines() if "_TASK_ID=" in line]
+    assert sorted(ids) == [f"MYRMIDON_TASK_ID={run}", f"SWARMING_TASK_ID={run}"]

@@ -1,0 +1,393 @@
+"""What a bot keeps on disk: logs, results, orders. And what it wants when."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from myrmidon.bot.install import startup_config, updater
+from myrmidon.bot.link import exchange_request
+from myrmidon.bot.run import run_queue as duties
+from myrmidon.bot.run.command import Command, Watch
+from myrmidon.bot.run.run_queue import Duty
+from myrmidon.bot.run.task_runner import Unfit, below
+from myrmidon.bot.storage import log_spool
+from myrmidon.bot.storage.log_spool import Spool
+from myrmidon.bot.storage.result_journal import ResultJournal
+from myrmidon.bot.system import clock, processes
+from tests.bot.bots import pack, zip_files
+
+
+def _all(kept: Spool, run: str, stream: int = 0, step: int = 1000) -> tuple[int, bytes]:
+    first, parts = None, b""
+    while True:
+        at, data = kept.read(run, stream, step)
+        if not data:
+            return first or 0, parts
+        first = at if first is None else first
+        parts += data
+        kept.delivered(run, stream, at + len(data))
+
+
+def test_spooled_bytes_come_out_in_order_and_once(tmp_path: Path):
+    kept = Spool(str(tmp_path))
+    for number in range(100):
+        kept.append("r1", "t", 0, b"%04d" % number * 10, 0)
+    kept.append("r1", "t", 1, b"err", 0)
+    assert kept.waiting("r1") == 4003
+    assert _all(kept, "r1") == (0, b"".join(b"%04d" % number * 10 for number in range(100)))
+    assert (_all(kept, "r1", 1), kept.waiting("r1")) == ((0, b"err"), 0)
+
+
+def test_a_spool_goes_on_after_a_restart(tmp_path: Path):
+    kept = Spool(str(tmp_path))
+    kept.append("r1", "secret", 0, b"0123456789", 0)
+    kept.delivered("r1", 0, 4)
+    again = Spool(str(tmp_path))
+    assert (again.left(), again.tokens) == (["r1"], {"r1": "secret"})
+    assert _all(again, "r1") == (0, b"0123456789")  # what had arrived arrives again: the server knows its offset
+    again.remove("r1")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_spool_removes_what_has_arrived_and_drops_the_middle_of_a_flood(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(log_spool, "PART", 1000)
+    kept = Spool(str(tmp_path), most=5000)
+    for number in range(20):
+        kept.append("r1", "t", 0, b"%d" % (number % 10) * 1000, 0)
+    assert kept.waiting("r1") <= 6000
+    at, data = kept.read("r1", 0, 1000)
+    assert (at, data) == (0, b"0" * 1000)  # the head stays
+    kept.delivered("r1", 0, 1000)
+    at, data = kept.read("r1", 0, 1000)
+    assert at >= 14000
+    assert data[:1] == b"%d" % (at // 1000 % 10)  # and the offset tells what is missing
+    _all(kept, "r1")
+    assert len(os.listdir(tmp_path / "r1")) == 2  # the token, and the file that is still written to
+
+
+def test_a_spool_without_its_token_is_removed(tmp_path: Path):
+    (tmp_path / "r1").mkdir()
+    (tmp_path / "r1" / "0.0000000000000000").write_bytes(b"x")
+    assert Spool(str(tmp_path)).left() == []
+    assert os.listdir(tmp_path) == []
+
+
+def _record(run: str) -> dict:
+    return {"report": {"type": "finish", "run": run, "token": "t", "exit_code": 0}, "logs": []}
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[Watch, Command]]:
+    """A watch whose thread does not run, and a command that has not been started, with its pipes open."""
+    task = {"run": "r", "token": "t", "execution_timeout_s": 60, "grace_period_s": 1}
+    watch, command = Watch(Spool(str(tmp_path / "spool")), lambda _: None), Command(task, clock.boottime())
+    command.output.open()
+    yield watch, command
+    watch.release(command)
+
+
+def test_output_that_cannot_be_kept_is_an_error(watched: tuple[Watch, Command], tmp_path: Path):
+    watch, command = watched
+    (tmp_path / "spool").rmdir()
+    (tmp_path / "spool").write_text("in the way")
+    os.write(command.output.writers[0], b"x" * 300_000)
+    with pytest.raises(OSError, match="spool"):
+        watch.finish(command)
+
+
+def test_what_was_written_before_the_end_is_kept_and_a_survivor_gets_an_error(watched: tuple[Watch, Command]):
+    watch, command = watched
+    survivor = os.dup(command.output.writers[0])
+    os.write(survivor, b"before")
+    command.output.close_writers()
+    watch.finish(command)
+    watch.release(command)
+    assert b"".join(command.inline[0]) == b"before"
+    with pytest.raises(BrokenPipeError):
+        os.write(survivor, b"after")
+    os.close(survivor)
+
+
+def test_the_rest_of_the_output_is_what_is_there_at_the_end_however_fast_a_survivor_writes(
+    watched: tuple[Watch, Command], monkeypatch: pytest.MonkeyPatch
+):
+    watch, command = watched
+    writer = command.output.writers[0]
+    read_pipe = processes.read_pipe
+
+    def read_and_write_more(reader: int, most: int) -> bytes | None:
+        data = read_pipe(reader, most)
+        os.write(writer, b"x" * len(data or b""))
+        return data
+
+    monkeypatch.setattr(processes, "read_pipe", read_and_write_more)
+    os.write(writer, b"y" * 1000)
+    watch.finish(command)
+    assert b"".join(command.inline[0]) == b"y" * 1000
+
+
+def test_all_of_a_full_pipe_is_kept(watched: tuple[Watch, Command]):
+    watch, command = watched
+    writer = command.output.writers[1]
+    os.set_blocking(writer, False)
+    size = os.write(writer, bytes(8 << 20))
+    watch.finish(command)
+    assert command.sizes == [0, size]
+
+
+def test_the_pipes_of_a_command_that_is_released_are_closed(watched: tuple[Watch, Command]):
+    watch, command = watched
+    handles = [*command.output.readers, *command.output.writers]
+    watch.release(command)
+    watch.release(command)
+    for handle in handles:
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(handle)
+
+
+def test_a_stream_that_has_ended_is_told_from_one_that_is_silent(watched: tuple[Watch, Command]):
+    """The watch would ask for an ended one again and again, without ever waiting."""
+    watch, command = watched
+    reader = command.output.readers[0]
+    assert watch._collect(command, 0, reader)
+    os.write(command.output.writers[0], b"last")
+    command.output.close_writers()
+    assert watch._collect(command, 0, reader)
+    assert not watch._collect(command, 0, reader)
+    assert command.sizes == [4, 0]
+
+
+def test_a_new_zip_that_leaves_something_running_holds_nobody_up(tmp_path: Path):
+    path = tmp_path / "new.zip"
+    program = b"import subprocess; subprocess.Popen(['sleep', '600'])"
+    path.write_bytes(pack({"__main__.py": program})[0])
+    updater.run_self_test(str(path), "http://127.0.0.1:1")
+    assert os.listdir(tmp_path) == ["new.zip"]
+
+
+def test_a_journal_gives_back_what_was_not_acknowledged(tmp_path: Path):
+    journal = ResultJournal(str(tmp_path / "journal"))
+    for run in ("a", "b", "c"):
+        journal.add(_record(run))
+    journal.sync()
+    journal.acknowledge(["b"])
+    again = ResultJournal(str(tmp_path / "journal"))
+    assert {record["report"]["run"] for record in again.recovered} >= {"a", "c"}
+    again.acknowledge(["a", "b", "c"])
+    assert (tmp_path / "journal").read_bytes() == b""
+
+
+def test_a_journal_in_which_all_is_acknowledged_needs_no_disk(tmp_path: Path, monkeypatch):
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    journal = ResultJournal(str(tmp_path / "journal"))
+    for run in ("a", "b"):
+        journal.add(_record(run))
+    journal.acknowledge(["a"])
+    journal.sync()
+    assert synced == [journal.file], "one of them is still to be kept"
+    journal.add(_record("c"))
+    journal.acknowledge(["b", "c"])
+    journal.sync()
+    assert synced == [journal.file]
+
+
+def test_a_journal_keeps_plain_and_other_records_alike(tmp_path: Path):
+    plain = {"type": "finish", "run": "a1", "token": 'x"\\\n', "exit_code": -9, "duration": 1e-06,
+             "stdout_size": 0, "stderr_size": 7}  # fmt: skip
+    odd = {**plain, "run": "a2", "killed": True}
+    fault = {"type": "fault", "run": "a3", "token": "t", "kind": "bot_error", "message": "ü", "more": 1, "most": 2}
+    records: list[Any] = [
+        {"report": plain, "logs": []},
+        {"report": odd, "logs": [[0, 0, "eA=="]]},
+        {"report": fault, "logs": []},
+    ]
+    journal = ResultJournal(str(tmp_path / "journal"))
+    assert all(journal.add(record) for record in records)
+    assert ResultJournal(str(tmp_path / "journal")).recovered == records
+
+
+def test_a_line_that_a_crash_has_cut_spoils_no_other(tmp_path: Path):
+    path = tmp_path / "journal"
+    ResultJournal(str(path)).add(_record("a"))
+    with path.open("ab") as file:
+        file.write(b'\n{"report": {"run": "cut"')
+    ResultJournal(str(path)).add(_record("b"))
+    assert [record["report"]["run"] for record in ResultJournal(str(path)).recovered] == ["a", "b"]
+
+
+def test_a_long_journal_is_written_anew_without_what_is_done(tmp_path: Path):
+    path = tmp_path / "journal"
+    journal = ResultJournal(str(path))
+    for number in range(300):
+        journal.add({**_record(f"r{number}"), "logs": [[0, 0, "x" * 4000]]})
+    journal.acknowledge([f"r{number}" for number in range(299)])
+    assert path.stat().st_size < 10_000
+    assert [record["report"]["run"] for record in ResultJournal(str(path)).recovered] == ["r299"]
+
+
+@pytest.mark.parametrize("path", ["", "/a", "..", "a/../b", "a\\..\\b", "C:\\x", "\\x", "a\0"])
+def test_a_path_that_could_lead_out_is_refused(path: str):
+    with pytest.raises(Unfit):
+        below("/w", path)
+
+
+def test_a_path_below_is_made_absolute():
+    assert below("/w", "a/./b//c") == "/w/a/b/c"
+
+
+# ---------------------------------------------------------------- orders
+
+
+def test_orders_are_kept_in_the_folder(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("MYRMIDON_BOT_TOKEN", "tok")
+    given = ["--dir", str(tmp_path / "b"), "--server", "http://s:1", "--pool=lab", "--dimension", "a=b"]
+    folder = startup_config.prepare(given)
+    startup_config.prepare(["--dir", str(tmp_path / "b")])
+    kept = startup_config.StartupConfig(folder)
+    assert (kept.server, kept.pool, kept.extra, kept.token) == ("http://s:1", "lab", {"a": ["b"]}, "tok")
+    assert "MYRMIDON_BOT_TOKEN" not in os.environ
+
+
+def test_a_folder_with_other_files_is_not_taken(tmp_path: Path):
+    (tmp_path / "thesis.txt").write_text("x")
+    with pytest.raises(startup_config.StartupError, match="do not belong to a bot"):
+        startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s", "--token", "t"])
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--wrong", "x"], "unknown"),
+        (["--dir"], "unknown"),
+        (["--dimension", "x"], "KEY=VALUE"),
+        (["--token-file", "/no/such"], "cannot be read"),
+        ([], "no server"),
+        (["--server", "http://s"], "no token"),
+    ],
+)
+def test_orders_that_cannot_be_followed_say_what_to_change(tmp_path: Path, given: list[str], said: str):
+    with pytest.raises(startup_config.StartupError, match=said):
+        startup_config.prepare([*(["--dir", str(tmp_path / "b")] if "--dir" not in given else []), *given])
+
+
+def test_sessions_grow_also_when_the_clock_was_set_back(tmp_path: Path, monkeypatch):
+    startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s", "--token", "t"])
+    kept = startup_config.StartupConfig(str(tmp_path))
+    (tmp_path / "session").write_text(str(1 << 62))
+    assert kept.next_session() < 1 << 62, "it was never let in: perhaps because of its clock"
+    kept.save_credential("c")
+    first = kept.next_session()
+    monkeypatch.setattr(time, "time_ns", lambda: 1_000_000)
+    assert kept.next_session() == first + 1
+
+
+# ---------------------------------------------------------------- what a bot wants
+
+
+def _task(run: str, claimed_at: float | None = None) -> dict:
+    return {"run": run, "token": "t", "claimed_at": clock.boottime() if claimed_at is None else claimed_at}
+
+
+def test_quick_tasks_are_wanted_by_the_dozen_and_slow_ones_one_at_a_time():
+    duty = Duty([])
+    assert duty.want() == duties.FIRST_TASKS
+    duty.pace = 0.001
+    assert (duty.want(), duty.low()) == (100, 50)
+    duty.pace = 3.0
+    assert (duty.want(), duty.low()) == (1, 0)
+
+
+def test_a_task_that_has_waited_too_long_is_given_back_and_not_begun():
+    duty = Duty([])
+    duty.add([_task("old", clock.boottime() - duties.START_WITHIN_S - 1), _task("new")])
+    begun = duty.next_task()
+    assert begun is not None
+    assert (begun["run"], [task["run"] for task in duty.refused]) == ("new", ["old"])
+
+
+def test_a_letter_holds_results_what_is_given_back_and_what_is_held(tmp_path: Path):
+    duty = Duty([_record("done")])
+    duty.add([_task("current"), _task("next"), _task("unwanted")])
+    duty.next_task()
+    assert not duty.withdraw("unwanted")
+    assert duty.withdraw("current")
+    request = exchange_request.build(duty, Spool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 2, "wait_s": 0.0})
+    assert [(r["type"], r["run"]) for r in request.body["reports"]] == [("finish", "done"), ("give_back", "unwanted")]
+    assert request.body["holds"] == [["current", "t"], ["next", "t"]]
+    assert exchange_request.build(duty, Spool(str(tmp_path)), {"n": 1}, include_held=False).body["holds"] == []
+    assert len(duty.finished) == 1  # until it is answered for
+    duty.reported(1)
+    assert not duty.finished
+
+
+def test_a_letter_takes_no_more_logs_than_it_may(tmp_path: Path):
+    big = [{**_record(f"r{number}"), "logs": [[0, 0, "x" * 90_000]]} for number in range(5)]
+    request = exchange_request.build(Duty(big), Spool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 0, "wait_s": 0.0})
+    assert [record["report"]["run"] for record in request.records] == ["r0", "r1"]
+
+
+def test_two_signals_at_once_are_one(monkeypatch):
+    duty = Duty([])
+    now = [100.0]
+    monkeypatch.setattr(clock, "boottime", lambda: now[0])
+    assert (duty.signalled(), duty.signalled()) == (1, 1)
+    now[0] += duties.ONE_SIGNAL_S
+    assert duty.signalled() == 2
+
+
+# ---------------------------------------------------------------- zips
+
+
+def test_the_version_depends_on_contents_only():
+    files = zip_files("http://s")
+    zipped, version = pack(files)
+    assert updater.content_digest(zipped) == version == pack(dict(reversed(files.items())))[1]
+    assert pack({**files, "config.json": b"{}"})[1] != version
+
+
+def _sign(version: str, credential: str = "cred") -> str:
+    import hmac
+
+    return hmac.new(credential.encode(), version.encode(), "sha256").hexdigest()
+
+
+def test_only_the_named_and_signed_zip_passes():
+    zipped, version = pack(zip_files("http://s"))
+    updater.check(zipped, version, _sign(version), "cred")
+    with pytest.raises(updater.BadZip, match="signature"):
+        updater.check(zipped, version, _sign(version, "other"), "cred")
+    other = "0" * 64
+    with pytest.raises(updater.BadZip, match="digest"):
+        updater.check(zipped, other, _sign(other), "cred")
+
+
+def test_a_zip_with_any_part_flipped_does_not_pass():
+    zipped, version = pack(zip_files("http://s"))
+    for at in range(0, len(zipped), max(1, len(zipped) // 200)):
+        flipped = zipped[:at] + bytes([zipped[at] ^ 0x40]) + zipped[at + 1 :]
+        try:
+            found = updater.content_digest(flipped)
+        except updater.BadZip:
+            continue
+        if found == version:  # a byte that no reader looks at: the contents are the same
+            continue
+        with pytest.raises(updater.BadZip):
+            updater.check(flipped, version, _sign(version), "cred")
+
+
+def test_a_zip_swapped_after_its_check_is_not_started(tmp_path: Path):
+    zipped, version = pack(zip_files("http://s"))
+    (tmp_path / "bot.1.zip").write_bytes(zipped)
+    for content, expected in ((zipped, str(tmp_path / "bot.1.zip")), (pack({"__main__.py": b"evil"})[0], None)):
+        (tmp_path / "next.json").write_text(f'{{"zip": "bot.1.zip", "digest": "{version}"}}')
+        (tmp_path / "bot.1.zip").write_bytes(content)
+        assert updater.take_next(str(tmp_path)) == expected
+    assert not (tmp_path / "next.json").exists()

@@ -1,0 +1,108 @@
+"""Which server, with which token: and that a token found in a file goes to no other server."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import click
+import pytest
+
+from myrmidon.cli import server_discovery
+from myrmidon.cli.server_discovery import find_endpoint
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("MYRMIDON_SERVER", "MYRMIDON_TOKEN", "MYRMIDON_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path
+
+
+def with_token(folder: Path, token: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "admin.token").write_text(f"{token}\n")
+    return folder
+
+
+def test_without_anything_it_is_the_default_server_with_the_token_of_its_folder(home: Path):
+    with_token(home / "data" / "myrmidon", "myr_local")
+    assert (find_endpoint(None, None).server, find_endpoint(None, None).token) == ("http://127.0.0.1:8910", "myr_local")
+
+
+def test_what_is_given_beats_the_environment_and_that_beats_the_rest(home: Path, monkeypatch: pytest.MonkeyPatch):
+    server_discovery.write_config("https://remembered", "myr_remembered")
+    assert find_endpoint(None, None).server == "https://remembered"
+    monkeypatch.setenv("MYRMIDON_SERVER", "build:1234")
+    monkeypatch.setenv("MYRMIDON_TOKEN", "myr_env")
+    assert (find_endpoint(None, None).server, find_endpoint(None, None).token) == ("http://build:1234", "myr_env")
+    place = find_endpoint("https://other/", "myr_given")
+    assert (place.server, place.token, place.server_source) == ("https://other", "myr_given", "--server")
+
+
+@pytest.mark.parametrize("given", ["ftp://x", "http://", ":99", "http://[::1", "http://build:99999", "build:9x"])
+def test_what_is_no_address_is_refused_at_once(home: Path, given: str):
+    with pytest.raises(click.UsageError, match="from --server is not a server address"):
+        find_endpoint(given, None)
+
+
+def test_line_ends_from_other_systems_are_part_of_neither(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MYRMIDON_SERVER", "build:1234\r")
+    monkeypatch.setenv("MYRMIDON_TOKEN", "myr_env\r\n")
+    assert (find_endpoint(None, None).server, find_endpoint(None, None).token) == ("http://build:1234", "myr_env")
+    assert find_endpoint(None, "myr_given\n").token == "myr_given"
+
+
+def test_a_running_up_is_found_and_a_dead_one_is_not(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_discovery, "_is_myrmidon", lambda _: True)
+    folder = with_token(home / "elsewhere", "myr_up")
+    server_discovery.register_local_server("http://127.0.0.1:4711", folder)
+    assert (find_endpoint(None, None).server, find_endpoint(None, None).token) == ("http://127.0.0.1:4711", "myr_up")
+    file = home / "config" / "myrmidon" / f"local-{os.getpid()}.json"
+    assert json.loads(file.read_text())["pid"] == os.getpid()
+    file.write_text(json.dumps({"server": "http://127.0.0.1:4711", "data_dir": str(folder), "pid": 2**22 + 1}))
+    assert find_endpoint(None, None).server == "http://127.0.0.1:8910"
+
+
+def test_a_number_that_another_program_has_now_is_not_taken_for_up(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Path, "read_bytes", lambda _: b"vi")
+    server_discovery.register_local_server("http://127.0.0.1:4711", home)
+    assert server_discovery.newest_local_server() == {}
+
+
+def test_a_token_from_a_file_goes_only_to_the_server_it_belongs_to(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_discovery, "_is_myrmidon", lambda _: True)
+    server_discovery.register_local_server("http://127.0.0.1:4711", with_token(home / "elsewhere", "myr_up"))
+    with_token(home / "data" / "myrmidon", "myr_local")
+    server_discovery.write_config("https://remembered", "myr_remembered")
+    assert find_endpoint("https://stranger", None).token is None
+    assert find_endpoint("https://remembered", None).token == "myr_remembered"
+
+
+def test_what_is_remembered_is_for_its_owner_only(home: Path):
+    file = server_discovery.write_config("https://remembered", 'myr_"quoted"')
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert server_discovery.read_config() == {"server": "https://remembered", "token": 'myr_"quoted"'}
+
+
+def test_the_newest_of_several_is_meant_and_the_others_are_found_when_it_has_ended(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(server_discovery, "_is_myrmidon", lambda _: True)
+    first = {"server": "http://127.0.0.1:1", "data_dir": str(with_token(home / "a", "myr_a")), "pid": os.getppid()}
+    gone = {"server": "http://127.0.0.1:2", "data_dir": str(home), "pid": 2**22 + 1}
+    folder = home / "config" / "myrmidon"
+    folder.mkdir(parents=True)
+    for one in (first, gone):
+        (folder / f"local-{one['pid']}.json").write_text(json.dumps(one))
+        os.utime(folder / f"local-{one['pid']}.json", (1, 1))
+    server_discovery.register_local_server("http://127.0.0.1:4711", with_token(home / "b", "myr_b"))
+    assert find_endpoint(None, None).server == "http://127.0.0.1:4711"
+    assert find_endpoint("http://127.0.0.1:1", None).token == "myr_a"
+    server_discovery.unregister_local_server()
+    assert (find_endpoint(None, None).server, find_endpoint(None, None).token) == ("http://127.0.0.1:1", "myr_a")
+    assert [file.name for file in folder.iterdir()] == [f"local-{os.getppid()}.json"]

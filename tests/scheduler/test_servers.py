@@ -1,0 +1,112 @@
+"""Servers lease slots; pools are told how to order their tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from myrmidon.model.errors import InvalidRequest, StoreRefused
+from myrmidon.model.ids import SLOTS, IdSource
+from myrmidon.model.task_to_run import LIFO, Order
+from myrmidon.scheduler.servers import all_servers_current, list_servers, register, renew, set_pool_order, unregister
+from myrmidon.store.tables import pool_order, release
+from myrmidon.store.tables.log import log_url
+
+
+def test_servers_get_slots_of_their_own(db: Any, clock: Any) -> None:
+    first = db.write(lambda tx: register(tx, "10.0.0.1", 8080, now=clock.now))
+    second = db.write(lambda tx: register(tx, "10.0.0.2", 8080, now=clock.now))
+    assert first.slot != second.slot
+    assert [s.address for s in db.read(list_servers)] == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_the_slot_of_a_silent_server_is_taken_over_and_lost_to_it(db: Any, clock: Any) -> None:
+    silent = db.write(lambda tx: register(tx, "10.0.0.1", 8080, now=clock.now))
+    clock.advance(3600)
+    heir = db.write(lambda tx: register(tx, "10.0.0.2", 8080, now=clock.now))
+    assert heir.slot == silent.slot
+    assert not db.write(lambda tx: renew(tx, silent, now=clock.now))
+    assert db.write(lambda tx: renew(tx, heir, now=clock.now))
+
+
+def test_a_server_with_signs_of_life_keeps_its_slot(db: Any, clock: Any) -> None:
+    alive = db.write(lambda tx: register(tx, "10.0.0.1", 8080, now=clock.now))
+    clock.advance(100)
+    assert db.write(lambda tx: renew(tx, alive, now=clock.now))
+    clock.advance(100)
+    other = db.write(lambda tx: register(tx, "10.0.0.2", 8080, now=clock.now))
+    assert other.slot != alive.slot
+
+
+def test_an_heir_of_a_slot_never_makes_an_id_of_its_predecessor(db: Any, clock: Any) -> None:
+    silent = db.write(lambda tx: register(tx, "10.0.0.1", 8080, now=clock.now))
+    last = IdSource(silent.slot).block(50_000, clock.now)[-1]
+    clock.advance(3600)
+    heir = db.write(lambda tx: register(tx, "10.0.0.2", 8080, now=clock.now))
+    assert IdSource(heir.slot).next(clock.now) > last
+
+
+def test_a_leaving_server_frees_its_slot_at_once(db: Any, clock: Any) -> None:
+    server = db.write(lambda tx: register(tx, "10.0.0.1", 8080, now=clock.now))
+    db.write(lambda tx: unregister(tx, server))
+    assert db.read(list_servers) == []
+
+
+def test_a_server_of_before_is_known_by_what_it_does_not_say(db: Any, clock: Any) -> None:
+    def alone() -> bool:
+        return bool(db.read(lambda tx: all_servers_current(tx, now=clock.now)))
+
+    assert alone()
+    ours, older = (db.write(lambda tx, n=n: register(tx, f"10.0.0.{n}", 8080, now=clock.now)) for n in (1, 2))
+    db.write(lambda tx: release.renew_backing(tx, "a" * 64, server=ours.id, now=clock.now))
+    assert alone(), "it may only be starting"
+    clock.advance(11)
+    assert not alone()
+    clock.advance(3600)
+    assert alone(), "it is long silent"
+    db.write(lambda tx: renew(tx, older, now=clock.now))
+    assert not alone()
+    db.write(lambda tx: release.renew_backing(tx, "b" * 64, server=older.id, now=clock.now))
+    assert alone(), "it has said it at last"
+
+
+def test_more_servers_than_slots_are_refused(sqlite_db: Any, clock: Any) -> None:
+    for n in range(SLOTS):
+        sqlite_db.write(lambda tx, n=n: register(tx, f"10.0.0.{n}", 8080, now=clock.now))
+    with pytest.raises(StoreRefused):
+        sqlite_db.write(lambda tx: register(tx, "10.0.1.1", 8080, now=clock.now))
+
+
+def test_a_pool_remembers_its_order(db: Any) -> None:
+    db.write(lambda tx: set_pool_order(tx, "lab", Order(LIFO)))
+    assert db.read(lambda tx: pool_order.of_pool(tx, "lab")) == Order(LIFO)
+    assert db.read(lambda tx: pool_order.of_pool(tx, "other")) == Order()
+
+
+@pytest.mark.parametrize(
+    ("order", "paths"),
+    [
+        (Order("random"), ["task_order"]),
+        (Order(LIFO, 60), ["ageing"]),
+        (Order("none", -1), ["task_order", "ageing"]),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused_with_all_its_problems(
+    sqlite_db: Any, order: Order, paths: list[str]
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        sqlite_db.write(lambda tx: set_pool_order(tx, "lab", order))
+    assert [problem.path for problem in refused.value.problems] == paths
+
+
+@pytest.mark.parametrize(
+    ("url", "logs"),
+    [
+        ("sqlite:///var/m.db", "sqlite:///var/m.db-logs"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("postgresql://h/m", "postgresql://h/m"),
+    ],
+)
+def test_logs_lie_beside_the_file_of_sqlite_and_inside_other_databases(url: str, logs: str) -> None:
+    assert log_url(url) == logs

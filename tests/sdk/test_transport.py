@@ -1,0 +1,243 @@
+"""Calls are repeated until they are answered, with the same key, and no longer than patience lasts."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from threading import Thread
+
+import pytest
+
+from myrmidon.sdk.client import Client
+from myrmidon.sdk.errors import (
+    CallFailed,
+    Conflict,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    Overloaded,
+    ServerError,
+    Unreachable,
+)
+from myrmidon.sdk.transport import KEY_HEADER, RetryPolicy, Transport, parse_events
+from tests.sdk.scripted import CUT, Answer, answer, events, scripted
+
+
+class FakeTime:
+    """Sleeps take no time, and are counted."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+def client(url: str, clock: FakeTime | None = None, **more: object) -> Client:
+    return Client(Transport(url, "myr_secret", clock=clock or FakeTime(), **more))  # type: ignore[arg-type]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_cut_reply_is_asked_for_again_with_the_same_key():
+    accepted = answer(200, {"tasks": [{"task_id": "5cee4880088100", "state": "READY"}]})
+    with scripted(CUT, Answer(200, b"{", whole=False), accepted) as server:
+        [task] = client(server.url).submit([{"name": "one"}])
+    assert task["task_id"] == "5cee4880088100"
+    keys = [request.headers[KEY_HEADER] for request in server.seen]
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    assert [request.body for request in server.seen] == [{"tasks": [{"name": "one"}]}] * 3
+
+
+def test_two_calls_have_two_keys():
+    with scripted(answer(200, {"tasks": [{}]})) as server:
+        caller = client(server.url)
+        caller.submit([{}])
+        caller.submit([{}])
+    assert server.seen[0].headers[KEY_HEADER] != server.seen[1].headers[KEY_HEADER]
+
+
+def test_reading_needs_no_key():
+    with scripted(answer(200, {"tasks": []})) as server:
+        client(server.url).tasks(state="READY", tag=["a:b", "c:d"], name=None)
+    assert KEY_HEADER not in server.seen[0].headers
+    assert server.seen[0].path == "/api/v1/tasks?state=READY&tag=a%3Ab&tag=c%3Ad"
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_come_back_later_is_obeyed(status: int):
+    clock = FakeTime()
+    with scripted(answer(status, Retry_After=7), answer(200, {"queues": []})) as server:
+        assert client(server.url, clock).queues() == {"queues": []}
+    assert len(clock.slept) == 1
+    assert 7 <= clock.slept[0] <= 7.1
+
+
+def test_waits_grow_and_are_jittered():
+    clock = FakeTime()
+    with (
+        scripted(answer(503, {"error": {"code": "store.unavailable", "message": "Away."}})) as server,
+        pytest.raises(Overloaded, match="Away") as failed,
+    ):
+        client(server.url, clock, retry_policy=RetryPolicy(after_first_answer_s=30)).queues()
+    assert failed.value.code == "store.unavailable"
+    assert clock.now <= 30
+    assert len(set(clock.slept)) == len(clock.slept)
+    assert all(wait <= 0.1 * 2**attempt for attempt, wait in enumerate(clock.slept))
+
+
+def test_nobody_there_is_told_soon_and_an_outage_is_sat_out():
+    clock = FakeTime()
+    with pytest.raises(Unreachable, match="connection refused"):
+        client(f"http://127.0.0.1:{free_port()}", clock).queues()
+    assert clock.now <= 5
+
+    with scripted(answer(200, {"queues": []}), *[CUT] * 12, answer(200, {"queues": [1]})) as server:
+        caller = client(server.url)
+        caller.queues()
+        assert caller.queues() == {"queues": [1]}
+
+
+def test_a_server_that_dies_while_it_holds_its_first_answer_is_waited_for():
+    clock = FakeTime()
+    died = Answer(0, b"", meanwhile=lambda: clock.sleep(25))
+    with scripted(died, *[CUT] * 3, answer(200, {"tasks": [], "done": True})) as server:
+        caller = client(server.url, clock, retry_policy=RetryPolicy(before_first_answer_s=0, after_first_answer_s=5))
+        assert caller.wait(["5cee4880088100"])["done"]
+    assert len(server.seen) == 5
+
+
+def test_a_caller_that_has_no_more_time_does_not_wait_for_a_server():
+    clock = FakeTime()
+    died = Answer(0, b"", meanwhile=lambda: clock.sleep(2))
+    with scripted(died, CUT) as server, pytest.raises(Unreachable):
+        client(server.url, clock).wait(["5cee4880088100"], within_s=3)
+    assert 2 <= clock.now <= 3
+
+
+def test_what_speaks_another_language_is_not_waited_for_long():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Thread(target=greet, args=(listening,), daemon=True).start()
+        clock = FakeTime()
+        with pytest.raises(Unreachable):
+            client(f"http://127.0.0.1:{listening.getsockname()[1]}", clock).queues()
+    assert clock.now <= 5
+
+
+def greet(listening: socket.socket) -> None:
+    with suppress(OSError):  # closed at the end of the test
+        while True:
+            caller, _ = listening.accept()
+            with caller:
+                caller.recv(65_536)
+                caller.sendall(b"220 mail.example.org\r\n")
+
+
+def test_an_outage_is_told_once():
+    told: list[str] = []
+    with scripted(*[CUT] * 4, answer(200, {"queues": []})) as server:
+        client(server.url, on_retry=told.append).queues()
+    assert len(told) == 1
+    assert "trying again" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(400, Invalid), (401, NotAllowed), (403, NotAllowed), (404, NotFound), (409, Conflict), (413, Invalid)],
+)
+def test_a_refusal_is_an_error_with_code_message_and_problems(status: int, error: type[Exception]):
+    problem = {"path": "tasks[0].name", "value": "''", "allowed": "a name", "code": "length"}
+    body = {"error": {"code": "some.code", "message": "No.", "problems": [problem]}}
+    with scripted(answer(status, body)) as server, pytest.raises(error) as failed:
+        client(server.url).queues()
+    assert (failed.value.code, failed.value.message, failed.value.problems) == ("some.code", "No.", [problem])  # type: ignore[attr-defined]
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("answered", [Answer(200, b"<html>"), Answer(301, b"", {"Location": "https://other"})])
+def test_what_is_no_myrmidon_server_is_told(answered: Answer):
+    with scripted(answered) as server, pytest.raises(CallFailed, match="check"):
+        client(server.url).queues()
+
+
+def test_a_broken_server_is_not_asked_again():
+    with scripted(Answer(500, b"<html>")) as server, pytest.raises(ServerError, match="status 500"):
+        client(server.url).queues()
+    assert len(server.seen) == 1
+
+
+def test_the_token_goes_with_every_call_and_into_no_error():
+    with scripted(answer(401, {"error": {"code": "unauthorized", "message": "Who?"}})) as server:
+        with pytest.raises(NotAllowed) as failed:
+            client(server.url).queues()
+        assert server.seen[0].headers["Authorization"] == "Bearer myr_secret"
+    assert "myr_secret" not in repr(failed.value)
+
+
+@pytest.mark.parametrize("token", ["myr_se\ncret", "myr_se\rcret", "myr_sécret", "myr_se\udcffcret"])
+def test_a_token_that_fits_into_no_header_is_refused_without_being_shown(token: str):
+    with scripted(answer(200, {"queues": []})) as server:
+        caller = Client(Transport(server.url, token))
+        with pytest.raises(NotAllowed) as failed:
+            caller.queues()
+        assert server.seen == []
+    assert "cret" not in repr(failed.value)
+
+
+def test_what_stands_around_a_token_is_no_part_of_it():
+    with scripted(answer(200, {"queues": []})) as server:
+        Client(Transport(server.url, " myr_secret\r\n")).queues()
+    assert server.seen[0].headers["Authorization"] == "Bearer myr_secret"
+
+
+def test_an_id_is_one_part_of_a_path():
+    with scripted(answer(200, {})) as server:
+        client(server.url).bot("a/../b?c")
+    assert server.seen[0].path == "/api/v1/bots/a%2F..%2Fb%3Fc"
+
+
+def test_a_broken_stream_is_taken_up_after_its_last_event():
+    whole = ["event: a", "id: 1", "data: x", "", "event: b", "id: 2", "data: y", ""]
+    first = events(*whole, "event: c", "data: z", whole=False)
+    second = events(": still here", "", "event: c", "id: 3", "data: z", "")
+    with scripted(first, second) as server:
+        stream = client(server.url).events()
+        seen = [(event.name, event.data, event.id) for _, event in zip(range(3), stream, strict=False)]
+    assert seen == [("a", "x", "1"), ("b", "y", "2"), ("c", "z", "3")]
+    assert [request.headers.get("Last-Event-ID") for request in server.seen] == [None, "2"]
+
+
+def test_a_stream_that_is_cut_between_its_pieces_is_told_in_words():
+    told: list[str] = []
+    chunked = {"Transfer-Encoding": "chunked", "Content-Type": "text/event-stream"}
+    piece = b"9\r\ndata: x\n\n\r\n"
+    with scripted(Answer(200, piece, chunked, whole=False), events("data: y", "")) as server:
+        stream = client(server.url, on_retry=told.append).events()
+        assert [next(stream).data, next(stream).data] == ["x", "y"]
+    assert told == ["The event stream broke (the response was cut off); reconnecting."]
+
+
+def test_what_is_no_address_is_not_tried_again():
+    clock = FakeTime()
+    with pytest.raises(Unreachable):
+        client("ftp://build", clock).queues()
+    assert clock.slept == []
+
+
+def test_events_are_cut_as_the_standard_says():
+    text = b"data: one\r\ndata: two\r\n\r\n:comment\n\nevent:e\nid:7\ndata:  spaced\n\ndata: unfinished"
+    pieces = iter([text[i : i + 3] for i in range(0, len(text), 3)])
+    assert [(event.name, event.data, event.id) for event in parse_events(pieces)] == [
+        ("message", "one\ntwo", None),
+        ("e", " spaced", "7"),
+    ]

@@ -1,0 +1,161 @@
+"""Events as a stream: in order, without gaps, from where a listener left off, and to whom they belong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from myrmidon.scheduler import resource_groups
+from myrmidon.server.api import events
+from myrmidon.server.api.events import EventsQuery
+from myrmidon.server.calls import Call, Identity, Role
+from tests.deadline import HANG_S, POLL_S
+from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, finish, serving, submit, until
+
+
+@pytest.fixture
+def context(db_url, tmp_path):
+    with a_server_context(db_url, tmp_path) as opened:
+        yield opened
+
+
+def run(story, context):
+    async def whole():
+        async with serving(context):
+            return await asyncio.wait_for(story(), HANG_S)
+
+    return asyncio.run(whole())
+
+
+class Listener:
+    def __init__(self, stream):
+        self._stream = stream
+        self._ready = []
+
+    async def next(self):
+        """The next event: (number, what it says)."""
+        while not self._ready:
+            for block in (await anext(self._stream)).decode().split("\n\n"):
+                fields = dict(line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":"))
+                if fields:
+                    self._ready.append((int(fields["id"]), json.loads(fields["data"])))
+        return self._ready.pop(0)
+
+    async def close(self):
+        await self._stream.aclose()
+
+
+async def listen(context, *, who=ADMIN, last="", **query):
+    call = Call(who=who, query=EventsQuery(**query), headers={"last-event-id": last} if last else {})
+    listener = Listener((await events.events(context, call)).body)
+    assert await anext(listener._stream) == events.KEEP_ALIVE
+    return listener
+
+
+def test_a_listener_hears_of_everything_from_then_on_in_order(context):
+    async def story():
+        bot = Soldier(context)
+        await bot.shake()
+        await submit(context, a_task())
+        await bot.exchange(wait_s=POLL_S)
+        early = await listen(context)
+        (task_id,) = await submit(context, a_task())
+        task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
+        await bot.exchange(n=0, reports=[finish(task)])
+        told: list[Any] = []
+        while not told or told[-1][1]["state"] != "SUCCEEDED":
+            told.append(await early.next())
+        mine = [(said["seq"], said["state"]) for _, said in told if said["id"] == task_id]
+        assert mine == [(1, "READY"), (2, "RUNNING"), (3, "SUCCEEDED")]
+        numbers = [number for number, _ in told]
+        assert numbers == sorted(set(numbers))
+        assert told[-1][1]["kind"] == "task"
+        assert told[-1][1]["about"]["generation"] == 1
+        await early.close()
+
+    run(story, context)
+
+
+def test_a_listener_that_was_cut_off_goes_on_where_it_was(context):
+    async def story():
+        for _ in range(5):
+            await submit(context, a_task())
+        first = await listen(context, after=0)
+        heard = [await first.next() for _ in range(3)]
+        await first.close()
+        for _ in range(2):
+            await submit(context, a_task())
+        second = await listen(context, last=str(heard[-1][0]))
+        heard += [await second.next() for _ in range(4)]
+        await second.close()
+        assert [number for number, _ in heard] == list(range(1, 8))
+        assert len({said["id"] for _, said in heard}) == 7
+        assert context.hub.num_streams == 0
+
+    run(story, context)
+
+
+@pytest.mark.parametrize("ahead", [{"last": "1000000"}, {"after": 1_000_000}])
+def test_a_listener_that_is_ahead_of_a_restored_server_hears_what_comes_now(context, ahead):
+    async def story():
+        first = await listen(context, after=0)
+        await submit(context, a_task())
+        await first.next()
+        await first.close()
+        listener = await listen(context, **ahead)
+        (task_id,) = await submit(context, a_task())
+        number, said = await listener.next()
+        assert (number, said["id"]) == (2, task_id)
+        await listener.close()
+
+    run(story, context)
+
+
+@pytest.mark.parametrize("last", ["9" * 5000, "9" * 20, "-1", "x", "²"])
+def test_a_number_that_no_event_has_counts_as_none(context, last):
+    async def story():
+        await submit(context, a_task())
+        listener = await listen(context, last=last, after=0)
+        assert (await listener.next())[0] == 1
+        await listener.close()
+
+    run(story, context)
+
+
+def test_a_listener_bound_to_a_group_hears_of_that_group_only(context):
+    async def story():
+        await context.db.write(
+            lambda tx: resource_groups.create_group(tx, "others", now=context.now(), ids=context.ids)
+        )
+        (mine,) = await submit(context, a_task())
+        stranger = await listen(context, who=Identity("stranger", Role.VIEWER, "others"), after=0)
+        owner = await listen(context, who=Identity("owner", Role.VIEWER, "default"), after=0)
+        assert (await owner.next())[1]["id"] == mine
+        waiting = asyncio.ensure_future(stranger.next())
+        (more,) = await submit(context, a_task())
+        assert (await owner.next())[1]["id"] == more
+        (theirs,) = await submit(context, a_task(), group_name="others")
+        assert (await waiting)[1]["id"] == theirs, "what is not its own would have come before"
+        (last,) = await submit(context, a_task())
+        assert (await owner.next())[1]["id"] == last
+        await owner.close()
+        await stranger.close()
+
+    run(story, context)
+
+
+def test_a_stop_ends_every_stream(context, monkeypatch):
+    monkeypatch.setattr(events, "KEEP_ALIVE_S", POLL_S)
+
+    async def story():
+        listener = await listen(context)
+        waiting = asyncio.ensure_future(listener.next())
+        await until(lambda: context.hub._growing)
+        context.hub.stop()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+    run(story, context)

@@ -1,0 +1,266 @@
+"""What a server does by itself: sweeping, signs of life, its slot, queues it learns of, and a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+from msgspec import structs
+
+from myrmidon.model.ids import parse_id
+from myrmidon.scheduler import cancel, servers, tag_counts
+from myrmidon.server.api import wait as api_wait
+from myrmidon.server.api.wait import WaitRequest
+from myrmidon.server.background import loop
+from myrmidon.server.background.loop import Service
+from myrmidon.server.calls import Call
+from myrmidon.server.fleet import rollout
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import chunked_work as drains
+from myrmidon.store.tables import release, schedulers
+from myrmidon.store.tables.schedulers import Scheduler
+from tests.deadline import HANG_S, POLL_S
+from tests.server.contexts import (
+    ADMIN,
+    Soldier,
+    a_server_context,
+    a_task,
+    finish,
+    serving,
+    start,
+    state_of,
+    submit,
+    until,
+)
+
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def context(db_url, tmp_path):
+    with a_server_context(db_url, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def small_door(sqlite_url, tmp_path):
+    with a_server_context(sqlite_url, tmp_path, sweep_s=0.05) as opened:
+        yield opened
+
+
+def run(story):
+    return asyncio.run(asyncio.wait_for(story(), HANG_S))
+
+
+def test_waiting_bots_are_written_down_together_and_only_when_it_is_time(context):
+    async def story():
+        before = context.now()
+        context.now = lambda: before
+        army = [Soldier(context, f"b{i}") for i in range(3)]
+        for bot in army:
+            await bot.shake()
+        polls = [asyncio.ensure_future(bot.exchange(wait_s=POLL_S)) for bot in army[:2]]
+        await until(lambda: context.hub.num_waiting == 2)
+        heart = Service(context)
+        assert await heart.flush_beats() == 0, "they were heard of a moment ago"
+        later = before + 61 * SECOND
+        context.now = lambda: later
+        assert await heart.flush_beats() == 2
+        beats = {i: (await context.db.read(partial(bots.read, bot_id=f"b{i}"))).heartbeat for i in range(3)}
+        assert (beats[0], beats[1]) == (later, later)
+        assert beats[2] <= before, "one that is not here now may have been heard elsewhere since"
+        assert await heart.flush_beats() == 0
+        context.hub.stop()
+        await asyncio.gather(*polls)
+
+    run(story)
+
+
+def test_bots_that_are_silent_for_long_are_forgotten(context):
+    async def story():
+        bot = Soldier(context)
+        await bot.shake()
+        later = context.now() + 2 * context.rules.dead_after + SECOND
+        context.now = lambda: later
+        await Service(context).flush_beats()
+        assert context.hub.seats == {}
+
+    run(story)
+
+
+def test_a_lost_slot_ends_the_service(context, monkeypatch):
+    async def story():
+        monkeypatch.setattr(loop, "SLOT_S", 0.01)
+        async with serving(context) as background:
+            assert context.state.enrolled
+            await context.db.write(lambda tx: servers.unregister(tx, context.server))
+            await asyncio.wait_for(asyncio.shield(background), HANG_S)
+            assert not context.state.enrolled
+
+    run(story)
+
+
+def test_a_wake_that_was_lost_is_made_good_by_the_next_sweep(small_door):
+    context = small_door
+
+    async def story():
+        async with serving(context):
+            bot = Soldier(context)
+            await bot.shake()
+            await submit(context, a_task())
+            (task,) = (await bot.exchange(wait_s=POLL_S))["tasks"]
+            poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
+            await until(lambda: context.hub.num_waiting == 1)
+            context.hub.tell = lambda notes: None
+            context.hub.reserve = lambda queue, n: []
+            await submit(context, a_task())
+            assert len((await poll)["tasks"]) == 1
+            assert task
+
+    run(story)
+
+
+def test_a_run_that_never_began_goes_to_another_bot_that_waits(sqlite_url, tmp_path):
+    with a_server_context(sqlite_url, tmp_path, sweep_s=0.05, start_within_s=1) as context:
+
+        async def story():
+            async with serving(context):
+                lazy, eager = Soldier(context, "lazy"), Soldier(context, "eager")
+                await lazy.shake()
+                (task_id,) = await submit(context, a_task())
+                (task,) = (await lazy.exchange(wait_s=POLL_S))["tasks"]
+                await eager.shake()
+                (again,) = (await eager.exchange(wait_s=POLL_S))["tasks"]
+                assert parse_id(again["run"]) == (parse_id(task_id)[0], 2)
+                assert task["run"] != again["run"]
+
+        run(story)
+
+
+def test_consequences_that_are_too_wide_for_one_transaction_are_carried_on_soon(context):
+    async def story():
+        async with serving(context):
+            ids = await submit(context, *[a_task(tags=["k:v"]) for _ in range(5)])
+            group = await context.groups.id_of("default")
+            now = context.now()
+            await context.db.write(
+                lambda tx: cancel.cancel_tagged(tx, ["k:v"], group_id=group, now=now, ids=context.ids)
+            )
+            while await context.db.read(partial(drains.pending, n=1)):  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.01)
+            assert {await state_of(context, shown) for shown in ids} == {"CANCELED"}
+
+    run(story)
+
+
+def test_a_part_that_fails_goes_on(small_door, monkeypatch):
+    context = small_door
+    failures = []
+
+    def broken(*args, **kwargs):
+        failures.append(1)
+        raise ZeroDivisionError
+
+    async def story():
+        monkeypatch.setattr("myrmidon.scheduler.sweep.sweep", broken)
+        async with serving(context):
+            await until(lambda: len(failures) >= 3)
+
+    run(story)
+
+
+def test_a_stop_answers_held_polls(context):
+    async def story():
+        bot = Soldier(context)
+        async with serving(context):
+            await bot.shake()
+            await submit(context, a_task())
+            (task,) = (await bot.exchange(wait_s=POLL_S))["tasks"]
+            await bot.exchange(n=0, reports=[start(task)])
+            poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
+            await until(lambda: context.hub.num_waiting == 1)
+        assert (await poll)["tasks"] == []
+
+    run(story)
+
+
+def test_a_client_that_waits_on_one_server_hears_of_an_end_on_another(db_url, tmp_path, monkeypatch):
+    if db_url.startswith("sqlite"):
+        pytest.skip("one server per SQLite file")
+    monkeypatch.setattr(api_wait, "RECHECK_S", POLL_S)
+
+    async def story(one, two):
+        async with serving(one), serving(two):
+            bot = Soldier(two)
+            await bot.shake()
+            (task_id,) = await submit(two, a_task())
+            (task,) = (await bot.exchange(wait_s=POLL_S))["tasks"]
+            body = WaitRequest(task_ids=[task_id], wait_s=POLL_S)
+            waiting = asyncio.ensure_future(api_wait.wait(one, Call(who=ADMIN, body=body)))
+            await until(lambda: one.hub._watches)
+            await bot.exchange(n=0, reports=[finish(task)])
+            assert (await waiting).done
+
+    with (
+        a_server_context(db_url, tmp_path / "one", sweep_s=3600) as one,
+        a_server_context(db_url, tmp_path / "two", sweep_s=3600) as two,
+    ):
+        run(lambda: story(one, two))
+
+
+def test_all_servers_on_a_database_want_the_same_zip(db_url, tmp_path, monkeypatch):
+    """Also when their addresses differ, and when an older one is started again."""
+    if db_url.startswith("sqlite"):
+        pytest.skip("one server per SQLite file")
+
+    async def story(one, two):
+        async with serving(one):
+            old = one.hub.wanted
+            async with serving(two):
+                new = two.hub.wanted
+                assert old != new, "another address is another zip"
+                await rollout.refresh(one)
+                assert one.hub.wanted == new
+                kept = await one.db.read(partial(release.read, digest=old))
+                assert kept is not None
+                assert not kept.active
+                assert await rollout.offer_zip(one) == new, "it was here before, so it is no news"
+
+    with (
+        a_server_context(db_url, tmp_path / "one", public_url="https://one") as one,
+        a_server_context(db_url, tmp_path / "two", public_url="https://two") as two,
+    ):
+        run(lambda: story(one, two))
+
+
+def test_tallies_are_checked_at_the_start_and_as_long_as_an_older_server_is_at_work(sqlite_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(tag_counts, "SPAN", 4)
+    older = Scheduler(77, "elsewhere", 1, 0, 99)
+    with a_server_context(sqlite_url, tmp_path) as context:
+
+        async def sealed_after_a_change_that_nobody_told_of() -> int:
+            tag_counts.update_tag_counts(context.db.engine, now=context.now())
+            await context.db.write(lambda tx: tx.run("UPDATE task_results SET seq = seq + 1 WHERE id = :id", id=ids[0]))
+            await heart.check_tallies()
+            return (await context.db.read(lambda tx: tx.all("SELECT COUNT(*) FROM task_spans WHERE sealed = 1")))[0][0]
+
+        async def begin() -> None:
+            await heart.begin()
+            ids.extend(parse_id(shown)[0] for shown in await submit(context, *[a_task() for _ in range(9)]))
+            now, later = context.now(), context.now() + 600 * SECOND
+            await context.db.write(lambda tx: cancel.cancel(tx, ids, now=now, ids=context.ids))
+            context.now = lambda: later
+
+        async def story():
+            await begin()
+            assert await sealed_after_a_change_that_nobody_told_of() == 1, "who starts was not there before"
+            assert await sealed_after_a_change_that_nobody_told_of() == 2, "who is alone need not look"
+            await context.db.write(lambda tx: schedulers.insert(tx, structs.replace(older, heartbeat=context.now())))
+            assert await sealed_after_a_change_that_nobody_told_of() == 1
+            await context.db.write(lambda tx: servers.unregister(tx, older))
+            assert await sealed_after_a_change_that_nobody_told_of() == 1, "it may have had a last word"
+            assert await sealed_after_a_change_that_nobody_told_of() == 2
+
+        heart, ids = Service(context), list[int]()
+        run(story)

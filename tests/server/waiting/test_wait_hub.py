@@ -1,0 +1,333 @@
+"""Who waits for what: lines of bots, reservations, clients. No database and no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from threading import Thread
+
+from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Woken
+from myrmidon.server.waiting.wait_hub import Hub
+from myrmidon.store.engine.effects import CommitEffects
+from tests.deadline import HANG_S, POLL_S
+
+LONG = POLL_S
+
+
+def in_loop(story):
+    return asyncio.run(asyncio.wait_for(story(), HANG_S))
+
+
+def hold(hub: Hub, bot_id: str, queues=(1,), *, n: int = 1, nonce: int = 1, seconds: float = LONG, holds=()):
+    """A bot whose poll is held; the task ends with why it was woken."""
+    seat = hub.seats.get(bot_id) or hub.sit(bot_id, 1, queues)
+    return seat, asyncio.ensure_future(hub.wait(seat, seconds, nonce=nonce, n=n, holds=holds))
+
+
+async def ends(hub: Hub, task_ids, seconds: float = LONG):
+    with hub.watch_ends(task_ids) as watch:
+        return await watch.wait(seconds)
+
+
+async def growth(hub: Hub, things, seconds: float = LONG):
+    with hub.watch_growth(things) as watch:
+        return await watch.wait(seconds)
+
+
+async def settled():
+    """Let everything that is ready run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_the_bot_that_waits_longest_is_woken_first():
+    async def story():
+        hub = Hub()
+        polls = {name: hold(hub, name)[1] for name in ("a", "b", "c")}
+        await settled()
+        order = []
+        for _ in range(3):
+            assert hub.wake(1) == 1
+            await settled()
+            order += [name for name, poll in polls.items() if poll.done() and name not in order]
+        assert order == ["a", "b", "c"]
+        assert polls["a"].result() == Woken(queue=1)
+
+    in_loop(story)
+
+
+def test_bots_of_several_lines_are_woken_in_the_order_in_which_they_came():
+    async def story():
+        hub = Hub()
+        _, second_line = hold(hub, "a", {1, 2})
+        await settled()
+        _, first_line = hold(hub, "b", {1})
+        await settled()
+        hub.wake(1)
+        await settled()
+        assert second_line.done()
+        assert not first_line.done()
+        hub.stop()
+        await first_line
+
+    in_loop(story)
+
+
+def test_a_wake_reaches_only_bots_that_serve_the_queue():
+    async def story():
+        hub = Hub()
+        _, poll = hold(hub, "a", {1})
+        await settled()
+        assert hub.wake(2) == 0
+        await settled()
+        assert not poll.done()
+        hub.stop()
+        assert await poll is TIME_IS_UP
+
+    in_loop(story)
+
+
+def test_a_poll_ends_when_its_time_is_up_and_leaves_nothing_behind():
+    async def story():
+        hub = Hub()
+        seat, poll = hold(hub, "a", seconds=0.001)
+        assert await poll is TIME_IS_UP
+        assert (hub.waiting(1), hub.num_waiting, seat.future) == (0, 0, None)
+
+    in_loop(story)
+
+
+def test_a_lost_connection_leaves_nothing_behind():
+    async def story():
+        hub = Hub()
+        seat, poll = hold(hub, "a", holds=(7,))
+        await settled()
+        assert hub.waiting(1) == 1
+        poll.cancel()
+        await settled()
+        assert (hub.waiting(1), hub.num_waiting, seat.future, hub._holders) == (0, 0, None, {})
+
+    in_loop(story)
+
+
+def test_a_second_poll_of_a_bot_lets_the_first_one_go():
+    async def story():
+        hub = Hub()
+        _, first = hold(hub, "a")
+        await settled()
+        _, second = hold(hub, "a", nonce=2)
+        assert await first is TIME_IS_UP
+        assert hub.waiting(1) == 1
+        hub.wake(1)
+        assert (await second).queue == 1
+
+    in_loop(story)
+
+
+def test_work_that_nobody_waited_for_is_remembered_until_a_bot_finds_its_queues_empty():
+    async def story():
+        hub = Hub()
+        seat = hub.sit("a", 1, {1, 2})
+        assert not hub.may_have_work(seat)
+        before = hub.beat
+        hub.wake(2)
+        assert hub.may_have_work(seat)
+        hub.emptied(seat, before)  # it looked before the work came
+        assert hub.may_have_work(seat)
+        hub.emptied(seat, hub.beat)
+        assert not hub.may_have_work(seat)
+
+    in_loop(story)
+
+
+def test_a_new_queue_is_learned_for_bots_that_wait_already():
+    async def story():
+        hub = Hub()
+        asked = []
+        hub.on_new_queue = lambda queue, n: asked.append((queue, n))
+        _, poll = hold(hub, "a", {1})
+        _, other = hold(hub, "b", {1})
+        await settled()
+        hub.tell(CommitEffects({9: 2}))
+        assert asked == [(9, 2)]
+        hub.learn(9, ["b", "never seen"])
+        assert hub.wake(9, 2) == 1
+        assert (await other).queue == 9
+        hub.tell(CommitEffects({9: 1}))
+        assert asked == [(9, 2)]
+        hub.stop()
+        await poll
+
+    in_loop(story)
+
+
+def test_a_reserved_bot_is_woken_by_nothing_but_the_hand_over():
+    async def story():
+        hub = Hub()
+        seat, poll = hold(hub, "a", nonce=7, n=3)
+        await settled()
+        taken = []
+        thread = Thread(target=lambda: taken.extend(hub.reserve(1, 5)))
+        thread.start()
+        thread.join()
+        assert taken == [seat]
+        assert seat.claim == (7, 3)
+        assert hub.wake(1) == 0
+        hub.look("a")
+        hub._time_is_up(seat, seat.future)  # as the poll's timer says it: it must not end in the middle of a claim
+        await settled()
+        assert not poll.done()
+        hub.hand_over(seat, ["work"])
+        assert (await poll).reply == ["work"]
+
+    in_loop(story)
+
+
+def test_a_bot_whose_reservation_came_to_nothing_looks_for_itself():
+    async def story():
+        hub = Hub()
+        seat, poll = hold(hub, "a")
+        await settled()
+        hub.reserve(1, 1)
+        hub.settle(seat)
+        assert await poll is LOOK
+
+    in_loop(story)
+
+
+def test_a_bot_that_asks_again_while_it_is_reserved_gets_the_handed_over_work():
+    async def story():
+        hub = Hub()
+        seat, first = hold(hub, "a", nonce=7)
+        await settled()
+        hub.reserve(1, 1)
+        _, second = hold(hub, "a", nonce=7)
+        assert await first is TIME_IS_UP
+        assert hub.waiting(1) == 0, "a reserved bot must not be reserved once more"
+        hub.hand_over(seat, ["work"])
+        assert (await second).reply == ["work"]
+
+    in_loop(story)
+
+
+def test_the_end_of_a_held_run_reaches_the_bot_that_holds_it():
+    async def story():
+        hub = Hub()
+        for told in [
+            (7, 3, 0, "task", "RUNNING", '{"generation":1,"killing":1}'),
+            (7, 4, 0, "task", "KILLED", '{"generation":1}'),
+            (7, 4, 0, "task", "READY", '{"generation":1}'),
+        ]:
+            _, poll = hold(hub, "a", holds=(7,))
+            await settled()
+            hub.tell(CommitEffects({}, [(8, 1, 0, "task", "KILLED", "{}")]))
+            await settled()
+            assert not poll.done()
+            hub.tell(CommitEffects({}, [told]))
+            assert await poll is LOOK
+
+    in_loop(story)
+
+
+def test_clients_are_told_when_a_task_ends_and_not_before():
+    async def story():
+        hub = Hub()
+        waiting = asyncio.ensure_future(ends(hub, {5, 6}))
+        await settled()
+        hub.tell(CommitEffects({}, [(5, 2, 0, "task", "RUNNING", "{}")]))
+        await settled()
+        assert not waiting.done()
+        hub.tell(CommitEffects({}, [(6, 2, 0, "task", "FAILED", "{}")]))
+        assert await waiting is True
+        assert hub._watches == {}
+        assert await ends(hub, {5}, 0.001) is False
+
+    in_loop(story)
+
+
+def test_what_happens_between_a_look_and_the_wait_is_not_missed():
+    async def story():
+        hub = Hub()
+        with hub.watch_ends({5}) as watch:
+            hub.tell(CommitEffects({}, [(5, 2, 0, "task", "SUCCEEDED", "{}")]))
+            assert await watch.wait(LONG) is True
+        with hub.watch_growth([(5, 1)]) as watch:
+            hub.grown((5, 1))
+            assert await watch.wait(LONG) is True
+
+    in_loop(story)
+
+
+def test_growth_of_a_log_is_told_to_all_who_follow_it():
+    async def story():
+        hub = Hub()
+        followers = [asyncio.ensure_future(growth(hub, [(5, 1), ("task", 5)])) for _ in range(3)]
+        await settled()
+        hub.grown((5, 2))
+        await settled()
+        assert not any(one.done() for one in followers)
+        hub.grown((5, 1))
+        assert await asyncio.gather(*followers) == [True] * 3
+        assert hub._growing == {}
+
+    in_loop(story)
+
+
+def test_a_stop_answers_everybody_at_once():
+    async def story():
+        hub = Hub()
+        everybody = [hold(hub, f"b{i}")[1] for i in range(10)]
+        everybody += [asyncio.ensure_future(ends(hub, {1}))]
+        everybody += [asyncio.ensure_future(growth(hub, ["events"]))]
+        await settled()
+        hub.stop()
+        answers = await asyncio.gather(*everybody)
+        assert answers == [TIME_IS_UP] * 10 + [False, False]
+        _, late = hold(hub, "late")
+        assert await late is TIME_IS_UP
+
+    in_loop(story)
+
+
+def test_a_bot_that_was_killed_and_comes_again_is_woken_though_it_stood_alone_in_its_line():
+    async def story():
+        hub = Hub()
+        _, lost = hold(hub, "a")
+        await settled()
+        seat = hub.sit("a", 2, (1,))
+        again = asyncio.ensure_future(hub.wait(seat, LONG, nonce=2, n=1))
+        await settled()
+        assert lost.result() is LOOK
+        assert hub.wake(1) == 1
+        assert await again == Woken(queue=1)
+
+    in_loop(story)
+
+
+def test_a_line_that_nobody_stands_in_is_forgotten():
+    async def story():
+        hub = Hub()
+        for i in range(100):
+            hub.sit(f"b{i}", 1, {1, 1000 + i})
+        for i in range(100):
+            hub.forget(f"b{i}")
+        assert (hub._lines, dict(hub._by_queue)) == ({}, {})
+
+    in_loop(story)
+
+
+def test_two_thousand_held_polls_cost_little_memory_and_answer_at_once():
+    async def story():
+        hub = Hub()
+        polls = [hold(hub, f"bot-{i}", {1})[1] for i in range(2000)]
+        await settled()
+        assert hub.waiting(1) == hub.num_waiting == 2000
+        seat = next(iter(hub.seats.values()))
+        assert sys.getsizeof(seat) < 256
+        assert len(hub._lines) == 1
+        assert hub.wake(1, 2000) == 2000
+        woken = await asyncio.gather(*polls)
+        assert all(one.queue == 1 for one in woken)
+        assert hub.num_waiting == 0
+
+    in_loop(story)

@@ -1,0 +1,225 @@
+"""Waiting writes share a commit, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from myrmidon.model.errors import StoreUnavailable
+from myrmidon.store.engine import group_commit
+from myrmidon.store.engine.db import ConnectionLost, Db, LostReply, Tx
+from myrmidon.store.engine.group_commit import GroupCommit
+from tests.deadline import HANG_S
+
+CREATE = "CREATE TABLE item (id {id}, n BIGINT REFERENCES item (id) DEFERRABLE INITIALLY DEFERRED)"
+ADD = "INSERT INTO item (id, n) VALUES (:id, :n)"
+
+
+class Events:
+    """Counts what happens and may raise once at the n-th event of a kind."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.raises: dict[str, BaseException] = {}
+
+    def __call__(self, event: str, sql: str) -> None:
+        self.seen.append(event)
+        if error := self.raises.pop(event, None):
+            raise error
+
+    @property
+    def commits(self) -> int:
+        return self.seen.count("commit")
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def db(sqlite_url: str, open_test_db: Callable[..., Db], events: Events) -> Db:
+    db = open_test_db(sqlite_url, probe=events, sleep=lambda _: None)
+    db.write(lambda tx: tx.run(CREATE))
+    events.seen.clear()
+    return db
+
+
+@pytest.fixture
+def group(db: Db) -> Iterator[GroupCommit]:
+    group = GroupCommit(db)
+    yield group
+    group.close()
+
+
+class Gate:
+    """A write that holds the writer until it is let go, so that others gather behind it."""
+
+    def __init__(self, group: GroupCommit) -> None:
+        self.inside, self.free = threading.Event(), threading.Event()
+        self.future = group.submit(self._wait)
+        assert self.inside.wait(HANG_S)
+
+    def _wait(self, tx: Tx) -> None:
+        self.inside.set()
+        assert self.free.wait(HANG_S)
+
+    def open(self) -> None:
+        self.free.set()
+        self.future.result(HANG_S)
+
+
+def add(number: int, parent: int | None = None) -> Callable[[Tx], int]:
+    def fn(tx: Tx) -> int:
+        tx.run(ADD, id=number, n=parent)
+        return number
+
+    return fn
+
+
+def ids(db: Db) -> list[int]:
+    return [row[0] for row in db.read(lambda tx: tx.all("SELECT id FROM item ORDER BY id"))]
+
+
+def test_waiting_writes_share_one_commit(db: Db, group: GroupCommit, events: Events) -> None:
+    gate = Gate(group)
+    futures = [group.submit(add(n)) for n in range(50)]
+    gate.open()
+    assert [future.result(HANG_S) for future in futures] == list(range(50))
+    assert ids(db) == list(range(50))
+    assert events.commits == 2
+
+
+def test_threads_that_write_at_the_same_time_need_few_commits(
+    db: Db, group: GroupCommit, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(group)
+    results: list[int] = []
+    queued = threading.Semaphore(0)
+    submit = group.submit
+
+    def counted(fn: Callable[[Tx], int]) -> Future[int]:
+        future = submit(fn)
+        queued.release()
+        return future
+
+    monkeypatch.setattr(group, "submit", counted)
+    threads = [threading.Thread(target=lambda n=n: results.append(group.write(add(n)))) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    assert all(queued.acquire(timeout=HANG_S) for _ in threads)
+    gate.open()
+    for thread in threads:
+        thread.join(HANG_S)
+    assert sorted(results) == ids(db) == list(range(16))
+    assert events.commits == 2
+
+
+def test_a_failing_write_does_not_harm_its_neighbours(db: Db, group: GroupCommit, events: Events) -> None:
+    def half(tx: Tx) -> None:
+        add(2)(tx)
+        raise KeyError("mine")
+
+    gate = Gate(group)
+    futures = [group.submit(fn) for fn in (add(1), half, add(1), add(3))]
+    gate.open()
+    assert futures[0].result(HANG_S) == 1
+    assert isinstance(futures[1].exception(10), KeyError)
+    assert "UNIQUE" in str(futures[2].exception(10))
+    assert futures[3].result(HANG_S) == 3
+    assert ids(db) == [1, 3]
+    assert events.commits == 2
+
+
+def test_results_are_given_out_only_after_the_commit(group: GroupCommit, events: Events) -> None:
+    done_at: list[list[str]] = []
+    gate = Gate(group)
+    for n in (1, 2):
+        group.submit(add(n)).add_done_callback(lambda _: done_at.append(list(events.seen)))
+    gate.open()
+    group.close()
+    assert [seen[-1] for seen in done_at] == ["committed", "committed"]
+
+
+def test_a_group_whose_commit_fails_is_run_again_one_by_one(db: Db, group: GroupCommit) -> None:
+    """A parent that is missing shows only at COMMIT; only its own write may fail."""
+    gate = Gate(group)
+    futures = [group.submit(fn) for fn in (add(1), add(2, parent=99), add(3, parent=1))]
+    gate.open()
+    assert [future.exception(10) is None for future in futures] == [True, False, True]
+    assert ids(db) == [1, 3]
+
+
+@pytest.mark.parametrize("event", ["statement", "commit"])
+def test_an_error_of_the_whole_group_is_survived(db: Db, group: GroupCommit, events: Events, event: str) -> None:
+    gate = Gate(group)
+    futures = [group.submit(add(n)) for n in (1, 2, 3)]
+    events.raises[event] = ConnectionLost()
+    gate.open()
+    assert [future.result(HANG_S) for future in futures] == [1, 2, 3]
+    assert ids(db) == [1, 2, 3]
+
+
+def test_a_lost_reply_reaches_every_caller_and_nothing_is_run_twice(db: Db, group: GroupCommit, events: Events) -> None:
+    gate = Gate(group)
+    gate.future.add_done_callback(lambda _: events.raises.update(committed=LostReply()))
+    futures = [group.submit(add(n)) for n in (1, 2)]
+    gate.open()
+    assert [type(future.exception(10)) for future in futures] == [LostReply, LostReply]
+    assert ids(db) == [1, 2]
+    assert events.commits == 2
+
+
+def test_an_unknown_outcome_runs_the_group_again_with_a_higher_attempt(db: Db, events: Events) -> None:
+    group = GroupCommit(db)
+    attempts: list[int] = []
+
+    def fn(tx: Tx) -> int:
+        attempts.append(tx.attempt)
+        return tx.run("INSERT INTO item (id) SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM item WHERE id = 1)")
+
+    events.raises["committed"] = ConnectionLost()
+    assert group.write(fn) == 0
+    group.close()
+    assert attempts == [1, 2]
+
+
+def test_a_group_is_not_endless(db: Db, group: GroupCommit, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "MAX_GROUP_SIZE", 10)
+    gate = Gate(group)
+    futures = [group.submit(add(n)) for n in range(25)]
+    gate.open()
+    assert [future.result(HANG_S) for future in futures] == list(range(25))
+    assert events.commits == 4
+
+
+def test_close_finishes_what_waits_and_refuses_more(db: Db, group: GroupCommit) -> None:
+    gate = Gate(group)
+    futures = [group.submit(add(n)) for n in (1, 2)]
+    gate.free.set()
+    group.close()
+    group.close()
+    assert [future.done() for future in futures] == [True, True]
+    assert ids(db) == [1, 2]
+    with pytest.raises(StoreUnavailable):
+        group.write(add(3))
+
+
+def test_a_write_cancelled_before_its_turn_is_not_run(db: Db, group: GroupCommit) -> None:
+    gate = Gate(group)
+    futures = [group.submit(add(n)) for n in (1, 2, 3)]
+    assert futures[1].cancel()
+    gate.open()
+    assert [futures[n].result(HANG_S) for n in (0, 2)] == ids(db) == [1, 3]
+
+
+def test_inline_runs_in_the_caller(db: Db, events: Events) -> None:
+    group = GroupCommit(db, inline=True)
+    assert group.write(lambda tx: threading.get_ident()) == threading.get_ident()
+    assert group.submit(add(1)).result(0) == 1
+    assert isinstance(group.submit(add(1)).exception(0), Exception)
+    group.close()
+    assert ids(db) == [1]

@@ -398,7 +398,7 @@ def test_a_daemon_that_goes_on_writing_is_not_in_the_next_log(
     script, note, refused = (tmp_path / name for name in ("writer.py", "pid", "refused"))
     script.write_text(WRITER)
     reaper = "_is_reaper = _prctl(_PR_SET_CHILD_SUBREAPER, 1)"
-    files = zip_files(stub.url, host=source_with("host", reaper, "_is_reaper = False") if survives else None)
+    files = zip_files(stub.url, processes=source_with("processes", reaper, "_is_reaper = False") if survives else None)
     leave = f"{sys.executable} -S {script} {note} {refused}; while [ ! -s {note} ]; do sleep 0.02; done"
     wait = f"rm -f {refused}; while [ ! -e {refused} ]; do sleep 0.02; done; " if survives else ""
     with a_bot(stub.url, tmp_path / "b1", python=interpreter, files=files):

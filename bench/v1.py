@@ -141,7 +141,7 @@ def fill(database: Path, sizes: Sizes, copies: int) -> None:
             for table in tables():
                 if table.name in COPIED:
                     bed.db.write(partial(copy, table=table.name, columns=table.columns, copies=copies))
-        while tag_counts.update_tag_counts(bed.db, now=bed.now(), most=1000):
+        while tag_counts.update_tag_counts(bed.db, now=bed.now(), limit=1000):
             pass
     finally:
         bed.close()

@@ -12,18 +12,19 @@ import pytest
 
 from myrmidon.bot.install import startup_config, updater
 from myrmidon.bot.link import exchange_request
-from myrmidon.bot.run import run_queue as duties
-from myrmidon.bot.run.command import Command, Watch
-from myrmidon.bot.run.run_queue import Duty
-from myrmidon.bot.run.task_runner import Unfit, below
+from myrmidon.bot.run import run_queue
+from myrmidon.bot.run.command import Command
+from myrmidon.bot.run.command_watcher import CommandWatcher
+from myrmidon.bot.run.run_queue import RunQueue
+from myrmidon.bot.run.task_runner import InvalidTask, path_below
 from myrmidon.bot.storage import log_spool
-from myrmidon.bot.storage.log_spool import Spool
+from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import clock, processes
 from tests.bot.bots import pack, zip_files
 
 
-def _all(kept: Spool, run: str, stream: int = 0, step: int = 1000) -> tuple[int, bytes]:
+def _all(kept: LogSpool, run: str, stream: int = 0, step: int = 1000) -> tuple[int, bytes]:
     first, parts = None, b""
     while True:
         at, data = kept.read(run, stream, step)
@@ -31,39 +32,39 @@ def _all(kept: Spool, run: str, stream: int = 0, step: int = 1000) -> tuple[int,
             return first or 0, parts
         first = at if first is None else first
         parts += data
-        kept.delivered(run, stream, at + len(data))
+        kept.remove_delivered(run, stream, at + len(data))
 
 
 def test_spooled_bytes_come_out_in_order_and_once(tmp_path: Path):
-    kept = Spool(str(tmp_path))
+    kept = LogSpool(str(tmp_path))
     for number in range(100):
         kept.append("r1", "t", 0, b"%04d" % number * 10, 0)
     kept.append("r1", "t", 1, b"err", 0)
-    assert kept.waiting("r1") == 4003
+    assert kept.pending_bytes("r1") == 4003
     assert _all(kept, "r1") == (0, b"".join(b"%04d" % number * 10 for number in range(100)))
-    assert (_all(kept, "r1", 1), kept.waiting("r1")) == ((0, b"err"), 0)
+    assert (_all(kept, "r1", 1), kept.pending_bytes("r1")) == ((0, b"err"), 0)
 
 
 def test_a_spool_goes_on_after_a_restart(tmp_path: Path):
-    kept = Spool(str(tmp_path))
+    kept = LogSpool(str(tmp_path))
     kept.append("r1", "secret", 0, b"0123456789", 0)
-    kept.delivered("r1", 0, 4)
-    again = Spool(str(tmp_path))
-    assert (again.left(), again.tokens) == (["r1"], {"r1": "secret"})
+    kept.remove_delivered("r1", 0, 4)
+    again = LogSpool(str(tmp_path))
+    assert (again.runs(), again.tokens) == (["r1"], {"r1": "secret"})
     assert _all(again, "r1") == (0, b"0123456789")  # what had arrived arrives again: the server knows its offset
     again.remove("r1")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_spool_removes_what_has_arrived_and_drops_the_middle_of_a_flood(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(log_spool, "PART", 1000)
-    kept = Spool(str(tmp_path), most=5000)
+    monkeypatch.setattr(log_spool, "PART_BYTES", 1000)
+    kept = LogSpool(str(tmp_path), limit=5000)
     for number in range(20):
         kept.append("r1", "t", 0, b"%d" % (number % 10) * 1000, 0)
-    assert kept.waiting("r1") <= 6000
+    assert kept.pending_bytes("r1") <= 6000
     at, data = kept.read("r1", 0, 1000)
     assert (at, data) == (0, b"0" * 1000)  # the head stays
-    kept.delivered("r1", 0, 1000)
+    kept.remove_delivered("r1", 0, 1000)
     at, data = kept.read("r1", 0, 1000)
     assert at >= 14000
     assert data[:1] == b"%d" % (at // 1000 % 10)  # and the offset tells what is missing
@@ -74,7 +75,7 @@ def test_a_spool_removes_what_has_arrived_and_drops_the_middle_of_a_flood(tmp_pa
 def test_a_spool_without_its_token_is_removed(tmp_path: Path):
     (tmp_path / "r1").mkdir()
     (tmp_path / "r1" / "0.0000000000000000").write_bytes(b"x")
-    assert Spool(str(tmp_path)).left() == []
+    assert LogSpool(str(tmp_path)).runs() == []
     assert os.listdir(tmp_path) == []
 
 
@@ -83,16 +84,16 @@ def _record(run: str) -> dict:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[tuple[Watch, Command]]:
+def watched(tmp_path: Path) -> Iterator[tuple[CommandWatcher, Command]]:
     """A watch whose thread does not run, and a command that has not been started, with its pipes open."""
     task = {"run": "r", "token": "t", "execution_timeout_s": 60, "grace_period_s": 1}
-    watch, command = Watch(Spool(str(tmp_path / "spool")), lambda _: None), Command(task, clock.boottime())
+    watch, command = CommandWatcher(LogSpool(str(tmp_path / "spool")), lambda _: None), Command(task, clock.boottime())
     command.output.open()
     yield watch, command
     watch.release(command)
 
 
-def test_output_that_cannot_be_kept_is_an_error(watched: tuple[Watch, Command], tmp_path: Path):
+def test_output_that_cannot_be_kept_is_an_error(watched: tuple[CommandWatcher, Command], tmp_path: Path):
     watch, command = watched
     (tmp_path / "spool").rmdir()
     (tmp_path / "spool").write_text("in the way")
@@ -101,7 +102,7 @@ def test_output_that_cannot_be_kept_is_an_error(watched: tuple[Watch, Command], 
         watch.finish(command)
 
 
-def test_what_was_written_before_the_end_is_kept_and_a_survivor_gets_an_error(watched: tuple[Watch, Command]):
+def test_what_was_written_before_the_end_is_kept_and_a_survivor_gets_an_error(watched: tuple[CommandWatcher, Command]):
     watch, command = watched
     survivor = os.dup(command.output.writers[0])
     os.write(survivor, b"before")
@@ -115,7 +116,7 @@ def test_what_was_written_before_the_end_is_kept_and_a_survivor_gets_an_error(wa
 
 
 def test_the_rest_of_the_output_is_what_is_there_at_the_end_however_fast_a_survivor_writes(
-    watched: tuple[Watch, Command], monkeypatch: pytest.MonkeyPatch
+    watched: tuple[CommandWatcher, Command], monkeypatch: pytest.MonkeyPatch
 ):
     watch, command = watched
     writer = command.output.writers[0]
@@ -132,7 +133,7 @@ def test_the_rest_of_the_output_is_what_is_there_at_the_end_however_fast_a_survi
     assert b"".join(command.inline[0]) == b"y" * 1000
 
 
-def test_all_of_a_full_pipe_is_kept(watched: tuple[Watch, Command]):
+def test_all_of_a_full_pipe_is_kept(watched: tuple[CommandWatcher, Command]):
     watch, command = watched
     writer = command.output.writers[1]
     os.set_blocking(writer, False)
@@ -141,7 +142,7 @@ def test_all_of_a_full_pipe_is_kept(watched: tuple[Watch, Command]):
     assert command.sizes == [0, size]
 
 
-def test_the_pipes_of_a_command_that_is_released_are_closed(watched: tuple[Watch, Command]):
+def test_the_pipes_of_a_command_that_is_released_are_closed(watched: tuple[CommandWatcher, Command]):
     watch, command = watched
     handles = [*command.output.readers, *command.output.writers]
     watch.release(command)
@@ -151,15 +152,15 @@ def test_the_pipes_of_a_command_that_is_released_are_closed(watched: tuple[Watch
             os.fstat(handle)
 
 
-def test_a_stream_that_has_ended_is_told_from_one_that_is_silent(watched: tuple[Watch, Command]):
+def test_a_stream_that_has_ended_is_told_from_one_that_is_silent(watched: tuple[CommandWatcher, Command]):
     """The watch would ask for an ended one again and again, without ever waiting."""
     watch, command = watched
     reader = command.output.readers[0]
-    assert watch._collect(command, 0, reader)
+    assert watch._read_output(command, 0, reader)
     os.write(command.output.writers[0], b"last")
     command.output.close_writers()
-    assert watch._collect(command, 0, reader)
-    assert not watch._collect(command, 0, reader)
+    assert watch._read_output(command, 0, reader)
+    assert not watch._read_output(command, 0, reader)
     assert command.sizes == [4, 0]
 
 
@@ -234,12 +235,12 @@ def test_a_long_journal_is_written_anew_without_what_is_done(tmp_path: Path):
 
 @pytest.mark.parametrize("path", ["", "/a", "..", "a/../b", "a\\..\\b", "C:\\x", "\\x", "a\0"])
 def test_a_path_that_could_lead_out_is_refused(path: str):
-    with pytest.raises(Unfit):
-        below("/w", path)
+    with pytest.raises(InvalidTask):
+        path_below("/w", path)
 
 
 def test_a_path_below_is_made_absolute():
-    assert below("/w", "a/./b//c") == "/w/a/b/c"
+    assert path_below("/w", "a/./b//c") == "/w/a/b/c"
 
 
 # ---------------------------------------------------------------- orders
@@ -297,50 +298,52 @@ def _task(run: str, claimed_at: float | None = None) -> dict:
 
 
 def test_quick_tasks_are_wanted_by_the_dozen_and_slow_ones_one_at_a_time():
-    duty = Duty([])
-    assert duty.want() == duties.FIRST_TASKS
-    duty.pace = 0.001
-    assert (duty.want(), duty.low()) == (100, 50)
-    duty.pace = 3.0
-    assert (duty.want(), duty.low()) == (1, 0)
+    queue = RunQueue([])
+    assert queue.claim_size() == run_queue.INITIAL_TASKS
+    queue.mean_run_s = 0.001
+    assert (queue.claim_size(), queue.refill_threshold()) == (100, 50)
+    queue.mean_run_s = 3.0
+    assert (queue.claim_size(), queue.refill_threshold()) == (1, 0)
 
 
 def test_a_task_that_has_waited_too_long_is_given_back_and_not_begun():
-    duty = Duty([])
-    duty.add([_task("old", clock.boottime() - duties.START_WITHIN_S - 1), _task("new")])
-    begun = duty.next_task()
+    queue = RunQueue([])
+    queue.add([_task("old", clock.boottime() - run_queue.START_WITHIN_S - 1), _task("new")])
+    begun = queue.next_task()
     assert begun is not None
-    assert (begun["run"], [task["run"] for task in duty.refused]) == ("new", ["old"])
+    assert (begun["run"], [task["run"] for task in queue.returned]) == ("new", ["old"])
 
 
 def test_a_letter_holds_results_what_is_given_back_and_what_is_held(tmp_path: Path):
-    duty = Duty([_record("done")])
-    duty.add([_task("current"), _task("next"), _task("unwanted")])
-    duty.next_task()
-    assert not duty.withdraw("unwanted")
-    assert duty.withdraw("current")
-    request = exchange_request.build(duty, Spool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 2, "wait_s": 0.0})
+    queue = RunQueue([_record("done")])
+    queue.add([_task("current"), _task("next"), _task("unwanted")])
+    queue.next_task()
+    assert not queue.withdraw("unwanted")
+    assert queue.withdraw("current")
+    request = exchange_request.build(queue, LogSpool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 2, "wait_s": 0.0})
     assert [(r["type"], r["run"]) for r in request.body["reports"]] == [("finish", "done"), ("give_back", "unwanted")]
     assert request.body["holds"] == [["current", "t"], ["next", "t"]]
-    assert exchange_request.build(duty, Spool(str(tmp_path)), {"n": 1}, include_held=False).body["holds"] == []
-    assert len(duty.finished) == 1  # until it is answered for
-    duty.reported(1)
-    assert not duty.finished
+    assert exchange_request.build(queue, LogSpool(str(tmp_path)), {"n": 1}, include_held=False).body["holds"] == []
+    assert len(queue.finished) == 1  # until it is answered for
+    queue.remove_reported(1)
+    assert not queue.finished
 
 
 def test_a_letter_takes_no_more_logs_than_it_may(tmp_path: Path):
     big = [{**_record(f"r{number}"), "logs": [[0, 0, "x" * 90_000]]} for number in range(5)]
-    request = exchange_request.build(Duty(big), Spool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 0, "wait_s": 0.0})
+    request = exchange_request.build(
+        RunQueue(big), LogSpool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 0, "wait_s": 0.0}
+    )
     assert [record["report"]["run"] for record in request.records] == ["r0", "r1"]
 
 
 def test_two_signals_at_once_are_one(monkeypatch):
-    duty = Duty([])
+    queue = RunQueue([])
     now = [100.0]
     monkeypatch.setattr(clock, "boottime", lambda: now[0])
-    assert (duty.signalled(), duty.signalled()) == (1, 1)
-    now[0] += duties.ONE_SIGNAL_S
-    assert duty.signalled() == 2
+    assert (queue.count_signal(), queue.count_signal()) == (1, 1)
+    now[0] += run_queue.ONE_SIGNAL_S
+    assert queue.count_signal() == 2
 
 
 # ---------------------------------------------------------------- zips

@@ -346,7 +346,7 @@ def test_no_match_is_told_as_such(terminal: Terminal, failed: str):
 def test_a_person_is_told_what_a_task_waits_for(terminal: Terminal):
     with on_a_terminal(terminal, "run", "-t", "stuck:yes", "-d", "gpu=a100", "--", "true") as shown:
         told = b""
-        while b"waiting: No bot fits" not in told:
+        while b"waiting: No bot matches" not in told:
             told += next(shown)
         terminal.ok("task", "cancel", "--tag", "stuck:yes")
         assert b"CANCELED" in b"".join(shown)

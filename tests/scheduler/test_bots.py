@@ -315,7 +315,7 @@ def test_a_mass_cancel_spares_orders_to_end_unless_they_are_meant(w):
     w.do(cancel_tagged, [TAG], group_id=w.group.id, kill_running=True)
     w.carry()
     assert [w.state(looks_like_one), w.state(task_id)] == ["CANCELED", "READY"]
-    w.do(cancel_tagged, [TAG], group_id=w.group.id, orders=True)
+    w.do(cancel_tagged, [TAG], group_id=w.group.id, terminate_tasks=True)
     w.carry()
     assert w.state(task_id) == "CANCELED"
 

@@ -31,7 +31,7 @@ def test_an_empty_pool_is_named(w):
 def test_a_task_that_only_has_to_wait_knows_its_place(w):
     w.submit_many(2)
     answer = w.why(w.submit(priority=200))
-    assert (answer.position, answer.num_serving, "2 tasks stand before it" in answer.summary) == (2, 1, True)
+    assert (answer.position, answer.num_serving, "2 tasks are before it" in answer.summary) == (2, 1, True)
 
 
 def test_bots_that_fit_but_are_not_well_are_told_apart(w):

@@ -50,7 +50,7 @@ async def serving(context: ServerContext):
     """The context with its background service."""
     background = asyncio.ensure_future(loop.run(context))
     try:
-        await until(lambda: bool(context.hub.wanted) or background.done())
+        await until(lambda: bool(context.hub.active_release) or background.done())
         yield background
     finally:
         context.state.stopping = True
@@ -63,7 +63,7 @@ async def serving(context: ServerContext):
 @asynccontextmanager
 async def begun(context: ServerContext):
     """The context without its background service: nothing happens in it that the test does not do."""
-    await loop.Service(context).begin()
+    await loop.BackgroundWork(context).begin()
     try:
         yield
     finally:
@@ -133,7 +133,7 @@ async def submit(context: ServerContext, *tasks: dict[str, Any], group_name: str
     now = context.now()
     group = await context.groups.id_of(group_name)
     drafts = [submitting.draft_task(task, now=now, ids=context.ids, rules=context.rules) for task in tasks]
-    answers = await direct_assign.place(
+    answers = await direct_assign.write_and_assign(
         context, lambda tx: submitting.submit(tx, group, drafts, now=now, ids=context.ids, rules=context.rules)
     )
     return [show_task(answer.task_id) for answer in answers]  # type: ignore[union-attr]

@@ -56,7 +56,7 @@ class Inside:
         self.routes = every_route(metrics_open=settings.metrics_open)
         self.app = App(self.context, self.guard, self.routes)
         self._tokens: dict[tuple[str, str | None], str] = {}
-        self.runner.run(loop.Service(self.context).begin())
+        self.runner.run(loop.BackgroundWork(self.context).start())
 
     def token(self, role: str, group: str | None = "default") -> str:
         """A token of this role; bound to a group unless it is an administrator's."""

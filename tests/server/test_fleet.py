@@ -17,10 +17,10 @@ from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler import rerun
 from myrmidon.server.api import task_actions
-from myrmidon.server.background.loop import Service
+from myrmidon.server.background.loop import BackgroundWork
 from myrmidon.server.calls import Call
 from myrmidon.server.fleet import cache_hints, config_sync
-from myrmidon.server.fleet.config_sync import Folder
+from myrmidon.server.fleet.config_sync import ConfigFolderWatcher
 from myrmidon.server.usecases.bots import terminate_bot
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import settings_version, task_queues, task_run
@@ -95,8 +95,8 @@ def gives(context, bot_id):
 
 
 async def begin(context):
-    heart = Service(context)
-    await heart.begin()
+    heart = BackgroundWork(context)
+    await heart.start()
     return heart
 
 
@@ -169,7 +169,7 @@ def test_a_bot_whose_group_has_changed_is_told_to_restart_between_its_tasks(cont
         theirs = asyncio.ensure_future(other.exchange(wait_s=POLL_S, config=second.config))
         await until(lambda: context.hub.num_waiting == 2)
         write(settings, scripts__lab_py=SCRIPT + "# edited\n")
-        await heart._folder.look()
+        await heart._folder.poll()
         assert (await poll)["order"] == "restart"
         await submit(context, a_task())
         told = await theirs
@@ -189,7 +189,7 @@ def test_a_bot_of_before_that_knows_no_groups_is_never_told_to_restart(context, 
         bot = Soldier(context, "b1")
         await bot.shake()
         write(settings, scripts__lab_py=SCRIPT + "# edited\n")
-        await heart._folder.look()
+        await heart._folder.poll()
         assert (await bot.exchange())["order"] is None
         assert (await bot.heartbeat()).order is None
 
@@ -204,7 +204,7 @@ def test_a_bot_that_is_in_no_group_any_more_finishes_what_it_has_and_gets_nothin
         (mine, _) = await submit(context, a_task(), a_task())
         (task,) = (await bot.exchange(config=config))["tasks"]
         write(settings, bots_toml='[[group]]\nname = "a"\nbots = ["b1"]\n')
-        await heart._folder.look()
+        await heart._folder.poll()
         elsewhere = {**bot.dimensions, "pool": ["lab"]}
         told = await bot.exchange(config=config, dimensions=elsewhere, reports=[finish(task)])
         assert (told["order"], told["tasks"]) == ("restart", [])
@@ -226,7 +226,7 @@ def test_a_fleet_that_is_asleep_finishes_what_it_has_and_begins_nothing_until_it
         (mine, _) = await submit(context, a_task(), a_task())
         (task,) = (await bot.exchange(config=config))["tasks"]
         write(settings, bots_toml="asleep = true\n" + GROUPS)
-        await heart._folder.look()
+        await heart._folder.poll()
         assert "the fleet is asleep" in capsys.readouterr().out
         told = await bot.exchange(config=config, reports=[finish(task)])
         assert (told["order"], told["tasks"], await state_of(context, mine)) == (None, [], "SUCCEEDED")
@@ -238,7 +238,7 @@ def test_a_fleet_that_is_asleep_finishes_what_it_has_and_begins_nothing_until_it
         await all_written(context)
         assert not poll.done()
         write(settings, bots_toml=GROUPS)
-        await heart._folder.look()
+        await heart._folder.poll()
         assert len((await poll)["tasks"]) == 1
 
     run(story)
@@ -252,7 +252,7 @@ def test_a_bad_edit_is_refused_loudly_and_what_was_in_force_stays(context, setti
         heart = await begin(context)
         good = context.state.config.version
         write(settings, bots_toml=GROUPS + "[[group]]\nname = 7\n", bot_config_py="def broken(:\n")
-        await heart._folder.look()
+        await heart._folder.poll()
         assert context.state.config.version == good
         said = capsys.readouterr().out
         assert "the settings folder is wrong" in said
@@ -260,7 +260,7 @@ def test_a_bad_edit_is_refused_loudly_and_what_was_in_force_stays(context, setti
         assert "bot_config.py: line 1" in said
         assert b"myrmidon_config_refused_total 1.0" in context.metrics.show(await numbers(context), now=0, skew=0)
         write(settings, bots_toml=GROUPS.replace("5", "6"), bot_config_py="x = 1\n")
-        await heart._folder.look()
+        await heart._folder.poll()
         assert gives(context, "b1").settings == {"caches": {"items": 6}}
 
     run(story)
@@ -288,15 +288,15 @@ def test_half_an_edit_is_not_taken_for_a_whole_one_and_a_folder_that_is_gone_cha
         write(settings, bots_toml="")
         with monkeypatch.context() as patch:  # while the server waits for the editor to be done
             patch.setattr(config_sync, "asyncio", SimpleNamespace(sleep=go_on_editing))
-            await heart._folder.look()
+            await heart._folder.poll()
         assert (waits, context.state.config.version) == ([config_sync.SETTLE_S], good)
-        await heart._folder.look()
+        await heart._folder.poll()
         assert gives(context, "b1").settings == {"caches": {"items": 8}}
         settings.rename(settings.with_name("unmounted"))
-        await heart._folder.look()
+        await heart._folder.poll()
         assert gives(context, "b1").settings == {"caches": {"items": 8}}
         settings.mkdir()
-        await heart._folder.look()
+        await heart._folder.poll()
         assert context.state.config.files == {}, "an empty folder is a decision"
 
     run(story)
@@ -326,20 +326,20 @@ def test_all_servers_follow_the_newest_edit_and_a_restart_with_an_old_folder_cha
             assert one.state.config.version == two.state.config.version
             assert await one.db.read(settings_version.position) == 1, "the same folder twice is one version"
             write(mine, bots_toml=GROUPS.replace("5", "9"))
-            await first._folder.look()
-            await second._folder.look()
+            await first._folder.poll()
+            await second._folder.poll()
             assert gives(two, "b1").settings == {"caches": {"items": 9}}
             assert one.state.config.who == two.state.config.who != ""
-            again = Folder(two)
-            await again.begin()
+            again = ConfigFolderWatcher(two)
+            await again.start()
             assert gives(two, "b1").settings == {"caches": {"items": 9}}, "its folder is the old one, and no news"
             write(theirs, bots_toml=GROUPS.replace("5", "9"), pools_toml="[pool.lab]\n")
-            await second._folder.look()
+            await second._folder.poll()
             assert await config_sync.refresh(one)
-            assert set(one.state.config.pools.pools) == {"lab"}
+            assert set(one.state.config.pools.policies) == {"lab"}
             write(theirs, bots_toml=GROUPS)
             (theirs / "pools.toml").unlink()
-            await second._folder.look()
+            await second._folder.poll()
             await config_sync.refresh(one)
             assert gives(one, "b1").settings == {"caches": {"items": 5}}, "an edit that goes back is an edit"
 
@@ -361,7 +361,7 @@ def test_a_settings_folder_that_this_server_cannot_read_leaves_it_with_what_it_h
         assert not await config_sync.refresh(context), "and it is told once"
         for edit in (GROUPS.replace("5", "7"), GROUPS.replace("5", "7")):
             write(settings, bots_toml=edit)
-            await heart._folder.look()
+            await heart._folder.poll()
             assert gives(context, "b1").settings == {"caches": {"items": 7}}
             assert await context.db.read(settings_version.position) == context.state.config.position, (
                 "and it counts for all servers"
@@ -500,7 +500,7 @@ def test_a_bot_that_gets_no_work_can_still_be_ended(any_door, aside):
         await bot.shake()
         how = {"why": "broken"} if aside == "quarantine" else {"draining": True}
         await context.db.write(partial(getattr(fleet, aside), bot_id="b1", now=context.now(), ids=context.ids, **how))
-        context.hub.look("b1")
+        context.hub.recheck("b1")
         await submit(context, a_task())
         poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S, config=""))
         await until(lambda: context.hub.num_waiting == 1)
@@ -562,12 +562,12 @@ def test_the_size_of_caches_is_learned_from_bots_and_told_to_the_next(any_door):
         (task,) = (await army[0].exchange())["tasks"]
         assert task["cache_hints"] == {}, "nothing is known yet"
         await army[0].exchange(n=0, reports=[finish(task, caches={"git": 5000})])
-        assert await cache_hints.measure(context) == 2
+        assert await cache_hints.update(context) == 2
         assert context.caches.cache_sizes["default", "Linux"] == {"git": 5000, "nested": 7}
         await submit(context, wants("git", "new"))
         (task,) = (await army[1].exchange())["tasks"]
         assert task["cache_hints"] == {"git": 5000}
-        assert await cache_hints.measure(context) == 0, "the same is no news"
+        assert await cache_hints.update(context) == 0, "the same is no news"
         mac = Soldier(context, "mac", os=["Mac"])
         await mac.shake()
         await submit(context, wants("git", os="Mac"))
@@ -576,8 +576,8 @@ def test_the_size_of_caches_is_learned_from_bots_and_told_to_the_next(any_door):
         later = context.now() + 9 * 86_400 * SECOND
         context.now = lambda: later
         await context.db.write(lambda tx: tx.run("DELETE FROM bots"))
-        context.hub.seats.clear()
-        await cache_hints.measure(context)
+        context.hub.bots.clear()
+        await cache_hints.update(context)
         assert context.caches.cache_sizes == {}
 
     run(story)
@@ -623,7 +623,7 @@ def test_what_waited_in_vain_and_what_was_lost_is_counted_with_how_late_it_was_n
         await bot.exchange(n=0, reports=[start(task)])
         await submit(context, a_task("never begun"))
         await bot.exchange()
-        heart = Service(context)
+        heart = BackgroundWork(context)
         for seconds in (0, 30, 60, 90):
             monkeypatch.setattr(context, "now", lambda at=seconds: now + at * SECOND)
             await heart.sweep()

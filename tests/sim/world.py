@@ -285,7 +285,7 @@ class Server:
                 if world.faults.on and world.last_sweep and world.now - world.last_sweep > world.rules.outage:
                     world.faults.note("leases resumed")
                 world.last_sweep = world.now
-                n = (done.runs, done.bots, done.slices, done.tasks, done.jobs, done.drains, done.events)
+                n = (done.runs, done.bots, done.slices, done.tasks, done.jobs, done.chunks, done.events)
                 world.tell(f"{self.name} swept {n}")
 
     def carry(self) -> None:

@@ -9,7 +9,7 @@ import sys
 
 from myrmidon.bot import debug_console
 from myrmidon.bot.install import startup_config, updater
-from myrmidon.bot.machine.named_caches import Caches
+from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.system import dimensions, host
 
@@ -40,7 +40,7 @@ def set_up(argv: list[str]) -> int:
     messages: list[str] = []
     status = BotStatus(
         startup_config.StartupConfig(folder),
-        Caches(os.path.join(folder, "c")),
+        NamedCaches(os.path.join(folder, "c")),
         session=0,
         version=updater.own_version(),
         post_event=lambda _, message: messages.append(message),

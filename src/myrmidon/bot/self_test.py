@@ -54,10 +54,10 @@ def _check_zip() -> int:
     from myrmidon.bot import supervisor, worker
     from myrmidon.bot.hooks import loader, swarming_api
     from myrmidon.bot.install import startup_config, updater
-    from myrmidon.bot.machine.named_caches import Caches
-    from myrmidon.bot.run.command import Watch
-    from myrmidon.bot.run.task_runner import Runner
-    from myrmidon.bot.storage.log_spool import Spool
+    from myrmidon.bot.machine.named_caches import NamedCaches
+    from myrmidon.bot.run.command_watcher import CommandWatcher
+    from myrmidon.bot.run.task_runner import TaskRunner
+    from myrmidon.bot.storage.log_spool import LogSpool
     from myrmidon.bot.system import dimensions, platforms
 
     platforms.check_supported()
@@ -67,8 +67,8 @@ def _check_zip() -> int:
         loader.load(config, "bot_config")
     loaded = (supervisor.Supervisor, startup_config.StartupConfig, worker.Worker, updater.check, dimensions.dimensions)
     with tempfile.TemporaryDirectory() as folder:
-        watch = Watch(Spool(f"{folder}/spool"), hung=lambda _: None)
-        runner = Runner(folder, Caches(f"{folder}/c"), watch, {})
+        watcher = CommandWatcher(LogSpool(f"{folder}/spool"), on_unkillable=lambda _: None)
+        runner = TaskRunner(folder, NamedCaches(f"{folder}/c"), watcher, {})
         task = {"run": "0", "token": "0", "execution_timeout_s": 60, "grace_period_s": 1}
         record = runner.execute({**task, "command": [sys.executable, "-I", "-S", "-c", "print('test')"]})
     report = record["report"] if record else {}

@@ -17,14 +17,15 @@ from myrmidon.bot.debug_console import DebugConsole
 from myrmidon.bot.install import exit_codes
 from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.link.session_loop import SHUTDOWN_S, SessionLoop
-from myrmidon.bot.machine.named_caches import Caches
-from myrmidon.bot.run.command import Command, Watch
-from myrmidon.bot.run.run_queue import Duty
-from myrmidon.bot.run.task_context import last_begun
+from myrmidon.bot.machine.named_caches import NamedCaches
+from myrmidon.bot.run.command import Command
+from myrmidon.bot.run.command_watcher import CommandWatcher
+from myrmidon.bot.run.run_queue import RunQueue
+from myrmidon.bot.run.task_context import last_started_tasks
 from myrmidon.bot.run.task_hooks import TaskHooks
-from myrmidon.bot.run.task_runner import Runner
+from myrmidon.bot.run.task_runner import TaskRunner
 from myrmidon.bot.signals import SignalThread
-from myrmidon.bot.storage.log_spool import Spool
+from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host, processes
 
@@ -36,8 +37,8 @@ class Worker:
 
     def __init__(self, startup: StartupConfig) -> None:
         self.folder = startup.folder
-        spool = Spool(os.path.join(startup.folder, "spool"))
-        caches = Caches(os.path.join(startup.folder, "c"))
+        spool = LogSpool(os.path.join(startup.folder, "spool"))
+        caches = NamedCaches(os.path.join(startup.folder, "c"))
         caches.adopt(os.path.join(startup.folder, "caches"))
         marker, _, value = os.fsdecode(processes.environment_marker(startup.folder)).partition("=")
         facts = {
@@ -50,23 +51,25 @@ class Worker:
         }
         self.journal = ResultJournal(os.path.join(startup.folder, "journal"))
         self.spool = spool
-        self.watch = Watch(spool, self._on_unkillable)
-        suspect_tasks = last_begun(startup.folder)  # before the runner overwrites what an earlier process has left
-        self.runner = Runner(startup.folder, caches, self.watch, facts)
-        self.run_queue = Duty(self.journal.recovered)
+        self.watcher = CommandWatcher(spool, self._on_unkillable)
+        suspect_tasks = last_started_tasks(
+            startup.folder
+        )  # before the runner overwrites what an earlier process has left
+        self.runner = TaskRunner(startup.folder, caches, self.watcher, facts)
+        self.run_queue = RunQueue(self.journal.recovered)
         self.session_loop = SessionLoop(
-            startup, self.run_queue, journal=self.journal, spool=spool, caches=caches, watch=self.watch
+            startup, self.run_queue, journal=self.journal, spool=spool, caches=caches, watcher=self.watcher
         )
         self.session_loop.suspect_tasks = suspect_tasks
-        self.watch.on_output = self.session_loop.notify
-        self.session_loop.status.on_dimensions = self.runner.around.know
+        self.watcher.on_output = self.session_loop.notify
+        self.session_loop.status.on_dimensions = self.runner.context.set_dimensions
         self.task_hooks = TaskHooks(self.session_loop.status, self.runner, self.run_queue)
         if caches.problem:
             self.session_loop.reporter.report_error(caches.problem)
 
     def run(self) -> int:
         """Run tasks until told to end; the exit code. An exception ends the process, and a new worker is started."""
-        self.watch.start()
+        self.watcher.start()
         loop_thread = threading.Thread(target=self.session_loop.run, name="session", daemon=True)
         loop_thread.start()
         run_queue, task_hooks, hooks = self.run_queue, self.task_hooks, self.session_loop.status.hooks
@@ -85,7 +88,7 @@ class Worker:
                     self.session_loop.reporter.report_error(problem)
                 task_hooks.complete_record(task, record)
                 self.journal.add(record)
-            run_queue.ran(task, record)
+            run_queue.finish_task(task, record)
             self.session_loop.notify()
             if hooks.functions:
                 task_hooks.after_task(task, record)
@@ -112,8 +115,8 @@ class Worker:
         """
         if self.run_queue.rebooting:
             os._exit(0)
-        if self.run_queue.signalled() > 1 and self.watch.current is not None:
-            self.watch.current.end("shutdown", 0.0)
+        if self.run_queue.count_signal() > 1 and self.watcher.current is not None:
+            self.watcher.current.request_end("shutdown", 0.0)
         self.session_loop.wake()
 
     def _on_unkillable(self, command: Command) -> None:

@@ -97,9 +97,9 @@ JOB_MOVES: Final[Mapping[JobState, frozenset[JobState]]] = {
 
 
 def check_move(old: TaskState, new: TaskState, *, new_generation: bool, history: Callable[[], str]) -> None:
-    """Raise IllegalMove, with the task's story, unless the table allows old -> new.
+    """Raise IllegalMove, with the task's history, unless the table allows old -> new.
 
-    The story is a function because it costs reads that only a failure should pay for.
+    ``history`` is a function because reading the history is needed only for the error.
     """
     if new in MOVES[old] and (new_generation or old not in FINAL):
         return
@@ -108,6 +108,6 @@ def check_move(old: TaskState, new: TaskState, *, new_generation: bool, history:
 
 
 def check_job_move(old: JobState, new: JobState, *, history: Callable[[], str]) -> None:
-    """Raise IllegalMove, with the job's story, unless the table allows old -> new."""
+    """Raise IllegalMove, with the job's history, unless the table allows old -> new."""
     if new not in JOB_MOVES[old]:
         raise IllegalMove(f"A job cannot go from {old} to {new}: not in the table of moves. {history()}")

@@ -1,7 +1,6 @@
-"""The fleet: bots come, change, are put aside, and go.
+"""Bots: handshake, changes, quarantine, draining, and removal.
 
-Losing the last bot of a queue is told to the queue: tasks there that would not
-wait for a bot move on to their next slice, or end.
+When a bot stops serving queues, ``handle_lost_capacity`` takes care of tasks that no bot can run any more.
 """
 
 from msgspec import Struct, json, structs
@@ -23,11 +22,11 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event, pool_order, task_queues, task_run
 
 _STATE_CHARS = 1 << 20
-_NEWER_SESSION = "a newer process of this bot has shaken hands; this one must end"
+_NEWER_SESSION = "a newer process of this bot has connected; this one must exit"
 
 
 class HandshakeResult(Struct, frozen=True):
-    """The answer to a handshake: which of the runs that the bot holds are still its own."""
+    """The result of a handshake. ``keep`` are the held runs that the bot must go on with; it drops the others."""
 
     bot_id: str
     session: int
@@ -37,31 +36,30 @@ class HandshakeResult(Struct, frozen=True):
 
 def handshake(
     tx: Tx,
-    hello: Handshake,
+    request: Handshake,
     *,
     now: Micros,
     ids: IdSource,
     rules: Rules = DEFAULT_RULES,
     limits: Limits = DEFAULT_LIMITS,
 ) -> HandshakeResult:
-    """A bot has started, or says that it has changed.
+    """Register a bot that has started or reconnected, and match it to queues.
 
-    Runs that it does not hold any more end here, at once instead of a lease
-    later. Dimensions that make no sense put it into quarantine: it must stay able
-    to speak, or it could never be repaired.
+    Runs of the bot that it no longer holds end at once instead of when their lease expires. Invalid dimensions put the
+    bot into quarantine instead of failing the handshake: it must stay connected to be repaired.
     """
-    _check_handshake(hello)
+    _check_handshake(request)
     uow = UnitOfWork(tx, now, ids, rules)
-    known = bots.read(tx, hello.bot_id)
+    known = bots.read(tx, request.bot_id)
     if known is None:
-        check_id(hello.bot_id)
-    elif hello.session < known.session:
+        check_id(request.bot_id)
+    elif request.session < known.session:
         raise WrongState(_NEWER_SESSION)
-    keep = _end_runs_not_held(uow, hello, known.boot_id if known is not None else "")
-    has, problem = _dimensions(hello.bot_id, hello.dimensions, limits)
+    keep = _end_runs_not_held(uow, request, known.boot_id if known is not None else "")
+    has, problem = _dimensions(request.bot_id, request.dimensions, limits)
     pools = has.get("pool", [])
     pool_order.lock_pools(tx, pools)
-    bot = _upsert_bot(uow, hello, has, problem, busy=bool(keep))
+    bot = _upsert_bot(uow, request, has, problem, busy=bool(keep))
     bots.set_dimensions(tx, bot.id, dimensions.flat(has))
     served = set(task_queues.queues_of_bot(tx, bot.id))
     if bot.quarantined is None:
@@ -78,12 +76,12 @@ _MAX_CHARS = {"bot_id": 256, "address": 40, "boot_id": 64, "version": 64, "authe
 _TEXTS = ("state", "quarantined", "maintenance")
 
 
-def _check_handshake(hello: Handshake) -> None:
-    """What cannot even be written down is refused: without a name there is no bot to put into quarantine."""
-    given = structs.asdict(hello)
+def _check_handshake(request: Handshake) -> None:
+    """Raise InvalidRequest for fields that cannot be stored; without a valid id there is no bot to quarantine."""
+    given = structs.asdict(request)
     check = Checker()
-    for field, most in _MAX_CHARS.items():
-        check.item(given[field], (field,), most, least=int(field == "bot_id"))
+    for field, limit in _MAX_CHARS.items():
+        check.item(given[field], (field,), limit, least=int(field == "bot_id"))
     for field in _TEXTS:
         if given[field] is not None:
             check.item(given[field], (field,), _STATE_CHARS)
@@ -92,15 +90,16 @@ def _check_handshake(hello: Handshake) -> None:
 
 
 def check_id(bot_id: str) -> None:
-    """For new bots: one that is known by an id of before keeps it."""
+    """Raise InvalidRequest for an id that a new bot must not have; existing bots keep theirs."""
     check = Checker()
     check.item(bot_id, ("bot_id",), _MAX_CHARS["bot_id"], least=1, pattern=BOT_ID, allowed=BOT_ID_RULE)
     check.finish()
 
 
-def _dimensions(bot_id: str, said: object, limits: Limits) -> tuple[dict[str, list[str]], str | None]:
+def _dimensions(bot_id: str, reported: object, limits: Limits) -> tuple[dict[str, list[str]], str | None]:
+    """The checked dimensions; if they are invalid, empty ones and why."""
     check = Checker(limits)
-    has = dimensions.bot_dimensions(check, said, ("dimensions",))
+    has = dimensions.bot_dimensions(check, reported, ("dimensions",))
     if check.problems:
         return {}, "; ".join(f"{p.path}: {p.allowed}" for p in check.problems[:5])
     if has.get("id") != [bot_id]:
@@ -109,28 +108,28 @@ def _dimensions(bot_id: str, said: object, limits: Limits) -> tuple[dict[str, li
 
 
 def _upsert_bot(
-    uow: UnitOfWork, hello: Handshake, has: dict[str, list[str]], problem: str | None, *, busy: bool
+    uow: UnitOfWork, request: Handshake, has: dict[str, list[str]], problem: str | None, *, busy: bool
 ) -> Bot:
-    """Write down what the bot says of itself, behind every other lock."""
-    bot = bots.lock(uow.tx, hello.bot_id)
+    """Insert or update the bot. It is locked last, after runs, tasks and pools."""
+    bot = bots.lock(uow.tx, request.bot_id)
     if bot is None:
-        bots.insert(uow.tx, _new_bot(uow, hello, busy=busy))
-        bot = bots.lock(uow.tx, hello.bot_id)  # ours, or that of a server that met it at the same time
-    if bot is None or hello.session < bot.session:
+        bots.insert(uow.tx, _new_bot(uow, request, busy=busy))
+        bot = bots.lock(uow.tx, request.bot_id)  # inserted here, or by another server at the same time
+    if bot is None or request.session < bot.session:
         raise WrongState(_NEWER_SESSION)
-    if hello.session > bot.session:
+    if request.session > bot.session:
         bot.nonce = 0
         bot.idle_at = bot.idle_at if busy else uow.now
-    bot.session = hello.session
-    bot.address = hello.address
-    bot.boot_id = hello.boot_id
-    bot.version = hello.version
-    bot.authenticated = hello.authenticated
+    bot.session = request.session
+    bot.address = request.address
+    bot.boot_id = request.boot_id
+    bot.version = request.version
+    bot.authenticated = request.authenticated
     bot.dimensions = json.encode(has, order="sorted").decode()
-    bot.state = hello.state
+    bot.state = request.state
     bot.alive = 1
-    bot.quarantined = problem or hello.quarantined or bots.quarantine_setting(uow.tx, hello.bot_id)
-    bot.maintenance = hello.maintenance
+    bot.quarantined = problem or request.quarantined or bots.quarantine_setting(uow.tx, request.bot_id)
+    bot.maintenance = request.maintenance
     bot.heartbeat = max(bot.heartbeat, uow.now)
     bot.matched_at = uow.now
     bot.alarm_at = uow.now + uow.rules.dead_after
@@ -138,10 +137,10 @@ def _upsert_bot(
     return bot
 
 
-def _new_bot(uow: UnitOfWork, hello: Handshake, *, busy: bool) -> Bot:
+def _new_bot(uow: UnitOfWork, request: Handshake, *, busy: bool) -> Bot:
     return Bot(
-        id=hello.bot_id,
-        session=hello.session,
+        id=request.bot_id,
+        session=request.session,
         nonce=0,
         address="",
         boot_id="",
@@ -164,30 +163,29 @@ def _new_bot(uow: UnitOfWork, hello: Handshake, *, busy: bool) -> Bot:
     )
 
 
-def _end_runs_not_held(uow: UnitOfWork, hello: Handshake, boot_id: str) -> list[tuple[int, int]]:
-    """End the runs that a restarted bot has lost; those that it holds go on.
+def _end_runs_not_held(uow: UnitOfWork, request: Handshake, boot_id: str) -> list[tuple[int, int]]:
+    """End the runs that a restarted bot has lost; returns the runs that it holds.
 
-    Only runs of earlier sessions can be lost by a restart. This handshake may be
-    a straggler of the network that knows nothing of what the bot has claimed since.
-    What a bot had begun it knows for certain unless its machine went down, or it has nothing to know it by.
+    Only runs of earlier sessions count as lost: a delayed handshake does not have the runs that the bot claimed after
+    sending it. The bot's record of started tasks is relied on only if it has one and its machine did not reboot.
     """
-    mine = task_run.live_of_bot(uow.tx, hello.bot_id)
-    held = set(hello.holds)
+    mine = task_run.live_of_bot(uow.tx, request.bot_id)
+    held = set(request.holds)
     tasks = uow.lock(run.task_id for run in mine)
     runs = [r for r in task_run.read(uow.tx, sorted(tasks)) if r.live] if tasks else []
-    mine = [run for run in runs if run.bot_id == hello.bot_id]
+    mine = [run for run in runs if run.bot_id == request.bot_id]
     kept = [run for run in mine if (run.task_id, run.run) in held]
-    lost = [run for run in mine if run not in kept and run.session < hello.session]
-    evidence = Evidence(message="the bot shook hands without this run", boot_id=hello.boot_id)
-    knows = bool(hello.begun and boot_id) and hello.boot_id == boot_id
-    waited = {run.task_id for run in lost}.difference(hello.begun) if knows else ()
-    end_lost_runs(uow, lost, runs, why="bot_restarted", evidence=evidence, begun=hello.begun, waited=waited)
+    lost = [run for run in mine if run not in kept and run.session < request.session]
+    evidence = Evidence(message="the bot reconnected without this run", boot_id=request.boot_id)
+    reliable = bool(request.begun and boot_id) and request.boot_id == boot_id
+    waited = {run.task_id for run in lost}.difference(request.begun) if reliable else ()
+    end_lost_runs(uow, lost, runs, why="bot_restarted", evidence=evidence, begun=request.begun, waited=waited)
     propagate(uow)
     return [(run.task_id, run.run) for run in kept]
 
 
 class BotChange(Struct, frozen=True, kw_only=True):
-    """What a bot says of itself by now. ``dimensions`` None: they are as they were."""
+    """The current facts of a bot. ``dimensions`` None: unchanged."""
 
     bot_id: str
     session: int
@@ -206,14 +204,14 @@ def change_bot(
     rules: Rules = DEFAULT_RULES,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Bot:
-    """A bot has changed while it lives: its queues are found anew, and an event tells of it if it may work or not.
+    """Update a connected bot; if it changed, match it to queues again and add an event.
 
-    Why an administrator, or its own failures, keep it from working is not for the bot to lift.
+    The bot cannot lift a quarantine that an administrator or its quick failures caused.
     """
     uow = UnitOfWork(tx, now, ids, rules)
     known = bots.read(tx, change.bot_id)
     if known is None or known.session != change.session or not known.alive:
-        raise WrongState("this bot's session has ended; it must shake hands again")
+        raise WrongState("the session of this bot has ended; a new handshake is required")
     has, problem = json.decode(known.dimensions, type=dict[str, list[str]]), None
     pools = has.get("pool", [])
     if change.dimensions is not None:
@@ -221,7 +219,7 @@ def change_bot(
     pool_order.lock_pools(tx, {*pools, *has.get("pool", [])})
     bot = bots.lock(tx, change.bot_id)
     if bot is None or bot.session != change.session:
-        raise WrongState("this bot's session has ended; it must shake hands again")
+        raise WrongState("the session of this bot has ended; a new handshake is required")
     before = (bot.dimensions, bot.quarantined, bot.maintenance)
     failed = bot.quarantined if bot.num_quick_failures >= rules.quick_failures else None
     bot.quarantined = problem or bots.quarantine_setting(tx, bot.id) or failed or change.quarantined
@@ -242,19 +240,23 @@ def _rematch(uow: UnitOfWork, bot: Bot, has: dict[str, list[str]], before: tuple
         task_queues.match_bot(uow.tx, bot.id, bot.dimensions, has.get("pool", []))
     else:
         task_queues.unmatch_bot(uow.tx, bot.id)
-    why = bot.quarantined or bot.maintenance or ("other dimensions" if bot.dimensions != before[0] else "it may work")
+    why = (
+        bot.quarantined
+        or bot.maintenance
+        or ("dimensions changed" if bot.dimensions != before[0] else "ready for work")
+    )
     bot_event.insert(uow.tx, bot, uow.new_id(), at=uow.now, kind="request_sleep", message=why)
     serves = task_queues.queues_of_bot(uow.tx, bot.id) if bot.serving else []
     handle_lost_capacity(uow, sorted(served.difference(serves)))
 
 
-# ---------------------------------------------------------------- putting aside
+# ---------------------------------------------------------------- quarantine and draining
 
 
 def quarantine(
     tx: Tx, bot_id: str, why: str | None, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
 ) -> Bot:
-    """Keep a bot from getting work, until it is called with None; what it runs goes on."""
+    """Give a bot no work until this is called with None; its current runs continue."""
     uow = UnitOfWork(tx, now, ids, rules)
     bot = _lock_bot(uow, bot_id)
     bots.set_quarantine(tx, bot_id, why)
@@ -266,7 +268,7 @@ def quarantine(
 
 
 def drain_bot(tx: Tx, bot_id: str, draining: bool, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Bot:
-    """Let a bot finish what it has and give it nothing more."""
+    """Let a bot finish its current runs and give it no more; False lifts this."""
     uow = UnitOfWork(tx, now, ids, rules)
     bot = _lock_bot(uow, bot_id)
     bot.draining = int(draining)
@@ -278,13 +280,13 @@ _REPEAT_WINDOW = 60_000_000
 
 
 def record_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, now: Micros, ids: IdSource) -> bool:
-    """Write down what a bot says has happened to it; False when it said just that a moment ago.
+    """Store an event that a bot reports; False for a repetition of its last event within a minute.
 
-    A bot repeats a call whose answer was lost, and one that is in trouble repeats itself.
+    A bot repeats a call whose response was lost, and a failing bot reports the same error over and over.
     """
     bot = bots.read(tx, bot_id)
     if bot is None or bot.session != session:
-        raise WrongState("this bot's session has ended; it must shake hands again")
+        raise WrongState("the session of this bot has ended; a new handshake is required")
     for _, at, last_kind, last_message in bot_event.read(tx, bot_id, before=LARGEST, n=1):
         if (last_kind, last_message) == (kind, message) and now - at < _REPEAT_WINDOW:
             return False
@@ -295,7 +297,7 @@ def record_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, 
 def mark_bot_stopped(
     tx: Tx, bot_id: str, *, session: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
 ) -> None:
-    """A bot has ended and will not come back by itself: it counts as dead at once, and nothing waits for it."""
+    """Mark a bot dead that has shut down for good, without waiting until its heartbeats are missing."""
     uow = UnitOfWork(tx, now, ids, rules)
     bot = _lock_bot(uow, bot_id)
     if bot.alive and bot.session == session:
@@ -325,7 +327,7 @@ def _save_change(uow: UnitOfWork, bot: Bot, kind: str, message: str) -> Bot:
 
 
 def delete_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
-    """Forget a bot; it may come back any time. Its runs are given up by their leases."""
+    """Delete a bot; a later handshake creates it again. Its runs end when their leases expire."""
     if tx.attempt > 1 and bots.read(tx, bot_id) is None:
         return
     uow = UnitOfWork(tx, now, ids, rules)
@@ -337,7 +339,7 @@ def delete_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules 
 
 
 def mark_bot_dead(uow: UnitOfWork, bot_id: str) -> bool:
-    """Declare a silent bot dead, if it really is; its queues hear of it."""
+    """Mark a bot dead if it has sent no heartbeat for ``dead_after``; False, and a new due time, if it has."""
     bot = _lock_bot(uow, bot_id)
     silent_until = bot.heartbeat + uow.rules.dead_after
     if not bot.alive or silent_until > uow.now:

@@ -1,7 +1,7 @@
-"""Cancelling: tasks, whole jobs, and everything with certain tags.
+"""Cancel tasks, jobs, and all tasks with given tags.
 
-What has not started ends at once. What runs is asked to stop: its bot learns of
-it with its next word and reports the end, or is given up when it stays silent.
+A task that has not started ends at once. For a running one a kill is requested: its bot gets the request with the next
+exchange or heartbeat and reports the end; if the bot is silent, the run ends when its lease expires.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from myrmidon.store.tables.job import Job
 
 
 class Canceled(Struct, frozen=True):
-    """The answer for one task; not ``ok`` when it had ended, or runs and was not to be killed."""
+    """The result for one task; not ``ok`` if it had ended, or is running and ``kill_running`` was false."""
 
     task_id: int
     ok: bool
@@ -40,27 +40,27 @@ def cancel(
     reason: str = "canceled",
     rules: Rules = DEFAULT_RULES,
 ) -> list[Canceled]:
-    """Cancel tasks, in order of the ids given; cancelling twice is the same as once."""
+    """Cancel tasks; one result each, in the given order. Idempotent."""
     uow = UnitOfWork(tx, now, ids, rules)
-    answers = _cancel(uow, task_ids, kill_running=kill_running, reason=reason)
+    results = _cancel(uow, task_ids, kill_running=kill_running, reason=reason)
     propagate(uow)
-    return answers
+    return results
 
 
 def _cancel(uow: UnitOfWork, task_ids: Sequence[int], *, kill_running: bool, reason: str) -> list[Canceled]:
     tasks = uow.lock(task_ids)
-    answers = []
+    results = []
     for task_id in task_ids:
         task = tasks.get(task_id)
         if task is None or uow.is_staged(task):
-            answers.append(Canceled(task_id, ok=False, was_running=False, found=False))
+            results.append(Canceled(task_id, ok=False, was_running=False, found=False))
             continue
         running = task.state == TaskState.RUNNING
         ok = not task.final and (kill_running or not running)
         if ok:
             cancel_or_kill(uow, task, reason)
-        answers.append(Canceled(task_id, ok=ok, was_running=running))
-    return answers
+        results.append(Canceled(task_id, ok=ok, was_running=running))
+    return results
 
 
 def cancel_job(
@@ -72,7 +72,7 @@ def cancel_job(
     group_id: int | None = None,
     rules: Rules = DEFAULT_RULES,
 ) -> Job:
-    """Cancel a job with everything in it; a job that has ended stays as it is."""
+    """Cancel a job and all its tasks; a job that has ended is left unchanged."""
     uow = UnitOfWork(tx, now, ids, rules)
     uow.lock_jobs([job_id])
     job = uow.jobs.get(job_id)
@@ -88,14 +88,14 @@ def cancel_job(
 
 
 class TagSelection(Struct, frozen=True, kw_only=True):
-    """Which tasks a mass cancel means: all that carry the tags and were created in the time given."""
+    """The arguments of canceling by tags: tasks of a group that have all the tags and an id below ``until``."""
 
     tags: list[str]
     until: int
     group_id: int
     kill_running: bool = False
-    orders: bool = False
-    """Also those that tell a bot to end."""
+    terminate_tasks: bool = False
+    """Also cancel tasks that terminate a bot."""
 
 
 def cancel_tagged(
@@ -108,26 +108,30 @@ def cancel_tagged(
     start: Micros | None = None,
     end: Micros | None = None,
     kill_running: bool = False,
-    orders: bool = False,
+    terminate_tasks: bool = False,
     request_key: str | None = None,
     rules: Rules = DEFAULT_RULES,
 ) -> ChunkedWork | None:
-    """Cancel all tasks that carry all these tags; those created later than now are not meant.
+    """Start canceling all tasks that have all these tags and were created until now.
 
-    A bot that was told to end stays told, unless ``orders`` are meant too.
-    Said again with the same request key it does not mean what was created meanwhile: None.
+    Tasks that terminate a bot are excluded unless ``terminate_tasks`` is true. A repetition with the same request key
+    does nothing and returns None, so that it does not cancel tasks created since.
     """
     if not tags:
         raise InvalidRequest([Problem("tags", "[]", "at least one tag, so that nobody cancels everything", "required")])
-    asked = (sorted(set(tags)), start, end, kill_running)
-    if request_key is not None and not claim_request_key(tx, "cancel", request_key, asked, group_id=group_id, now=now):
+    body = (sorted(set(tags)), start, end, kill_running)
+    if request_key is not None and not claim_request_key(tx, "cancel", request_key, body, group_id=group_id, now=now):
         return None
     uow = UnitOfWork(tx, now, ids, rules)
     until = first_id_at(min(end, now) if end is not None else now) + (1 << 20)
-    meant = TagSelection(
-        tags=sorted(set(tags)), until=until, group_id=group_id, kill_running=kill_running, orders=orders
+    selection = TagSelection(
+        tags=sorted(set(tags)),
+        until=until,
+        group_id=group_id,
+        kill_running=kill_running,
+        terminate_tasks=terminate_tasks,
     )
-    work = uow.start_chunked_work(chunked_work.TAGGED, 0, args=json.encode(meant).decode())
+    work = uow.start_chunked_work(chunked_work.TAGGED, 0, args=json.encode(selection).decode())
     if start is not None:
         work.position = first_id_at(start) - 1
         chunked_work.advance(tx, work)
@@ -135,23 +139,23 @@ def cancel_tagged(
 
 
 def cancel_tagged_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """The next chunk of a mass cancel. A task that has started meanwhile is killed only if that was asked for."""
-    meant = json.decode(work.args, type=TagSelection)
-    found, cursor = task_request.tagged(uow.tx, meant.tags, after=work.position, until=meant.until, n=CHUNK)
-    requests = task_request.read(uow.tx, found) if found else {}
-    mine = [i for i in found if requests[i].resource_group_id == meant.group_id]
-    spared = set() if meant.orders else task_request.terminate_tasks(uow.tx, mine)
-    mine = [i for i in mine if i not in spared]
-    _cancel(uow, mine, kill_running=meant.kill_running, reason="canceled")
+    """Cancel the next chunk of tasks with the tags; running ones only if ``kill_running`` is set."""
+    selection = json.decode(work.args, type=TagSelection)
+    tagged, cursor = task_request.tagged(uow.tx, selection.tags, after=work.position, until=selection.until, n=CHUNK)
+    requests = task_request.read(uow.tx, tagged) if tagged else {}
+    selected = [i for i in tagged if requests[i].resource_group_id == selection.group_id]
+    excluded = set() if selection.terminate_tasks else task_request.terminate_tasks(uow.tx, selected)
+    selected = [i for i in selected if i not in excluded]
+    _cancel(uow, selected, kill_running=selection.kill_running, reason="canceled")
     _advance(uow, work, cursor)
 
 
 def cancel_children_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """The next chunk of the tasks that an ended task had triggered; detached ones go on."""
-    found = task_request.children(uow.tx, work.subject, after=work.position, n=CHUNK)
-    requests = task_request.read(uow.tx, found) if found else {}
-    _cancel(uow, [i for i in found if not requests[i].detached], kill_running=True, reason="parent_ended")
-    _advance(uow, work, found[-1] if len(found) == CHUNK else None)
+    """Cancel the next chunk of the tasks that an ended task had triggered, except detached ones."""
+    children = task_request.children(uow.tx, work.subject, after=work.position, n=CHUNK)
+    requests = task_request.read(uow.tx, children) if children else {}
+    _cancel(uow, [i for i in children if not requests[i].detached], kill_running=True, reason="parent_ended")
+    _advance(uow, work, children[-1] if len(children) == CHUNK else None)
 
 
 def _advance(uow: UnitOfWork, work: ChunkedWork, cursor: int | None) -> None:

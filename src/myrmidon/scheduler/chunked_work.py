@@ -1,7 +1,7 @@
-"""Carrying on: the consequences of decisions that were too wide for one transaction.
+"""Run chunked work: changes that are too large for one transaction.
 
-Each step does one chunk of one work. Any server may take any step; the row lock
-on the work (and, before it, on its job) lets only one at a time.
+Each call processes one chunk of one piece of work. Any server may do so; the locks on its job and then on its row let
+only one at a time.
 """
 
 from myrmidon.model.ids import IdSource, Micros
@@ -31,23 +31,23 @@ _DELETIONS = {store.DELETE_JOB: delete_job_chunk, store.DELETE_GROUP: delete_gro
 
 
 def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[ChunkedWork]:
-    """What is left to carry on with."""
+    """Chunked work that is not finished, by id."""
     return store.pending(tx, after=after, n=n)
 
 
 def run_chunk(
     tx: Tx, work: ChunkedWork, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
 ) -> tuple[set[int], list[int]]:
-    """Do one more chunk of a drain; which queues got work, and which tasks' logs may be deleted."""
+    """Process the next chunk; returns the queues that got tasks, and the deleted tasks, whose logs may be deleted."""
     uow = UnitOfWork(tx, now, ids, rules)
     uow.lock_jobs([work.job_id])
     current = store.lock(tx, work.id)
     if current is None:
         return set(), []
     if current.kind in _DELETIONS:
-        gone = _DELETIONS[current.kind](uow, current)
+        deleted = _DELETIONS[current.kind](uow, current)
         jobs.save(tx, uow.jobs.values())
-        return set(), gone
+        return set(), deleted
     _STEPS[current.kind](uow, current)
     propagate(uow)
     return uow.woken, []

@@ -1,12 +1,10 @@
-"""Claiming: a bot takes tasks from its queues, and a run of each begins.
+"""Claim: a bot takes tasks from its queues, and a run of each is created.
 
-The heads of the bot's queues are read without locks and the policy chooses among
-them; then each chosen queue is taken from with rows that nobody else holds. A
-claim waits for nobody: whatever another transaction is busy with, it leaves.
+The heads of the bot's queues are read without locks, and the policy chooses among them; then rows of the chosen queues
+are locked. A claim never waits for a lock: it skips rows that another transaction has locked.
 
-A claim carries a nonce that grows with each claim of a bot's session. The same
-nonce again gets the same runs, so a lost reply costs nothing; an older one is a
-straggler of the network and gets none.
+A claim has a nonce that increases with each claim of a bot's session. The same nonce again returns the same runs, so a
+lost response does no harm; a smaller one is a delayed duplicate and returns none.
 """
 
 from collections import Counter
@@ -32,12 +30,12 @@ from myrmidon.store.tables import shared_value, task_queues, task_request, task_
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import Work
 
-_MOST_QUEUES = 32
-_MOST_ROWS = 512
+_MAX_QUEUES = 32
+_MAX_ROWS = 512
 
 
 class Poll(Struct, frozen=True, kw_only=True):
-    """A bot asks for up to n tasks. ``token_key`` is the servers' secret from which the tokens of runs are made."""
+    """A bot's claim of up to n tasks. ``token_key`` is the servers' secret from which run tokens are derived."""
 
     bot_id: str
     session: int
@@ -47,7 +45,7 @@ class Poll(Struct, frozen=True, kw_only=True):
 
 
 class Claimed(Struct, frozen=True, kw_only=True, gc=False):
-    """All that a bot needs to run one task; the only place where a secret leaves the store."""
+    """What a bot needs to run one task. Secrets leave the store only here."""
 
     task_id: int
     run: int
@@ -58,44 +56,44 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False):
     resource_group_id: int = 0
 
     def __repr__(self) -> str:
-        """Never shows the token or the secret."""
+        """Omits the token and the secret."""
         return f"Claimed(task_id={self.task_id}, run={self.run})"
 
 
 def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> list[Claimed]:
-    """Start up to n runs on a bot; fewer, or none, when there is nothing for it."""
+    """Start up to n runs on a bot; fewer if its queues have fewer tasks."""
     uow = UnitOfWork(tx, now, ids, rules)
     bot = bots.lock(tx, poll.bot_id)
     if bot is None:
         raise NotFound("bot", poll.bot_id)
     if bot.session != poll.session or not bot.alive:
-        raise WrongState("this bot's session has ended; it must shake hands again before it gets work")
+        raise WrongState("the session of this bot has ended; a new handshake is required")
     if poll.nonce < bot.nonce:
         return []
     if poll.nonce == bot.nonce:
-        return _again(uow, poll)
+        return _repeat(uow, poll)
     bots.save_claim(tx, bot, poll.nonce, now)
     if poll.n < 1:
         return []
-    taken = _take(uow, bot, min(poll.n, rules.claim_limit)) if bot.serving else _take_end(uow, bot)
+    taken = _take(uow, bot, min(poll.n, rules.claim_limit)) if bot.serving else _take_terminate_task(uow, bot)
     return _start(uow, bot, poll, taken) if taken else []
 
 
-def _again(uow: UnitOfWork, poll: Poll) -> list[Claimed]:
-    """The runs that this very claim started, as far as they are still the bot's."""
+def _repeat(uow: UnitOfWork, poll: Poll) -> list[Claimed]:
+    """The runs that this claim started before, as far as they have not ended."""
     live = task_run.live_of_bot(uow.tx, poll.bot_id)
     mine = [run for run in live if run.session == poll.session and run.nonce == poll.nonce]
     work = task_request.work(uow.tx, sorted({run.task_id for run in mine})) if mine else {}
-    return _hand_out(uow, mine, claim_token(poll), work, special=sorted({run.task_id for run in mine}))
+    return _claimed(uow, mine, claim_token(poll), work, special=sorted({run.task_id for run in mine}))
 
 
 # ---------------------------------------------------------------- choosing
 
 
 def _take(uow: UnitOfWork, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult]]:
-    """Lock rows of the hot table, best first, with their tasks.
+    """Lock rows of task_to_run in order of preference, with their tasks.
 
-    The full set of dimensions is compared once more: the match made earlier is only an index.
+    The dimensions are compared again: the stored matches of bots to queues are only an index.
     """
     heads = [h for h in task_to_run.heads(uow.tx, bot.id) if dimensions.serves(h.dimensions, bot.dimensions)]
     if not heads:
@@ -106,8 +104,8 @@ def _take(uow: UnitOfWork, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult
     return [(row, tasks[row.task_id]) for row in chosen if _may_run(row, tasks.get(row.task_id))]
 
 
-def _take_end(uow: UnitOfWork, bot: Bot) -> list[tuple[TaskToRun, TaskResult]]:
-    """A bot that gets no work may still be told to end, which is a task of a queue that is its own."""
+def _take_terminate_task(uow: UnitOfWork, bot: Bot) -> list[tuple[TaskToRun, TaskResult]]:
+    """Lock a terminate task of the bot: a bot that gets no other work may still be terminated."""
     rows: list[TaskToRun] = []
     for queue in task_queues.own_queues(uow.tx, bot.id):
         rows = rows or task_to_run.take(uow.tx, queue, 1, bot_id=bot.id, now=uow.now)
@@ -116,23 +114,23 @@ def _take_end(uow: UnitOfWork, bot: Bot) -> list[tuple[TaskToRun, TaskResult]]:
 
 
 def _from_one(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
-    """Take n of the only queue that has anything: one statement less than for several (docs/decisions/0024)."""
+    """Take n rows of the only queue that is not empty: one statement less than for several (docs/decisions/0024)."""
     rows: list[TaskToRun] = []
     if head.shared and bot.address:
-        seen = _look_into(uow, bot, head, n)
-        rows = task_to_run.take_these(uow.tx, [row.task_id for row in seen[:n]], bot_id=bot.id, now=uow.now)
+        best = _first_rows(uow, bot, head, n)
+        rows = task_to_run.take_these(uow.tx, [row.task_id for row in best[:n]], bot_id=bot.id, now=uow.now)
     return _fill_up(uow, bot, head.queue, rows, n)
 
 
 def _from_several(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], n: int) -> list[TaskToRun]:
-    """Take n of several queues in the order of the policy.
+    """Take n rows of several queues in the order of the policy.
 
-    Only the best queues are looked into, and the next ones only when those have nothing that this bot may take.
+    Rows of the best queues are read first, and of the next ones only if this bot can take none of those.
     """
     groups = {head.queue: head.resource_group_id for head in heads}
     running = task_run.count_by_group(uow.tx) if len(set(groups.values())) > 1 else {}
     ordered = best_queues(heads, running)
-    step = min(max(n, 4), _MOST_QUEUES)
+    step = min(max(n, 4), _MAX_QUEUES)
     for start in range(0, len(ordered), step):
         taken = _from_best(uow, bot, ordered[start : start + step], running, n)
         if taken:
@@ -140,15 +138,13 @@ def _from_several(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], n: int) -> l
     return []
 
 
-def _from_best(
-    uow: UnitOfWork, bot: Bot, looked: Sequence[Head], running: Mapping[int, int], n: int
-) -> list[TaskToRun]:
-    groups = {head.queue: head.resource_group_id for head in looked}
-    candidates = _candidates(uow, bot, looked, groups, running, n)
+def _from_best(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], running: Mapping[int, int], n: int) -> list[TaskToRun]:
+    groups = {head.queue: head.resource_group_id for head in heads}
+    candidates = _candidates(uow, bot, heads, groups, running, n)
     picks = pick_queues(candidates, groups, running, n)
-    lines = {queue: iter(rows) for queue, rows in candidates.items()}
-    wanted = [next(lines[queue]).task_id for queue in picks]
-    taken = task_to_run.take_these(uow.tx, wanted, bot_id=bot.id, now=uow.now) if wanted else []
+    remaining = {queue: iter(rows) for queue, rows in candidates.items()}
+    chosen = [next(remaining[queue]).task_id for queue in picks]
+    taken = task_to_run.take_these(uow.tx, chosen, bot_id=bot.id, now=uow.now) if chosen else []
     for queue, count in Counter(picks).items():
         mine = [row for row in taken if row.queue == queue]
         if len(mine) < count:
@@ -157,40 +153,40 @@ def _from_best(
 
 
 def _candidates(
-    uow: UnitOfWork, bot: Bot, looked: Sequence[Head], groups: Mapping[int, int], running: Mapping[int, int], n: int
+    uow: UnitOfWork, bot: Bot, heads: Sequence[Head], groups: Mapping[int, int], running: Mapping[int, int], n: int
 ) -> dict[int, list[TaskToRun]]:
-    """What each queue has to give: a few rows of each, and more of those that would give them all."""
-    few = min(max(n, uow.rules.look_ahead), max(uow.rules.look_ahead, _MOST_ROWS // len(looked)))
-    queues = [head.queue for head in looked]
-    read = task_to_run.first_of_several(uow.tx, queues, few, bot_id=bot.id, now=uow.now)
-    known = {head.queue: _local_first(uow, bot, head, read[head.queue]) for head in looked}
-    by_queue = {head.queue: head for head in looked}
+    """The first rows of each queue; more of the queues from which the policy would pick all of them."""
+    limit = min(max(n, uow.rules.look_ahead), max(uow.rules.look_ahead, _MAX_ROWS // len(heads)))
+    queues = [head.queue for head in heads]
+    rows = task_to_run.first_of_several(uow.tx, queues, limit, bot_id=bot.id, now=uow.now)
+    candidates = {head.queue: _local_first(uow, bot, head, rows[head.queue]) for head in heads}
+    by_queue = {head.queue: head for head in heads}
     while True:
-        counts = Counter(pick_queues(known, groups, running, n))
-        used_up = [queue for queue, count in counts.items() if count == len(known[queue]) == few < n]
+        counts = Counter(pick_queues(candidates, groups, running, n))
+        used_up = [queue for queue, count in counts.items() if count == len(candidates[queue]) == limit < n]
         if not used_up:
-            return known
+            return candidates
         for queue in used_up:
-            known[queue] = _look_into(uow, bot, by_queue[queue], n)
+            candidates[queue] = _first_rows(uow, bot, by_queue[queue], n)
 
 
-def _look_into(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
-    """The best rows of one queue, in the order in which this bot should take them."""
-    most = max(n, uow.rules.look_ahead)
-    rows = task_to_run.first(uow.tx, head.queue, most, bot_id=bot.id, now=uow.now)
+def _first_rows(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
+    """The first rows of one queue, in the order in which this bot should take them."""
+    limit = max(n, uow.rules.look_ahead)
+    rows = task_to_run.first(uow.tx, head.queue, limit, bot_id=bot.id, now=uow.now)
     return _local_first(uow, bot, head, rows)
 
 
 def _local_first(uow: UnitOfWork, bot: Bot, head: Head, rows: list[TaskToRun]) -> list[TaskToRun]:
-    """Those whose shared values lie at the bot before their equals."""
-    near = [row.task_id for row in rows[: uow.rules.look_ahead] if row.shared]
-    if not (near and head.shared and bot.address):
+    """Move tasks whose shared values are at the bot's address before others of the same priority."""
+    readers = [row.task_id for row in rows[: uow.rules.look_ahead] if row.shared]
+    if not (readers and head.shared and bot.address):
         return rows
-    return local_first(rows, shared_value.local_tasks(uow.tx, near, bot.address), uow.rules.look_ahead)
+    return local_first(rows, shared_value.local_tasks(uow.tx, readers, bot.address), uow.rules.look_ahead)
 
 
 def _fill_up(uow: UnitOfWork, bot: Bot, queue: int, rows: list[TaskToRun], n: int) -> list[TaskToRun]:
-    """Where others were faster with the chosen rows, the next free ones of the queue do."""
+    """Add the next free rows of the queue for chosen ones that other claims have taken."""
     if len(rows) >= n:
         return rows
     known = {row.task_id for row in rows}
@@ -199,7 +195,7 @@ def _fill_up(uow: UnitOfWork, bot: Bot, queue: int, rows: list[TaskToRun], n: in
 
 
 def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
-    """The task is ours to start: nobody is changing it, and it still wants this run."""
+    """Whether this run may start: no other transaction has locked the task, and its state allows it."""
     if task is None or task.killing:
         return False
     if next_run_number(task.run_number) is None:
@@ -225,11 +221,11 @@ def _start(uow: UnitOfWork, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRu
     since = _idle_since(uow, bot)
     task_run.insert(uow.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
     uow.flush()
-    return _hand_out(uow, runs, token, work, special=sorted(task.id for _, task in taken if not task.plain))
+    return _claimed(uow, runs, token, work, special=sorted(task.id for _, task in taken if not task.plain))
 
 
 def _idle_since(uow: UnitOfWork, bot: Bot) -> Micros | None:
-    """Never later than the claim, though the server that heard of the end of the run before has a faster clock."""
+    """When the bot became idle, but not later than now: the time may come from another server's clock."""
     return min(bot.idle_at, uow.now) if bot.idle_at is not None else None
 
 
@@ -262,19 +258,19 @@ def _new_run(
 
 
 def claim_token(poll: Poll) -> str:
-    """The secret of a claim, which its runs share: nobody speaks of them who was not handed them.
+    """The token that all runs of a claim share; reports need it, so only the claiming bot can report on them.
 
-    The same claim makes the same one, so that its reply can be repeated.
+    It is derived from the claim, so that a repeated claim returns the same token.
     """
     return hmac_digest(poll.token_key, f"{poll.bot_id}\n{poll.session}\n{poll.nonce}".encode(), "sha256").hex()
 
 
 def token_hash(token: str) -> str:
-    """What is stored of a token: enough to check it, useless to act with it."""
+    """The stored form of a token, which can verify the token but not replace it."""
     return blake2s(token.encode()).hexdigest()
 
 
-def _hand_out(
+def _claimed(
     uow: UnitOfWork,
     runs: Sequence[TaskRun],
     token: str,
@@ -282,13 +278,13 @@ def _hand_out(
     *,
     special: Sequence[int],
 ) -> list[Claimed]:
-    """The runs with all that their bot needs; ``special`` tasks may have inputs and secrets."""
+    """The runs with everything that the bot needs; only ``special`` tasks may have inputs and secrets."""
     if not runs:
         return []
     todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
     functions = [task_id for task_id in special if todo[task_id].func_name is not None]
     inputs = values.inputs(uow.tx, functions) if functions else {}
-    hidden = task_request.secrets(uow.tx, special) if special else {}
+    secrets = task_request.secrets(uow.tx, special) if special else {}
     return [
         Claimed(
             task_id=run.task_id,
@@ -296,7 +292,7 @@ def _hand_out(
             token=token,
             work=todo[run.task_id],
             inputs=inputs.get(run.task_id, []),
-            secret_bytes=hidden.get(run.task_id),
+            secret_bytes=secrets.get(run.task_id),
             resource_group_id=run.resource_group_id,
         )
         for run in runs

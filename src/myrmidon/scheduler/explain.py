@@ -1,7 +1,6 @@
-"""Explaining: why is this task not running?
+"""Explain why a task is not running: its parents, a hold, a dimension that no bot has, or its position in the queue.
 
-Reads without locks and changes nothing. The answer names the thing that holds the
-task back now: its parents, a hold, the dimension that no bot has, or the queue.
+Reads without locks and changes nothing.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ _SHOWN_PARENTS = 20
 
 
 class Removed(Struct, frozen=True):
-    """A wanted dimension, and how many of the bots that fit all the earlier ones lack it."""
+    """A required dimension: how many bots it excludes (``removes``) and how many remain (``left``)."""
 
     dimension: str
     removes: int
@@ -29,7 +28,7 @@ class Removed(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why a task is not running. ``unreachable``: a parent has failed for good, so it never will be."""
+    """Why a task is not running. ``unreachable``: a parent has failed, so it will not run without a rerun."""
 
     task_id: int
     state: TaskState
@@ -44,7 +43,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def explain(tx: Tx, task_id: int) -> Explanation:
-    """The reason why a task does not run now, in one sentence, with its evidence."""
+    """The reason why a task is not running, in one sentence, with the facts behind it."""
     task = task_result.read(tx, [task_id]).get(task_id)
     if task is None:
         raise NotFound("task", show_task(task_id))
@@ -84,17 +83,17 @@ def _explain_waiting(tx: Tx, task: TaskResult) -> Explanation:
 
 
 def _unreachable(tx: Tx, task: TaskResult) -> int | None:
-    """A parent, near or far, that has ended without success and holds this task back for good."""
+    """An ancestor that ended without success, so that this task cannot become ready; None if there is none."""
     seen: set[int] = set()
-    look = [(task.id, bool(task.resolves_all))]
-    while look:
-        child, resolves_all = look.pop()
+    pending = [(task.id, bool(task.resolves_all))]
+    while pending:
+        child, resolves_all = pending.pop()
         for parent in task_result.read(tx, edge.waiting_on(tx, child, _SHOWN_PARENTS)).values():
             if parent.final and not resolves_all:
                 return parent.id
             if parent.state == TaskState.WAITING and parent.id not in seen and not resolves_all:
                 seen.add(parent.id)
-                look.append((parent.id, bool(parent.resolves_all)))
+                pending.append((parent.id, bool(parent.resolves_all)))
     return None
 
 
@@ -102,39 +101,39 @@ def _explain_ready(tx: Tx, task: TaskResult) -> Explanation:
     rows = task_to_run.of_tasks(tx, [task.id])
     task_slice = task_request.slices(tx, [task.id])[task.id][task.current_task_slice]
     queue = task_queues.read(tx, [task_slice.queue])[task_slice.queue]
-    removed, fitting = _filter_bots(tx, queue.dimensions, queue.pool)
+    removed, matching = _filter_bots(tx, queue.dimensions, queue.pool)
     serving = len(task_queues.serving_bots(tx, queue.id, 1000))
     position = task_to_run.position(tx, rows[0]) if rows else None
     return Explanation(
         task_id=task.id,
         state=task.state,
-        summary=_ready_summary(removed, fitting, serving, position or 0),
+        summary=_ready_summary(removed, matching, serving, position or 0),
         dimensions=removed,
-        num_bots=fitting,
+        num_bots=matching,
         num_serving=serving,
         position=position,
     )
 
 
-def _ready_summary(removed: Sequence[Removed], fitting: int, serving: int, position: int) -> str:
-    if not fitting:
-        culprit = next((step for step in removed if step.left == 0), None)
-        missing = f": none of the remaining bots has {culprit.dimension}" if culprit else ""
-        return f"No bot fits{missing}. Start such a bot, or change the dimensions."
+def _ready_summary(removed: Sequence[Removed], matching: int, serving: int, position: int) -> str:
+    if not matching:
+        last = next((step for step in removed if step.left == 0), None)
+        missing = f": none of the remaining bots has {last.dimension}" if last else ""
+        return f"No bot matches{missing}. Start such a bot, or change the dimensions."
     if not serving:
-        return f"{fitting} bots fit, but none of them is alive and healthy. Look at them first."
-    return f"{serving} bots can run it; {position} tasks stand before it in its queue."
+        return f"{matching} bots match, but none of them is alive and healthy. Check these bots."
+    return f"{serving} bots can run it; {position} tasks are before it in its queue."
 
 
-def _filter_bots(tx: Tx, wanted: str, pool: str) -> tuple[list[Removed], int]:
-    """Apply the wanted dimensions one by one to the bots of the pool; who falls out where.
+def _filter_bots(tx: Tx, required: str, pool: str) -> tuple[list[Removed], int]:
+    """Apply the required dimensions one by one to the bots of the pool; returns the steps, and how many bots match.
 
-    An order to a single bot is for no pool.
+    A terminate task has no pool: there it starts with the bots that have its id.
     """
-    found = [f"pool:{pool}"] if pool else dimensions.narrowest_values(wanted)
-    left = [dimensions.bot_sets(text) for each in found for text in bots.dimensions_of_bots_with(tx, each)]
+    values = [f"pool:{pool}"] if pool else dimensions.narrowest_values(required)
+    left = [dimensions.bot_sets(text) for value in values for text in bots.dimensions_of_bots_with(tx, value)]
     steps = []
-    for single in dimensions.split_values(wanted):
+    for single in dimensions.split_values(required):
         before = len(left)
         left = [has for has in left if dimensions.matches(single, has)]
         steps.append(Removed(dimensions.show_single(single), before - len(left), len(left)))

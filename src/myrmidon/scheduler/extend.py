@@ -1,8 +1,7 @@
-"""Extending: tasks join a job while it runs.
+"""Extend a running job with more tasks, and seal jobs.
 
-The job's lock makes this safe against everything that may happen to it at the
-same time: a parent that ends before is seen as done here, one that ends after
-finds its new children. A job that has ended or was sealed takes no more tasks.
+The job is locked, so that concurrent changes are safe: a parent that ended before is read as ended here, and one that
+ends later finds its new children. A job that has ended or was sealed accepts no more tasks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ from myrmidon.store.tables.job import Job
 
 
 class Extended(Struct, frozen=True, kw_only=True):
-    """The answer to an extension: the ids of all labels it named, and how many of them are new."""
+    """The result of an extension: the ids of all labels in the document, and how many of them are new."""
 
     job_id: int
     state: JobState
@@ -55,29 +54,29 @@ def extend(
 ) -> Extended:
     """Add the tasks of a graph document to a job.
 
-    Labels that the job has already are compared by their definition: the same
-    again changes nothing, so the call can be repeated; another one is refused.
+    Idempotent: a label that the job already has with the same definition is skipped. One with a different definition is
+    refused.
     """
     uow = UnitOfWork(tx, now, ids, rules)
     open_group(uow, group_id)
     job = _open_job(uow, job_id, group_id)
-    known = jobs.labels(tx, job_id)
+    existing = jobs.labels(tx, job_id)
     definitions = definitions_of(raw, rules)
-    fresh = [label for label in labels_of(raw) if label not in known]
-    _compare(known, definitions)
-    if not fresh and definitions and isinstance(raw, dict) and len(definitions) == len(raw["tasks"]):
-        return Extended(job_id=job_id, state=job.state, task_ids=_ids(known, definitions), num_new=0)
+    new_labels = [label for label in labels_of(raw) if label not in existing]
+    _compare(existing, definitions)
+    if not new_labels and definitions and isinstance(raw, dict) and len(definitions) == len(raw["tasks"]):
+        return Extended(job_id=job_id, state=job.state, task_ids=_ids(existing, definitions), num_new=0)
     _check_open(uow, job)
-    task_ids = dict(zip(fresh, ids.block(len(fresh), now), strict=True))
-    every = {**{label: task_id for label, (task_id, _) in known.items()}, **task_ids}
-    graph, wiring = _read(uow, raw, known, every, limits)
-    new_tasks = _new_tasks(uow, job, _Extension(graph, wiring, every, definitions, authenticated))
+    task_ids = dict(zip(new_labels, ids.block(len(new_labels), now), strict=True))
+    ids_by_label = {**{label: task_id for label, (task_id, _) in existing.items()}, **task_ids}
+    graph, dag = _read(uow, raw, existing, ids_by_label, limits)
+    new_tasks = _new_tasks(uow, job, _Extension(graph, dag, ids_by_label, definitions, authenticated))
     _check(uow, group_id, new_tasks)
-    tasks = _store(uow, job, new_tasks, known)
+    tasks = _store(uow, job, new_tasks, existing)
     make_ready(uow, [t for t in tasks if t.satisfied and not t.held])
     jobs.add_event(tx, job, "extended", now)
     propagate(uow)
-    chosen = {label: every[label] for label in definitions}
+    chosen = {label: ids_by_label[label] for label in definitions}
     return Extended(job_id=job_id, state=job.state, task_ids=chosen, num_new=len(new_tasks), woken=sorted(uow.woken))
 
 
@@ -90,87 +89,94 @@ def _open_job(uow: UnitOfWork, job_id: int, group_id: int) -> Job:
 
 
 def _check_open(uow: UnitOfWork, job: Job) -> None:
-    """The job takes tasks. Not while it is being reset chunk by chunk: nobody could tell which parents count."""
+    """Raise WrongState if the job accepts no tasks.
+
+    While a job is being reset chunk by chunk, it is not determined which parents still count as succeeded.
+    """
     if job.state != JobState.RUNNING:
-        raise WrongState(f"the job has ended ({job.state}) and takes no more tasks; submit a new job")
+        raise WrongState(f"the job has ended ({job.state}) and accepts no more tasks; submit a new job")
     if job.sealed_at is not None:
-        raise WrongState("the job is sealed and takes no more tasks; submit a new job")
+        raise WrongState("the job is sealed and accepts no more tasks; submit a new job")
     if job.num_draining and chunked_work.exists(uow.tx, chunked_work.RESET, job.id):
-        raise WrongState("the job is just being reset to run again; try again in a moment")
+        raise WrongState("the job is being reset for another run; try again in a moment")
 
 
-def _compare(known: Mapping[str, tuple[int, str]], definitions: Mapping[str, str]) -> None:
-    changed = sorted(label for label in definitions if label in known and known[label][1] != definitions[label])
+def _compare(existing: Mapping[str, tuple[int, str]], definitions: Mapping[str, str]) -> None:
+    changed = sorted(label for label in definitions if label in existing and existing[label][1] != definitions[label])
     if changed:
         raise Conflict(f"the job already has other tasks with these labels: {', '.join(changed[:10])}; rename them")
 
 
-def _ids(known: Mapping[str, tuple[int, str]], labels: Mapping[str, str]) -> dict[str, int]:
-    return {label: known[label][0] for label in labels}
+def _ids(existing: Mapping[str, tuple[int, str]], labels: Mapping[str, str]) -> dict[str, int]:
+    return {label: existing[label][0] for label in labels}
 
 
 class _Extension:
-    """What an extension consists of."""
+    """A parsed extension: its new nodes, their edges, and the ids of all tasks by label."""
 
     def __init__(
         self,
         graph: Graph,
-        wiring: Dag,
+        dag: Dag,
         ids: dict[str, int],
         definitions: dict[str, str],
         authenticated: str,
     ) -> None:
         self.graph = graph
-        self.wiring = wiring
+        self.dag = dag
         self.ids = ids
         self.definitions = definitions
         self.authenticated = authenticated
 
 
 def _read(
-    uow: UnitOfWork, raw: object, known: Mapping[str, tuple[int, str]], every: Mapping[str, int], limits: Limits
+    uow: UnitOfWork,
+    raw: object,
+    existing: Mapping[str, tuple[int, str]],
+    ids_by_label: Mapping[str, int],
+    limits: Limits,
 ) -> tuple[Graph, Dag]:
-    """The new nodes, checked together with what the job has."""
-    shown = {label: show_task(task_id) for label, task_id in every.items()}
-    outputs = values.outputs(uow.tx, sorted(task_id for task_id, _ in known.values()))
+    """The new nodes, validated together with the existing tasks of the job."""
+    shown = {label: show_task(task_id) for label, task_id in ids_by_label.items()}
+    outputs = values.outputs(uow.tx, sorted(task_id for task_id, _ in existing.values()))
     tasks = {
         label: ExistingTask([kind for _, _, _, kind in outputs.get(task_id, [])])
-        for label, (task_id, _) in known.items()
+        for label, (task_id, _) in existing.items()
     }
-    graph = parse_graph(without_existing(raw, known), limits, shown, tasks)
+    graph = parse_graph(without_existing(raw, existing), limits, shown, tasks)
     return graph, build_dag(graph, tasks)
 
 
-def without_existing(raw: object, known: Mapping[str, object]) -> object:
-    """The document without the nodes that the job has already."""
+def without_existing(raw: object, existing: Mapping[str, object]) -> object:
+    """The document without the nodes that the job already has."""
     if not isinstance(raw, dict):
         return raw
     tasks = raw.get("tasks")
     if isinstance(tasks, dict):
-        return {**raw, "tasks": {label: node for label, node in tasks.items() if label not in known}}
+        return {**raw, "tasks": {label: node for label, node in tasks.items() if label not in existing}}
     if isinstance(tasks, list):
-        return {**raw, "tasks": [node for node in tasks if _label_of(node) not in known]}
+        return {**raw, "tasks": [node for node in tasks if _label_of(node) not in existing]}
     return raw
 
 
 def _label_of(node: object) -> str | None:
-    """The label of a node in a list, if it has a proper one; what is wrong with others is found out later."""
+    """The label of a node in a list, or None; parse_graph reports labels that are wrong."""
     label = node.get("label") if isinstance(node, dict) else None
     return label if isinstance(label, str) else None
 
 
 def _new_tasks(uow: UnitOfWork, job: Job, extension: _Extension) -> list[NewTask]:
     e = extension
-    old = sorted({e.ids[label] for labels in e.wiring.existing_parents for label in labels})
+    old = sorted({e.ids[label] for labels in e.dag.existing_parents for label in labels})
     parents = task_result.lock(uow.tx, old) if old else {}
-    return [_new_task(uow, job, e, index=index, node=e.graph.nodes[index], parents=parents) for index in e.wiring.order]
+    return [_new_task(uow, job, e, index=index, node=e.graph.nodes[index], parents=parents) for index in e.dag.order]
 
 
 def _new_task(
     uow: UnitOfWork, job: Job, e: _Extension, *, index: int, node: Node, parents: Mapping[int, TaskResult]
 ) -> NewTask:
-    new = [e.ids[e.graph.nodes[i].label] for i in e.wiring.parents[index]]
-    old = [e.ids[label] for label in e.wiring.existing_parents[index]]
+    new = [e.ids[e.graph.nodes[i].label] for i in e.dag.parents[index]]
+    old = [e.ids[label] for label in e.dag.existing_parents[index]]
     done = [(i, parents[i].instance_id) for i in sorted(old) if _satisfies(parents[i], node.policy)]
     allowed = node.request.deadline_s
     return NewTask(
@@ -206,9 +212,9 @@ def _check(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTask]) -> None
 
 
 def _store(
-    uow: UnitOfWork, job: Job, new_tasks: Sequence[NewTask], known: Mapping[str, tuple[int, str]]
+    uow: UnitOfWork, job: Job, new_tasks: Sequence[NewTask], existing: Mapping[str, tuple[int, str]]
 ) -> list[TaskResult]:
-    produced = outputs_by_label(uow, {label: task_id for label, (task_id, _) in known.items()})
+    produced = outputs_by_label(uow, {label: task_id for label, (task_id, _) in existing.items()})
     tasks = store_new_tasks(uow, job.resource_group_id, new_tasks, produced=produced)
     has_children = {parent for new_task in new_tasks for parent in new_task.parents}
     begins = [new_task.task_id for new_task in new_tasks if not new_task.parents]
@@ -219,7 +225,7 @@ def _store(
 
 
 def seal(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Job:
-    """Let nobody extend the job any more; sealing twice is the same as once."""
+    """Refuse extensions of the job from now on. Idempotent."""
     uow = UnitOfWork(tx, now, ids, rules)
     job = _open_job(uow, job_id, group_id)
     if job.sealed_at is None:

@@ -12,7 +12,7 @@ from myrmidon.store.engine.db import Tx
 
 
 def hold(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> TaskResult:
-    """Keep a task that has not started from starting."""
+    """Keep a task that has not started from starting. Idempotent."""
     uow = UnitOfWork(tx, now, ids, rules)
     task = _lock_task(uow, task_id)
     if task.held:
@@ -27,7 +27,7 @@ def hold(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEF
 
 
 def release(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> TaskResult:
-    """Let a held task go; it starts when nothing else holds it back."""
+    """Release a held task; it becomes ready if its parents allow it. Idempotent."""
     uow = UnitOfWork(tx, now, ids, rules)
     task = _lock_task(uow, task_id)
     if not task.held:

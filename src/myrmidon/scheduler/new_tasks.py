@@ -1,8 +1,6 @@
-"""Plans: tasks on their way into the store.
+"""Store new tasks: request, slices, tags, secret, values, edges and the first state, with one statement per table.
 
-Whatever brings tasks into being, alone, in a job or by extending one, makes
-new_tasks and lets ``store_plans`` write them: request, slices, tags, secret, values,
-edges and the first state, each table in one go.
+Submitting tasks, submitting a job and extending a job all build ``NewTask`` structs and call ``store_new_tasks``.
 """
 
 import hmac
@@ -34,12 +32,12 @@ from myrmidon.store.tables.resource_group import ResourceGroup
 from myrmidon.store.tables.task_queues import Queue
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 
-_TOUCH_AFTER: Micros = 3600 * SECOND
+_QUEUE_TOUCH_INTERVAL: Micros = 3600 * SECOND
 _encode = json.Encoder().encode
 
 
 class NewTask(Struct, kw_only=True, gc=False):
-    """One task to be stored. ``parents`` are its distinct parents, ``satisfied`` those already done."""
+    """One task to be stored. ``parents`` are its distinct parents; ``satisfied`` are those whose edge is complete."""
 
     task_id: int
     request: TaskRequest
@@ -59,7 +57,7 @@ class NewTask(Struct, kw_only=True, gc=False):
 
 
 class OutputSlot(Struct, frozen=True):
-    """One output position of a task: the value it writes, whether that is shared, and as what once it is."""
+    """One output position of a task: its value, whether it is shared, and the shared value once it is written."""
 
     value_id: int
     shared: bool
@@ -67,7 +65,7 @@ class OutputSlot(Struct, frozen=True):
 
 
 def open_group(uow: UnitOfWork, group_id: int) -> ResourceGroup:
-    """The resource group that new things enter; it must exist and stay."""
+    """Lock a resource group against deletion; raises NotFound or WrongState if nothing may be added to it."""
     group = resource_group.lock_shared(uow.tx, group_id)
     if group is None:
         raise NotFound("resource group", str(group_id))
@@ -77,9 +75,9 @@ def open_group(uow: UnitOfWork, group_id: int) -> ResourceGroup:
 
 
 def check_parents(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -> dict[int, NotFound | WrongState]:
-    """Tie tasks to the running tasks that triggered them; which of them cannot be, and why.
+    """Check that the tasks that triggered these are running, and take over their user; returns errors by task id.
 
-    Another group's task is not there for this one: nobody takes over its user, nor learns that it runs.
+    A task of another group counts as not found: otherwise one could take over its user, or learn that it runs.
     """
     triggered = [new_task for new_task in new_tasks if new_task.request.parent is not None]
     if not triggered:
@@ -105,17 +103,17 @@ def check_parents(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) 
 
 
 def _count_children(uow: UnitOfWork, new_tasks: Iterable[NewTask]) -> None:
-    """Tell the tasks that triggered these how many they have; ``check_parents`` has locked them."""
-    born: dict[int, int] = {}
+    """Add to ``num_children`` of the tasks that triggered these; ``check_parents`` has locked them."""
+    counts: dict[int, int] = {}
     for new_task in new_tasks:
         if new_task.request.parent is not None:
-            born[new_task.request.parent[0]] = born.get(new_task.request.parent[0], 0) + 1
-    for task_id, n in sorted(born.items()):
+            counts[new_task.request.parent[0]] = counts.get(new_task.request.parent[0], 0) + 1
+    for task_id, n in sorted(counts.items()):
         task_result.count_children(uow.tx, task_id, n)
 
 
 def check_shared(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -> dict[int, Forbidden | InvalidRequest]:
-    """See that shared inputs may be read by this group and have the types the tasks expect."""
+    """Check that this group may read the shared inputs and that their types match; returns errors by task id."""
     wanted = [
         (new_task, given) for new_task in new_tasks for given in new_task.request.inputs if isinstance(given, Shared)
     ]
@@ -143,13 +141,13 @@ def check_shared(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -
 
 
 def find_queues(uow: UnitOfWork, group_id: int, wanted: Iterable[str]) -> dict[str, int]:
-    """The queue of each set of dimensions; a new set gets one, matched to the living bots at once."""
+    """The id of the queue of each set of dimensions. Missing queues are created and matched to bots."""
     sets = sorted(set(wanted))
     hashes = {text: dimensions.digest(text) for text in sets}
-    found = _equal(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
-    stale = [q.id for q in found.values() if q.used_at < uow.now - _TOUCH_AFTER]
+    found = _by_dimensions(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
+    stale = [q.id for q in found.values() if q.used_at < uow.now - _QUEUE_TOUCH_INTERVAL]
     if stale and task_queues.touch(uow.tx, stale, uow.now) != len(stale):
-        found = _equal(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
+        found = _by_dimensions(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
     missing = [text for text in sets if text not in found]
     if missing:
         found.update(_make_queues(uow, group_id, {text: hashes[text] for text in missing}))
@@ -157,17 +155,17 @@ def find_queues(uow: UnitOfWork, group_id: int, wanted: Iterable[str]) -> dict[s
     return {text: queue.id for text, queue in found.items()}
 
 
-def _equal(queues: Sequence[Queue], wanted: Mapping[str, str]) -> dict[str, Queue]:
-    """Queues whose full set is wanted: a hash proves nothing."""
+def _by_dimensions(queues: Sequence[Queue], wanted: Mapping[str, str]) -> dict[str, Queue]:
+    """The queues whose dimensions are in ``wanted``: equal hashes do not prove equal dimensions."""
     return {queue.dimensions: queue for queue in queues if queue.dimensions in wanted}
 
 
 def _make_queues(uow: UnitOfWork, group_id: int, missing: Mapping[str, str]) -> dict[str, Queue]:
-    """Make queues under their pools' locks, so that a bot on its way in sees them or is seen by them."""
+    """Create queues under the locks of their pools, so that a bot that connects at the same time is matched too."""
     pools = {text: dimensions.pool_of(text) for text in missing}
     pool_order.lock_pools(uow.tx, pools.values())
     known = task_queues.find(uow.tx, group_id, sorted(set(missing.values())))
-    made = _equal(known, missing)
+    made = _by_dimensions(known, missing)
     for text, hashed in missing.items():
         if text in made:
             continue
@@ -191,16 +189,18 @@ def store_new_tasks(
     produced: Mapping[str, Sequence[OutputSlot]] | None = None,
     staged: bool = False,
 ) -> list[TaskResult]:
-    """Write everything about new tasks but their fate: they are WAITING, and the caller lets them go on.
+    """Store new tasks in the state WAITING; the caller makes them ready.
 
     ``produced`` are the outputs of tasks that the job already has, by label.
     """
-    wants = {p.task_id: [dimensions.canonical(s.properties.dimensions) for s in p.request.slices] for p in new_tasks}
-    queues = find_queues(uow, group_id, (text for texts in wants.values() for text in texts))
+    texts_by_task = {
+        p.task_id: [dimensions.canonical(s.properties.dimensions) for s in p.request.slices] for p in new_tasks
+    }
+    queues = find_queues(uow, group_id, (text for texts in texts_by_task.values() for text in texts))
     requests: list[Row] = []
     task_slices: list[Row] = []
     for new_task in new_tasks:
-        texts = wants[new_task.task_id]
+        texts = texts_by_task[new_task.task_id]
         requests.append(_request_row(uow, group_id, new_task))
         task_slices += _slice_rows(uow, new_task, [queues[text] for text in texts])
     _count_children(uow, new_tasks)
@@ -217,7 +217,7 @@ def store_new_tasks(
 
 
 def _request_row(uow: UnitOfWork, group_id: int, new_task: NewTask) -> Row:
-    """The row of a request; the rest of the uow knows it as well."""
+    """The row of a request, which is also put into ``uow.requests``."""
     r = new_task.request
     new_task.tags = automatic_tags(structs.replace(r, user=new_task.user) if new_task.user else r)
     function = r.function
@@ -256,14 +256,14 @@ def _request_row(uow: UnitOfWork, group_id: int, new_task: NewTask) -> Row:
 
 
 def _slice_rows(uow: UnitOfWork, new_task: NewTask, queues: Sequence[int]) -> list[Row]:
-    """The rows of its slices, likewise."""
+    """The rows of the slices, which are also put into ``uow.slices``."""
     r = new_task.request
-    promised = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
+    output_types = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
     secret = hmac.digest(uow.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
     rows: list[Row] = []
     for number, (task_slice, queue) in enumerate(zip(r.slices, queues, strict=True)):
         text, digest = properties_row(
-            task_slice.properties, secret_hmac=secret, function=r.function, input_digests=promised
+            task_slice.properties, secret_hmac=secret, function=r.function, input_digests=output_types
         )
         waits, idempotent = int(task_slice.wait_for_capacity), int(task_slice.properties.idempotent)
         rows.append(
@@ -297,7 +297,7 @@ def _store_edges(uow: UnitOfWork, new_tasks: Sequence[NewTask]) -> None:
 
 
 def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResult:
-    """A task that waits."""
+    """A new task in the state WAITING."""
     return TaskResult(
         id=new_task.task_id,
         job_id=new_task.job_id,
@@ -345,7 +345,7 @@ def _is_plain(request: TaskRequest) -> int:
 
 
 def _store_values(uow: UnitOfWork, new_tasks: Sequence[NewTask], produced: dict[str, Sequence[OutputSlot]]) -> None:
-    """Allocate a value for every output and constant, and point inputs to the values they read."""
+    """Create a value for every output and constant, and link inputs to the values they read."""
     functions = [
         new_task for new_task in new_tasks if new_task.request.function is not None and new_task.job_id is not None
     ]
@@ -354,24 +354,24 @@ def _store_values(uow: UnitOfWork, new_tasks: Sequence[NewTask], produced: dict[
     job_id = functions[0].job_id or 0
     writer = _ValueWriter(uow, job_id)
     for new_task in functions:
-        made = writer.outputs(new_task)
+        slots = writer.outputs(new_task)
         if new_task.label is not None:
-            produced[new_task.label] = made
+            produced[new_task.label] = slots
     for new_task in functions:
         writer.inputs(new_task, produced)
     writer.store()
 
 
 class _ValueWriter:
-    """Gathers the rows of many tasks' values."""
+    """Collects the value rows of many tasks, to be inserted together."""
 
     def __init__(self, uow: UnitOfWork, job_id: int) -> None:
         self.uow = uow
         self.job_id = job_id
         self.next_data_id = values.last_data_id(uow.tx, job_id) + 1
         self.rows: list[tuple[int, int, int, str, bytes | None, str | None, int | None]] = []
-        self.given: list[tuple[int, int, str, int | None, int | None]] = []
-        self.made: list[tuple[int, int, str, int | None, int | None]] = []
+        self.input_rows: list[tuple[int, int, str, int | None, int | None]] = []
+        self.output_rows: list[tuple[int, int, str, int | None, int | None]] = []
         self.refs: set[int] = set()
 
     def outputs(self, new_task: NewTask) -> list[OutputSlot]:
@@ -379,7 +379,7 @@ class _ValueWriter:
         for position, output in enumerate(new_task.request.outputs):
             value_id = self._value(output.type, None, None, None)
             kind = values.SHARED if output.shared else values.VALUE
-            self.made.append((new_task.task_id, position, kind, value_id, None))
+            self.output_rows.append((new_task.task_id, position, kind, value_id, None))
             produced.append(OutputSlot(value_id, output.shared))
         return produced
 
@@ -388,14 +388,14 @@ class _ValueWriter:
             match given:
                 case Constant(type=kind, payload=payload):
                     value_id = self._value(kind, payload.inline, payload.digest, payload.size)
-                    self.given.append((new_task.task_id, position, values.VALUE, value_id, None))
+                    self.input_rows.append((new_task.task_id, position, values.VALUE, value_id, None))
                 case Shared(shared_value_id=shared):
-                    self.given.append((new_task.task_id, position, values.SHARED, None, shared))
+                    self.input_rows.append((new_task.task_id, position, values.SHARED, None, shared))
                     self.refs.add(shared)
                 case OutputOf(label=label, position=at):
                     source = produced[label][at]
                     kind = values.SHARED if source.shared else values.VALUE
-                    self.given.append((new_task.task_id, position, kind, source.value_id, source.shared_value_id))
+                    self.input_rows.append((new_task.task_id, position, kind, source.value_id, source.shared_value_id))
 
     def _value(self, kind: str, payload: bytes | None, digest: str | None, size: int | None) -> int:
         value_id = self.uow.new_id()
@@ -405,20 +405,20 @@ class _ValueWriter:
 
     def store(self) -> None:
         values.insert(self.uow.tx, self.rows)
-        values.insert_inputs(self.uow.tx, self.given)
-        values.insert_outputs(self.uow.tx, self.made)
+        values.insert_inputs(self.uow.tx, self.input_rows)
+        values.insert_outputs(self.uow.tx, self.output_rows)
         if self.refs:
             shared_value.ref_by_job(self.uow.tx, sorted(self.refs), self.job_id)
 
 
 def digest_of(raw: object, key: bytes) -> str:
-    """A keyed digest of a document, so that equal requests can be told from different ones.
+    """A keyed digest of a document, for recognising a repeated request.
 
-    Keyed because the document may carry a secret that nobody shall guess from it.
+    Keyed because the document may contain a secret that could be guessed from a plain digest.
     """
     try:
         text = json.encode(raw, order="sorted")
     except (RecursionError, OverflowError, TypeError, ValueError) as wrong:
-        problem = Problem("", str(wrong), "JSON of a sensible depth, with numbers of at most 64 bits", "json")
+        problem = Problem("", str(wrong), "JSON that is not nested too deeply, with numbers of at most 64 bits", "json")
         raise InvalidRequest([problem]) from wrong
     return hmac.new(key, text, "sha256").hexdigest()

@@ -1,8 +1,7 @@
-"""Reporting: what bots say of their runs, and what that means.
+"""Process the reports and heartbeats of bots about their runs.
 
-Every report names a run and carries its token. One that was accepted before is
-accepted again and changes nothing; one that contradicts what was accepted is
-refused; one about a run that is no longer the bot's is answered with "stop".
+Every report has the id of a run and its token. Reports are idempotent: a repeated one changes nothing. One
+that differs from what was accepted is refused. For a run that no longer belongs to the bot the reply says stop.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +43,7 @@ from myrmidon.store.tables.task_request import RunPolicy
 
 
 class Outcome(StrEnum):
-    """How a report was taken."""
+    """How a report was handled."""
 
     ACCEPTED = "accepted"
     REPEATED = "repeated"
@@ -54,10 +53,10 @@ class Outcome(StrEnum):
 
 
 class Reply(Struct, frozen=True, gc=False):
-    """The answer to one report; ``stop`` tells the bot to stop the run.
+    """The reply to one report; ``stop`` tells the bot to stop the run.
 
-    If the report was taken all the same, the bot says when it has stopped;
-    otherwise it forgets the run, which is no longer its own.
+    If the report was accepted or repeated, the bot reports when it has stopped; otherwise the run is no longer its own,
+    and the bot drops it.
     """
 
     outcome: Outcome
@@ -69,7 +68,6 @@ _STALE = Reply(Outcome.STALE, stop=True)
 _UNKNOWN = Reply(Outcome.UNKNOWN, stop=True)
 _CONFLICT = Reply(Outcome.CONFLICT, stop=True)
 _REPEATED = Reply(Outcome.REPEATED)
-_WELL = RunState.SUCCEEDED
 
 
 def report(
@@ -82,24 +80,24 @@ def report(
     ids: IdSource,
     rules: Rules = DEFAULT_RULES,
 ) -> list[Reply]:
-    """Take a bot's reports, in order; one reply each."""
+    """Apply a bot's reports in order; one reply each."""
     uow = UnitOfWork(tx, now, ids, rules)
     tasks = uow.lock(item.task_id for item in reports)
     runs = {(run.task_id, run.run): run for run in task_run.read_for_report(tx, sorted(tasks))} if tasks else {}
-    desk = _Desk(uow, bot_id, tasks, runs)
-    replies = [desk.take(item) for item in reports]
-    make_ready(uow, desk.again, avoid=desk.avoid)
+    handler = _ReportHandler(uow, bot_id, tasks, runs)
+    replies = [handler.take(item) for item in reports]
+    make_ready(uow, handler.requeued, avoid=handler.avoid)
     propagate(uow)
-    if desk.stats:
-        task_run.insert_stats(tx, desk.stats)
-    if desk.quick_faults:
-        _watch_bot(uow, bot_id, desk.quick_faults)
-    bots.heartbeat(tx, bot_id, session, now, idle=desk.ended)
+    if handler.stats:
+        task_run.insert_stats(tx, handler.stats)
+    if handler.quick_faults:
+        _quarantine_failing_bot(uow, bot_id, handler.quick_faults)
+    bots.heartbeat(tx, bot_id, session, now, idle=handler.ended)
     return replies
 
 
-class _Desk:
-    """The reports of one call, with the locked tasks and runs they speak of."""
+class _ReportHandler:
+    """Applies the reports of one call to the locked tasks and runs."""
 
     def __init__(
         self,
@@ -115,21 +113,21 @@ class _Desk:
         self.by_task: dict[int, list[TaskRun]] = {}
         for run in runs.values():
             self.by_task.setdefault(run.task_id, []).append(run)
-        self.again: list[TaskResult] = []
+        self.requeued: list[TaskResult] = []
         self.avoid: dict[int, str] = {}
         self.stats: list[tuple[int, int, PerformanceStats]] = []
         self.quick_faults = 0
         self.ended = False
         self._hashes: dict[str, str] = {}
-        self._briefed = False
+        self._policies_loaded = False
 
     def take(self, item: Report) -> Reply:
         run = self.runs.get((item.task_id, item.run))
-        if run is None or run.bot_id != self.bot_id or not self._may_speak(run, item):
+        if run is None or run.bot_id != self.bot_id or not self._has_token(run, item):
             return _UNKNOWN
         task = self.tasks[item.task_id]
         if not run.live:
-            return _late(run, item)
+            return _reply_to_ended_run(run, item)
         match item:
             case Start():
                 return self._start(task, run)
@@ -140,18 +138,18 @@ class _Desk:
             case GiveBack():
                 return self._give_back(task, run)
 
-    def _may_speak(self, run: TaskRun, item: Report) -> bool:
-        """The token is the one that was handed out with the run. Runs of one claim share it, so it is hashed once."""
+    def _has_token(self, run: TaskRun, item: Report) -> bool:
+        """Whether the token is that of the run. Runs of a claim share their token, so each is hashed only once."""
         hashed = self._hashes.get(item.token)
         if hashed is None:
             hashed = self._hashes[item.token] = token_hash(item.token)
         return compare_digest(run.token_hash, hashed)
 
-    def _brief(self, task: TaskResult) -> RunPolicy:
-        """What the request says of a task; that of all tasks of the call is read when the first is asked for."""
-        if not self._briefed:
+    def _run_policy(self, task: TaskResult) -> RunPolicy:
+        """The run policy of a task; the first call loads those of all tasks of the reports."""
+        if not self._policies_loaded:
             self.uow.load_run_policies(self.tasks)
-            self._briefed = True
+            self._policies_loaded = True
         return self.uow.run_policy(task.id)
 
     def _start(self, task: TaskResult, run: TaskRun) -> Reply:
@@ -159,11 +157,11 @@ class _Desk:
             return Reply(Outcome.REPEATED, stop=bool(task.killing))
         if task.killing:
             self.uow.end_run(run, RunState.CANCELED, task.reason)
-            self._conclude(task, run, Verdict(TaskState.CANCELED, task.reason))
+            self._end(task, run, Verdict(TaskState.CANCELED, task.reason))
             return _STALE
         now = self.uow.now
         run.started_at = now
-        run.soft_at = None if task.plain else _soft_end(self._brief(task), now)
+        run.soft_at = None if task.plain else _soft_timeout_at(self._run_policy(task), now)
         run.alarm_at = min(now + run.lease, run.soft_at) if run.soft_at is not None else now + run.lease
         self.uow.touch_run(run)
         return _ACCEPTED
@@ -178,7 +176,7 @@ class _Desk:
         run.stdout_size = item.stdout_size
         run.stderr_size = item.stderr_size
         run.outputs_ref = json.encode(item.outputs_ref).decode() if item.outputs_ref else None
-        verdict = judge_finish(task, item, reruns=0 if item.clean else self._brief(task).max_num_retries)
+        verdict = judge_finish(task, item, reruns=0 if item.clean else self._run_policy(task).max_num_retries)
         if verdict.state == SUCCEEDED and not self._write_outputs(task, item.outputs):
             verdict = Verdict(TaskState.FAILED, "bad_outputs")
         self.uow.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
@@ -186,73 +184,73 @@ class _Desk:
             run.evidence = json.encode(Evidence(message=item.message[:4096])).decode()
         if item.stats is not None:
             self.stats.append((run.task_id, run.run, item.stats))
-        self._conclude(task, run, verdict)
+        self._end(task, run, verdict)
         return _ACCEPTED
 
     def _fault(self, task: TaskResult, run: TaskRun, item: Fault) -> Reply:
-        """The infrastructure failed. Inputs that are missing are the client's fault and are not tried again."""
-        proof = Evidence(message=item.message[:4096], signal=item.signal, oom=item.oom)
-        run.evidence = json.encode(proof).decode()
+        """Handle a failure of the infrastructure. Missing inputs are an error of the client and are not retried."""
+        evidence = Evidence(message=item.message[:4096], signal=item.signal, oom=item.oom)
+        run.evidence = json.encode(evidence).decode()
         run.cost_usd = max(run.cost_usd, item.cost_usd)
         kind = _kind(item)
         if kind == "client_error":
             self.uow.end_run(run, RunState.CLIENT_ERROR, kind)
-            self._conclude(task, run, Verdict(TaskState.KILLED if task.killing else TaskState.CLIENT_ERROR, kind))
+            self._end(task, run, Verdict(TaskState.KILLED if task.killing else TaskState.CLIENT_ERROR, kind))
             return _ACCEPTED
         if kind == "bot_error" and self.uow.now - run.claimed_at < self.uow.rules.quick_failure_window:
             self.quick_faults += 1
         self.uow.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, kind)
-        verdict = judge_lost(task, kind, retries=self._brief(task).retries)
-        self._conclude(task, run, verdict)
+        verdict = judge_lost(task, kind, retries=self._run_policy(task).retries)
+        self._end(task, run, verdict)
         return _ACCEPTED
 
     def _give_back(self, task: TaskResult, run: TaskRun) -> Reply:
         if run.started_at is not None:
             return _CONFLICT
         self.uow.end_run(run, RunState.CANCELED, "given_back")
-        self._conclude(task, run, judge_unstarted(task))
+        self._end(task, run, judge_unstarted(task))
         return _ACCEPTED
 
     def _write_outputs(self, task: TaskResult, given: Sequence[OutputValue]) -> bool:
-        """Store what a function returned, once; False when it is not what the function promised."""
-        if task.plain or self._brief(task).func_name is None:
+        """Store the outputs of a function, once; False when they do not have the requested types."""
+        if task.plain or self._run_policy(task).func_name is None:
             return not given
         uow = self.uow
-        wanted = values.outputs(uow.tx, [task.id]).get(task.id, [])
-        if [kind for _, _, _, kind in wanted] != [output.type for output in given]:
+        expected = values.outputs(uow.tx, [task.id]).get(task.id, [])
+        if [type_string for _, _, _, type_string in expected] != [output.type for output in given]:
             return False
-        if any(not _sound(output.payload) for output in given):
+        if any(not _is_valid(output.payload) for output in given):
             return False
-        for position, (kind, value_id, shared_id, type_string) in enumerate(wanted):
+        for position, (kind, value_id, shared_id, type_string) in enumerate(expected):
             payload = given[position].payload
             if kind == values.SHARED:
                 if shared_id is None:
-                    made = uow.new_id()
-                    shared_value.insert(uow.tx, [(made, position, type_string, payload, uow.now)])
-                    share_output(uow, task, position, value_id=value_id, shared_value_id=made)
+                    new_id = uow.new_id()
+                    shared_value.insert(uow.tx, [(new_id, position, type_string, payload, uow.now)])
+                    share_output(uow, task, position, value_id=value_id, shared_value_id=new_id)
             else:
                 values.write(uow.tx, value_id, payload)
         return True
 
-    def _conclude(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
+    def _end(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
         self.ended = True
         runs = self.by_task[task.id]
         others = [other for other in runs if other.live and other is not run] if len(runs) > 1 else []
         if apply_verdict(self.uow, task, run, verdict, others):
-            self.again.append(task)
+            self.requeued.append(task)
             if verdict.retried:
                 self.avoid[task.id] = run.bot_id
 
 
-def _soft_end(request: RunPolicy, now: Micros) -> Micros | None:
-    """When a run is slow enough that another instance may try as well."""
+def _soft_timeout_at(request: RunPolicy, now: Micros) -> Micros | None:
+    """When a run is so slow that another instance may start; None if the task has only one."""
     return now + request.timeout if request.timeout is not None and request.max_num_instances > 1 else None
 
 
 def _run_state(item: Finish, verdict: Verdict) -> RunState:
-    """How the run itself ended, also when the task goes on."""
+    """The final state of the run itself, also when the task is run again."""
     if verdict.state == SUCCEEDED:
-        return _WELL
+        return RunState.SUCCEEDED
     if not verdict.rerun:
         return RunState(verdict.state)
     return RunState.TIMED_OUT if item.hard_timeout or item.io_timeout else RunState.FAILED
@@ -265,12 +263,12 @@ def _cause(item: Finish) -> str:
 
 
 def _kind(item: Fault) -> str:
-    """What failed, in the words that everybody knows: a bot may be newer than its server."""
+    """The kind of a fault; an unknown one, from a newer bot, counts as bot_error."""
     return item.kind if item.kind in FAULTS else "bot_error"
 
 
-def _late(run: TaskRun, item: Report) -> Reply:
-    """A report on an ended run: the same as before, the opposite, or too late."""
+def _reply_to_ended_run(run: TaskRun, item: Report) -> Reply:
+    """The reply to a report on an ended run: repeated, conflicting or stale."""
     if isinstance(item, Start):
         return _STALE
     if isinstance(item, GiveBack):
@@ -283,15 +281,15 @@ def _late(run: TaskRun, item: Report) -> Reply:
     return _REPEATED if same else _CONFLICT
 
 
-def _sound(payload: Payload) -> bool:
-    """Small payloads come inline, larger ones by digest; never both, never neither."""
+def _is_valid(payload: Payload) -> bool:
+    """Whether a payload is either inline and small, or a digest; not both and not neither."""
     if payload.inline is not None:
         return payload.digest is None and payload.size == len(payload.inline) and payload.size <= 1024
     return payload.digest is not None and 0 <= payload.size <= 64 << 20
 
 
-def _watch_bot(uow: UnitOfWork, bot_id: str, faults: int) -> None:
-    """A bot that fails everything at once would eat the queue: it is put aside."""
+def _quarantine_failing_bot(uow: UnitOfWork, bot_id: str, faults: int) -> None:
+    """Quarantine a bot after ``quick_failures`` quick failures; it would fail every task of its queues."""
     bot = bots.lock(uow.tx, bot_id)
     if bot is None:
         return
@@ -306,19 +304,22 @@ def _watch_bot(uow: UnitOfWork, bot_id: str, faults: int) -> None:
         handle_lost_capacity(uow, task_queues.queues_of_bot(uow.tx, bot_id))
 
 
-# ---------------------------------------------------------------- signs of life
+# ---------------------------------------------------------------- heartbeats and logs
 
 
 def heartbeat(
     tx: Tx, bot_id: str, holds: Sequence[tuple[int, int, str]], *, session: int, now: Micros
 ) -> list[tuple[int, int]]:
-    """Keep a bot and all its runs alive with one write; which of the held runs (task, run, token) must stop."""
+    """Renew the leases of a bot and all its runs with one write; returns the held runs that the bot must stop.
+
+    ``holds`` are (task id, run number, token).
+    """
     if not bots.heartbeat_if_alive(tx, bot_id, session, now):
         bot = bots.read(tx, bot_id)
         if bot is None:
             raise NotFound("bot", bot_id)
         if bot.session != session or not bot.alive:
-            raise WrongState("this bot's session has ended; it must shake hands again")
+            raise WrongState("the session of this bot has ended; a new handshake is required")
     if not holds:
         return []
     mine = task_run.live_tokens(tx, sorted({task_id for task_id, _, _ in holds}), bot_id)
@@ -331,7 +332,7 @@ def heartbeat(
 
 
 class LogBytes(Struct, frozen=True, kw_only=True):
-    """A stretch of a run's output."""
+    """A chunk of a run's output."""
 
     task_id: int
     run: int
@@ -342,7 +343,7 @@ class LogBytes(Struct, frozen=True, kw_only=True):
 
 
 def check_log(tx: Tx, bot_id: str, item: LogBytes) -> bool:
-    """May this bot add to this log? Also after the run has ended: late bytes of an ended run are still its log."""
+    """Whether this bot may append to this log. It may also do so after the run has ended, for output sent late."""
     for run in task_run.read(tx, [item.task_id]):
         if run.run == item.run:
             return run.bot_id == bot_id and compare_digest(run.token_hash, token_hash(item.token))
@@ -350,9 +351,9 @@ def check_log(tx: Tx, bot_id: str, item: LogBytes) -> bool:
 
 
 def append_log(tx: Tx, item: LogBytes, rules: Rules = DEFAULT_RULES) -> logs.LogInfo:
-    """Store checked output, in the database of the logs; how long the log is now, and what was cut of it."""
+    """Store output that check_log has permitted, in the log database; returns the length and truncation of the log."""
     if item.offset < 0 or item.stream not in (logs.STDOUT, logs.STDERR):
-        raise WrongState("a log has the streams 0 and 1 and begins at offset 0")
+        raise WrongState("the stream of a log must be 0 or 1, and its offset must not be negative")
     return logs.append(
         tx,
         item.task_id,

@@ -1,8 +1,6 @@
-"""Running again: a task by hand, or what failed of a job by its retries.
+"""Rerun tasks and jobs: on request, or as the automatic retry of a job.
 
-Each time is a new generation of the task: its runs go on counting, its result
-counts anew. Holding and releasing a node are here too, being the other way to
-say when a task may run.
+Each rerun starts a new generation of a task: run numbers continue, the result and the retry counters start over.
 """
 
 from collections.abc import Sequence
@@ -29,7 +27,7 @@ from myrmidon.store.tables.job import Job
 
 
 class Rerun(Struct, frozen=True):
-    """The answer to a rerun: the task's state now, and whether this call has changed it."""
+    """The result of a rerun: the task's state, and whether this call changed it."""
 
     task_id: int
     state: TaskState
@@ -49,16 +47,15 @@ def rerun(
 ) -> Rerun:
     """Run an ended task again.
 
-    ``force`` is needed for one that succeeded, or whose parents did not. With
-    ``cascade`` everything behind it waits again for the new result; what is
-    running there goes on, unless ``kill`` stops it.
+    ``force`` is required if the task succeeded, or if its parents did not. With ``cascade`` all descendants wait for
+    the new result; running ones continue unless ``kill`` is true.
     """
     uow = UnitOfWork(tx, now, ids, rules)
     task = uow.lock([task_id]).get(task_id)
     if task is None or uow.is_staged(task):
         raise NotFound("task", show_task(task_id))
     if task_request.terminate_tasks(tx, [task_id]):
-        raise WrongState("the task told a bot to end, and is not run again; terminate the bot anew")
+        raise WrongState("the task terminates a bot and cannot be rerun; terminate the bot again")
     if task.state in (TaskState.READY, TaskState.RUNNING):
         return Rerun(task_id, task.state, changed=False)
     _check_rerunnable(uow, task, force=force)
@@ -85,16 +82,16 @@ def rerun_once(
     cascade: bool = False,
     rules: Rules = DEFAULT_RULES,
 ) -> TaskResult:
-    """As rerun, but the same request key runs the task again only once, however often it is said; the task as it is."""
+    """Like rerun, but idempotent: calls with the same request key rerun the task once. Returns the current task."""
     request = task_request.read(tx, [task_id]).get(task_id)
     if request is None:
         raise NotFound("task", show_task(task_id))
     group_id = request.resource_group_id
     key = f"rerun:{sha256(request_key.encode()).hexdigest()}"
-    asked = sha256(f"{task_id} {force} {cascade}".encode()).hexdigest()
-    if request_keys.insert(tx, [(group_id, key, asked, task_id, now)]):
+    body_hash = sha256(f"{task_id} {force} {cascade}".encode()).hexdigest()
+    if request_keys.insert(tx, [(group_id, key, body_hash, task_id, now)]):
         rerun(tx, task_id, now=now, ids=ids, force=force, cascade=cascade, rules=rules)
-    elif request_keys.read(tx, group_id, [key])[key] != (asked, task_id):
+    elif request_keys.read(tx, group_id, [key])[key] != (body_hash, task_id):
         raise Conflict("the request key was used for another rerun")
     return task_result.read(tx, [task_id])[task_id]
 
@@ -104,28 +101,28 @@ def _check_rerunnable(uow: UnitOfWork, task: TaskResult, *, force: bool) -> None
     uow.load_requests([task.id])
     job = uow.job_of(task)
     if job and job.state in (JobState.CANCELLED, JobState.PENDING_RETRY):
-        raise WrongState(f"the job is {job.state}; its tasks cannot be run again by hand")
+        raise WrongState(f"the job is {job.state}; its tasks cannot be rerun one by one")
     if job and job.num_draining:
-        raise WrongState("the job is still dealing with an earlier decision; try again in a moment")
+        raise WrongState("the job is still processing an earlier change; try again in a moment")
     if uow.requests[task.id].deadline_at <= uow.now:
-        raise WrongState("the deadline of the task has passed; submit it anew")
+        raise WrongState("the deadline of the task has passed; submit a new task")
     if next_run_number(task.run_number) is None:
-        raise WrongState("the task has used up its run numbers; submit it anew")
+        raise WrongState("the task has used up its run numbers; submit a new task")
     if not force and task.state == TaskState.SUCCEEDED:
-        raise WrongState("the task has succeeded; say force to run it again all the same")
+        raise WrongState("the task has succeeded; use force to rerun it")
     if not force and not _parents_satisfied(task):
-        raise WrongState("the task's parents have not succeeded; say force to run it without them")
+        raise WrongState("the task's parents have not succeeded; use force to rerun it without them")
     if values.lacks_input(uow.tx, task.id):
-        raise WrongState("the task reads what its parents have not produced; run those again first")
+        raise WrongState("the task reads outputs that its parents have not produced; rerun them first")
 
 
 def _parents_satisfied(task: TaskResult) -> bool:
-    """Whether its parents let it run, leaving aside that somebody had forced it before."""
+    """Whether the task may run by the state of its parents, regardless of ``forced``."""
     return task.num_succeeded_parents >= task.num_parents
 
 
 def _start_generation(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
-    """Begin a new generation: what the last one came to no longer counts."""
+    """Start a new generation: clear the result and the counters of the last one."""
     if task.final:
         uow.move(task, TaskState.WAITING, reason, new_generation=True)
     elif task.state == TaskState.READY:
@@ -143,7 +140,7 @@ def _start_generation(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
 
 
 def reopen_job(uow: UnitOfWork, task: TaskResult) -> None:
-    """Let a job that has ended go on for a task, and for whatever else has come to wait for nothing meanwhile."""
+    """Move the ended job of a task back to RUNNING; also start other tasks of it that became ready meanwhile."""
     job = uow.job_of(task)
     if job is None or job.state == JobState.RUNNING:
         return
@@ -153,7 +150,7 @@ def reopen_job(uow: UnitOfWork, task: TaskResult) -> None:
 
 
 def unblock_job(uow: UnitOfWork, job: Job | None) -> None:
-    """When nothing that failed is left, nothing blocks the job any more."""
+    """Clear ``blocked_by`` and ``error`` of a job that has no failed tasks any more."""
     if job is not None and job.blocked_by is not None and job.num_failed == 0:
         job.blocked_by = None
         job.error = None
@@ -164,13 +161,13 @@ def unblock_job(uow: UnitOfWork, job: Job | None) -> None:
 
 
 def _reset_descendants(uow: UnitOfWork, task: TaskResult, *, kill: bool) -> None:
-    """Put everything behind a task back to waiting for it, with exact counters.
+    """Let all descendants of a task wait for its new result, with exact counters.
 
-    What already waits or runs there will have another result, too: it may be a rerun whose last one still counts. So
-    whatever lies behind waits for the new one, or it would wait for nothing and nobody would start it.
+    This includes the edges of descendants that wait or run themselves: they may be reruns whose last result is still
+    counted in their children, and the children must wait for the new one too.
     """
-    behind = _descendants(uow, task.id)
-    tasks = task_result.lock(uow.tx, behind) if behind else {}
+    descendants = _descendants(uow, task.id)
+    tasks = task_result.lock(uow.tx, descendants) if descendants else {}
     uow.load_requests(tasks)
     waiting = []
     for other in tasks.values():
@@ -191,37 +188,39 @@ def _reset_descendants(uow: UnitOfWork, task: TaskResult, *, kill: bool) -> None
 
 
 def _descendants(uow: UnitOfWork, task_id: int) -> list[int]:
-    found: set[int] = set()
-    edge_of_search = [task_id]
-    while edge_of_search:
-        step = {child for _, child in edge.children(uow.tx, edge_of_search)} - found
-        found |= step
-        edge_of_search = sorted(step)
-    return sorted(found)
+    descendants: set[int] = set()
+    frontier = [task_id]
+    while frontier:
+        children = {child for _, child in edge.children(uow.tx, frontier)} - descendants
+        descendants |= children
+        frontier = sorted(children)
+    return sorted(descendants)
 
 
 def _reopen_edges(uow: UnitOfWork, parents: Sequence[int]) -> None:
-    """These parents run again, so what they satisfied is open, and counted out of their children."""
-    lost: dict[int, int] = {}
+    """Reopen the edges that these parents satisfied, and subtract them from the counters of the children."""
+    counts: dict[int, int] = {}
     for _, child in edge.completed_by(uow.tx, parents):
-        lost[child] = lost.get(child, 0) + 1
-    if not lost:
+        counts[child] = counts.get(child, 0) + 1
+    if not counts:
         return
     edge.reopen(uow.tx, parents)
     by_count: dict[int, list[int]] = {}
-    for child, n in lost.items():
+    for child, n in counts.items():
         by_count.setdefault(n, []).append(child)
     for n, children in sorted(by_count.items()):
         task_result.add_satisfied_parents(uow.tx, sorted(children), -n)
 
 
 def _erase_outputs(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
-    """Take back what tasks have produced; shared values lose this job's reference."""
-    found = values.outputs(uow.tx, task_ids)
-    plain = [value_id for outputs in found.values() for kind, value_id, _, _ in outputs if kind == values.VALUE]
-    if plain:
-        values.erase(uow.tx, plain)
-    for task_id, outputs in found.items():
+    """Erase the outputs of tasks; shared values lose the reference of this job."""
+    outputs_by_task = values.outputs(uow.tx, task_ids)
+    unshared = [
+        value_id for outputs in outputs_by_task.values() for kind, value_id, _, _ in outputs if kind == values.VALUE
+    ]
+    if unshared:
+        values.erase(uow.tx, unshared)
+    for task_id, outputs in outputs_by_task.items():
         for position, (_, value_id, shared_id, _) in enumerate(outputs):
             if shared_id is not None:
                 _unlink(uow, task_id, position, value_id=value_id, shared_id=shared_id)
@@ -241,7 +240,7 @@ def _unlink(uow: UnitOfWork, task_id: int, position: int, *, value_id: int, shar
 
 
 class Reset(Struct, frozen=True):
-    """How a job starts again: only what failed, or everything (``full``)."""
+    """The arguments of a job reset: only tasks that did not succeed, or all (``full``)."""
 
     full: bool = False
     automatic: bool = False
@@ -256,7 +255,7 @@ def rerun_job(
     full: bool = False,
     rules: Rules = DEFAULT_RULES,
 ) -> Job:
-    """Run again what failed of an ended job, or with ``full`` all of it; a running job is left as it is."""
+    """Rerun the tasks of an ended job that did not succeed, or with ``full`` all; a running job is left unchanged."""
     uow = UnitOfWork(tx, now, ids, rules)
     uow.lock_jobs([job_id])
     job = uow.jobs.get(job_id)
@@ -264,13 +263,13 @@ def rerun_job(
         raise NotFound("job", show_task(job_id))
     open_group(uow, job.resource_group_id)
     if job.state == JobState.CANCELLED:
-        raise WrongState("the job was cancelled; submit it anew")
+        raise WrongState("the job was cancelled; submit a new job")
     if job.state == JobState.SUCCEEDED and not full:
-        raise WrongState("the job has succeeded; say full to run all of it again")
+        raise WrongState("the job has succeeded; use full to rerun all of it")
     if job.num_draining and job.state != JobState.RUNNING:
-        raise WrongState("the job is being deleted; submit it anew")
+        raise WrongState("the job is being deleted; submit a new job")
     if job.deadline_at <= now:
-        raise WrongState("the deadline of the job has passed; submit it anew")
+        raise WrongState("the deadline of the job has passed; submit a new job")
     if job.state != JobState.RUNNING:
         _begin_reset(uow, job, Reset(full=full))
         propagate(uow)
@@ -278,7 +277,7 @@ def rerun_job(
 
 
 def retry_job(uow: UnitOfWork, job: Job) -> None:
-    """Start again what failed of a locked job that waits for its retry."""
+    """Start the automatic retry of a locked job in the state PENDING_RETRY."""
     job.num_retries += 1
     _begin_reset(uow, job, Reset(automatic=True))
 
@@ -293,7 +292,7 @@ def _begin_reset(uow: UnitOfWork, job: Job, reset: Reset) -> None:
 
 
 def reset_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Reset the next chunk of a job; when all are reset, those that nothing holds back are let go."""
+    """Reset the next chunk of a job's tasks; after the last chunk, start the tasks that wait for nothing."""
     reset = json.decode(work.args, type=Reset)
     page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
     uow.load_requests(task.id for task in page)

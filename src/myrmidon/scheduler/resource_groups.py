@@ -1,8 +1,4 @@
-"""Resource groups and shared values: who owns them, who may read them, when they go.
-
-A group sees only what it references itself or through its jobs. The last
-reference takes the value with it, in the same transaction.
-"""
+"""Resource groups: owners of jobs, tasks and references to shared values."""
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
@@ -18,14 +14,14 @@ NAME = f"1 to {_NAME_LIMIT} characters without spaces at the ends"
 
 
 def is_name(text: str) -> bool:
-    """Whether a resource group may be called so."""
+    """Whether a text can be the name of a resource group."""
     return 0 < len(text) <= _NAME_LIMIT and "\x00" not in text and text == text.strip()
 
 
 def create_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource, group_id: int | None = None) -> ResourceGroup:
-    """A new resource group; the same name again is refused.
+    """Create a resource group; raises Conflict if the name is in use.
 
-    A call that is repeated says the same ``group_id`` again and gets the group that it has made.
+    A call that is repeated with the same ``group_id`` returns the group that it created.
     """
     if not is_name(external_id):
         raise InvalidRequest([Problem("external_id", external_id[:100], NAME, "length")])
@@ -34,12 +30,12 @@ def create_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource, group_
         known = resource_group.find(tx, external_id)
         if known is not None and (known.id == group_id or (tx.attempt > 1 and known.created_at == now)):
             return known
-        raise Conflict(f"there is a resource group named {external_id} already; choose another name")
+        raise Conflict(f"a resource group named {external_id} already exists; choose another name")
     return group
 
 
 def ensure_group(tx: Tx, external_id: str, *, now: Micros, ids: IdSource) -> ResourceGroup:
-    """The resource group of this name, made if it is not there: for who says so twice, or two at once."""
+    """The resource group of this name, created if it does not exist. Idempotent, and safe under concurrent calls."""
     known = resource_group.find(tx, external_id)
     if known is not None:
         return known
@@ -61,7 +57,7 @@ def list_groups(tx: Tx, *, after: str = "", n: int = 200) -> list[ResourceGroup]
 
 
 def delete_group(tx: Tx, group_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
-    """Delete a group with its jobs, tasks and references; nothing in it may still be under way."""
+    """Start deleting a group with its jobs, tasks and references; all its tasks must have ended."""
     group = resource_group.lock(tx, group_id)
     if group is None:
         raise NotFound("resource group", str(group_id))

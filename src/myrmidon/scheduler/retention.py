@@ -1,7 +1,6 @@
-"""Removing: ended tasks, jobs and resource groups leave the store, references first.
+"""Delete ended tasks, jobs and resource groups from the store, references first.
 
-A big job goes chunk by chunk; it is invisible to new work from the first chunk on,
-because only ended jobs are removed and those take nothing in.
+A large job is deleted chunk by chunk. Nothing can be added to it meanwhile, because only ended jobs are deleted.
 """
 
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from myrmidon.store.tables.job import Job
 
 
 def delete_job(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
-    """Delete an ended job with all its tasks and values; running tasks must have stopped."""
+    """Start deleting an ended job with all its tasks and values. Idempotent."""
     uow = UnitOfWork(tx, now, ids, rules)
     uow.lock_jobs([job_id])
     job = uow.jobs.get(job_id)
@@ -41,20 +40,20 @@ def delete_job(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource
     if chunked_work.exists(tx, chunked_work.DELETE_JOB, job_id):
         return
     if job.state in (JobState.RUNNING, JobState.PENDING_RETRY) or job.num_active or job.num_draining:
-        raise WrongState(f"the job is {job.state} and not all of its tasks have ended; cancel it and wait for that")
+        raise WrongState(f"the job is {job.state}, or some of its tasks have not ended; cancel it and wait for them")
     begin_deletion(uow, job)
     jobs.save(tx, uow.jobs.values())
 
 
 def begin_deletion(uow: UnitOfWork, job: Job) -> None:
-    """Drain a locked job away."""
+    """Start deleting a locked job, unless that was started before."""
     job.alarm_at = None
     if not chunked_work.exists(uow.tx, chunked_work.DELETE_JOB, job.id):
         uow.start_chunked_work(chunked_work.DELETE_JOB, job.id, job=job)
 
 
 def delete_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> list[int]:
-    """Remove the next chunk of a job's tasks, and the job itself with the last; which tasks went."""
+    """Delete the next chunk of a job's tasks, and the job itself with the last; returns the deleted tasks."""
     page = jobs.task_ids(uow.tx, work.subject, CHUNK)
     delete_tasks(uow, page)
     if len(page) < CHUNK:
@@ -76,7 +75,7 @@ def _delete_job(uow: UnitOfWork, job_id: int) -> None:
 
 
 def delete_tasks(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
-    """Forget ended tasks: runs, edges, inputs and outputs, then requests and events. Their logs go by themselves."""
+    """Delete tasks: runs, edges, inputs and outputs, then requests and events. drop_logs deletes their logs."""
     if not task_ids:
         return
     tagged = task_request.tags_of(uow.tx, task_ids)
@@ -90,21 +89,24 @@ def delete_tasks(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
 
 
 def delete_group_chunk(uow: UnitOfWork, work: ChunkedWork) -> list[int]:
-    """Remove the next chunk of a resource group: a job, or lone tasks, or references, or at last the group."""
+    """Delete the next chunk of a resource group: of a job, then tasks without a job, references, and the group.
+
+    Returns the deleted tasks.
+    """
     group_id = work.subject
-    some = jobs.of_group(uow.tx, group_id, 1)
-    if some:
-        uow.lock_jobs(some)
-        page = jobs.task_ids(uow.tx, some[0], CHUNK)
+    job_ids = jobs.of_group(uow.tx, group_id, 1)
+    if job_ids:
+        uow.lock_jobs(job_ids)
+        page = jobs.task_ids(uow.tx, job_ids[0], CHUNK)
         delete_tasks(uow, page)
         if len(page) < CHUNK:
-            _delete_job(uow, some[0])
+            _delete_job(uow, job_ids[0])
         return page
-    lone = task_request.of_group(uow.tx, group_id, CHUNK)
-    if lone:
-        uow.lock(lone)
-        delete_tasks(uow, lone)
-        return lone
+    task_ids = task_request.of_group(uow.tx, group_id, CHUNK)
+    if task_ids:
+        uow.lock(task_ids)
+        delete_tasks(uow, task_ids)
+        return task_ids
     refs = shared_value.of_group(uow.tx, group_id, n=CHUNK)
     if refs:
         shared_value.lock(uow.tx, refs)

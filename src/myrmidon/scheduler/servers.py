@@ -1,7 +1,7 @@
-"""Servers join and leave; pools are told how to order their tasks.
+"""Register servers, and set the task order of pools.
 
-A server needs nothing but a slot: the bits of its ids that no other living server
-has. It must stop making ids when its slot is gone.
+Each running server has a slot: bits of its ids that no other running server uses. A server that has lost its slot must
+stop making ids.
 """
 
 from myrmidon.model.errors import InvalidRequest, Problem, StoreRefused
@@ -17,54 +17,52 @@ _STARTUP_TIME: Micros = 10 * SECOND
 
 
 def register(tx: Tx, address: str, port: int, *, now: Micros, rules: Rules = DEFAULT_RULES) -> Scheduler:
-    """Give a starting server an id and a slot; that of a server long silent may be taken over.
+    """Give a starting server an id and a slot; it may take over the slot of a server without heartbeats.
 
-    Ids grow with time, so those that the silent one made are all smaller than any
-    that the new holder of its slot will make.
+    Ids increase with time, so the new owner of a slot makes ids greater than all earlier ones of the slot.
     """
-    known = schedulers.read_all(tx)
-    silent = [one for one in known if one.heartbeat < now - rules.slot_lease]
-    taken = {one.slot for one in known} - {one.slot for one in silent if schedulers.delete(tx, one)}
+    servers = schedulers.read_all(tx)
+    dead = [server for server in servers if server.heartbeat < now - rules.slot_lease]
+    taken = {server.slot for server in servers} - {server.slot for server in dead if schedulers.delete(tx, server)}
     for slot in range(SLOTS):
         if slot in taken:
             continue
-        mine = Scheduler(IdSource(slot).next(now), address, port, now, slot)
-        if schedulers.insert(tx, mine):
-            return mine
-    raise StoreRefused(f"{SLOTS} servers use this database already; stop one of them before starting another.")
+        server = Scheduler(IdSource(slot).next(now), address, port, now, slot)
+        if schedulers.insert(tx, server):
+            return server
+    raise StoreRefused(f"{SLOTS} servers already use this database; stop one of them before starting another.")
 
 
 def renew(tx: Tx, server: Scheduler, *, now: Micros) -> bool:
-    """Keep the slot; False means that it is lost and this server must make no more ids."""
+    """Renew the lease of a slot; False if it is lost, so that this server must make no more ids."""
     return schedulers.heartbeat(tx, server.id, now)
 
 
 def unregister(tx: Tx, server: Scheduler) -> None:
-    """Give the slot back."""
+    """Release the slot of a server that stops."""
     schedulers.release_slot(tx, server.id)
 
 
 def list_servers(tx: Tx) -> list[Scheduler]:
-    """Who is alive, and who has been silent."""
+    """All registered servers, including those without recent heartbeats."""
     return schedulers.read_all(tx)
 
 
 def all_servers_current(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
-    """Whether every server at work knows of all that this one keeps in the database.
+    """Whether no server of an older version is running.
 
-    One of before says nowhere which bot zip it would hand out. Neither does one that is just starting, and it has a
-    moment to do so.
+    Servers of this version store which bot release they serve; older ones do not. A server that has just started is
+    given some seconds to do so.
     """
-    alive = [one.id for one in schedulers.read_all(tx) if one.heartbeat >= now - rules.slot_lease]
-    known = release.backing_servers(tx)
-    return all(server in known or created_ms(server) * 1000 > now - _STARTUP_TIME for server in alive)
+    alive = [server.id for server in schedulers.read_all(tx) if server.heartbeat >= now - rules.slot_lease]
+    current = release.backing_servers(tx)
+    return all(server_id in current or created_ms(server_id) * 1000 > now - _STARTUP_TIME for server_id in alive)
 
 
 def set_pool_order(tx: Tx, pool: str, order: Order) -> None:
-    """Settle how a pool orders the tasks that become ready from now on.
+    """Set how a pool orders the tasks that become ready from now on.
 
-    Ageing lets the oldest rise; under LIFO the newest is served first, so the two
-    contradict each other.
+    Ageing prefers the oldest tasks and LIFO the newest, so they cannot be combined.
     """
     problems = []
     if order.task_order not in (FIFO, LIFO):

@@ -31,17 +31,18 @@ def create_value(
     ids: IdSource,
     value_id: int | None = None,
 ) -> SharedValue:
-    """A new shared value; its owner holds the first reference.
+    """Create a shared value with a reference of its owner.
 
-    ``value_id`` is made at the door: only so can a call whose commit is in doubt find what it made.
+    ``value_id`` must be made before the transaction: a repeated transaction whose first commit has an unknown outcome
+    finds the value by it.
     """
     kind = type_strings.show(type_strings.parse(type_string))
     _check_payload(payload)
     _check_owner(tx, owner)
     if value_id is None:
         value_id = ids.next(now)
-    elif tx.attempt > 1 and (made := shared_value.read(tx, [value_id]).get(value_id)):
-        return made
+    elif tx.attempt > 1 and (existing := shared_value.read(tx, [value_id]).get(value_id)):
+        return existing
     shared_value.insert(tx, [(value_id, 0, kind, payload, now)])
     _ref(tx, owner, value_id)
     return SharedValue(value_id, kind, payload.inline, payload.digest, payload.size)
@@ -80,7 +81,7 @@ def _may_read(tx: Tx, group_id: int, ids: Sequence[int]) -> set[int]:
 
 
 def get_value(tx: Tx, group_id: int, value_id: int) -> SharedValue:
-    """A shared value that the group references, itself or through a job. Others do not exist for it."""
+    """A shared value that the group references, itself or through a job; others count as not found."""
     found = shared_value.read(tx, [value_id]).get(value_id)
     if found is None or value_id not in _may_read(tx, group_id, [value_id]):
         raise NotFound("shared value", show_task(value_id))
@@ -99,7 +100,7 @@ def list_values(tx: Tx, owner: Owner, *, after: int = 0, n: int = 200) -> list[S
 
 
 def ref_value(tx: Tx, owner: Owner, value_id: int) -> None:
-    """Add a reference; only to what the owner's group can read. Twice is the same as once."""
+    """Add a reference to a value that the owner's group can read. Idempotent."""
     _check_owner(tx, owner)
     found = shared_value.lock(tx, [value_id])
     if value_id not in found or value_id not in _may_read(tx, owner.resource_group_id, [value_id]):
@@ -108,10 +109,9 @@ def ref_value(tx: Tx, owner: Owner, value_id: int) -> None:
 
 
 def unref_value(tx: Tx, owner: Owner, value_id: int) -> bool:
-    """Drop a reference; True when that was the last one and the value is gone with it.
+    """Drop a reference; True if it was the last one, so that the value was deleted.
 
-    A job's reference to a value that one of its tasks reads or wrote stays until
-    the job goes.
+    The reference of a job to a value that one of its tasks reads or wrote cannot be dropped before the job is deleted.
     """
     _check_owner(tx, owner)
     if value_id not in shared_value.lock(tx, [value_id]):
@@ -127,7 +127,7 @@ def unref_value(tx: Tx, owner: Owner, value_id: int) -> bool:
 
 
 def add_locality(tx: Tx, group_id: int, value_id: int, address: str) -> None:
-    """Note that the data of a shared value lies at an address; bots there are preferred."""
+    """Record that the data of a shared value is at an address; claims prefer bots with that address."""
     if not 0 < len(address) <= _ADDRESS_LIMIT or "\x00" in address:
         raise InvalidRequest([Problem("address", address[:100], f"1 to {_ADDRESS_LIMIT} characters", "length")])
     if value_id not in shared_value.lock(tx, [value_id]) or value_id not in _may_read(tx, group_id, [value_id]):
@@ -136,7 +136,7 @@ def add_locality(tx: Tx, group_id: int, value_id: int, address: str) -> None:
 
 
 def drop_locality(tx: Tx, group_id: int, value_id: int, address: str) -> bool:
-    """Forget that the data lies at an address."""
+    """Remove an address of a shared value's data; False if it was not recorded."""
     if value_id not in _may_read(tx, group_id, [value_id]):
         raise NotFound("shared value", show_task(value_id))
     return shared_value.drop_locality(tx, value_id, address)

@@ -1,9 +1,8 @@
-"""Submitting tasks. Graphs have a file of their own.
+"""Submit tasks. Jobs are submitted by submit_job.
 
-A submit that was answered is on disk. The same request key gives the same answer
-for as long as its task or job exists; the same key with another body is refused.
-Drafts are made at the door, with the ids that the tasks will have: a call that is
-repeated because nobody knows whether it was committed finds its own ids.
+A submit that was answered is committed. The same request key gives the same answer while its task or job exists; the
+same key with a different body is refused. Drafts get their ids before the transaction: a transaction that is repeated
+because the outcome of its commit is unknown finds what it stored by these ids.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ from myrmidon.store.tables.job import Job
 
 
 class Draft(Struct, frozen=True, kw_only=True, gc=False):
-    """A checked request with the ids it will have; ``job_id`` is used by functions only."""
+    """A validated request with the ids it will have; ``job_id`` is used by functions only."""
 
     task_id: int
     job_id: int
@@ -43,7 +42,7 @@ class Draft(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Submitted(Struct, frozen=True, kw_only=True, gc=False):
-    """The answer to a submit. ``task_id`` is 0 when the request was only evaluated."""
+    """The result of a submit. ``task_id`` is 0 when the request was only evaluated."""
 
     task_id: int
     state: TaskState
@@ -63,11 +62,11 @@ def draft_task(
     authenticated: str = "",
     limits: Limits = DEFAULT_LIMITS,
     rules: Rules = DEFAULT_RULES,
-    said: object = None,
+    original: object = None,
 ) -> Draft:
-    """Check an untyped request and give it ids; InvalidRequest names everything that is wrong with it.
+    """Validate an untyped request and assign ids; raises InvalidRequest with every problem.
 
-    ``said`` is what the caller sent, where a pool's rules have made another request of it: a repeat is told by that.
+    ``original`` is what the caller sent, if a pool's policy has changed it: repetitions are recognised by that.
     """
     request = parse_task(raw, limits)
     if request_key is not None:
@@ -78,7 +77,7 @@ def draft_task(
         job_id=job_id,
         request=request,
         request_key=request_key,
-        body_hash=digest_of(raw if said is None else said, rules.secret_key) if request_key is not None else "",
+        body_hash=digest_of(raw if original is None else original, rules.secret_key) if request_key is not None else "",
         authenticated=authenticated,
     )
 
@@ -92,14 +91,14 @@ def submit(
     ids: IdSource,
     rules: Rules = DEFAULT_RULES,
 ) -> list[Submitted | MyrmidonError]:
-    """Store tasks and let them run; one answer or error per draft, in order."""
+    """Store tasks and make them ready; one result or error per draft, in order."""
     uow = UnitOfWork(tx, now, ids, rules)
     open_group(uow, group_id)
-    twins: dict[int, int] = {}
-    answers: dict[int, Submitted | MyrmidonError] = _repeated(uow, group_id, drafts, twins)
+    same_key: dict[int, int] = {}
+    answers: dict[int, Submitted | MyrmidonError] = _answers_for_keys(uow, group_id, drafts, same_key)
     if tx.attempt > 1:
         answers.update(_already_stored(uow, drafts))
-    new_tasks = {d.task_id: _new_task(uow, d) for d in drafts if d.task_id not in answers and d.task_id not in twins}
+    new_tasks = {d.task_id: _new_task(uow, d) for d in drafts if d.task_id not in answers and d.task_id not in same_key}
     answers.update(check_parents(uow, group_id, new_tasks.values()))
     answers.update(check_shared(uow, group_id, new_tasks.values()))
     answers.update(check_external_ids(uow, group_id, [p for p in new_tasks.values() if p.task_id not in answers]))
@@ -107,22 +106,22 @@ def submit(
         if draft.request.evaluate_only and draft.task_id in new_tasks and draft.task_id not in answers:
             answers[draft.task_id] = Submitted(task_id=0, state=TaskState.WAITING)
     new = [draft for draft in drafts if draft.task_id in new_tasks and draft.task_id not in answers]
-    answers.update(_remember_keys(uow, group_id, new))
+    answers.update(_store_keys(uow, group_id, new))
     new = [draft for draft in new if draft.task_id not in answers]
     answers.update(_store(uow, group_id, new, new_tasks))
-    answers.update({task_id: _like(answers[first]) for task_id, first in twins.items()})
+    answers.update({task_id: _as_repeat(answers[first]) for task_id, first in same_key.items()})
     return [answers[draft.task_id] for draft in drafts]
 
 
-def _like(answer: Submitted | MyrmidonError) -> Submitted | MyrmidonError:
-    """The answer to the same request, made twice in one call."""
+def _as_repeat(answer: Submitted | MyrmidonError) -> Submitted | MyrmidonError:
+    """The result of a draft that repeats another one of the same call."""
     return structs.replace(answer, repeated=True) if isinstance(answer, Submitted) else answer
 
 
-def _repeated(
-    uow: UnitOfWork, group_id: int, drafts: Sequence[Draft], twins: dict[int, int]
+def _answers_for_keys(
+    uow: UnitOfWork, group_id: int, drafts: Sequence[Draft], same_key: dict[int, int]
 ) -> dict[int, Submitted | MyrmidonError]:
-    """Answers to drafts whose request key is known; in ``twins``, those that repeat one of the same call."""
+    """Results of drafts whose request key was used before; adds drafts that repeat one of this call to ``same_key``."""
     keyed = [draft for draft in drafts if draft.request_key is not None]
     if not keyed:
         return {}
@@ -134,22 +133,22 @@ def _repeated(
         if key not in known:
             first = fresh.setdefault(key, draft)
             if first is not draft and first.body_hash == draft.body_hash:
-                twins[draft.task_id] = first.task_id
+                same_key[draft.task_id] = first.task_id
             elif first is not draft:
                 answers[draft.task_id] = key_conflict(key)
         elif known[key][1] != draft.task_id:
-            answers[draft.task_id] = _same(uow, draft, *known[key])
+            answers[draft.task_id] = _answer_for_key(uow, draft, *known[key])
     return answers
 
 
-def _same(uow: UnitOfWork, draft: Draft, body_hash: str, subject: int) -> Submitted | MyrmidonError:
-    """The answer of the task or job that has this request key."""
+def _answer_for_key(uow: UnitOfWork, draft: Draft, body_hash: str, subject: int) -> Submitted | MyrmidonError:
+    """The result for a request key that was used before: its task, or a conflict."""
     if body_hash != draft.body_hash:
         return key_conflict(draft.request_key or "")
-    return _answer(task_result.read(uow.tx, [subject]).get(subject), subject, repeated=True)
+    return _submitted(task_result.read(uow.tx, [subject]).get(subject), subject, repeated=True)
 
 
-def _answer(task: TaskResult | None, task_id: int, *, repeated: bool) -> Submitted:
+def _submitted(task: TaskResult | None, task_id: int, *, repeated: bool) -> Submitted:
     if task is None:
         return Submitted(task_id=task_id, state=TaskState.WAITING, repeated=repeated)
     return Submitted(
@@ -163,9 +162,9 @@ def _answer(task: TaskResult | None, task_id: int, *, repeated: bool) -> Submitt
 
 
 def _already_stored(uow: UnitOfWork, drafts: Sequence[Draft]) -> dict[int, Submitted | MyrmidonError]:
-    """The outcome of an earlier commit was unknown: what it stored, if it did."""
+    """Results of drafts that an earlier attempt of this transaction stored, when its outcome was unknown."""
     stored = task_result.read(uow.tx, [draft.task_id for draft in drafts])
-    return {task_id: _answer(task, task_id, repeated=True) for task_id, task in stored.items()}
+    return {task_id: _submitted(task, task_id, repeated=True) for task_id, task in stored.items()}
 
 
 def _new_task(uow: UnitOfWork, draft: Draft) -> NewTask:
@@ -181,7 +180,7 @@ def _new_task(uow: UnitOfWork, draft: Draft) -> NewTask:
 
 
 def check_external_ids(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTask]) -> dict[int, Conflict]:
-    """Client-chosen ids name one task of a group for ever."""
+    """Check that external ids are not used by other tasks of the group; returns errors by task id."""
     named = {p.task_id: p.request.external_id for p in new_tasks if p.request.external_id is not None}
     if not named:
         return {}
@@ -197,15 +196,15 @@ def check_external_ids(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTa
     return refused
 
 
-def _remember_keys(uow: UnitOfWork, group_id: int, drafts: Sequence[Draft]) -> dict[int, Submitted | MyrmidonError]:
-    """Take the request keys; where another server was faster, its answer is the answer."""
+def _store_keys(uow: UnitOfWork, group_id: int, drafts: Sequence[Draft]) -> dict[int, Submitted | MyrmidonError]:
+    """Store the request keys; where another transaction was faster, its result is returned."""
     keyed = [draft for draft in drafts if draft.request_key is not None]
     rows = [(group_id, d.request_key or "", d.body_hash, d.task_id, uow.now) for d in keyed]
     if not rows or request_keys.insert(uow.tx, rows) == len(rows):
         return {}
     known = request_keys.read(uow.tx, group_id, [d.request_key for d in keyed if d.request_key])
     lost = [draft for draft in keyed if known[draft.request_key or ""][1] != draft.task_id]
-    return {draft.task_id: _same(uow, draft, *known[draft.request_key or ""]) for draft in lost}
+    return {draft.task_id: _answer_for_key(uow, draft, *known[draft.request_key or ""]) for draft in lost}
 
 
 def _store(
@@ -235,7 +234,7 @@ def _store(
 
 
 def _store_lone_function(uow: UnitOfWork, group_id: int, new_task: NewTask) -> list[TaskResult]:
-    """A function has values, and values belong to a job: a lone function is a job of one."""
+    """Store a function submitted without a job as a job with one task, because values belong to jobs."""
     graph = Graph(name=new_task.request.name, nodes=[], failure_policy=FailurePolicy.FAIL_FAST)
     job = new_job(uow, group_id, new_task.job_id or 0, graph, deadline_at=new_task.deadline_at)
     jobs.insert(uow.tx, [job])

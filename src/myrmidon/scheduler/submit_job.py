@@ -1,7 +1,7 @@
-"""Submitting a whole graph as a job.
+"""Submit a graph as a job.
 
-A graph of up to a chunk of tasks is one transaction. A larger one is staged where nobody sees it, chunk by chunk, and
-flipped in by the last transaction; if that never comes, a sweep removes what was staged.
+A graph of up to CHUNK tasks is stored in one transaction. A larger one is staged chunk by chunk, invisible to users,
+and made visible by the last transaction; if that never comes, a sweep deletes what was staged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,12 +45,12 @@ Write: TypeAlias = Callable[[Callable[[Tx], T]], T]
 
 
 class JobDraft(Struct, frozen=True, kw_only=True):
-    """A checked graph with the ids that its job and its tasks will have."""
+    """A validated graph with the ids that its job and its tasks will have."""
 
     job_id: int
     task_ids: dict[str, int]
     graph: Graph
-    wiring: Dag
+    dag: Dag
     definitions: dict[str, str]
     request_key: str | None = None
     body_hash: str = ""
@@ -58,7 +58,7 @@ class JobDraft(Struct, frozen=True, kw_only=True):
 
 
 class JobSubmitted(Struct, frozen=True, kw_only=True):
-    """The answer to a submitted graph."""
+    """The result of submitting a graph."""
 
     job_id: int
     state: JobState
@@ -77,7 +77,7 @@ def draft_job(
     limits: Limits = DEFAULT_LIMITS,
     rules: Rules = DEFAULT_RULES,
 ) -> JobDraft:
-    """Check an untyped graph, give ids to its tasks and put them where ``$subs`` asks for them."""
+    """Validate an untyped graph, assign ids to its tasks and apply ``$subs``."""
     if request_key is not None:
         check_key(request_key)
     labels = labels_of(raw)
@@ -88,7 +88,7 @@ def draft_job(
         job_id=job_id,
         task_ids=by_label,
         graph=graph,
-        wiring=build_dag(graph),
+        dag=build_dag(graph),
         definitions=definitions_of(raw, rules),
         request_key=request_key,
         body_hash=digest_of(raw, rules.secret_key),
@@ -97,7 +97,7 @@ def draft_job(
 
 
 def definitions_of(raw: object, rules: Rules) -> dict[str, str]:
-    """A digest of every node as it was written, so that an extension can tell a repeat from a change."""
+    """A digest of every node as it was sent, so that an extension can distinguish repeated from changed nodes."""
     tasks = raw.get("tasks") if isinstance(raw, dict) else None
     if isinstance(tasks, dict):
         return {label: digest_of(node, rules.secret_key) for label, node in tasks.items() if isinstance(label, str)}
@@ -118,12 +118,7 @@ def submit_job(
     ids: IdSource,
     rules: Rules = DEFAULT_RULES,
 ) -> JobSubmitted:
-    """Store a graph and let it run.
-
-    A graph of up to a chunk of tasks is one transaction. A larger one is staged
-    where nobody sees it and flipped in by the last; if that never comes, a sweep
-    removes what was staged.
-    """
+    """Store a graph and start its tasks, in one transaction or in several; ``write`` runs each of them."""
     parts = _chunks(draft)
     if len(parts) > 1:
         for number in range(len(parts)):
@@ -138,13 +133,16 @@ def submit_job(
 
 
 def _chunks(draft: JobDraft) -> list[list[int]]:
-    """The nodes by chunk, parents before children, so that a chunk's values exist when they are read."""
-    order = draft.wiring.order
+    """Node indexes by chunk, parents before children, so that inputs find the values of earlier chunks."""
+    order = draft.dag.order
     return [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
 
 
 def _existing_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitted | None:
-    """The job that this draft has already become, by its key, its name or an earlier attempt."""
+    """The result if this draft was stored before: by its request key, or by an earlier attempt of the transaction.
+
+    Raises Conflict if the key or the external id belongs to another job.
+    """
     if draft.request_key is not None:
         found = request_keys.read(uow.tx, group_id, [draft.request_key]).get(draft.request_key)
         if found is not None:
@@ -168,7 +166,7 @@ def _repeated(uow: UnitOfWork, job_id: int) -> JobSubmitted:
 
 
 def _stage(uow: UnitOfWork, group_id: int, draft: JobDraft, number: int, part: Sequence[int]) -> JobSubmitted:
-    """Write one chunk of a large graph out of sight. Done already, when the last attempt's outcome was unknown."""
+    """Store one chunk of a large graph as staged, unless an earlier attempt of the transaction has done so."""
     staged = JobSubmitted(job_id=draft.job_id, state=JobState.RUNNING, task_ids=draft.task_ids)
     if number == 0:
         open_group(uow, group_id)
@@ -191,7 +189,7 @@ def _stage(uow: UnitOfWork, group_id: int, draft: JobDraft, number: int, part: S
 
 
 def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence[Sequence[int]]) -> JobSubmitted:
-    """Make the job real: take its key, then let its tasks go."""
+    """Store the request key, make the job visible and start its tasks."""
     open_group(uow, group_id)
     known = _existing_job(uow, group_id, draft)
     if known is not None:
@@ -219,7 +217,7 @@ def _may_start(task: TaskResult) -> bool:
 
 
 def _unstage(uow: UnitOfWork, draft: JobDraft) -> Job:
-    """Announce a staged job; its tasks are let go chunk by chunk."""
+    """Make a staged job visible; its tasks are started chunk by chunk."""
     uow.lock_jobs([draft.job_id])
     job = uow.jobs.get(draft.job_id)
     if job is None:
@@ -265,23 +263,22 @@ def _new_task(uow: UnitOfWork, draft: JobDraft, index: int, deadline: Micros) ->
         insertion=index,
         label=node.label,
         definition_hash=draft.definitions[node.label],
-        parents=[draft.task_ids[draft.graph.nodes[p].label] for p in draft.wiring.parents[index]],
+        parents=[draft.task_ids[draft.graph.nodes[p].label] for p in draft.dag.parents[index]],
         policy=node.policy,
         hold=node.hold,
     )
 
 
 def _produced(uow: UnitOfWork, draft: JobDraft, part: Sequence[int]) -> dict[str, list[OutputSlot]]:
-    """Outputs of parents that were staged in earlier chunks."""
-    mine = set(part)
-    behind = {parent for index in part for parent in draft.wiring.parents[index]} - mine
+    """The outputs of parents that were stored in earlier chunks."""
+    earlier = {parent for index in part for parent in draft.dag.parents[index]} - set(part)
     return outputs_by_label(
-        uow, {draft.graph.nodes[i].label: draft.task_ids[draft.graph.nodes[i].label] for i in behind}
+        uow, {draft.graph.nodes[i].label: draft.task_ids[draft.graph.nodes[i].label] for i in earlier}
     )
 
 
 def outputs_by_label(uow: UnitOfWork, tasks: Mapping[str, int]) -> dict[str, list[OutputSlot]]:
-    """What stored tasks produce, by label."""
+    """The output slots of stored tasks, by label."""
     if not tasks:
         return {}
     found = values.outputs(uow.tx, sorted(tasks.values()))
@@ -295,9 +292,9 @@ def outputs_by_label(uow: UnitOfWork, tasks: Mapping[str, int]) -> dict[str, lis
 
 
 def _store_input_and_output_tasks(uow: UnitOfWork, draft: JobDraft) -> None:
-    """The tasks where the job begins and those where it ends."""
+    """Store which tasks of the job have no parents, and which have no children."""
     ids = [draft.task_ids[node.label] for node in draft.graph.nodes]
-    parents = draft.wiring.parents
+    parents = draft.dag.parents
     has_children = {parent for several in parents for parent in several}
     begins = [ids[i] for i in range(len(ids)) if not parents[i]]
     ends = [ids[i] for i in range(len(ids)) if i not in has_children]
@@ -305,12 +302,15 @@ def _store_input_and_output_tasks(uow: UnitOfWork, draft: JobDraft) -> None:
 
 
 def start_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Let the next chunk of a job go: what nothing holds back becomes ready."""
+    """Start the next chunk of a job's tasks: make those ready that wait for nothing.
+
+    The others get their first event, and the deadline as due time.
+    """
     page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
     make_ready(uow, [task for task in page if _may_start(task)])
-    unheard = [task for task in page if task.seq == 0 and task.state == TaskState.WAITING]
-    uow.load_requests(task.id for task in unheard)
-    for task in unheard:
+    unannounced = [task for task in page if task.seq == 0 and task.state == TaskState.WAITING]
+    uow.load_requests(task.id for task in unannounced)
+    for task in unannounced:
         task.alarm_at = uow.requests[task.id].deadline_at
         uow.touch(task)
     if len(page) < CHUNK:

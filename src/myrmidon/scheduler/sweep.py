@@ -1,11 +1,10 @@
-"""Sweeping: what time alone brings about.
+"""Sweep: everything that becomes due by time, such as expiry, lost runs, dead bots, retries and retention.
 
-Each pass looks at the rows that an index of deadlines says are due, never at all
-rows, and each is guarded by what it finds when it holds the locks: two servers
-sweeping at once are harmless, and a heartbeat that came first wins.
+Each pass reads only the rows that an index says are due, and checks them again under locks: two servers may sweep at
+the same time, and a heartbeat that was stored first wins.
 
-A service that was away must not blame its bots. Every pass leaves a mark of life;
-when the last one is too old, or lies in the future, every lease begins anew.
+An outage of the service must not count against bots. Every sweep stores the time (``last_alive``); if the last one is
+too old, or in the future, all leases start again at the current time (``resumed_at``).
 """
 
 from collections.abc import Callable, Iterable
@@ -61,80 +60,79 @@ _RESUMED_AT = "resumed_at"
 _LOGS_SEEN = "logs_seen"
 BATCH = 100
 EVENT_BATCH = 250
-"""Events in one transaction: on SQLite, whoever wants to write waits for it."""
+"""Events numbered in one transaction; on SQLite other writers wait for it."""
 
 
 class SweepResult(Struct):
-    """How much each pass has done."""
+    """What a sweep did: counts by pass, the queues that got tasks (``woken``), and delays for metrics."""
 
     slices: int = 0
     runs: int = 0
     bots: int = 0
     tasks: int = 0
     jobs: int = 0
-    drains: int = 0
+    chunks: int = 0
     events: int = 0
-    forgotten: int = 0
+    old_rows: int = 0
     woken: set[int] = set()
     late: list[tuple[str, Micros]] = []
-    """Waiting that came to its end (expired, next_slice, deadline), and how late that was noticed."""
+    """Tasks whose waiting ended (expired, next_slice, deadline), with the detection lag."""
     lost: list[tuple[str, Micros]] = []
-    """Runs that were given up (bot_lost, not_started), and how long they had been silent."""
+    """Runs that were declared lost (bot_lost, not_started), with the time since the last sign of them."""
     no_resource: int = 0
-    """Tasks that no bot could run."""
+    """Tasks that ended because no bot could run them."""
 
 
 def sweep(
     db: Db, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, log_db: Db | None = None
 ) -> SweepResult | None:
-    """All passes, each in transactions of its own; None when this server's clock cannot be trusted."""
+    """Run all passes, each in its own transactions; None if this server's clock differs from the database's."""
     if not may_sweep(now, db.clock(), rules):
         return None
     db.write(lambda tx: record_alive(tx, now, rules))
     done = SweepResult()
-    gone: list[int] = []
+    deleted: list[int] = []
     passes: dict[str, Callable[..., int]] = {
         "runs": partial(sweep_runs, now=now, ids=ids, rules=rules),
         "bots": partial(sweep_bots, now=now, ids=ids, rules=rules),
         "slices": partial(sweep_slices, now=now, ids=ids, rules=rules),
-        "tasks": partial(sweep_tasks, now=now, ids=ids, rules=rules, gone=gone),
+        "tasks": partial(sweep_tasks, now=now, ids=ids, rules=rules, deleted=deleted),
         "jobs": partial(sweep_jobs, now=now, ids=ids, rules=rules),
     }
     due = db.read(next_due.first)
     for name, step in passes.items():
         due = _pass(db, step, due, done, name, now)
     if _is_due(due.drains, now):
-        noted = PassEffects()
-        done.drains = run_chunked_work(db, now=now, ids=ids, rules=rules, gone=gone, woken=done.woken, noted=noted)
-        done.no_resource += noted.no_resource
+        effects = PassEffects()
+        done.chunks = run_chunked_work(
+            db, now=now, ids=ids, rules=rules, deleted=deleted, woken=done.woken, effects=effects
+        )
+        done.no_resource += effects.no_resource
     done.events = _repeat(db, lambda tx: outbox.assign_positions(tx, EVENT_BATCH), EVENT_BATCH)
     if _is_due(due.oldest_bot_event, now - rules.retention) or _is_due(due.oldest_queue, now - rules.queue_idle):
-        done.forgotten = _repeat(db, lambda tx: delete_old(tx, now=now, rules=rules), BATCH)
-    drop_logs(db, log_db or db, gone)
+        done.old_rows = _repeat(db, lambda tx: delete_old(tx, now=now, rules=rules), BATCH)
+    drop_logs(db, log_db or db, deleted)
     update_tag_counts(db, now=now, rules=rules)
     return done
 
 
 def _pass(db: Db, step: Callable[..., int], due: NextDue, done: SweepResult, name: str, now: Micros) -> NextDue:
-    """Repeat a pass while its alarm rings; what is due afterwards, for it may have given the next ones work."""
+    """Repeat a pass while rows are due; returns what is due afterwards, since a pass may create work for the next."""
     while _is_due(getattr(due, name), now):
-        n, noted = db.write(partial(_run_step, step=step, watched=name in _WATCHED))
+        n, effects = db.write(partial(_run_step, step=step, watched=name in _WATCHED))
         if not n:
             break
         setattr(done, name, getattr(done, name) + n)
-        done.woken |= noted.queues
-        done.late += noted.late
-        done.lost += noted.lost
-        done.no_resource += noted.no_resource
+        done.woken |= effects.queues
+        done.late += effects.late
+        done.lost += effects.lost
+        done.no_resource += effects.no_resource
         due = db.read(next_due.first)
     return due
 
 
 class PassEffects(Struct):
-    """What one step has brought about, for those who watch: it counts only once the step is committed.
-
-    Queues that got work are among it: a bot may wait that does not know it serves one of them.
-    """
+    """What one transaction of a pass did, for metrics and for waking bots; used only after it is committed."""
 
     queues: set[int] = set()
     late: list[tuple[str, Micros]] = []
@@ -143,30 +141,30 @@ class PassEffects(Struct):
 
 
 _WATCHED = ("runs", "slices", "tasks")
-"""The passes that tell how late they were."""
+"""The passes that record delays."""
 
 
 def _run_step(tx: Tx, step: Callable[..., int], *, watched: bool) -> tuple[int, PassEffects]:
-    noted = PassEffects()
-    n = step(tx, noted=noted) if watched else step(tx)
-    noted.queues = set(tx.effects.enqueued)
-    noted.no_resource = count_no_resource(tx.effects.events)
-    return n, noted
+    effects = PassEffects()
+    n = step(tx, effects=effects) if watched else step(tx)
+    effects.queues = set(tx.effects.enqueued)
+    effects.no_resource = count_no_resource(tx.effects.events)
+    return n, effects
 
 
-def count_no_resource(told: Iterable[tuple[Any, ...]]) -> int:
-    """How many tasks a transaction has given up for want of bots, by the events that it wrote."""
-    return sum(1 for _, _, _, kind, state, _ in told if state == TaskState.NO_RESOURCE and kind == outbox.TASK)
+def count_no_resource(events: Iterable[tuple[Any, ...]]) -> int:
+    """How many tasks ended as NO_RESOURCE, by the events that a transaction wrote."""
+    return sum(1 for _, _, _, kind, state, _ in events if state == TaskState.NO_RESOURCE and kind == outbox.TASK)
 
 
 def _is_due(alarm: Micros | None, now: Micros) -> bool:
     return alarm is not None and alarm <= now
 
 
-def _repeat(db: Db, step: Callable[[Tx], int], most: int) -> int:
-    """Repeat a step for as long as it finds all that it may do at once; fewer were the last ones."""
+def _repeat(db: Db, step: Callable[[Tx], int], limit: int) -> int:
+    """Repeat a step until it processes fewer rows than its limit."""
     total = n = db.write(step)
-    while n >= most:
+    while n >= limit:
         n = db.write(step)
         total += n
     return total
@@ -178,20 +176,20 @@ def run_chunked_work(
     now: Micros,
     ids: IdSource,
     rules: Rules = DEFAULT_RULES,
-    gone: list[int],
+    deleted: list[int],
     woken: set[int],
-    noted: PassEffects | None = None,
+    effects: PassEffects | None = None,
 ) -> int:
-    """Carry every work to its end."""
+    """Run all chunked work to completion; returns the number of chunks."""
     steps = 0
-    noted = noted or PassEffects()
+    effects = effects or PassEffects()
     while waiting := db.read(chunked_work.pending):
         for work in waiting:
             step = partial(chunked_work.run_chunk, work=work, now=now, ids=ids, rules=rules)
-            (queues, removed), given_up = db.write(partial(_run_chunk, step=step))
+            (queues, removed), no_resource = db.write(partial(_run_chunk, step=step))
             woken |= queues
-            gone += removed
-            noted.no_resource += given_up
+            deleted += removed
+            effects.no_resource += no_resource
             steps += 1
     return steps
 
@@ -200,23 +198,24 @@ def _run_chunk(tx: Tx, step: Callable[[Tx], T]) -> tuple[T, int]:
     return step(tx), count_no_resource(tx.effects.events)
 
 
-def drop_logs(db: Db, log_db: Db, gone: Iterable[int]) -> int:
-    """Delete the logs of tasks that are no more; how many tasks' logs that were.
+def drop_logs(db: Db, log_db: Db, task_ids: Iterable[int]) -> int:
+    """Delete the logs of deleted tasks; returns for how many tasks.
 
-    Logs lie apart and cannot go in the transaction that removes their task. A
-    server may die in between, and late bytes may come after, so each sweep looks
-    at some more logs, in turn.
+    Logs are in their own database, so they cannot be deleted in the transaction that deletes their task. A server may
+    crash in between, and output may arrive later, so each sweep also checks a page of all logs, round robin.
     """
     last = db.read(lambda tx: shared_numbers.read(tx, _LOGS_SEEN)) or 0
     page = log_db.read(lambda tx: logs.tasks_after(tx, last, BATCH))
-    asked = {*gone, *page}
-    lost = sorted(asked - db.read(lambda tx: task_request.existing(tx, sorted(asked)))) if asked else []
-    if lost:
-        log_db.write(lambda tx: logs.delete(tx, lost))
+    candidates = {*task_ids, *page}
+    deleted = (
+        sorted(candidates - db.read(lambda tx: task_request.existing(tx, sorted(candidates)))) if candidates else []
+    )
+    if deleted:
+        log_db.write(lambda tx: logs.delete(tx, deleted))
     seen = page[-1] if len(page) == BATCH else 0
     if seen != last:
         db.write(lambda tx: _save_logs_seen(tx, seen))
-    return len(lost)
+    return len(deleted)
 
 
 def _save_logs_seen(tx: Tx, task_id: int) -> None:
@@ -224,11 +223,11 @@ def _save_logs_seen(tx: Tx, task_id: int) -> None:
     shared_numbers.put(tx, _LOGS_SEEN, task_id)
 
 
-# ---------------------------------------------------------------- life of the service
+# ---------------------------------------------------------------- outages
 
 
 def record_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
-    """Leave a sign of life; True when the service was away, so that leases begin anew."""
+    """Store that the service is running; True if it was away, so that all leases start again."""
     last = shared_numbers.lock(tx, _LAST_ALIVE)
     was_away = service_was_away(now, last, rules)
     if was_away:
@@ -243,9 +242,9 @@ def record_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
 
 
 def sweep_runs(
-    tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: PassEffects | None = None
+    tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, effects: PassEffects | None = None
 ) -> int:
-    """Runs that were never started, have outlasted their soft timeout, or whose bot is silent."""
+    """Process runs that were never started, exceeded their soft timeout, or whose bot sends no heartbeats."""
     due = task_run.due(tx, now, BATCH)
     if not due:
         return 0
@@ -253,44 +252,46 @@ def sweep_runs(
     tasks = uow.lock(task_id for task_id, _ in due)
     uow.load_requests(tasks)
     runs = [run for run in task_run.read(tx, sorted(tasks)) if run.live]
-    looked = [run for run in runs if (run.task_id, run.run) in set(due) and (run.alarm_at or now + 1) <= now]
-    heard = bots.lock_many(tx, sorted({run.bot_id for run in looked}))
-    back = shared_numbers.read(tx, _RESUMED_AT) or 0
+    due_runs = [run for run in runs if (run.task_id, run.run) in set(due) and (run.alarm_at or now + 1) <= now]
+    locked_bots = bots.lock_many(tx, sorted({run.bot_id for run in due_runs}))
+    resumed_at = shared_numbers.read(tx, _RESUMED_AT) or 0
     lost: dict[str, list[TaskRun]] = {}
-    for run in looked:
-        heartbeat = heard[run.bot_id].heartbeat if run.bot_id in heard else 0
-        if not _keep_run(uow, tasks[run.task_id], run, heartbeat=heartbeat, back=back, runs=runs):
+    for run in due_runs:
+        heartbeat = locked_bots[run.bot_id].heartbeat if run.bot_id in locked_bots else 0
+        if not _keep_run(uow, tasks[run.task_id], run, heartbeat=heartbeat, resumed_at=resumed_at, runs=runs):
             lost.setdefault(run.bot_id, []).append(run)
-    for bot_id, its_runs in sorted(lost.items()):
-        bot = heard.get(bot_id)
-        proof = Evidence(last_heartbeat=bot.heartbeat if bot else None, boot_id=bot.boot_id if bot else "")
-        if noted is not None:
-            noted.lost += [_silence(run, bot.heartbeat if bot else 0, now) for run in its_runs]
-        waited = {run.task_id for run in its_runs if known_not_started(run, bot.heartbeat if bot else 0, rules)}
-        end_lost_runs(uow, its_runs, runs, why="bot_lost", evidence=proof, waited=waited)
+    for bot_id, lost_runs in sorted(lost.items()):
+        bot = locked_bots.get(bot_id)
+        evidence = Evidence(last_heartbeat=bot.heartbeat if bot else None, boot_id=bot.boot_id if bot else "")
+        if effects is not None:
+            effects.lost += [_silence(run, bot.heartbeat if bot else 0, now) for run in lost_runs]
+        waited = {run.task_id for run in lost_runs if known_not_started(run, bot.heartbeat if bot else 0, rules)}
+        end_lost_runs(uow, lost_runs, runs, why="bot_lost", evidence=evidence, waited=waited)
     propagate(uow)
-    return len(looked)
+    return len(due_runs)
 
 
 def _silence(run: TaskRun, heartbeat: Micros, now: Micros) -> tuple[str, Micros]:
-    """Why a run is given up, and how long ago its bot was last heard of."""
+    """Why a run is lost, and the time since its last sign: the claim, the start or a heartbeat."""
     if run.started_at is None:
         return "not_started", now - run.claimed_at
     return "bot_lost", now - max(run.started_at, heartbeat)
 
 
 def _keep_run(
-    uow: UnitOfWork, task: TaskResult, run: TaskRun, *, heartbeat: Micros, back: Micros, runs: list[TaskRun]
+    uow: UnitOfWork, task: TaskResult, run: TaskRun, *, heartbeat: Micros, resumed_at: Micros, runs: list[TaskRun]
 ) -> bool:
-    """Set the run's next alarm, unless its time has come."""
+    """Set the next due time of a run; False if it is lost. May grant another instance after the soft timeout."""
     if run.started_at is None:
-        end = start_deadline(run, back, uow.rules.start_within)
+        end = start_deadline(run, resumed_at, uow.rules.start_within)
         waited = known_not_started(run, heartbeat, uow.rules)
         if may_have_started(run, retries=uow.requests[task.id].retries, waited=waited):
-            end = max(end, lease_end(run, heartbeat, back))  # it may have begun, and the bot may come back with its end
+            end = max(
+                end, lease_end(run, heartbeat, resumed_at)
+            )  # it may have started, and the bot may still report its end
         run.alarm_at = end
     else:
-        end = lease_end(run, heartbeat, back)
+        end = lease_end(run, heartbeat, resumed_at)
         if end > uow.now and run.soft_at is not None and run.soft_at <= uow.now:
             run.soft_at = None
             _grant_instance(uow, task, run, runs)
@@ -302,7 +303,7 @@ def _keep_run(
 
 
 def _grant_instance(uow: UnitOfWork, task: TaskResult, run: TaskRun, runs: list[TaskRun]) -> None:
-    """A straggler: let another bot try the same task beside it."""
+    """Let another bot run the task too, because this run exceeded its soft timeout."""
     request = uow.requests[task.id]
     granted = task_to_run.of_tasks(uow.tx, [task.id])
     if task.killing or task.state != TaskState.RUNNING or granted:
@@ -319,14 +320,14 @@ def _grant_instance(uow: UnitOfWork, task: TaskResult, run: TaskRun, runs: list[
 
 
 def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
-    """Bots that have not been heard of for too long; not for the time in which nobody listened."""
-    back = shared_numbers.read(tx, _RESUMED_AT) or 0
-    if back + rules.dead_after > now:
+    """Mark bots dead that have sent no heartbeat for too long; not shortly after an outage of the service."""
+    resumed_at = shared_numbers.read(tx, _RESUMED_AT) or 0
+    if resumed_at + rules.dead_after > now:
         return 0
     due = bots.due(tx, now, BATCH)
-    heard = bots.postpone_checks(tx, sorted(due), now=now, dead_after=rules.dead_after) if due else 0
-    if heard:
-        return heard  # the silent ones come in a transaction of their own each: pools are locked before bots
+    postponed = bots.postpone_checks(tx, sorted(due), now=now, dead_after=rules.dead_after) if due else 0
+    if postponed:
+        return postponed  # each dead bot takes its own transaction: pools must be locked before bots
     for bot_id in due[:1]:
         mark_bot_dead(UnitOfWork(tx, now, ids, rules), bot_id)
     return len(due[:1])
@@ -336,9 +337,9 @@ def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
 
 
 def sweep_slices(
-    tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, noted: PassEffects | None = None
+    tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, effects: PassEffects | None = None
 ) -> int:
-    """Slices that have waited long enough: on to the next one, or the end of the task."""
+    """Process slices that have expired: move the task to its next slice, or end it."""
     due = task_to_run.expired(tx, now, BATCH)
     if not due:
         return 0
@@ -358,8 +359,8 @@ def sweep_slices(
         else:
             uow.move(task, TaskState.BOT_DIED if task.num_retries else TaskState.EXPIRED, "expired")
     expired = _expire_or_move(uow, moving)
-    if noted is not None:
-        noted.late += [(_wait_outcome(tasks[task_id]), delay) for task_id, delay in late.items()]
+    if effects is not None:
+        effects.late += [(_wait_outcome(tasks[task_id]), delay) for task_id, delay in late.items()]
     propagate(uow)
     return len(rows) + expired - len(moving)
 
@@ -369,17 +370,17 @@ def _wait_outcome(task: TaskResult) -> str:
 
 
 def _expire_or_move(uow: UnitOfWork, moving: list[TaskResult]) -> int:
-    """Fall back to the next slice that can run; none left means that the wait is over."""
+    """Move tasks to their next slice that can run; those without one expire."""
     waits = {s.queue for t in moving for s in uow.slices[t.id][t.current_task_slice :] if not s.wait_for_capacity}
     served = task_queues.served(uow.tx, waits)
-    able = []
+    movable = []
     for task in moving:
         rest = uow.slices[task.id][task.current_task_slice :]
         if any(task_slice.wait_for_capacity or task_slice.queue in served for task_slice in rest):
-            able.append(task)
+            movable.append(task)
         else:
             uow.move(task, TaskState.EXPIRED, "expired")
-    make_ready(uow, able)
+    make_ready(uow, movable)
     return len(moving)
 
 
@@ -392,10 +393,10 @@ def sweep_tasks(
     now: Micros,
     ids: IdSource,
     rules: Rules = DEFAULT_RULES,
-    gone: list[int] | None = None,
-    noted: PassEffects | None = None,
+    deleted: list[int] | None = None,
+    effects: PassEffects | None = None,
 ) -> int:
-    """Tasks past their deadline end; lone tasks past their retention go."""
+    """End tasks past their deadline, and delete tasks without a job past their retention."""
     due = task_result.due(tx, now, BATCH)
     if not due:
         return 0
@@ -405,17 +406,17 @@ def sweep_tasks(
     ending = {task.id: task.alarm_at or now for task in tasks.values() if not task.final}
     for task_id in ending:
         _end_at_deadline(uow, tasks[task_id])
-    if noted is not None:
-        noted.late += [("deadline", now - at) for task_id, at in ending.items() if tasks[task_id].final]
+    if effects is not None:
+        effects.late += [("deadline", now - at) for task_id, at in ending.items() if tasks[task_id].final]
     propagate(uow)
     delete_tasks(uow, old)
-    if gone is not None:
-        gone += old
+    if deleted is not None:
+        deleted += old
     return len(tasks)
 
 
 def _end_at_deadline(uow: UnitOfWork, task: TaskResult) -> None:
-    """Nothing outlives its deadline. What waited has expired; what ran is out of time, and its bot is told so."""
+    """End a task at its deadline: EXPIRED if it waited, TIMED_OUT if it ran; the next reply to its bot says stop."""
     job = uow.job_of(task)
     if job is not None and job.staged:
         task_result.postpone(uow.tx, task.id, uow.now + uow.rules.staging_limit)
@@ -432,7 +433,7 @@ def _end_at_deadline(uow: UnitOfWork, task: TaskResult) -> None:
 
 
 def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
-    """Jobs to retry, jobs whose retention is over, and staged jobs that never came."""
+    """Retry jobs, and delete jobs past their retention and staged jobs that were never completed."""
     due = jobs.due(tx, now, 10)
     if not due:
         return 0
@@ -452,7 +453,7 @@ def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
 
 
 def delete_old(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> int:
-    """Old events of bots, queues that nobody uses any more, and request keys of what is about no task."""
+    """Delete old bot events, idle queues and old request keys."""
     request_key.delete_old(tx, before=now - rules.keep_keys)
     old = bot_event.delete_old(tx, before=now - rules.retention, n=BATCH)
     return old + task_queues.delete_idle(tx, before=now - rules.queue_idle, n=BATCH)

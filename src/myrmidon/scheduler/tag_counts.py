@@ -1,7 +1,7 @@
-"""Tallying: ended tasks are counted once, in passing, so that counts of millions cost nothing later.
+"""Precompute the number of ended tasks by tag, group and state, so that counting millions of tasks is fast.
 
-Part of the sweep, outside everything that is quick: the counting is done on a reader, and the short write at its
-end sees whether anything has changed meanwhile. Two servers that tally at once are harmless.
+Part of the sweep. Counting is done in read transactions; a short write at the end verifies that nothing has changed
+since. Two servers may do this at the same time.
 """
 
 from collections import Counter
@@ -19,63 +19,65 @@ from myrmidon.store.tables.tag_counts import ALL_TASKS, Member, Span
 from myrmidon.store.views.task_search import DEDUPED, SORTABLE
 
 SPAN = 2048
-"""Tasks in a span: as many as are counted one by one at each end of a time range."""
+"""Tasks in a span. A query counts up to that many tasks one by one at each end of its time range."""
 SETTLED: Micros = 300 * SECOND
-"""How old a span is: by then every submit that was under way is long stored."""
+"""The minimum age of tasks in a span, so that no transaction is still storing tasks in its range of ids."""
 MAX_UNFINISHED = 128
 MIN_TAG_TASKS = 4
-"""A tag with fewer tasks than this in a span is not worth a row: they are counted when asked for."""
+"""A tag with fewer tasks in a span gets no row; such tasks are counted by the query."""
 SPANS_AT_ONCE = 16
 MIN_RECHECK: Micros = 60 * SECOND
 MAX_RECHECK: Micros = 3600 * SECOND
 
 
 class SpanCounts(Struct, frozen=True):
-    """What was found in a span, and what it would be written down as."""
+    """The counts of a span as read, and the rows to be stored. ``staged``: some tasks are not visible yet."""
 
     span: Span
     rows: list[tuple[str, int, int, str, int]]
     staged: bool
 
 
-def update_tag_counts(db: Db, *, now: Micros, rules: Rules = DEFAULT_RULES, most: int = SPANS_AT_ONCE) -> int:
-    """Seal spans that have settled, look again at those that are not quite done; how many were looked at."""
+def update_tag_counts(db: Db, *, now: Micros, rules: Rules = DEFAULT_RULES, limit: int = SPANS_AT_ONCE) -> int:
+    """Count new spans and check unfinished ones again; returns how many spans were counted."""
     done = 0
-    while done < most:
-        waiting = db.read(partial(tag_counts.due, now=now, n=1))
-        if not waiting:
+    while done < limit:
+        due = db.read(partial(tag_counts.due, now=now, n=1))
+        if not due:
             settled, staged_until = first_id_at(now - SETTLED), now + rules.staging_limit
-            stretch = db.read(partial(tag_counts.next_span, until=settled, n=SPAN, staged_until=staged_until))
-            if stretch is None:
+            id_range = db.read(partial(tag_counts.next_span, until=settled, n=SPAN, staged_until=staged_until))
+            if id_range is None:
                 break
-            db.write(partial(tag_counts.add_span, first_id=stretch[0], until_id=stretch[1], now=now))
+            db.write(partial(tag_counts.add_span, first_id=id_range[0], until_id=id_range[1], now=now))
             continue
-        _count_span(db, waiting[0], now)
+        _count_span(db, due[0], now)
         done += 1
     return done
 
 
 def _count_span(db: Db, span: Span, now: Micros) -> None:
-    """Seal a span, or put it off: while many of its tasks wait, nobody reads their tags."""
+    """Count a span, or postpone it while many of its tasks have not ended, without reading their tags."""
     if not span.sealed and db.read(partial(tag_counts.num_unfinished, span=span)) > MAX_UNFINISHED:
         db.write(partial(tag_counts.postpone, first_id=span.first_id, look_at=_next_check(span, now)))
         return
-    found = db.read(partial(_read_span, span=span))
-    db.write(partial(_seal, found=found, now=now))
+    counts = db.read(partial(_read_span, span=span))
+    db.write(partial(_seal, counts=counts, now=now))
 
 
 def _read_span(tx: Tx, span: Span) -> SpanCounts:
-    there = tag_counts.members(tx, span)
-    ended = [task for task in there if task.state in FINAL]
-    loose = sorted(task.id for task in there if task.state not in FINAL)
-    seen = structs.replace(
+    members = tag_counts.members(tx, span)
+    ended = [task for task in members if task.state in FINAL]
+    unfinished = sorted(task.id for task in members if task.state not in FINAL)
+    counted = structs.replace(
         span,
-        num_tasks=len(there),
+        num_tasks=len(members),
         seq_sum=sum(task.seq for task in ended),
-        loose=json.encode(loose).decode(),
-        times=json.encode({name: reach for name in sorted(SORTABLE) if (reach := _time_range(ended, name))}).decode(),
+        loose=json.encode(unfinished).decode(),
+        times=json.encode(
+            {name: time_range for name in sorted(SORTABLE) if (time_range := _time_range(ended, name))}
+        ).decode(),
     )
-    return SpanCounts(seen, _count_rows(span.first_id, ended), staged=any(task.seq == 0 for task in there))
+    return SpanCounts(counted, _count_rows(span.first_id, ended), staged=any(task.seq == 0 for task in members))
 
 
 def _time_range(ended: Iterable[Member], name: str) -> tuple[Micros, Micros] | None:
@@ -84,50 +86,50 @@ def _time_range(ended: Iterable[Member], name: str) -> tuple[Micros, Micros] | N
 
 
 def _count_rows(first_id: int, ended: Sequence[Member]) -> list[tuple[str, int, int, str, int]]:
-    """How many ended tasks of each group and state carry each tag; tags that hardly any carries are left out."""
+    """The number of ended tasks by tag, group and state; tags with fewer than MIN_TAG_TASKS are left out."""
     numbers: Counter[tuple[str, int, str]] = Counter()
-    carried: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for task in ended:
         state = DEDUPED if task.state == SUCCEEDED and task.deduped_from is not None else task.state
         for tag in (ALL_TASKS, *json.decode(task.tags, type=list[str])):
             numbers[tag, task.resource_group_id, state] += 1
-            carried[tag] += 1
+            totals[tag] += 1
     return [
         (tag, first_id, group_id, str(state), num)
         for (tag, group_id, state), num in sorted(numbers.items())
-        if carried[tag] >= MIN_TAG_TASKS or tag == ALL_TASKS
+        if totals[tag] >= MIN_TAG_TASKS or tag == ALL_TASKS
     ]
 
 
-def _seal(tx: Tx, found: SpanCounts, now: Micros) -> None:
-    """Write down what was counted, unless a task has changed since."""
+def _seal(tx: Tx, counts: SpanCounts, now: Micros) -> None:
+    """Store the counts of a span, unless a task has changed since they were read."""
     locked = tag_counts.lock(tx)
-    known = tag_counts.read(tx, found.span.first_id)
-    if known is None or known.until_id != found.span.until_id:
+    known = tag_counts.read(tx, counts.span.first_id)
+    if known is None or known.until_id != counts.span.until_id:
         return
-    loose = found.span.unfinished_ids
-    ended = found.span.num_tasks - len(loose)
-    if tag_counts.ended(tx, known) != (ended, found.span.seq_sum) or found.staged or len(loose) > MAX_UNFINISHED:
+    unfinished = counts.span.unfinished_ids
+    ended = counts.span.num_tasks - len(unfinished)
+    if tag_counts.ended(tx, known) != (ended, counts.span.seq_sum) or counts.staged or len(unfinished) > MAX_UNFINISHED:
         blank = structs.replace(known, sealed=0, loose="[]", look_at=_next_check(known, now))
         tag_counts.save(tx, blank, [], locked)
-    elif not found.span.num_tasks:
+    elif not counts.span.num_tasks:
         tag_counts.delete(tx, known, locked)
     else:
-        look_at = _next_check(known, now) if loose else None
-        tag_counts.save(tx, structs.replace(found.span, sealed=1, look_at=look_at), found.rows, locked)
+        look_at = _next_check(known, now) if unfinished else None
+        tag_counts.save(tx, structs.replace(counts.span, sealed=1, look_at=look_at), counts.rows, locked)
 
 
 def _next_check(span: Span, now: Micros) -> Micros:
-    """When an unfinished span is worth another look: what has run for hours will not end this minute."""
+    """When to check an unfinished span again: the older it is, the later."""
     age = now - created_ms(span.until_id) * 1000
     return now + min(max(age // 8, MIN_RECHECK), MAX_RECHECK)
 
 
 def check_tag_counts(db: Db, *, now: Micros) -> int:
-    """Hold every sealed span against its tasks, and open those that do not agree; how many that were.
+    """Verify every sealed span against its tasks and reopen those that differ; returns how many.
 
-    A server of before changes tasks and opens nothing. Whoever starts, and whoever works beside such a server, calls
-    this: a count is wrong no longer than that takes.
+    A server of an older version changes tasks without reopening spans. A server calls this when it starts, and while
+    such a server is running, so that wrong counts are corrected.
     """
     opened, after = 0, -1
     while page := db.read(partial(tag_counts.sealed_after, first_id=after, n=SPANS_AT_ONCE)):
@@ -139,8 +141,8 @@ def check_tag_counts(db: Db, *, now: Micros) -> int:
 
 
 def _is_consistent(tx: Tx, span: Span) -> bool:
-    """Whether the tasks that were tallied are all there, as they were; loose ones may end as they like."""
-    loose = span.unfinished_ids
-    there, seqs = tag_counts.ended(tx, span)
-    not_meant, not_meant_seqs = tag_counts.ended_of(tx, loose) if loose else (0, 0)
-    return (there - not_meant, seqs - not_meant_seqs) == (span.num_tasks - len(loose), span.seq_sum)
+    """Whether the counted tasks of a span are unchanged; unfinished ones may have ended since."""
+    unfinished = span.unfinished_ids
+    members, seqs = tag_counts.ended(tx, span)
+    since_ended, since_ended_seqs = tag_counts.ended_of(tx, unfinished) if unfinished else (0, 0)
+    return (members - since_ended, seqs - since_ended_seqs) == (span.num_tasks - len(unfinished), span.seq_sum)

@@ -1,7 +1,7 @@
-"""A bot is told to end: a task without a command that only this bot can take.
+"""Terminate a bot: submit a task without a command that only this bot can claim.
 
-It goes through the queues like any other, before everything else, so the bot finishes what it has, takes it, and
-reports that it is done. A bot that is put aside gets no work, but this it gets.
+The task has the best priority, so the bot finishes its current runs, claims the task and reports it as finished. A
+quarantined or draining bot gets no other work, but it gets this task.
 """
 
 from msgspec import json
@@ -16,7 +16,7 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event, pool_order, task_queues, task_request, task_run, task_to_run
 
 EXPIRES_S = 86_400
-"""A bot that does not come back within a day was not meant to hear of it any more."""
+"""The task expires after a day: a bot that comes back later is not terminated."""
 TAG = "swarming.terminate:1"
 
 
@@ -32,9 +32,9 @@ def terminate_bot(
     ids: IdSource,
     rules: Rules = DEFAULT_RULES,
 ) -> int:
-    """Tell a bot to finish what it has and end; the task that tells it so, which may be there already.
+    """Terminate a bot after its current runs; returns the terminate task, which may exist already.
 
-    The bot is locked, so that one that is just coming back finds the queue of its order, or is found by it.
+    Pools and the bot are locked, so that a bot that connects at the same time is matched to the task's queue.
     """
     known = bots.read(tx, bot_id)
     pools = json.decode(known.dimensions, type=dict[str, list[str]]).get("pool", []) if known is not None else []
@@ -42,9 +42,9 @@ def terminate_bot(
     bot = bots.lock(tx, bot_id)
     if bot is None:
         raise NotFound("bot", bot_id)
-    waiting = _pending_terminate_task(tx, bot_id, now)
-    if waiting is not None:
-        return waiting
+    pending = _pending_terminate_task(tx, bot_id, now)
+    if pending is not None:
+        return pending
     draft = Draft(task_id=task_id, job_id=0, request=_request(bot_id, reason), authenticated=authenticated)
     (answer,) = submit(tx, group_id, [draft], now=now, ids=ids, rules=rules)
     if isinstance(answer, MyrmidonError):
@@ -54,7 +54,7 @@ def terminate_bot(
 
 
 def _pending_terminate_task(tx: Tx, bot_id: str, now: Micros) -> int | None:
-    """The order that the bot has not carried out yet."""
+    """The terminate task of the bot that is queued or running, if there is one."""
     queues = task_queues.own_queues(tx, bot_id)
     for queue in queues:
         for row in task_to_run.first(tx, queue, 1, bot_id=bot_id, now=now):

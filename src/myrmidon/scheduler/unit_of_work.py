@@ -50,7 +50,7 @@ _RAN_TO_END = frozenset({SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT})
 class UnitOfWork:
     """The locked rows, loaded facts and pending changes of one transaction.
 
-    ``ended`` and ``ready`` are the tasks that ``propagate`` has yet to process; ``woken`` are the queues that got a task.
+    ``ended`` and ``ready`` are tasks that ``propagate`` has yet to process; ``woken`` are the queues that got a task.
     """
 
     def __init__(self, tx: Tx, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
@@ -149,7 +149,7 @@ class UnitOfWork:
         if task.state in FINAL or state not in MOVES[task.state]:
             check_move(task.state, state, new_generation=new_generation, history=lambda: self._history(task))
         old = task.state
-        self._discount(task)
+        self._count_out(task)
         if old == READY or (state in FINAL and self._may_be_queued(task)):
             self._unqueued.add(task.id)
         task.state = state
@@ -158,8 +158,8 @@ class UnitOfWork:
             task.generation += 1
             self._reopened.append(task.id)
         if state in FINAL:
-            self._close(task)
-        self._recount(task)
+            self._finish(task)
+        self._count_in_and_touch(task)
 
     def _may_be_queued(self, task: TaskResult) -> bool:
         """Whether the task may have a row in task_to_run while it runs, for a further instance."""
@@ -177,7 +177,7 @@ class UnitOfWork:
         task.reason = ""
         self._dirty[task.id] = task
 
-    def _close(self, task: TaskResult) -> None:
+    def _finish(self, task: TaskResult) -> None:
         task.completed_at = self.now
         if task.state not in _RAN_TO_END:
             task.abandoned_at = task.abandoned_at or self.now
@@ -188,9 +188,9 @@ class UnitOfWork:
 
     def hold(self, task: TaskResult, *, held: bool) -> None:
         """Set or clear the flag that keeps a task from becoming ready."""
-        self._discount(task)
+        self._count_out(task)
         task.held = int(held)
-        self._recount(task)
+        self._count_in_and_touch(task)
 
     def unqueue(self, task: TaskResult) -> None:
         """Delete the rows of the task in task_to_run."""
@@ -248,11 +248,11 @@ class UnitOfWork:
 
     # -- counters
 
-    def _discount(self, task: TaskResult) -> None:
+    def _count_out(self, task: TaskResult) -> None:
         if task.job_id is not None:
             self._count(self.jobs[task.job_id], task, -1)
 
-    def _recount(self, task: TaskResult) -> None:
+    def _count_in_and_touch(self, task: TaskResult) -> None:
         if task.job_id is not None:
             self._count(self.jobs[task.job_id], task, 1)
         self.touch(task)

@@ -28,7 +28,7 @@ from myrmidon.server.keys import Keys, open_keys
 from myrmidon.server.metrics import Metrics
 from myrmidon.server.quotas import Quotas
 from myrmidon.server.settings import Settings, seconds
-from myrmidon.server.waiting.wait_hub import Hub
+from myrmidon.server.waiting.wait_hub import WaitHub
 from myrmidon.store.engine.db import Db, open_db
 from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.engine.migrate import migrate
@@ -95,7 +95,7 @@ class ServerContext:
         self.random_int: Callable[[int], int] = random.randrange
         """The only source of randomness: an integer from 0 to below the given one. Not for secrets."""
         self.metrics = metrics or Metrics()
-        self.hub = Hub()
+        self.hub = WaitHub()
         executor = start_executor(db, self.metrics.committed)
         log_executor = executor if log_db is db else start_executor(log_db, self.metrics.committed)
         self.db = SchedulingDatabase(db, executor, self.metrics, self._publish)
@@ -117,7 +117,7 @@ class ServerContext:
     def _publish(self, effects: CommitEffects) -> None:
         if expired := count_no_resource(effects.events):
             self.metrics.no_resource(expired)
-        self.hub.tell(effects)
+        self.hub.notify_commit(effects)
 
     async def measure_skew(self) -> Micros:
         """Compare this clock with the database's; sweeping and readiness depend on the difference."""

@@ -408,12 +408,12 @@ def test_rubbish_quarantines_until_it_is_none_any_more(tmp_path: Path, name: str
 
 def a_standing(tmp_path: Path, said: list[tuple[str, str]] | None = None) -> status.BotStatus:
     from myrmidon.bot.install.startup_config import StartupConfig, prepare
-    from myrmidon.bot.machine.named_caches import Caches
+    from myrmidon.bot.machine.named_caches import NamedCaches
 
     folder = prepare(["--dir", str(tmp_path / "b"), "--server", "http://s", "--token", "t", "--bot-id", "b1"])
     told: list[tuple[str, str]] = [] if said is None else said
     return status.BotStatus(
-        StartupConfig(folder), Caches(str(tmp_path / "b" / "c")), session=1, version="v",
+        StartupConfig(folder), NamedCaches(str(tmp_path / "b" / "c")), session=1, version="v",
         post_event=lambda kind, text: told.append((kind, text)), wake=lambda: None,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from myrmidon.bot.machine import settings
-from myrmidon.bot.machine.named_caches import Caches
+from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.system import filesystem
 from tests.bot.hooks.test_hooks import a_standing
 
@@ -18,7 +18,7 @@ NOW = 1_800_000_000.0
 DAY = 86400.0
 
 
-def _fill(caches: Caches, tmp_path: Path, name: str, *, size: int = 10, now: float = NOW) -> int | None:
+def _fill(caches: NamedCaches, tmp_path: Path, name: str, *, size: int = 10, now: float = NOW) -> int | None:
     """As a run would: ask for the cache, write into it, and give it back."""
     mapped = tmp_path / "mapped"
     caches.install(name, str(mapped))
@@ -35,7 +35,7 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def test_a_cache_comes_back_as_it_was_left_and_is_found_under_its_name(tmp_path: Path):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     assert _fill(caches, tmp_path, "ccache", size=10) == 10
     assert (tmp_path / "c" / "named" / "ccache" / "file").read_bytes() == b"x" * 10
     caches.install("ccache", str(tmp_path / "again"))
@@ -44,11 +44,11 @@ def test_a_cache_comes_back_as_it_was_left_and_is_found_under_its_name(tmp_path:
 
 
 def test_the_state_survives_a_restart(tmp_path: Path, roomy: dict[str, int]):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     _fill(caches, tmp_path, "a", size=3)
     _fill(caches, tmp_path, "b", size=5, now=NOW + 1)
     caches.trim(NOW)
-    again = Caches(str(tmp_path / "c"))
+    again = NamedCaches(str(tmp_path / "c"))
     assert (again.sizes(), again.recent(1), again.problem) == ({"a": 3, "b": 5}, ["b"], "")
     told = json.loads((tmp_path / "c" / "state.json").read_text())
     assert told["caches"]["a"]["used"] == NOW
@@ -63,13 +63,13 @@ def test_the_state_survives_a_restart(tmp_path: Path, roomy: dict[str, int]):
     ],
 )  # fmt: skip
 def test_a_state_that_cannot_be_read_takes_all_caches_with_it_and_is_told(tmp_path: Path, state: str):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     _fill(caches, tmp_path, "a")
     caches.trim()
     (tmp_path / "c" / "foreign file").write_text("precious")
     (tmp_path / "c" / "named" / "mine").mkdir()
     (tmp_path / "c" / "state.json").write_text(state)
-    again = Caches(str(tmp_path / "c"))
+    again = NamedCaches(str(tmp_path / "c"))
     assert again.names() == []
     assert "cannot be read" in again.problem
     assert sorted(os.listdir(tmp_path / "c")) == ["foreign file", "named", "state.json"]
@@ -78,19 +78,19 @@ def test_a_state_that_cannot_be_read_takes_all_caches_with_it_and_is_told(tmp_pa
 
 
 def test_what_a_crash_has_left_between_two_steps_is_cleared_away(tmp_path: Path):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     _fill(caches, tmp_path, "kept")
     _fill(caches, tmp_path, "taken", now=NOW + 1)
     caches.trim()
     caches.install("taken", str(tmp_path / "lost with its run"))
     (tmp_path / "c" / "zz").mkdir(exist_ok=True)  # put back, and not yet written down
-    again = Caches(str(tmp_path / "c"))
+    again = NamedCaches(str(tmp_path / "c"))
     assert again.names() == ["kept"]
     assert len([name for name in os.listdir(tmp_path / "c") if len(name) == 2]) == 1
 
 
 def test_the_least_recently_used_caches_go_first_by_number_by_size_and_by_age(tmp_path: Path, roomy: dict[str, int]):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     for at, name in enumerate(["a", "b", "c", "d", "e"]):
         _fill(caches, tmp_path, name, size=100, now=NOW + at)
     caches.rules = {"size": 10_000, "items": 4, "age_s": 21 * DAY}
@@ -112,7 +112,7 @@ def test_a_cache_that_nobody_uses_any_more_goes_while_the_bot_is_idle(tmp_path: 
 def test_the_oldest_go_until_enough_is_free_but_never_what_a_run_asks_for(
     tmp_path: Path, roomy: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     for at, name in enumerate(["a", "b", "c"]):
         _fill(caches, tmp_path, name, now=NOW + at)
     required = settings.required_free(roomy["total"], caches.free_space_rule) + caches.free_space_rule["wiggle"]
@@ -131,7 +131,7 @@ def test_the_oldest_go_until_enough_is_free_but_never_what_a_run_asks_for(
 
 @pytest.mark.parametrize("hint", [-1, None, "large", [1]])
 def test_a_hint_that_says_nothing_asks_for_no_room(tmp_path: Path, roomy: dict[str, int], hint: object):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     _fill(caches, tmp_path, "a")
     roomy["free"] = settings.required_free(roomy["total"], caches.free_space_rule) + int(
         caches.free_space_rule["wiggle"]
@@ -141,7 +141,7 @@ def test_a_hint_that_says_nothing_asks_for_no_room(tmp_path: Path, roomy: dict[s
 
 @pytest.mark.parametrize("broken", ["empty", "gone", "file", "link"])
 def test_what_is_no_cache_any_more_is_not_put_back_and_harms_nobody(tmp_path: Path, broken: str):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_text("precious")
     mapped = tmp_path / "mapped"
@@ -158,7 +158,7 @@ def test_what_is_no_cache_any_more_is_not_put_back_and_harms_nobody(tmp_path: Pa
 
 
 def test_a_cache_that_cannot_be_renamed_back_is_lost_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     _fill(caches, tmp_path, "other")
     caches.install("a", str(tmp_path / "mapped"))
     (tmp_path / "mapped" / "file").write_text("x")
@@ -176,7 +176,7 @@ def test_the_caches_of_an_older_bot_are_taken_over(tmp_path: Path):
     (old / "named" / "ccache").mkdir(parents=True)
     (old / "named" / "ccache" / "file").write_text("kept")
     (old / "state.json").write_text("{}")
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     caches.adopt(str(old))
     assert (tmp_path / "c" / "named" / "ccache" / "file").read_text() == "kept"
     assert (caches.names(), old.exists()) == (["ccache"], False)
@@ -185,7 +185,7 @@ def test_the_caches_of_an_older_bot_are_taken_over(tmp_path: Path):
 def test_a_folder_that_is_not_a_bots_is_not_taken_over(tmp_path: Path):
     old = tmp_path / "caches"
     (old / "named" / "Not Ours").mkdir(parents=True)
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     caches.adopt(str(old))
     assert (old / "named" / "Not Ours").is_dir()
 
@@ -193,11 +193,11 @@ def test_a_folder_that_is_not_a_bots_is_not_taken_over(tmp_path: Path):
 @pytest.mark.parametrize("name", ["", "..", "a/b", "A", "x" * 129])
 def test_a_name_that_is_no_name_makes_no_cache(tmp_path: Path, name: str):
     with pytest.raises(ValueError, match="not a valid name"):
-        Caches(str(tmp_path)).install(name, str(tmp_path / "x"))
+        NamedCaches(str(tmp_path)).install(name, str(tmp_path / "x"))
 
 
 def test_a_size_counts_files_and_follows_no_links(tmp_path: Path):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     mapped = tmp_path / "mapped"
     caches.install("a", str(mapped))
     (mapped / "deep" / "er").mkdir(parents=True)

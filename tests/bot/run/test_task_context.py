@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from myrmidon.bot.run.task_context import Surroundings, asks, last_begun, replaced
+from myrmidon.bot.run.task_context import TaskContext, has_placeholders, last_started_tasks, expand_text
 from tests.bot.bots import a_bot
 from tests.bot.stub import Stub
 
@@ -99,30 +99,30 @@ def test_a_shells_own_variables_are_left_alone(fleet: Stub):
 
 def test_paths_that_are_put_in_are_separated_as_the_system_does():
     places = {"ISOLATED_OUTDIR": r"C:\out", "EXECUTABLE_SUFFIX": ".exe"}
-    assert replaced("${ISOLATED_OUTDIR}/a/b", places, "\\") == r"C:\out\a\b"
-    assert replaced("a/b${EXECUTABLE_SUFFIX}", places, "\\") == "a/b.exe"
-    assert replaced("a/b", places, "\\") == "a/b"
-    assert (asks(["a", "$b"]), asks(["a", "${b}"])) == (False, True)
+    assert expand_text("${ISOLATED_OUTDIR}/a/b", places, "\\") == r"C:\out\a\b"
+    assert expand_text("a/b${EXECUTABLE_SUFFIX}", places, "\\") == "a/b.exe"
+    assert expand_text("a/b", places, "\\") == "a/b"
+    assert (has_placeholders(["a", "$b"]), has_placeholders(["a", "${b}"])) == (False, True)
 
 
 def test_what_an_earlier_process_had_begun_is_told_by_what_it_has_left(tmp_path: Path):
     task = {"run": "5cee01", "execution_timeout_s": 60, "grace_period_s": 1}
-    assert last_begun(str(tmp_path)) == []
+    assert last_started_tasks(str(tmp_path)) == []
     (tmp_path / "work").mkdir()
-    around = Surroundings(str(tmp_path), str(tmp_path / "work"), "http://s")
+    around = TaskContext(str(tmp_path), str(tmp_path / "work"), "http://s")
     around.write_context(task)
-    assert last_begun(str(tmp_path)) == ["5cee00"]
+    assert last_started_tasks(str(tmp_path)) == ["5cee00"]
     around.write_context({**task, "run": "5cef02", "secret_bytes": ""})
-    assert last_begun(str(tmp_path)) == ["5cee00", "5cef00"]
+    assert last_started_tasks(str(tmp_path)) == ["5cee00", "5cef00"]
     (tmp_path / "context.json").write_text("[1]")
-    assert last_begun(str(tmp_path)) == ["5cef00"]
+    assert last_started_tasks(str(tmp_path)) == ["5cef00"]
 
 
 def test_a_context_grows_with_what_the_bot_offers(tmp_path: Path):
-    around = Surroundings(str(tmp_path), str(tmp_path / "work"), "http://s")
+    around = TaskContext(str(tmp_path), str(tmp_path / "work"), "http://s")
     task = {"run": "5cee01", "execution_timeout_s": 60, "grace_period_s": 1}
     for count in (1, 300, 2):
-        around.know({"k": [f"value-{n}" for n in range(count)]})
+        around.set_dimensions({"k": [f"value-{n}" for n in range(count)]})
         told = json.loads(Path(around.write_context(task)).read_text())
         assert len(told["swarming"]["task"]["bot_dimensions"]) == count
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from myrmidon.bot.machine import health, settings
-from myrmidon.bot.machine.named_caches import Caches
+from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.system import dimensions, facts, filesystem, host
 from tests.deadline import HANG_S
 
@@ -252,7 +252,7 @@ def test_a_temporary_folder_that_fills_up_or_cannot_be_read_is_an_illness(tmp_pa
 
 
 def test_short_of_disk_the_oldest_caches_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    caches = Caches(str(tmp_path / "c"))
+    caches = NamedCaches(str(tmp_path / "c"))
     for at, name in enumerate(["a", "b"]):
         caches.install(name, str(tmp_path / "x"))
         (tmp_path / "x" / "file").write_text("x")

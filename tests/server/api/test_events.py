@@ -93,7 +93,7 @@ def test_a_listener_that_was_cut_off_goes_on_where_it_was(context):
         await second.close()
         assert [number for number, _ in heard] == list(range(1, 8))
         assert len({said["id"] for _, said in heard}) == 7
-        assert context.hub.num_streams == 0
+        assert context.hub.num_event_streams == 0
 
     run(story, context)
 
@@ -153,7 +153,7 @@ def test_a_stop_ends_every_stream(context, monkeypatch):
     async def story():
         listener = await listen(context)
         waiting = asyncio.ensure_future(listener.next())
-        await until(lambda: context.hub._growing)
+        await until(lambda: context.hub._updates.waiters)
         context.hub.stop()
         with pytest.raises(StopAsyncIteration):
             await waiting

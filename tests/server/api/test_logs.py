@@ -258,7 +258,7 @@ def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(context):
         assert (nothing.done, [one.state for one in nothing.tasks]) == (False, ["READY"] * 3)
         one = asyncio.ensure_future(wait(ids, mode=Mode.ANY, wait_s=POLL_S))
         every = asyncio.ensure_future(wait(ids, mode=Mode.ALL, wait_s=POLL_S))
-        await until(lambda: len(context.hub._watches.get(parse_id(ids[-1])[0], ())) == 2)
+        await until(lambda: len(context.hub._task_ends.waiters.get(parse_id(ids[-1])[0], ())) == 2)
         reports: list[Any] = []
         for code in range(3):
             task = (await bot.exchange(reports=reports, wait_s=POLL_S))["tasks"][0]

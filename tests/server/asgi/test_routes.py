@@ -43,7 +43,13 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
     """A path and a body that are fine for this route, on things of a group."""
     token = app.token("user", group)
     task = app.submit(a_task(), token=token)[0] if "{id}" in route.path or "{run}" in route.path else ""
-    values = {"id": task, "run": f"{task[:-2]}01", "stream": "0", "digest": app.context.hub.wanted, "name": "default"}
+    values = {
+        "id": task,
+        "run": f"{task[:-2]}01",
+        "stream": "0",
+        "digest": app.context.hub.active_release,
+        "name": "default",
+    }
     if route.path.endswith("/revert"):
         values["digest"] = a_release(app)
     if route.path.startswith("/api/v1/bots/"):

@@ -13,7 +13,7 @@ from myrmidon.scheduler import cancel, servers, tag_counts
 from myrmidon.server.api import wait as api_wait
 from myrmidon.server.api.wait import WaitRequest
 from myrmidon.server.background import loop
-from myrmidon.server.background.loop import Service
+from myrmidon.server.background.loop import BackgroundWork
 from myrmidon.server.calls import Call
 from myrmidon.server.fleet import rollout
 from myrmidon.store.tables import bot as bots
@@ -62,15 +62,15 @@ def test_waiting_bots_are_written_down_together_and_only_when_it_is_time(context
             await bot.shake()
         polls = [asyncio.ensure_future(bot.exchange(wait_s=POLL_S)) for bot in army[:2]]
         await until(lambda: context.hub.num_waiting == 2)
-        heart = Service(context)
-        assert await heart.flush_beats() == 0, "they were heard of a moment ago"
+        heart = BackgroundWork(context)
+        assert await heart.write_heartbeats() == 0, "they were heard of a moment ago"
         later = before + 61 * SECOND
         context.now = lambda: later
-        assert await heart.flush_beats() == 2
+        assert await heart.write_heartbeats() == 2
         beats = {i: (await context.db.read(partial(bots.read, bot_id=f"b{i}"))).heartbeat for i in range(3)}
         assert (beats[0], beats[1]) == (later, later)
         assert beats[2] <= before, "one that is not here now may have been heard elsewhere since"
-        assert await heart.flush_beats() == 0
+        assert await heart.write_heartbeats() == 0
         context.hub.stop()
         await asyncio.gather(*polls)
 
@@ -83,8 +83,8 @@ def test_bots_that_are_silent_for_long_are_forgotten(context):
         await bot.shake()
         later = context.now() + 2 * context.rules.dead_after + SECOND
         context.now = lambda: later
-        await Service(context).flush_beats()
-        assert context.hub.seats == {}
+        await BackgroundWork(context).write_heartbeats()
+        assert context.hub.bots == {}
 
     run(story)
 
@@ -112,7 +112,7 @@ def test_a_wake_that_was_lost_is_made_good_by_the_next_sweep(small_door):
             (task,) = (await bot.exchange(wait_s=POLL_S))["tasks"]
             poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
             await until(lambda: context.hub.num_waiting == 1)
-            context.hub.tell = lambda notes: None
+            context.hub.notify_commit = lambda notes: None
             context.hub.reserve = lambda queue, n: []
             await submit(context, a_task())
             assert len((await poll)["tasks"]) == 1
@@ -198,7 +198,7 @@ def test_a_client_that_waits_on_one_server_hears_of_an_end_on_another(db_url, tm
             (task,) = (await bot.exchange(wait_s=POLL_S))["tasks"]
             body = WaitRequest(task_ids=[task_id], wait_s=POLL_S)
             waiting = asyncio.ensure_future(api_wait.wait(one, Call(who=ADMIN, body=body)))
-            await until(lambda: one.hub._watches)
+            await until(lambda: one.hub._task_ends.waiters)
             await bot.exchange(n=0, reports=[finish(task)])
             assert (await waiting).done
 
@@ -216,12 +216,12 @@ def test_all_servers_on_a_database_want_the_same_zip(db_url, tmp_path, monkeypat
 
     async def story(one, two):
         async with serving(one):
-            old = one.hub.wanted
+            old = one.hub.active_release
             async with serving(two):
-                new = two.hub.wanted
+                new = two.hub.active_release
                 assert old != new, "another address is another zip"
                 await rollout.refresh(one)
-                assert one.hub.wanted == new
+                assert one.hub.active_release == new
                 kept = await one.db.read(partial(release.read, digest=old))
                 assert kept is not None
                 assert not kept.active
@@ -242,11 +242,11 @@ def test_tallies_are_checked_at_the_start_and_as_long_as_an_older_server_is_at_w
         async def sealed_after_a_change_that_nobody_told_of() -> int:
             tag_counts.update_tag_counts(context.db.engine, now=context.now())
             await context.db.write(lambda tx: tx.run("UPDATE task_results SET seq = seq + 1 WHERE id = :id", id=ids[0]))
-            await heart.check_tallies()
+            await heart.check_tag_counts()
             return (await context.db.read(lambda tx: tx.all("SELECT COUNT(*) FROM task_spans WHERE sealed = 1")))[0][0]
 
         async def begin() -> None:
-            await heart.begin()
+            await heart.start()
             ids.extend(parse_id(shown)[0] for shown in await submit(context, *[a_task() for _ in range(9)]))
             now, later = context.now(), context.now() + 600 * SECOND
             await context.db.write(lambda tx: cancel.cancel(tx, ids, now=now, ids=context.ids))
@@ -262,5 +262,5 @@ def test_tallies_are_checked_at_the_start_and_as_long_as_an_older_server_is_at_w
             assert await sealed_after_a_change_that_nobody_told_of() == 1, "it may have had a last word"
             assert await sealed_after_a_change_that_nobody_told_of() == 2
 
-        heart, ids = Service(context), list[int]()
+        heart, ids = BackgroundWork(context), list[int]()
         run(story)

@@ -215,7 +215,7 @@ def test_a_bot_that_vanishes_while_a_submit_claims_for_it_gets_the_same_runs_lat
         poll = asyncio.ensure_future(bot.exchange(reports=[finish(task)], wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
         submitting = asyncio.ensure_future(submit(context, a_task()))
-        await until(lambda: context.hub.seats["b1"].reserved or submitting.done())
+        await until(lambda: context.hub.bots["b1"].reserved or submitting.done())
         poll.cancel()
         (task_id,) = await submitting
         again = await bot.exchange(nonce=bot.nonce, wait_s=POLL_S)
@@ -233,7 +233,7 @@ def test_a_submit_that_fails_leaves_the_waiting_bot_waiting(context, monkeypatch
         poll = asyncio.ensure_future(bot.exchange(reports=[finish(task)], wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
         with monkeypatch.context() as patch:
-            patch.setattr(direct_assign.Placing, "_claim", lambda self, tx, seat, share: 1 / 0)
+            patch.setattr(direct_assign.DirectAssignment, "_claim", lambda self, tx, seat, share: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 await submit(context, a_task())
         (task_id,) = await submit(context, a_task())
@@ -297,7 +297,7 @@ def test_a_bot_takes_only_its_share_while_others_wait(context):
         army = [Soldier(context, f"b{i}") for i in range(4)]
         for bot in army:
             await bot.shake()
-            context.hub.seats[bot.name].pace = 0.001
+            context.hub.bots[bot.name].mean_run_s = 0.001
         await submit(context, a_task())
         (task,) = (await army[0].exchange(n=50))["tasks"]
         polls = [asyncio.ensure_future(bot.exchange(n=50, wait_s=POLL_S)) for bot in army[1:]]
@@ -322,7 +322,7 @@ def test_the_last_of_a_queue_goes_by_halves_to_the_bots_that_work_on_it(context)
             await submit(context, *[a_task() for _ in range(61)])
             for bot in army[:working]:
                 assert len((await bot.exchange(n=1))["tasks"]) == 1
-                context.hub.seats[bot.name].pace = 0.001
+                context.hub.bots[bot.name].mean_run_s = 0.001
             answers = [await army[turn % working].exchange(n=256) for turn in range(5)]
             sizes.append([(len(answer["tasks"]), answer["more"]) for answer in answers])
         alone, shared = sizes
@@ -340,7 +340,7 @@ def test_a_bot_that_gets_the_first_part_of_a_long_submit_is_told_that_more_comes
         await bot.shake()
         await submit(context, a_task())
         (task,) = (await bot.exchange())["tasks"]
-        context.hub.seats[bot.name].pace = 0.001
+        context.hub.bots[bot.name].mean_run_s = 0.001
         told = []
         for n in (FIRST_PART, FIRST_PART + 1):
             poll = asyncio.ensure_future(bot.exchange(n=FIRST_PART, wait_s=POLL_S))
@@ -350,7 +350,7 @@ def test_a_bot_that_gets_the_first_part_of_a_long_submit_is_told_that_more_comes
             assert [one.error for one in answer.tasks] == [None] * n
             told.append((len((await poll)["tasks"]), (await poll)["more"]))
         assert told == [(FIRST_PART, False), (FIRST_PART, True)]
-        assert context.hub.num_unfinished == 0
+        assert context.hub.num_partial_submits == 0
         assert task
 
     run(story, context)
@@ -413,10 +413,10 @@ def test_a_bot_with_another_zip_is_told_to_update_and_works_on_if_it_cannot(cont
     async def story():
         bot = Soldier(context)
         welcome = await bot.shake(version="0" * 64)
-        assert welcome.version == context.hub.wanted
+        assert welcome.version == context.hub.active_release
         answer = await bot.exchange(wait_s=POLL_S)
-        proof = hmac.new(bot.credential.encode(), context.hub.wanted.encode(), hashlib.sha256).hexdigest()
-        assert (answer["order"], answer["version"], answer["zip_hmac"]) == ("update", context.hub.wanted, proof)
+        proof = hmac.new(bot.credential.encode(), context.hub.active_release.encode(), hashlib.sha256).hexdigest()
+        assert (answer["order"], answer["version"], answer["zip_hmac"]) == ("update", context.hub.active_release, proof)
         await submit(context, a_task())
         answer = await bot.exchange(wait_s=POLL_S)
         assert (answer["order"], len(answer["tasks"])) == (None, 1)
@@ -519,7 +519,7 @@ def test_deleting_a_bot_takes_its_credential_away(context):
         await bot.shake()
         await bot.shake(who=bot.who)
         await context.db.write(lambda tx: fleet.delete_bot(tx, "b1", now=context.now(), ids=context.ids))
-        context.hub.look("b1")
+        context.hub.recheck("b1")
         with pytest.raises(WrongState):
             await bot.exchange()
         with pytest.raises(Unauthorized):

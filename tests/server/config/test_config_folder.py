@@ -12,7 +12,7 @@ from myrmidon.model.task_to_run import Order
 from myrmidon.server.config.config_folder import (
     NO_CONFIG,
     NO_GROUP,
-    build,
+    build_config,
     check_folder,
     fingerprint,
     read_folder,
@@ -43,12 +43,12 @@ SCRIPT = "def on_handshake(bot):\n    pass\n"
 
 
 def groups(text: str = BOTS, **scripts: str) -> Any:
-    return build({"bots.toml": text, "scripts/lab.py": SCRIPT, **scripts})
+    return build_config({"bots.toml": text, "scripts/lab.py": SCRIPT, **scripts})
 
 
 def problems_of(**files: str) -> list[str]:
     with pytest.raises(InvalidRequest) as caught:
-        build({name.replace("__", "/").replace("_toml", ".toml"): text for name, text in files.items()})
+        build_config({name.replace("__", "/").replace("_toml", ".toml"): text for name, text in files.items()})
     return [f"{one.path} {one.code}" for one in caught.value.problems]
 
 
@@ -77,8 +77,8 @@ def test_without_a_default_group_a_stranger_is_in_none():
 
 
 def test_without_bots_toml_every_bot_is_given_nothing():
-    for config in (NO_CONFIG, build({})):
-        given: Any = config.given("any")
+    for config in (NO_CONFIG, build_config({})):
+        given: Any = config.group_config("any")
         assert (given.config, given.dimensions, given.script) == ("", {}, None)
         assert given.apply({"os": ["Linux"]}) == {"os": ["Linux"]}
 
@@ -178,8 +178,8 @@ env.PROXY = "http://proxy"
 
 
 def test_pools_have_their_order_their_people_and_their_templates():
-    pools = build({"pools.toml": POOLS}).pools
-    ci: Any = pools.pools["ci"]
+    pools = build_config({"pools.toml": POOLS}).pools
+    ci: Any = pools.policies["ci"]
     assert (ci.order, ci.default_expiration_s) == (Order("fifo", 60_000_000), 120)
     assert (ci.roles, ci.groups, ci.urgent) == ({"user"}, {"ci"}, {"release"})
     assert {key: (one.value, one.soft) for key, one in ci.template.env.items()} == {
@@ -188,7 +188,7 @@ def test_pools_have_their_order_their_people_and_their_templates():
         "CC": ("clang", True),
     }
     assert [(cache.name, cache.path) for cache in ci.template.caches] == [("git", "cache/git")]
-    assert pools.pools["plain"].order is None
+    assert pools.policies["plain"].order is None
     assert len(pools.version) == 16
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from myrmidon.model.errors import Forbidden, InvalidRequest
 from myrmidon.server.calls import Identity, Role
-from myrmidon.server.config.pools import CHANCES, PoolRules, Template
+from myrmidon.server.config.pools import CHANCE_SCALE, PoolPolicy, Template
 from myrmidon.server.fleet.pool_policy import apply_pool_policy, choose_template
 from myrmidon.server.settings import PoolOrder
 from tests.server.inside import inside
@@ -148,13 +148,13 @@ def test_what_makes_no_sense_is_left_to_the_checks_that_follow(app, raw):
 
 def test_a_canary_template_is_for_the_share_that_was_asked_for():
     base, following = Template(), Template(env={})
-    half = PoolRules(name="p", template=base, canary=following, canary_chance=5000)
-    words = [choose_template(half, "AUTO", chance=chance)[0] for chance in range(CHANCES)]
+    half = PoolPolicy(name="p", template=base, canary=following, canary_chance=5000)
+    words = [choose_template(half, "AUTO", chance=chance)[0] for chance in range(CHANCE_SCALE)]
     assert (words.count("canary"), words.count("prod")) == (5000, 5000)
     assert choose_template(half, "CANARY_PREFER", chance=9999) == ("canary", following)
     assert choose_template(half, "CANARY_NEVER", chance=0) == ("prod", base)
     assert choose_template(half, "SKIP", chance=0) == ("skip", None)
-    assert choose_template(PoolRules(name="p"), "CANARY_PREFER", chance=0) == ("none", None)
+    assert choose_template(PoolPolicy(name="p"), "CANARY_PREFER", chance=0) == ("none", None)
 
 
 @pytest.mark.parametrize(("drawn", "word"), [(299, "canary"), (300, "prod")])
@@ -224,15 +224,15 @@ def test_pools_toml_counts_before_the_setting_and_the_api(app):
 
 
 def test_the_order_of_a_pool_changes_with_an_edit(tmp_path):
-    from myrmidon.server.fleet.config_sync import Folder
+    from myrmidon.server.fleet.config_sync import ConfigFolderWatcher
 
     folder = Path(tmp_path / "config")
     write(folder, pools_toml=POOLS)
     with inside(tmp_path) as app:
-        watch = Folder(app.context)
-        app.run(watch.look())
+        watch = ConfigFolderWatcher(app.context)
+        app.run(watch.poll())
         write(folder, pools_toml='[pool.ci]\ntask_order = "fifo"\nageing_s = 60\n')
-        app.run(watch.look())
+        app.run(watch.poll())
         (ci,) = [one for one in app.get("/api/v1/pools").json["pools"] if one["name"] == "ci"]
         assert (ci["task_order"], ci["ageing"]) == ("fifo", 60_000_000)
 
@@ -288,14 +288,14 @@ def test_events_of_a_bot_go_on_where_a_page_ends_and_hide_what_others_run(tmp_pa
 
 
 def test_the_settings_in_force_and_their_versions_are_shown_to_administrators_only(tmp_path):
-    from myrmidon.server.fleet.config_sync import Folder
+    from myrmidon.server.fleet.config_sync import ConfigFolderWatcher
 
     with inside(tmp_path) as app:
         assert app.get("/api/v1/config").json["version"] == ""
-        watch = Folder(app.context)
+        watch = ConfigFolderWatcher(app.context)
         for text in ("[pool.a]\n", "[pool.b]\n"):
             write(tmp_path / "config", pools_toml=text)
-            app.run(watch.look())
+            app.run(watch.poll())
         told = app.get("/api/v1/config").json
         assert (told["in_force"], set(told["files"]), told["version"]) == (
             True,

@@ -9,11 +9,11 @@ import pytest
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.server.api import releases
-from myrmidon.server.background.loop import Service
+from myrmidon.server.background.loop import BackgroundWork
 from myrmidon.server.calls import Call
 from myrmidon.server.fleet import rollout
 from myrmidon.server.fleet.bot_zip import bot_files, build_zip, public_url
-from myrmidon.server.fleet.rollout import bucket, share_of, too_many, wanted_by
+from myrmidon.server.fleet.rollout import bucket, canary_share, exceeds_failure_limit, release_for
 from myrmidon.store.tables import release, schedulers
 from myrmidon.store.tables.schedulers import Scheduler
 from tests.deadline import HANG_S
@@ -48,15 +48,15 @@ def plain_context(sqlite_url, tmp_path, settings):
 
 
 async def begin(context):
-    heart = Service(context)
-    await heart.begin()
+    heart = BackgroundWork(context)
+    await heart.start()
     return heart
 
 
 async def fleet_of(context, *names):
     army = [Soldier(context, name) for name in names]
     for bot in army:
-        await bot.shake(version=context.hub.wanted)
+        await bot.shake(version=context.hub.active_release)
     return army
 
 
@@ -70,11 +70,11 @@ async def edit(context, heart, settings, text):
 def test_an_edit_of_the_hooks_is_a_new_release_that_goes_to_a_few_bots_first(context, settings):
     async def story():
         heart = await begin(context)
-        old = context.hub.wanted
+        old = context.hub.active_release
         few, rest = await fleet_of(context, FEW, REST)
         new = await edit(context, heart, settings, "x = 2\n")
-        assert (context.hub.wanted, context.hub.canary) == (old, new)
-        assert (wanted_by(context, FEW), wanted_by(context, REST)) == (new, old)
+        assert (context.hub.active_release, context.hub.canary_release) == (old, new)
+        assert (release_for(context, FEW), release_for(context, REST)) == (new, old)
         told = await few.exchange(n=0)
         assert (told["order"], told["version"]) == ("update", new)
         assert (await rest.exchange(n=0))["order"] is None
@@ -92,7 +92,7 @@ def test_an_edit_of_the_hooks_is_a_new_release_that_goes_to_a_few_bots_first(con
         (task,) = (await few.exchange())["tasks"]
         await few.exchange(n=0, reports=[finish(task)])
         assert await rollout.refresh(context)
-        assert (context.hub.wanted, context.hub.canary) == (new, "")
+        assert (context.hub.active_release, context.hub.canary_release) == (new, "")
         assert (await rest.exchange(n=0))["version"] == new
 
     run(story)
@@ -107,12 +107,12 @@ def test_a_bot_that_has_lived_with_a_release_for_a_while_shows_that_it_is_good(c
         await few.shake(version=new)
         await few.exchange(n=0)
         await rollout.refresh(context)
-        assert context.hub.canary == new
+        assert context.hub.canary_release == new
         later = context.now() + 61 * SECOND
         context.now = lambda: later
         await few.exchange(n=0)
         await rollout.refresh(context)
-        assert context.hub.wanted == new
+        assert context.hub.active_release == new
 
     run(story)
 
@@ -120,15 +120,15 @@ def test_a_bot_that_has_lived_with_a_release_for_a_while_shows_that_it_is_good(c
 def test_one_bot_that_cannot_live_with_a_canary_is_enough_to_take_it_back(context, settings, capsys):
     async def story():
         heart = await begin(context)
-        old = context.hub.wanted
+        old = context.hub.active_release
         few, rest = await fleet_of(context, FEW, REST)
         bad = await edit(context, heart, settings, "x = 2\n")
         assert (await few.exchange(n=0))["version"] == bad
         await few.event("bot_error", "it hangs", bad_release=bad)
-        assert (context.hub.wanted, context.hub.canary) == (old, "")
+        assert (context.hub.active_release, context.hub.canary_release) == (old, "")
         assert "a release was taken back" in capsys.readouterr().out
         await rollout.offer_zip(context)
-        assert context.hub.canary == "", "never again"
+        assert context.hub.canary_release == "", "never again"
         listed = await releases.list_releases(context, Call(who=ADMIN))
         assert [(one.digest, one.state, one.num_failures) for one in listed.releases] == [
             (bad, "bad", 1),
@@ -136,7 +136,7 @@ def test_one_bot_that_cannot_live_with_a_canary_is_enough_to_take_it_back(contex
         ]
         assert (await rest.exchange(n=0))["order"] is None
         mended = await edit(context, heart, settings, "x = 3\n")
-        assert context.hub.canary == mended
+        assert context.hub.canary_release == mended
         assert (await few.exchange(n=0))["version"] == mended, "at once, although it was told of another a moment ago"
         assert (await few.exchange(n=0))["order"] is None
 
@@ -148,15 +148,15 @@ def test_a_release_that_all_run_is_taken_back_when_enough_bots_fail(plain_contex
 
     async def story():
         heart = await begin(context)
-        old = context.hub.wanted
+        old = context.hub.active_release
         army = await fleet_of(context, "b1", "b2", "b3")
         bad = await edit(context, heart, settings, "x = 2\n")
-        assert context.hub.wanted == bad, "without a share for canaries it is for all at once"
+        assert context.hub.active_release == bad, "without a share for canaries it is for all at once"
         for _ in range(2):
             await army[0].event("bot_error", "crashed", bad_release=bad)
-        assert context.hub.wanted == bad, "one machine says nothing of a release"
+        assert context.hub.active_release == bad, "one machine says nothing of a release"
         await army[1].event("bot_error", "crashed", bad_release=bad)
-        assert context.hub.wanted == old
+        assert context.hub.active_release == old
         army[2].session = 2
         await army[2].shake(version=bad)
         assert (await army[2].exchange(n=0))["version"] == old
@@ -169,13 +169,13 @@ def test_a_release_that_all_run_is_taken_back_when_enough_bots_fail(plain_contex
     [(1, 1, True), (1, 2, False), (2, 2, True), (2, 20, True), (2, 21, False), (3, 21, True), (2000, 20_000, True)],
 )
 def test_two_bots_and_a_tenth_of_the_fleet_are_too_many(failures, living, enough):
-    assert too_many(failures, living) is enough
+    assert exceeds_failure_limit(failures, living) is enough
 
 
 def test_some_living_bot_is_always_among_the_first():
-    assert share_of([FEW, REST], 50) == 50
-    assert share_of([REST], 1) == bucket(REST) + 1
-    assert share_of([], 5) == 5
+    assert canary_share([FEW, REST], 50) == 50
+    assert canary_share([REST], 1) == bucket(REST) + 1
+    assert canary_share([], 5) == 5
 
 
 def test_a_fleet_without_bots_has_nobody_to_try_a_release(context, settings):
@@ -183,7 +183,7 @@ def test_a_fleet_without_bots_has_nobody_to_try_a_release(context, settings):
         heart = await begin(context)
         new = await edit(context, heart, settings, "x = 2\n")
         await rollout.refresh(context)
-        assert context.hub.wanted == new
+        assert context.hub.active_release == new
 
     run(story)
 
@@ -194,18 +194,20 @@ def test_beside_a_server_of_before_a_new_release_waits_and_nobody_gets_it_untrie
     async def story():
         heart = await begin(context)
         await fleet_of(context, FEW, REST)
-        old = context.hub.wanted
+        old = context.hub.active_release
         first = await edit(context, heart, settings, "x = 2\n")
-        assert context.hub.canary == first
+        assert context.hub.canary_release == first
         older = Scheduler(77, "elsewhere", 1, context.now(), 99)
         await context.db.write(lambda tx: schedulers.insert(tx, older))
         await rollout.refresh(context)
-        assert (context.hub.wanted, context.hub.canary) == (old, ""), "a trial is no reason to give it to all"
+        assert (context.hub.active_release, context.hub.canary_release) == (old, ""), (
+            "a trial is no reason to give it to all"
+        )
         second = await edit(context, heart, settings, "x = 3\n")
-        assert (context.hub.wanted, context.hub.canary) == (old, "")
+        assert (context.hub.active_release, context.hub.canary_release) == (old, "")
         await context.db.write(lambda tx: schedulers.delete(tx, older))
         await rollout.refresh(context)
-        assert (context.hub.wanted, context.hub.canary) == (old, second)
+        assert (context.hub.active_release, context.hub.canary_release) == (old, second)
         listed = await releases.list_releases(context, Call(who=ADMIN))
         assert {one.digest: one.state for one in listed.releases} == {old: "active", first: "old", second: "canary"}
 
@@ -215,14 +217,14 @@ def test_beside_a_server_of_before_a_new_release_waits_and_nobody_gets_it_untrie
 def test_undoing_an_edit_brings_the_release_of_before_back_at_once(context, settings):
     async def story():
         heart = await begin(context)
-        old = context.hub.wanted
+        old = context.hub.active_release
         await fleet_of(context, FEW)
         await edit(context, heart, settings, "x = 2\n")
-        context.hub.proven = context.hub.canary
+        context.hub.proven_release = context.hub.canary_release
         await rollout.refresh(context)
-        assert context.hub.wanted != old
+        assert context.hub.active_release != old
         assert await edit(context, heart, settings, "x = 1\n") == old
-        assert (context.hub.wanted, context.hub.canary) == (old, "")
+        assert (context.hub.active_release, context.hub.canary_release) == (old, "")
 
     run(story)
 
@@ -232,7 +234,7 @@ def test_a_release_is_taken_back_by_hand_once(plain_context, settings):
 
     async def story():
         heart = await begin(context)
-        old = context.hub.wanted
+        old = context.hub.active_release
         with pytest.raises(WrongState):
             await rollout.revert(context, old, who="ann", why="")
         new = await edit(context, heart, settings, "x = 2\n")
@@ -240,7 +242,7 @@ def test_a_release_is_taken_back_by_hand_once(plain_context, settings):
         for _ in range(2):
             done = await releases.revert_release(context, Call(who=ADMIN, body=body, params={"digest": new}))
             assert (done.state, done.who, done.why) == ("bad", "admin", "it leaks")
-        assert context.hub.wanted == old
+        assert context.hub.active_release == old
         with pytest.raises(NotFound):
             await rollout.revert(context, "0" * 64, who="ann", why="")
 
@@ -252,15 +254,15 @@ def test_an_own_bootstrap_script_gets_the_same_names_and_is_a_new_release_too(pl
 
     async def story():
         heart = await begin(context)
-        old = context.hub.wanted
+        old = context.hub.active_release
         write(settings, bootstrap_py="print(SERVER, POOL)\n")
-        await heart._folder.look()
-        assert context.hub.wanted != old
+        await heart._folder.poll()
+        assert context.hub.active_release != old
         query = releases.BootstrapQuery(pool="lab")
         answer = await releases.bootstrap(context, Call(who=ADMIN, query=query))
         assert b"POOL = 'lab'\n" in answer.body
         assert answer.body.endswith(b"print(SERVER, POOL)\n")
-        kept = await context.db.read(partial(release.read, digest=context.hub.wanted))
+        kept = await context.db.read(partial(release.read, digest=context.hub.active_release))
         assert b"config/bootstrap.py" in kept.content
 
     run(story)
@@ -295,19 +297,23 @@ def test_all_servers_try_the_same_release_with_the_same_bots_and_go_back_togethe
 
         async def story():
             first, second = await begin(one), await begin(two)
-            old = one.hub.wanted
+            old = one.hub.active_release
             await fleet_of(one, FEW, REST)
             new = await edit(one, first, folder, "x = 2\n")
-            await second._folder.look()
+            await second._folder.poll()
             await rollout.refresh(two)
             for context in (one, two):
-                assert (context.hub.wanted, context.hub.canary, context.hub.canary_share) == (old, new, 10)
+                assert (context.hub.active_release, context.hub.canary_release, context.hub.canary_share) == (
+                    old,
+                    new,
+                    10,
+                )
             bot = Soldier(two, FEW, session=2)
             await bot.shake(who=bot.who, version=new)
             await bot.event("bot_error", "hangs", bad_release=new)
             await rollout.refresh(one)
             for context in (one, two):
-                assert (context.hub.wanted, context.hub.canary) == (old, "")
+                assert (context.hub.active_release, context.hub.canary_release) == (old, "")
 
         run(story)
 
@@ -322,17 +328,17 @@ def test_when_the_newer_servers_are_gone_the_bots_return_to_the_release_of_the_o
             with a_server_context(db_url, tmp_path / "b", public_url="https://newer", release_grace_s=5) as newer:
                 await begin(newer)
                 await rollout.refresh(older)
-                assert older.hub.wanted == newer.hub.wanted == newer.state.offered_release
+                assert older.hub.active_release == newer.hub.active_release == newer.state.offered_release
             return newer.state.offered_release
 
         async def story():
             new = await upgrade()
             await rollout.refresh(older)
-            assert older.hub.wanted == new, "it may only be starting again"
+            assert older.hub.active_release == new, "it may only be starting again"
             later = older.now() + 6 * SECOND
             older.now = lambda: later
             older.state.offered_at = 0
             await rollout.refresh(older)
-            assert older.hub.wanted == older.state.offered_release != new
+            assert older.hub.active_release == older.state.offered_release != new
 
         run(story)

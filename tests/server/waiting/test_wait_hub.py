@@ -6,8 +6,8 @@ import asyncio
 import sys
 from threading import Thread
 
-from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Woken
-from myrmidon.server.waiting.wait_hub import Hub
+from myrmidon.server.waiting.connected_bot import RECHECK, TIMED_OUT, Wakeup
+from myrmidon.server.waiting.wait_hub import WaitHub
 from myrmidon.store.engine.effects import CommitEffects
 from tests.deadline import HANG_S, POLL_S
 
@@ -18,19 +18,19 @@ def in_loop(story):
     return asyncio.run(asyncio.wait_for(story(), HANG_S))
 
 
-def hold(hub: Hub, bot_id: str, queues=(1,), *, n: int = 1, nonce: int = 1, seconds: float = LONG, holds=()):
+def hold(hub: WaitHub, bot_id: str, queues=(1,), *, n: int = 1, nonce: int = 1, seconds: float = LONG, holds=()):
     """A bot whose poll is held; the task ends with why it was woken."""
-    seat = hub.seats.get(bot_id) or hub.sit(bot_id, 1, queues)
+    seat = hub.bots.get(bot_id) or hub.register(bot_id, 1, queues)
     return seat, asyncio.ensure_future(hub.wait(seat, seconds, nonce=nonce, n=n, holds=holds))
 
 
-async def ends(hub: Hub, task_ids, seconds: float = LONG):
+async def ends(hub: WaitHub, task_ids, seconds: float = LONG):
     with hub.watch_ends(task_ids) as watch:
         return await watch.wait(seconds)
 
 
-async def growth(hub: Hub, things, seconds: float = LONG):
-    with hub.watch_growth(things) as watch:
+async def growth(hub: WaitHub, things, seconds: float = LONG):
+    with hub.watch_updates(things) as watch:
         return await watch.wait(seconds)
 
 
@@ -42,7 +42,7 @@ async def settled():
 
 def test_the_bot_that_waits_longest_is_woken_first():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         polls = {name: hold(hub, name)[1] for name in ("a", "b", "c")}
         await settled()
         order = []
@@ -51,14 +51,14 @@ def test_the_bot_that_waits_longest_is_woken_first():
             await settled()
             order += [name for name, poll in polls.items() if poll.done() and name not in order]
         assert order == ["a", "b", "c"]
-        assert polls["a"].result() == Woken(queue=1)
+        assert polls["a"].result() == Wakeup(queue=1)
 
     in_loop(story)
 
 
 def test_bots_of_several_lines_are_woken_in_the_order_in_which_they_came():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         _, second_line = hold(hub, "a", {1, 2})
         await settled()
         _, first_line = hold(hub, "b", {1})
@@ -75,49 +75,49 @@ def test_bots_of_several_lines_are_woken_in_the_order_in_which_they_came():
 
 def test_a_wake_reaches_only_bots_that_serve_the_queue():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         _, poll = hold(hub, "a", {1})
         await settled()
         assert hub.wake(2) == 0
         await settled()
         assert not poll.done()
         hub.stop()
-        assert await poll is TIME_IS_UP
+        assert await poll is TIMED_OUT
 
     in_loop(story)
 
 
 def test_a_poll_ends_when_its_time_is_up_and_leaves_nothing_behind():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         seat, poll = hold(hub, "a", seconds=0.001)
-        assert await poll is TIME_IS_UP
-        assert (hub.waiting(1), hub.num_waiting, seat.future) == (0, 0, None)
+        assert await poll is TIMED_OUT
+        assert (hub.num_waiting_for(1), hub.num_waiting, seat.future) == (0, 0, None)
 
     in_loop(story)
 
 
 def test_a_lost_connection_leaves_nothing_behind():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         seat, poll = hold(hub, "a", holds=(7,))
         await settled()
-        assert hub.waiting(1) == 1
+        assert hub.num_waiting_for(1) == 1
         poll.cancel()
         await settled()
-        assert (hub.waiting(1), hub.num_waiting, seat.future, hub._holders) == (0, 0, None, {})
+        assert (hub.num_waiting_for(1), hub.num_waiting, seat.future, hub._bots_by_held_task) == (0, 0, None, {})
 
     in_loop(story)
 
 
 def test_a_second_poll_of_a_bot_lets_the_first_one_go():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         _, first = hold(hub, "a")
         await settled()
         _, second = hold(hub, "a", nonce=2)
-        assert await first is TIME_IS_UP
-        assert hub.waiting(1) == 1
+        assert await first is TIMED_OUT
+        assert hub.num_waiting_for(1) == 1
         hub.wake(1)
         assert (await second).queue == 1
 
@@ -126,15 +126,15 @@ def test_a_second_poll_of_a_bot_lets_the_first_one_go():
 
 def test_work_that_nobody_waited_for_is_remembered_until_a_bot_finds_its_queues_empty():
     async def story():
-        hub = Hub()
-        seat = hub.sit("a", 1, {1, 2})
+        hub = WaitHub()
+        seat = hub.register("a", 1, {1, 2})
         assert not hub.may_have_work(seat)
-        before = hub.beat
+        before = hub.work_seq
         hub.wake(2)
         assert hub.may_have_work(seat)
-        hub.emptied(seat, before)  # it looked before the work came
+        hub.mark_empty(seat, before)  # it looked before the work came
         assert hub.may_have_work(seat)
-        hub.emptied(seat, hub.beat)
+        hub.mark_empty(seat, hub.work_seq)
         assert not hub.may_have_work(seat)
 
     in_loop(story)
@@ -142,18 +142,18 @@ def test_work_that_nobody_waited_for_is_remembered_until_a_bot_finds_its_queues_
 
 def test_a_new_queue_is_learned_for_bots_that_wait_already():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         asked = []
         hub.on_new_queue = lambda queue, n: asked.append((queue, n))
         _, poll = hold(hub, "a", {1})
         _, other = hold(hub, "b", {1})
         await settled()
-        hub.tell(CommitEffects({9: 2}))
+        hub.notify_commit(CommitEffects({9: 2}))
         assert asked == [(9, 2)]
-        hub.learn(9, ["b", "never seen"])
+        hub.add_queue(9, ["b", "never seen"])
         assert hub.wake(9, 2) == 1
         assert (await other).queue == 9
-        hub.tell(CommitEffects({9: 1}))
+        hub.notify_commit(CommitEffects({9: 1}))
         assert asked == [(9, 2)]
         hub.stop()
         await poll
@@ -163,7 +163,7 @@ def test_a_new_queue_is_learned_for_bots_that_wait_already():
 
 def test_a_reserved_bot_is_woken_by_nothing_but_the_hand_over():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         seat, poll = hold(hub, "a", nonce=7, n=3)
         await settled()
         taken = []
@@ -173,46 +173,46 @@ def test_a_reserved_bot_is_woken_by_nothing_but_the_hand_over():
         assert taken == [seat]
         assert seat.claim == (7, 3)
         assert hub.wake(1) == 0
-        hub.look("a")
-        hub._time_is_up(seat, seat.future)  # as the poll's timer says it: it must not end in the middle of a claim
+        hub.recheck("a")
+        hub._on_timeout(seat, seat.future)  # as the poll's timer says it: it must not end in the middle of a claim
         await settled()
         assert not poll.done()
-        hub.hand_over(seat, ["work"])
-        assert (await poll).reply == ["work"]
+        hub.deliver_claim(seat, ["work"])
+        assert (await poll).claim == ["work"]
 
     in_loop(story)
 
 
 def test_a_bot_whose_reservation_came_to_nothing_looks_for_itself():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         seat, poll = hold(hub, "a")
         await settled()
         hub.reserve(1, 1)
-        hub.settle(seat)
-        assert await poll is LOOK
+        hub.cancel_reservation(seat)
+        assert await poll is RECHECK
 
     in_loop(story)
 
 
 def test_a_bot_that_asks_again_while_it_is_reserved_gets_the_handed_over_work():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         seat, first = hold(hub, "a", nonce=7)
         await settled()
         hub.reserve(1, 1)
         _, second = hold(hub, "a", nonce=7)
-        assert await first is TIME_IS_UP
-        assert hub.waiting(1) == 0, "a reserved bot must not be reserved once more"
-        hub.hand_over(seat, ["work"])
-        assert (await second).reply == ["work"]
+        assert await first is TIMED_OUT
+        assert hub.num_waiting_for(1) == 0, "a reserved bot must not be reserved once more"
+        hub.deliver_claim(seat, ["work"])
+        assert (await second).claim == ["work"]
 
     in_loop(story)
 
 
 def test_the_end_of_a_held_run_reaches_the_bot_that_holds_it():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         for told in [
             (7, 3, 0, "task", "RUNNING", '{"generation":1,"killing":1}'),
             (7, 4, 0, "task", "KILLED", '{"generation":1}'),
@@ -220,26 +220,26 @@ def test_the_end_of_a_held_run_reaches_the_bot_that_holds_it():
         ]:
             _, poll = hold(hub, "a", holds=(7,))
             await settled()
-            hub.tell(CommitEffects({}, [(8, 1, 0, "task", "KILLED", "{}")]))
+            hub.notify_commit(CommitEffects({}, [(8, 1, 0, "task", "KILLED", "{}")]))
             await settled()
             assert not poll.done()
-            hub.tell(CommitEffects({}, [told]))
-            assert await poll is LOOK
+            hub.notify_commit(CommitEffects({}, [told]))
+            assert await poll is RECHECK
 
     in_loop(story)
 
 
 def test_clients_are_told_when_a_task_ends_and_not_before():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         waiting = asyncio.ensure_future(ends(hub, {5, 6}))
         await settled()
-        hub.tell(CommitEffects({}, [(5, 2, 0, "task", "RUNNING", "{}")]))
+        hub.notify_commit(CommitEffects({}, [(5, 2, 0, "task", "RUNNING", "{}")]))
         await settled()
         assert not waiting.done()
-        hub.tell(CommitEffects({}, [(6, 2, 0, "task", "FAILED", "{}")]))
+        hub.notify_commit(CommitEffects({}, [(6, 2, 0, "task", "FAILED", "{}")]))
         assert await waiting is True
-        assert hub._watches == {}
+        assert hub._end_waiters == {}
         assert await ends(hub, {5}, 0.001) is False
 
     in_loop(story)
@@ -247,12 +247,12 @@ def test_clients_are_told_when_a_task_ends_and_not_before():
 
 def test_what_happens_between_a_look_and_the_wait_is_not_missed():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         with hub.watch_ends({5}) as watch:
-            hub.tell(CommitEffects({}, [(5, 2, 0, "task", "SUCCEEDED", "{}")]))
+            hub.notify_commit(CommitEffects({}, [(5, 2, 0, "task", "SUCCEEDED", "{}")]))
             assert await watch.wait(LONG) is True
-        with hub.watch_growth([(5, 1)]) as watch:
-            hub.grown((5, 1))
+        with hub.watch_updates([(5, 1)]) as watch:
+            hub.notify((5, 1))
             assert await watch.wait(LONG) is True
 
     in_loop(story)
@@ -260,71 +260,71 @@ def test_what_happens_between_a_look_and_the_wait_is_not_missed():
 
 def test_growth_of_a_log_is_told_to_all_who_follow_it():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         followers = [asyncio.ensure_future(growth(hub, [(5, 1), ("task", 5)])) for _ in range(3)]
         await settled()
-        hub.grown((5, 2))
+        hub.notify((5, 2))
         await settled()
         assert not any(one.done() for one in followers)
-        hub.grown((5, 1))
+        hub.notify((5, 1))
         assert await asyncio.gather(*followers) == [True] * 3
-        assert hub._growing == {}
+        assert hub._update_waiters == {}
 
     in_loop(story)
 
 
 def test_a_stop_answers_everybody_at_once():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         everybody = [hold(hub, f"b{i}")[1] for i in range(10)]
         everybody += [asyncio.ensure_future(ends(hub, {1}))]
         everybody += [asyncio.ensure_future(growth(hub, ["events"]))]
         await settled()
         hub.stop()
         answers = await asyncio.gather(*everybody)
-        assert answers == [TIME_IS_UP] * 10 + [False, False]
+        assert answers == [TIMED_OUT] * 10 + [False, False]
         _, late = hold(hub, "late")
-        assert await late is TIME_IS_UP
+        assert await late is TIMED_OUT
 
     in_loop(story)
 
 
 def test_a_bot_that_was_killed_and_comes_again_is_woken_though_it_stood_alone_in_its_line():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         _, lost = hold(hub, "a")
         await settled()
-        seat = hub.sit("a", 2, (1,))
+        seat = hub.register("a", 2, (1,))
         again = asyncio.ensure_future(hub.wait(seat, LONG, nonce=2, n=1))
         await settled()
-        assert lost.result() is LOOK
+        assert lost.result() is RECHECK
         assert hub.wake(1) == 1
-        assert await again == Woken(queue=1)
+        assert await again == Wakeup(queue=1)
 
     in_loop(story)
 
 
 def test_a_line_that_nobody_stands_in_is_forgotten():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         for i in range(100):
-            hub.sit(f"b{i}", 1, {1, 1000 + i})
+            hub.register(f"b{i}", 1, {1, 1000 + i})
         for i in range(100):
             hub.forget(f"b{i}")
-        assert (hub._lines, dict(hub._by_queue)) == ({}, {})
+        assert (hub._peer_sets, dict(hub._peers_by_queue)) == ({}, {})
 
     in_loop(story)
 
 
 def test_two_thousand_held_polls_cost_little_memory_and_answer_at_once():
     async def story():
-        hub = Hub()
+        hub = WaitHub()
         polls = [hold(hub, f"bot-{i}", {1})[1] for i in range(2000)]
         await settled()
-        assert hub.waiting(1) == hub.num_waiting == 2000
-        seat = next(iter(hub.seats.values()))
+        assert hub.num_waiting_for(1) == hub.num_waiting == 2000
+        seat = next(iter(hub.bots.values()))
         assert sys.getsizeof(seat) < 256
-        assert len(hub._lines) == 1
+        assert len(hub._peer_sets) == 1
         assert hub.wake(1, 2000) == 2000
         woken = await asyncio.gather(*polls)
         assert all(one.queue == 1 for one in woken)

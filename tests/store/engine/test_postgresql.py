@@ -42,7 +42,7 @@ def test_a_value_of_another_type_is_another_statement(link: PostgresqlLink) -> N
 def test_a_connection_that_knows_too_many_statements_forgets_them_all(
     link: PostgresqlLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql, "MOST_PREPARED", 5)
+    monkeypatch.setattr(postgresql, "MAX_PREPARED", 5)
     for _ in range(4):
         for n in range(4, 8):
             assert link.one(f"SELECT {n}", {}) == (n,)

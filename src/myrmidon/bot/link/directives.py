@@ -16,7 +16,7 @@ from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.link.event_reporter import EventReporter
 from myrmidon.bot.link.http_client import HEALTH_PATH, HttpClient, HttpError, Interrupted, NoResponse
 from myrmidon.bot.machine.status import BotStatus
-from myrmidon.bot.run.run_queue import Duty
+from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.system import host
 
 DIRECTIVES = ("update", "restart", "terminate")
@@ -35,7 +35,7 @@ class Directives:
     def __init__(
         self,
         startup: StartupConfig,
-        run_queue: Duty,
+        run_queue: RunQueue,
         status: BotStatus,
         http: HttpClient,
         reporter: EventReporter,
@@ -73,7 +73,7 @@ class Directives:
 
     def _set(self, directive: str, reason: str) -> None:
         self.pending, self.reason = directive, reason
-        self.run_queue.give_back()
+        self.run_queue.return_queued()
 
     def may_claim(self) -> bool:
         """Whether the bot may claim tasks: no directive is pending and no stop signal has arrived."""
@@ -166,8 +166,8 @@ class Directives:
                 host.reboot()
             except (OSError, subprocess.SubprocessError) as error:
                 self.reporter.report_error(f"cannot reboot the machine: {error}")
-            self.run_queue.rest(REBOOT_S)
-            if self.run_queue.over or self.run_queue.signals:
+            self.run_queue.pause(REBOOT_S)
+            if self.run_queue.stopped or self.run_queue.signals:
                 return
         self.run_queue.rebooting = False
         self.status.quarantine_reasons["reboot"] = f"the machine did not reboot when requested: {reason}"[:300]

@@ -15,9 +15,9 @@ from myrmidon.bot.link.directives import Directives
 from myrmidon.bot.link.exchange_request import ExchangeRequest
 from myrmidon.bot.link.http_client import HttpClient
 from myrmidon.bot.machine.status import BotStatus
-from myrmidon.bot.run.command import Watch
-from myrmidon.bot.run.run_queue import Duty
-from myrmidon.bot.storage.log_spool import Spool
+from myrmidon.bot.run.command_watcher import CommandWatcher
+from myrmidon.bot.run.run_queue import RunQueue
+from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import clock
 
@@ -36,13 +36,13 @@ class Exchange:
         self,
         session: int,
         http: HttpClient,
-        run_queue: Duty,
+        run_queue: RunQueue,
         status: BotStatus,
         directives: Directives,
         *,
         journal: ResultJournal,
-        spool: Spool,
-        watch: Watch,
+        spool: LogSpool,
+        watcher: CommandWatcher,
         discard_log: Callable[[str], None],
     ) -> None:
         self.session = session
@@ -52,7 +52,7 @@ class Exchange:
         self.directives = directives
         self.journal = journal
         self.spool = spool
-        self.watch = watch
+        self.watcher = watcher
         self.discard_log = discard_log
         self.nonce = 0
         self.answer_count = 0
@@ -137,7 +137,7 @@ class Exchange:
         for run in self._acknowledge(request):
             self.spool.remove(run)
         for run, stream, end in request.spooled:
-            self.spool.delivered(run, stream, end)
+            self.spool.remove_delivered(run, stream, end)
         for chunk, length in zip(request.body["logs"], answer.get("log_lengths") or []):
             if length < 0:
                 self.discard_log(chunk["run"])
@@ -146,7 +146,7 @@ class Exchange:
         """Remove the results of a request from the queue and the journal; their runs."""
         runs = [record["report"]["run"] for record in request.records]
         if runs:
-            self.run_queue.reported(len(runs))
+            self.run_queue.remove_reported(len(runs))
             self.journal.acknowledge(runs)
         return runs
 
@@ -177,7 +177,7 @@ class Exchange:
         for task in new_tasks:
             if task.get("terminate"):
                 self.directives.accept_terminate_task(task)
-        self.run_queue.refuse([task for task in new_tasks if not task.get("terminate")])
+        self.run_queue.return_tasks([task for task in new_tasks if not task.get("terminate")])
 
     def _apply_directives(self, answer: dict[str, Any]) -> None:
         for run in answer.get("stop") or []:
@@ -185,7 +185,7 @@ class Exchange:
         if answer.get("order"):
             self.directives.accept(answer)
 
-    def _stop_run(self, run: str, why: str) -> None:
+    def _stop_run(self, run: str, reason: str) -> None:
         """Give back a queued run, or end the running command.
 
         Without a grace period if the run is lost, or if its lease must have expired because the server was unreachable.
@@ -193,11 +193,11 @@ class Exchange:
         if self.run_queue.withdraw(run):
             running = self.run_queue.running or {}
             expired = self.silent_s > float(running.get("lease_s") or 300)
-            self.kill_current(why, 0.0 if why == "lost" or expired else None)
+            self.kill_current(reason, 0.0 if reason == "lost" or expired else None)
 
-    def kill_current(self, why: str, grace: float | None) -> None:
+    def kill_current(self, reason: str, grace_s: float | None) -> None:
         """End the running command, if there is one."""
-        command = self.watch.current
+        command = self.watcher.current
         if command is not None:
-            log.info("ending %s: %s", command.run, why)
-            command.end(why, grace)
+            log.info("ending %s: %s", command.run, reason)
+            command.request_end(reason, grace_s)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from myrmidon.bot.run.command import INLINE
-from myrmidon.bot.run.run_queue import MOST_TASKS, Duty
-from myrmidon.bot.storage.log_spool import Spool
+from myrmidon.bot.run.command import MAX_INLINE_BYTES
+from myrmidon.bot.run.run_queue import MAX_TASKS, RunQueue
+from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.system import clock
 
 MAX_LOG_CHARS = 256 << 10
@@ -42,8 +42,8 @@ class ExchangeRequest:
 
 
 def build(
-    run_queue: Duty,
-    spool: Spool,
+    run_queue: RunQueue,
+    spool: LogSpool,
     head: dict[str, Any],
     *,
     start: dict[str, Any] | None = None,
@@ -60,7 +60,7 @@ def build(
     chunks = [_log_chunk(record["report"], *log) for record in records for log in record["logs"]]
     if start is not None:
         reports.append({"type": "start", "run": start["run"], "token": start["token"]})
-    returned = [{"type": "give_back", "run": task["run"], "token": task["token"]} for task in run_queue.take_refused()]
+    returned = [{"type": "give_back", "run": task["run"], "token": task["token"]} for task in run_queue.take_returned()]
     spooled: list[tuple[str, int, int]] = []
     if log_run is not None:
         live_chunks, spooled = _spooled_chunks(spool, log_run)
@@ -70,7 +70,7 @@ def build(
     return ExchangeRequest(body, records, spooled)
 
 
-def _oldest_results(run_queue: Duty, spool: Spool) -> list[dict[str, Any]]:
+def _oldest_results(run_queue: RunQueue, spool: LogSpool) -> list[dict[str, Any]]:
     """The oldest results that fit into one request, up to the first one whose log is still in the spool."""
     records: list[dict[str, Any]] = []
     size = 0
@@ -79,17 +79,17 @@ def _oldest_results(run_queue: Duty, spool: Spool) -> list[dict[str, Any]]:
             if record["report"]["run"] in spool.tokens:
                 break
             size += sum(len(data) for _, _, data in record["logs"])
-            if records and (size > MAX_LOG_CHARS or len(records) == MOST_TASKS):
+            if records and (size > MAX_LOG_CHARS or len(records) == MAX_TASKS):
                 break
             records.append(record)
     return records
 
 
-def _spooled_chunks(spool: Spool, run: str) -> tuple[list[dict[str, Any]], list[tuple[str, int, int]]]:
+def _spooled_chunks(spool: LogSpool, run: str) -> tuple[list[dict[str, Any]], list[tuple[str, int, int]]]:
     owner = {"run": run, "token": spool.tokens.get(run, "")}
     chunks, spooled = [], []
     for stream in (0, 1):
-        offset, data = spool.read(run, stream, INLINE // 2)
+        offset, data = spool.read(run, stream, MAX_INLINE_BYTES // 2)
         if data:
             chunks.append(_log_chunk(owner, stream, offset, b64encode(data).decode()))
             spooled.append((run, stream, offset + len(data)))

@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable
 
 from myrmidon.bot.link.http_client import HttpClient, HttpError
-from myrmidon.bot.run.command import Watch
-from myrmidon.bot.run.run_queue import Duty
-from myrmidon.bot.storage.log_spool import Spool
+from myrmidon.bot.run.command_watcher import CommandWatcher
+from myrmidon.bot.run.run_queue import RunQueue
+from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import clock
 
@@ -31,18 +31,18 @@ class LogUploader:
     def __init__(
         self,
         http: HttpClient,
-        run_queue: Duty,
+        run_queue: RunQueue,
         *,
         journal: ResultJournal,
-        spool: Spool,
-        watch: Watch,
+        spool: LogSpool,
+        watcher: CommandWatcher,
         after_chunk: Callable[[], None],
     ) -> None:
         self.http = http
         self.run_queue = run_queue
         self.journal = journal
         self.spool = spool
-        self.watch = watch
+        self.watcher = watcher
         self.after_chunk = after_chunk
         self.sent_at = 0.0
         self.resume_at = 0.0
@@ -50,7 +50,7 @@ class LogUploader:
     def upload_leftovers(self) -> None:
         """Upload what an earlier process of this bot has left; its results follow from the journal."""
         held_runs = {task["run"] for task in self.run_queue.held()}
-        for run in self.spool.left():
+        for run in self.spool.runs():
             if run not in held_runs:
                 self.upload(run)
                 if run not in self.journal.open_runs:
@@ -82,7 +82,7 @@ class LogUploader:
                         raise
                     self.discard(run)
                     return
-                self.spool.delivered(run, stream, offset + len(data))
+                self.spool.remove_delivered(run, stream, offset + len(data))
                 self.after_chunk()
                 if pause and max_chunks <= MAX_LIVE_CHUNKS:
                     self.resume_at = clock.boottime() + pause
@@ -97,7 +97,7 @@ class LogUploader:
 
     def discard(self, run: str) -> None:
         """Stop keeping the log of a run, because the server does not accept it."""
-        command = self.watch.current
+        command = self.watcher.current
         if command is not None and command.run == run:
-            command.unwanted = True
+            command.discard_output = True
         self.spool.remove(run)

@@ -20,11 +20,12 @@ from myrmidon.bot.link.event_reporter import EventReporter
 from myrmidon.bot.link.exchange import Exchange
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse, retry_delay
 from myrmidon.bot.link.log_uploader import MAX_LIVE_CHUNKS, LogUploader
-from myrmidon.bot.machine.named_caches import Caches
+from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.machine.status import BotStatus
-from myrmidon.bot.run.command import INLINE, Watch
-from myrmidon.bot.run.run_queue import Duty
-from myrmidon.bot.storage.log_spool import Spool
+from myrmidon.bot.run.command import MAX_INLINE_BYTES
+from myrmidon.bot.run.command_watcher import CommandWatcher
+from myrmidon.bot.run.run_queue import RunQueue
+from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import clock, host
 
@@ -56,18 +57,18 @@ class SessionLoop:
     def __init__(
         self,
         startup: StartupConfig,
-        run_queue: Duty,
+        run_queue: RunQueue,
         *,
         journal: ResultJournal,
-        spool: Spool,
-        caches: Caches,
-        watch: Watch,
+        spool: LogSpool,
+        caches: NamedCaches,
+        watcher: CommandWatcher,
     ) -> None:
         self.startup = startup
         self.run_queue = run_queue
         self.journal = journal
         self.spool = spool
-        self.watch = watch
+        self.watcher = watcher
         self.started = clock.boottime()
         self.session = startup.next_session()
         self.version = updater.own_version()
@@ -91,7 +92,7 @@ class SessionLoop:
         )
         self.directives = Directives(startup, run_queue, self.status, self.http, self.reporter)
         self.uploader = LogUploader(
-            self.http, run_queue, journal=journal, spool=spool, watch=watch, after_chunk=self._heartbeat_if_due
+            self.http, run_queue, journal=journal, spool=spool, watcher=watcher, after_chunk=self._heartbeat_if_due
         )
         self.exchange = Exchange(
             self.session,
@@ -101,7 +102,7 @@ class SessionLoop:
             self.directives,
             journal=journal,
             spool=spool,
-            watch=watch,
+            watcher=watcher,
             discard_log=self.uploader.discard,
         )
 
@@ -119,14 +120,14 @@ class SessionLoop:
         except Exception as error:
             log.exception("initialisation failed")
             self.reporter.report_error(f"{error!r}\n{traceback.format_exc()[-1500:]}")
-        while not self.run_queue.over:
+        while not self.run_queue.stopped:
             pause, answers = 0.0, self.exchange.answer_count
             try:
                 if not self.has_session:
                     self._handshake()
                 self._step()
                 failures = 0
-                self.watch.server_away = False
+                self.watcher.server_unreachable = False
                 if not self.zip_is_good and self.exchange.answer_count > answers:
                     self._promote_zip()
             except Interrupted:
@@ -136,7 +137,7 @@ class SessionLoop:
                 pause = self._on_http_error(error, failures)
             except NoResponse as error:
                 failures += 1
-                self.watch.server_away = failures > 1
+                self.watcher.server_unreachable = failures > 1
                 log.info("no response: %s", error)
                 pause = retry_delay(failures)
             except Exception as error:
@@ -153,7 +154,7 @@ class SessionLoop:
         if self._should_give_up(failures):
             self.run_queue.end(self.run_queue.exit_code)
         if pause:
-            self.run_queue.rest(min(pause, SHUTDOWN_RETRY_S) if self.run_queue.signals else pause)
+            self.run_queue.pause(min(pause, SHUTDOWN_RETRY_S) if self.run_queue.signals else pause)
 
     def _on_http_error(self, error: HttpError, failures: int) -> float:
         """React to an error status; the pause before the next call.
@@ -175,7 +176,7 @@ class SessionLoop:
             self.run_queue.end(exit_codes.SUPERSEDED)
             return 0.0
         if error.is_transient:
-            self.watch.server_away = error.status >= 500
+            self.watcher.server_unreachable = error.status >= 500
             return retry_delay(failures, error.retry_after)
         self.reporter.report_error(f"the server rejected a call: {error}")
         if error.status in REJECTED and failures >= MAX_REJECTIONS:
@@ -217,7 +218,7 @@ class SessionLoop:
         self.has_session = True
         self.exchange.record_contact()
         log.info("handshake done: bot %s, session %d", startup.bot_id, self.session)
-        if self.run_queue.forget_all_but(set(answer.get("keep", []))):
+        if self.run_queue.keep_only(set(answer.get("keep", []))):
             self.exchange.kill_current("lost", 0.0)
         failed = updater.take_failure(startup.folder)
         if failed:
@@ -234,14 +235,14 @@ class SessionLoop:
         run_queue, exchange = self.run_queue, self.exchange
         self._check_machine()
         # Read before logs are uploaded: then the log of every run that is found ended here precedes its result.
-        running, waiting = run_queue.at_hand()
+        running, waiting = run_queue.snapshot()
         self.uploader.upload_finished()
         self.reporter.send_pending()
         self.directives.accept_hook_request()
         if run_queue.signals:
             self._shut_down()
         now = clock.boottime()
-        if run_queue.over or (running is not None and run_queue.running is not running):
+        if run_queue.stopped or (running is not None and run_queue.running is not running):
             return
         if exchange.pending is not None:
             exchange.send(exchange.pending)
@@ -249,8 +250,8 @@ class SessionLoop:
             self._step_idle()
         elif running is not None and now - running["begun"] > REPORT_START_AFTER_S:
             self._step_busy(running, now)
-        elif self.directives.may_claim() and not exchange.queue_drained and waiting <= run_queue.low():
-            exchange.send_new(run_queue.want(), include_held=False)
+        elif self.directives.may_claim() and not exchange.queue_drained and waiting <= run_queue.refill_threshold():
+            exchange.send_new(run_queue.claim_size(), include_held=False)
         elif run_queue.finished and now - run_queue.finished_at > (
             LAST_REPORT_AFTER_S if exchange.queue_drained else REPORT_AFTER_S
         ):
@@ -266,7 +267,7 @@ class SessionLoop:
         """
         exchange = self.exchange
         exchange.queue_drained = False
-        has_news = bool(self.run_queue.finished or self.run_queue.refused)
+        has_news = bool(self.run_queue.finished or self.run_queue.returned)
         if not self.directives.may_claim():
             if has_news:
                 exchange.send_new(0)
@@ -286,7 +287,7 @@ class SessionLoop:
         exchange.polling = True
         try:
             wait_s = min(self.poll_s, QUARANTINED_POLL_S) if status.quarantine_reason else self.poll_s
-            exchange.send_new(self.run_queue.want(), wait_s, changes=status.changes())
+            exchange.send_new(self.run_queue.claim_size(), wait_s, changes=status.changes())
         finally:
             exchange.polling = False
         if (
@@ -301,14 +302,14 @@ class SessionLoop:
         """A command runs long: report its start, upload its log, send heartbeats."""
         run, exchange, uploader = running["run"], self.exchange, self.uploader
         if self.run_queue.queue and now - running["begun"] > GIVE_BACK_AFTER_S:
-            self.run_queue.give_back()
-        size = self.spool.waiting(run)
+            self.run_queue.return_queued()
+        size = self.spool.pending_bytes(run)
         if self.start_reported != run:
             self.start_reported = run
             exchange.send_new(0, start=running)
-        elif self.run_queue.refused or self.run_queue.finished:
+        elif self.run_queue.returned or self.run_queue.finished:
             exchange.send_new(0)
-        elif size > INLINE and now >= uploader.resume_at:
+        elif size > MAX_INLINE_BYTES and now >= uploader.resume_at:
             uploader.upload(run, max_chunks=MAX_LIVE_CHUNKS)
         elif size and now - uploader.sent_at >= LOG_INTERVAL_S:
             uploader.sent_at = now
@@ -319,7 +320,7 @@ class SessionLoop:
             self._wait_for_stop(run)
         else:
             until = exchange.contact_at + self.heartbeat_s
-            if size > INLINE:
+            if size > MAX_INLINE_BYTES:
                 until = min(until, uploader.resume_at)
             self.run_queue.wait(min(LOG_INTERVAL_S / 2, max(0.01, until - now)))
 
@@ -331,7 +332,7 @@ class SessionLoop:
         exchange = self.exchange
         self.waiting_for_stop = True
         try:
-            if self.run_queue.running is not None and not self.spool.waiting(run):
+            if self.run_queue.running is not None and not self.spool.pending_bytes(run):
                 exchange.send_new(0, self.heartbeat_s)
         except Interrupted:
             if exchange.pending is not None and not exchange.pending.body["reports"]:
@@ -381,15 +382,15 @@ class SessionLoop:
             self.directives.execute()
             return
         self.journal.add(record)
-        self.run_queue.ended(record)
+        self.run_queue.add_result(record)
 
     def _shut_down(self) -> None:
         """After a stop signal: give back queued tasks, let the command finish, deliver, end."""
         run_queue = self.run_queue
-        run_queue.give_back()
+        run_queue.return_queued()
         self.http.margin_s = min(self.http.margin_s, SHUTDOWN_MARGIN_S)
         if run_queue.signals > 1:
             self.exchange.kill_current("shutdown", 0.0)
-        if run_queue.running is None and not (run_queue.finished or run_queue.refused or self.exchange.pending):
+        if run_queue.running is None and not (run_queue.finished or run_queue.returned or self.exchange.pending):
             self.directives.report_shutdown("stopped by a signal", ended=True)
             run_queue.end(0)

@@ -7,11 +7,11 @@ import tempfile
 from typing import Any
 
 from myrmidon.bot.machine import settings as bot_settings
-from myrmidon.bot.machine.named_caches import Caches
+from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.system import facts, filesystem, platforms
 
 
-def disk_problem(folder: str, settings: dict[str, Any], caches: Caches) -> str | None:
+def disk_problem(folder: str, settings: dict[str, Any], caches: NamedCaches) -> str | None:
     """Check the free space of the bot's disk, after removing caches if it is short."""
     limits = settings["free_partition"]["bot"]
     problem = _free_space_problem(folder, "bot's", limits)

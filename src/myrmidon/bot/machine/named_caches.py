@@ -31,7 +31,7 @@ _FOLDER = re.compile(r"[a-z0-9]{2}")
 _NAME_CHARS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
-class Caches:
+class NamedCaches:
     """The caches of one bot. Not thread-safe: used by the thread that runs commands, or while none runs by the session.
 
     ``entries``: folder, size and last use of each cache. ``changes`` is increased whenever a cache is added or removed.

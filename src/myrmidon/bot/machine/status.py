@@ -20,7 +20,7 @@ from myrmidon.bot.hooks.loader import HookFailed, Hooks
 from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.machine import health
 from myrmidon.bot.machine import settings as bot_settings
-from myrmidon.bot.machine.named_caches import Caches
+from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.system import clock, host
 from myrmidon.bot.system import dimensions as machine
 
@@ -47,7 +47,7 @@ class BotStatus:
     def __init__(
         self,
         startup: StartupConfig,
-        caches: Caches,
+        caches: NamedCaches,
         *,
         session: int,
         version: str,

@@ -1,7 +1,6 @@
-"""What the two threads of a bot share: tasks to run, the one that runs, results to report, and the wish to end.
+"""The state that the main thread and the session thread share: queued tasks, the running one, results, shutdown.
 
-One thread runs and the other one talks. Here they meet, under one lock that nobody holds while waiting for anything
-else. Nothing in this file touches the network, the disk or a process.
+All of it is protected by one lock, which is never held during I/O. This module uses no network, disk or process.
 """
 
 from __future__ import annotations
@@ -12,44 +11,47 @@ from typing import Any
 
 from myrmidon.bot.system import clock
 
-AHEAD_S = 0.1
-MOST_TASKS = 256
-FIRST_TASKS = 8
-START_WITHIN_S = 20.0
+AHEAD_S = 0.1  # how much work the bot claims ahead
+MAX_TASKS = 256
+INITIAL_TASKS = 8  # to claim before the duration of tasks is known
+START_WITHIN_S = 20.0  # after the claim; later, the server may have given the task to another bot
 ONE_SIGNAL_S = 1.0
 
 
-class Duty:
-    """``finished`` are records (a report and its log pieces); ``refused`` are tasks that go back unstarted."""
+class RunQueue:
+    """``queue``: claimed tasks that have not started; ``running``: the task that runs. ``finished``: records to deliver,
+    each a report and its log chunks. ``returned``: tasks to give back to the server unstarted. ``stopped``: no task is
+    started any more, and the worker ends with ``exit_code``. ``mean_run_s``: moving average of the duration of tasks.
+    """
 
-    def __init__(self, earlier: list[dict[str, Any]]) -> None:
+    def __init__(self, recovered: list[dict[str, Any]]) -> None:
         self.lock = threading.Lock()
         self.change = threading.Condition(self.lock)
         self.queue: deque[dict[str, Any]] = deque()
-        self.finished: deque[dict[str, Any]] = deque(earlier)
-        self.refused: deque[dict[str, Any]] = deque()
+        self.finished: deque[dict[str, Any]] = deque(recovered)
+        self.returned: deque[dict[str, Any]] = deque()
         self.running: dict[str, Any] | None = None
-        self.over = False
+        self.stopped = False
         self.exit_code = 0
-        # Written by one thread and read by the other; an old value costs a moment only.
-        self.pace = 0.0
+        # Written by one thread and read by the other without the lock; a stale value is harmless.
+        self.mean_run_s = 0.0
         self.finished_at = 0.0
         self.signals = 0
         self.signal_at = 0.0
         self.rebooting = False
 
-    # -- the thread that runs
+    # ---------------------------------------------------------------- main thread
 
     def next_task(self) -> dict[str, Any] | None:
-        """Wait for a task; None when there will be none any more.
+        """Wait for a task and mark it as running; None when the worker must end.
 
-        A task that has waited too long, perhaps because this process was stopped, is not begun: the server may
-        have given it to another bot by now.
+        A task that has waited too long, for example because this process was suspended, is returned: the server may
+        have given it to another bot.
         """
         with self.lock:
             while True:
                 while not self.queue:
-                    if self.over:
+                    if self.stopped:
                         return None
                     self.change.wait()
                 task = self.queue.popleft()
@@ -58,40 +60,40 @@ class Duty:
                     task["begun"] = now
                     self.running = task
                     return task
-                self.refused.append(task)
+                self.returned.append(task)
                 self.change.notify_all()
 
-    def ran(self, task: dict[str, Any], record: dict[str, Any] | None) -> None:
-        """The task has ended. The talk is woken when it has reason to act, not for every task of many."""
+    def finish_task(self, task: dict[str, Any], record: dict[str, Any] | None) -> None:
+        """Record the end of the running task. Wakes the session thread only when the queue is short or empty."""
         now = clock.boottime()
-        took = now - task["begun"]
+        duration_s = now - task["begun"]
         with self.lock:
-            self.pace = 0.7 * self.pace + 0.3 * took if self.pace else took
+            self.mean_run_s = 0.7 * self.mean_run_s + 0.3 * duration_s if self.mean_run_s else duration_s
             if record is not None:
                 if not self.finished:
                     self.finished_at = now
                 self.finished.append(record)
             self.running = None
-            if not self.queue or len(self.queue) == self.low():
+            if not self.queue or len(self.queue) == self.refill_threshold():
                 self.change.notify_all()
 
-    # -- the thread that talks
+    # ---------------------------------------------------------------- session thread
 
-    def want(self) -> int:
-        """How many tasks make about ``AHEAD_S`` of work."""
-        return max(1, min(MOST_TASKS, int(AHEAD_S / self.pace))) if self.pace else FIRST_TASKS
+    def claim_size(self) -> int:
+        """How many tasks to claim: about ``AHEAD_S`` of work."""
+        return max(1, min(MAX_TASKS, int(AHEAD_S / self.mean_run_s))) if self.mean_run_s else INITIAL_TASKS
 
-    def low(self) -> int:
-        """With so few tasks left it is time to ask for more; 0 when tasks take so long that none is held ahead."""
-        return (self.want() + 1) // 2 if self.pace < AHEAD_S / 4 else 0
+    def refill_threshold(self) -> int:
+        """With this many tasks left, claim more; 0 when tasks take so long that none is claimed ahead."""
+        return (self.claim_size() + 1) // 2 if self.mean_run_s < AHEAD_S / 4 else 0
 
     def held(self) -> list[dict[str, Any]]:
-        """Every task that this bot has claimed and not reported."""
+        """The running and the queued tasks."""
         with self.lock:
             return ([self.running] if self.running is not None else []) + list(self.queue)
 
-    def at_hand(self) -> tuple[dict[str, Any] | None, int]:
-        """The task that runs, and how many wait, at one moment: between two, one may go from here to there."""
+    def snapshot(self) -> tuple[dict[str, Any] | None, int]:
+        """(running task, number of queued tasks), read together under the lock."""
         with self.lock:
             return self.running, len(self.queue)
 
@@ -100,74 +102,75 @@ class Duty:
             self.queue.extend(tasks)
             self.change.notify_all()
 
-    def refuse(self, tasks: list[dict[str, Any]]) -> None:
-        """These go back without ever having waited."""
+    def return_tasks(self, tasks: list[dict[str, Any]]) -> None:
+        """Return tasks that were never queued."""
         with self.lock:
-            self.refused.extend(tasks)
+            self.returned.extend(tasks)
 
-    def ended(self, record: dict[str, Any]) -> None:
-        """A result of something that never ran."""
+    def add_result(self, record: dict[str, Any]) -> None:
+        """Add the result of a task that needed no run."""
         with self.lock:
             self.finished.append(record)
 
-    def give_back(self) -> None:
-        """Everything that has not begun."""
+    def return_queued(self) -> None:
+        """Return all queued tasks."""
         with self.lock:
-            self.refused.extend(self.queue)
+            self.returned.extend(self.queue)
             self.queue.clear()
 
     def withdraw(self, run: str) -> bool:
-        """Give back one run if it has not begun; whether it is the one that runs."""
+        """Return a run if it is queued; whether it is the running one."""
         with self.lock:
             for task in [task for task in self.queue if task["run"] == run]:
                 self.queue.remove(task)
-                self.refused.append(task)
+                self.returned.append(task)
             return self.running is not None and self.running["run"] == run
 
-    def forget_all_but(self, keep: set[str]) -> bool:
-        """Drop the waiting runs that are no longer this bot's; whether the one that runs is lost too."""
+    def keep_only(self, keep: set[str]) -> bool:
+        """Drop queued runs that the server has reassigned; whether the running one is reassigned too."""
         with self.lock:
             self.queue = deque(task for task in self.queue if task["run"] in keep)
             return self.running is not None and self.running["run"] not in keep
 
-    def reported(self, count: int) -> None:
-        """The server has answered for so many of the oldest results."""
+    def remove_reported(self, count: int) -> None:
+        """Remove the oldest results, which the server has acknowledged."""
         with self.lock:
             for _ in range(count):
                 self.finished.popleft()
             self.finished_at = clock.boottime()
 
-    def take_refused(self) -> list[dict[str, Any]]:
+    def take_returned(self) -> list[dict[str, Any]]:
         with self.lock:
-            refused, self.refused = list(self.refused), deque()
-            return refused
+            returned, self.returned = list(self.returned), deque()
+            return returned
 
     def wait(self, seconds: float) -> None:
-        """Until something changes, while something runs."""
+        """Wait for a change, at most so long; returns at once if nothing runs or is queued."""
         with self.lock:
-            if (self.running is not None or self.queue) and not self.over:
+            if (self.running is not None or self.queue) and not self.stopped:
                 self.change.wait(seconds)
 
-    def rest(self, seconds: float) -> None:
-        """Wait after a failure; a signal or the end cuts it short."""
+    def pause(self, seconds: float) -> None:
+        """Sleep after a failure; a signal or `end` interrupts it."""
         until = clock.boottime() + seconds
         signals = self.signals
         with self.lock:
-            while not self.over and clock.boottime() < until and self.signals == signals:
+            while not self.stopped and clock.boottime() < until and self.signals == signals:
                 self.change.wait(min(0.2, max(until - clock.boottime(), 0.01)))
 
-    # -- the end
+    # ---------------------------------------------------------------- shutdown
 
     def end(self, code: int) -> None:
         with self.lock:
             self.exit_code = code
-            self.over = True
+            self.stopped = True
             self.change.notify_all()
 
-    def signalled(self) -> int:
-        """Count a signal: the first means "finish", the next "now". Takes no lock: it may come at any point.
+    def count_signal(self) -> int:
+        """Count a stop signal; the number so far. 1: finish the running task, 2: kill it.
 
-        Two at once are one: a terminal and a supervisor often send the same wish.
+        Signals within ONE_SIGNAL_S count as one, because a terminal sends them to supervisor and worker, and the
+        supervisor forwards its own. Takes no lock, because signal handlers call it.
         """
         if not self.signals or self.since_signal() >= ONE_SIGNAL_S:
             self.signals += 1

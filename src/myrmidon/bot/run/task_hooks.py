@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from myrmidon.bot.machine.status import BotStatus
-from myrmidon.bot.run.command import QUICK_S
-from myrmidon.bot.run.run_queue import Duty
-from myrmidon.bot.run.task_runner import Runner
+from myrmidon.bot.run.command_watcher import QUICK_S
+from myrmidon.bot.run.run_queue import RunQueue
+from myrmidon.bot.run.task_runner import TaskRunner
 from myrmidon.bot.system import clock
 
 MIN_COST_USD = 1e-6
@@ -24,7 +24,7 @@ MIN_COST_USD = 1e-6
 class TaskHooks:
     """Used by the thread that runs commands. ``succeeded``: a command has ended with exit code 0 in this process."""
 
-    def __init__(self, status: BotStatus, runner: Runner, run_queue: Duty) -> None:
+    def __init__(self, status: BotStatus, runner: TaskRunner, run_queue: RunQueue) -> None:
         self.status = status
         self.runner = runner
         self.run_queue = run_queue

@@ -16,13 +16,23 @@ import subprocess
 from base64 import b64decode, b64encode
 from typing import Any, Callable, Dict, List, Tuple
 
-from myrmidon.bot.machine.named_caches import Caches
-from myrmidon.bot.run.command import Command, Watch
-from myrmidon.bot.run.task_context import Surroundings, asks
-from myrmidon.bot.run.workdir import Workplace
+from myrmidon.bot.machine.named_caches import NamedCaches
+from myrmidon.bot.run.command import Command
+from myrmidon.bot.run.command_watcher import CommandWatcher
+from myrmidon.bot.run.task_context import TaskContext, has_placeholders
+from myrmidon.bot.run.workdir import Workdir
 from myrmidon.bot.system import clock, filesystem, platforms, processes
 
-_OURS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_BOT_ERRNOS = (
+    errno.EAGAIN,
+    errno.ENOMEM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EIO,
+)
 _TMP_NAMES = (b"TMPDIR", b"TMP", b"TEMP", *((b"MAC_CHROMIUM_TMPDIR",) if platforms.NAME == "macos" else ()))
 
 
@@ -30,29 +40,29 @@ BeforeTask = Callable[[Callable[[], str], List[str], Dict[bytes, bytes]], Tuple[
 """Given what makes the file for hooks, the command and its environment: both as the hooks want them."""
 
 
-class Unfit(Exception):
+class InvalidTask(Exception):
     """The task asks for something that cannot be: it has failed, on every bot."""
 
 
-class Runner:
+class TaskRunner:
     """Runs commands one after the other in one folder."""
 
-    def __init__(self, folder: str, caches: Caches, watch: Watch, facts: dict[str, str]) -> None:
+    def __init__(self, folder: str, caches: NamedCaches, watcher: CommandWatcher, extra_env: dict[str, str]) -> None:
         self.folder = folder
-        self.place = Workplace(folder)
+        self.workdir = Workdir(folder)
         self.caches = caches
-        self.watch = watch
-        self.null = os.open(os.devnull, os.O_RDONLY)
-        self.secret = os.path.join(self.place.root, "secret")
-        self.env = _base_env(facts)
+        self.watcher = watcher
+        self.devnull = os.open(os.devnull, os.O_RDONLY)
+        self.secret = os.path.join(self.workdir.root, "secret")
+        self.env = _base_env(extra_env)
         self.tmp = ""
-        self.around = Surroundings(folder, self.place.root, facts.get("SWARMING_SERVER", ""))
-        self.env[b"LUCI_CONTEXT"] = os.fsencode(self.around.context)
+        self.context = TaskContext(folder, self.workdir.root, extra_env.get("SWARMING_SERVER", ""))
+        self.env[b"LUCI_CONTEXT"] = os.fsencode(self.context.path)
         self.argv: list[str] = []
-        self.left = ""
+        self.leftover_problem = ""
         self.before_task: BeforeTask | None = None
-        self.sizes: dict[str, int] = {}
-        self.times: dict[str, float] = {}
+        self.cache_sizes: dict[str, int] = {}
+        self.stats: dict[str, float] = {}
 
     def execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
         """Run the command of a task; what to report of it. None when the run is no longer this bot's."""
@@ -60,46 +70,48 @@ class Runner:
         command = Command(task, begun)
         installed: list[tuple[str, str]] = []
         try:
-            self.place.begin(begun)
+            self.workdir.begin(begun)
             cwd, env = self._prepare(task, installed)
             if installed or self.before_task is not None:
-                command.begin_now(clock.boottime())
+                command.restart_clock(clock.boottime())
             process = self._start(command, cwd, env)
             code = self._wait(command, process)
-            record = self._judge(command, code)
-        except Unfit as error:
+            record = self._make_record(command, code)
+        except InvalidTask as error:
             record = _failed(command, str(error))
         except processes.NotStarted as error:
-            record = self._excuse(command, cwd, error)
+            record = self._start_failure(command, cwd, error)
         except OSError as error:
             record = _fault_of(command, error)
         finally:
-            self.watch.release(command)
-            problem = self._clean(installed) or self.left
+            self.watcher.release(command)
+            problem = self._clean(installed) or self.leftover_problem
         if problem and record is not None:
             record["problem"] = problem
         if installed and record is not None and record["report"]["type"] == "finish":
-            record["report"].update(caches=self.sizes, stats=self.times)
+            record["report"].update(caches=self.cache_sizes, stats=self.stats)
         return record
 
     # -- before
 
     def _prepare(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> tuple[str, dict[bytes, bytes]]:
         if task.get("function"):
-            raise Unfit("this bot runs commands, no functions")
-        if self.tmp != self.place.tmp:
-            self.tmp = self.place.tmp
+            raise InvalidTask("this bot runs commands, no functions")
+        if self.tmp != self.workdir.tmp:
+            self.tmp = self.workdir.tmp
             self.env.update(dict.fromkeys(_TMP_NAMES, os.fsencode(self.tmp)))
         self.argv, changes = task["command"], task.get("env")
-        context = self.around.write_context(task)
+        context_path = self.context.write_context(task)
         if task.get("caches"):
-            self._install(task["caches"], task.get("cache_hints") or {}, installed)
-        if asks(self.argv) or (changes and asks(changes.values())):
-            self.argv, changes = self.around.fill_in(task)
-        env = self._variables(task, changes, context)
-        return self._cwd(task.get("relative_cwd") or ""), env
+            self._install_caches(task["caches"], task.get("cache_hints") or {}, installed)
+        if has_placeholders(self.argv) or (changes and has_placeholders(changes.values())):
+            self.argv, changes = self.context.expand(task)
+        env = self._environment(task, changes, context_path)
+        return self._working_directory(task.get("relative_cwd") or ""), env
 
-    def _variables(self, task: dict[str, Any], changes: dict[str, str] | None, context: str) -> dict[bytes, bytes]:
+    def _environment(
+        self, task: dict[str, Any], changes: dict[str, str] | None, context_path: str
+    ) -> dict[bytes, bytes]:
         """The environment: what the bot has, the id, and what the task and the hooks change."""
         secret, prefixes = task.get("secret_bytes"), task.get("env_prefixes")
         env = self.env.copy()
@@ -107,75 +119,77 @@ class Runner:
         if secret is not None:
             self._write_secret(b64decode(secret))
             env[b"MYRMIDON_SECRET_FILE"] = os.fsencode(self.secret)
-            env[b"LUCI_CONTEXT"] = os.fsencode(context)
+            env[b"LUCI_CONTEXT"] = os.fsencode(context_path)
         if changes:
-            _apply(env, changes)
+            _apply_changes(env, changes)
         if prefixes:
-            self._prefix(env, prefixes)
+            self._add_path_prefixes(env, prefixes)
         if self.before_task is not None:
-            self.argv, env = self.before_task(self.around.need_bot_file, self.argv, env)
+            self.argv, env = self.before_task(self.context.ensure_bot_file, self.argv, env)
         return env
 
-    def _install(self, wanted: list[dict[str, str]], hints: dict[str, Any], installed: list[tuple[str, str]]) -> None:
-        paths = {one["name"]: below(self.place.run, one["path"]) for one in wanted}
+    def _install_caches(
+        self, requested: list[dict[str, str]], hints: dict[str, Any], installed: list[tuple[str, str]]
+    ) -> None:
+        paths = {cache["name"]: path_below(self.workdir.run, cache["path"]) for cache in requested}
         for name, path in paths.items():
             inner = [other for other in paths.values() if other.startswith(path + os.sep)]
-            if inner or list(paths.values()).count(path) > 1 or path == self.place.run:
-                raise Unfit(f"the path of the cache {name} covers another one")
-        begun, self.times = clock.boottime(), {}
+            if inner or list(paths.values()).count(path) > 1 or path == self.workdir.run:
+                raise InvalidTask(f"the path of the cache {name} covers another one")
+        begun, self.stats = clock.boottime(), {}
         self.caches.make_room(list(paths), hints)
         for name, path in sorted(paths.items()):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
                 self.caches.install(name, path)
             except ValueError as error:
-                raise Unfit(str(error)) from error
+                raise InvalidTask(str(error)) from error
             installed.append((name, path))
-        self.times = {"named_caches_install": round(clock.boottime() - begun, 6)}
+        self.stats = {"named_caches_install": round(clock.boottime() - begun, 6)}
 
     def _write_secret(self, content: bytes) -> None:
         handle = os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
 
-    def _prefix(self, env: dict[bytes, bytes], prefixes: dict[str, list[str]]) -> None:
+    def _add_path_prefixes(self, env: dict[bytes, bytes], prefixes: dict[str, list[str]]) -> None:
         for key, paths in prefixes.items():
             name = os.fsencode(key)
-            parts = [os.fsencode(below(self.place.run, path)) for path in paths]
+            parts = [os.fsencode(path_below(self.workdir.run, path)) for path in paths]
             if env.get(name):
                 parts.append(env[name])
             env[name] = os.fsencode(os.pathsep).join(parts)
 
-    def _cwd(self, relative: str) -> str:
+    def _working_directory(self, relative: str) -> str:
         """Where the command starts. A cache may hold links: following one must not lead out of the run's folder."""
         if not relative:
-            return self.place.run
-        path = below(self.place.run, relative)
-        if not _is_inside(path, self.place.run):
-            raise Unfit(f"relative_cwd {relative!r} leads out of the run's folder")
+            return self.workdir.run
+        path = path_below(self.workdir.run, relative)
+        if not _is_inside(path, self.workdir.run):
+            raise InvalidTask(f"relative_cwd {relative!r} leads out of the run's folder")
         try:
             os.makedirs(path, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            raise Unfit(f"relative_cwd {relative!r} is not a folder") from error
+            raise InvalidTask(f"relative_cwd {relative!r} is not a folder") from error
         except PermissionError as error:
-            raise Unfit(f"relative_cwd {relative!r} lies in a folder that forbids it") from error
+            raise InvalidTask(f"relative_cwd {relative!r} lies in a folder that forbids it") from error
         return path
 
     def _start(self, command: Command, cwd: str, env: dict[bytes, bytes]) -> subprocess.Popen[bytes]:
         output = command.output
         output.open()
         try:
-            process = processes.start_command(self.argv, env, cwd, (self.null, output.writers[0], output.writers[1]))
+            process = processes.start_command(self.argv, env, cwd, (self.devnull, output.writers[0], output.writers[1]))
         except (ValueError, IndexError) as error:
-            raise Unfit(f"the command could not be started: {error}") from error
+            raise InvalidTask(f"the command could not be started: {error}") from error
         output.close_writers()
         command.pid = process.pid
-        self.watch.begin(command)
+        self.watcher.begin(command)
         return process
 
-    def _excuse(self, command: Command, cwd: str, error: OSError) -> dict[str, Any]:
+    def _start_failure(self, command: Command, cwd: str, error: OSError) -> dict[str, Any]:
         """Whose fault it is that a command was not started."""
-        if error.errno in _OURS or not os.path.isdir(cwd):
+        if error.errno in _BOT_ERRNOS or not os.path.isdir(cwd):
             return _fault_of(command, error)
         return _failed(command, f"{shlex.quote(self.argv[0])} could not be started: {error.strerror}")
 
@@ -183,62 +197,62 @@ class Runner:
 
     def _wait(self, command: Command, process: subprocess.Popen[bytes]) -> int:
         processes.wait_until_ended(command.pid)
-        with self.watch.lock:
+        with self.watcher.lock:
             command.ended = True
             code = process.wait()
         all_dead = processes.kill_leftovers(command.pid)
-        self.left = "" if all_dead else "a process that a command has left behind cannot be killed"
-        self.watch.finish(command)
+        self.leftover_problem = "" if all_dead else "a process that a command has left behind cannot be killed"
+        self.watcher.finish(command)
         return code
 
-    def _judge(self, command: Command, code: int) -> dict[str, Any] | None:
+    def _make_record(self, command: Command, code: int) -> dict[str, Any] | None:
         duration = clock.boottime() - command.begun
-        if command.why == "lost":
+        if command.end_reason == "lost":
             return None
-        if command.why in ("shutdown", "disk_full", "bot_error"):
-            return _fault(command, command.why, f"the bot ended the command: {command.why}")
-        if code and not command.why and self._short_of_disk():
+        if command.end_reason in ("shutdown", "disk_full", "bot_error"):
+            return _fault(command, command.end_reason, f"the bot ended the command: {command.end_reason}")
+        if code and not command.end_reason and self._short_of_disk():
             return _fault(command, "disk_full", f"the command failed with exit code {code} while the disk was full")
         return _finish(command, code, duration)
 
     def _short_of_disk(self) -> bool:
-        free, total = filesystem.free_disk(self.place.root)
+        free, total = filesystem.free_disk(self.workdir.root)
         return free < filesystem.required_disk(total)
 
     def _clean(self, installed: list[tuple[str, str]]) -> str:
         """Nothing of the command stays. What cannot be removed is told; the command's own end counts all the same."""
         try:
             if installed:
-                self._put_back(installed)
+                self._put_caches_back(installed)
             begun = clock.boottime() if installed else 0.0
-            problem = self.place.clean()
+            problem = self.workdir.clean()
             if installed:
-                self.times["cleanup"] = round(clock.boottime() - begun, 6)
+                self.stats["cleanup"] = round(clock.boottime() - begun, 6)
         except OSError as error:
             return f"the folders of a command could not be cleaned: {error}"
         return problem
 
-    def _put_back(self, installed: list[tuple[str, str]]) -> None:
-        self.sizes = {}
+    def _put_caches_back(self, installed: list[tuple[str, str]]) -> None:
+        self.cache_sizes = {}
         begun = clock.boottime()
         for name, path in installed:
-            size = self.caches.put_back(name, path) if _is_real(path, self.folder) else None
+            size = self.caches.put_back(name, path) if _has_no_links(path, self.folder) else None
             if size is not None:
-                self.sizes[name] = size
+                self.cache_sizes[name] = size
         done = clock.boottime()
         self.caches.trim()
-        self.times["named_caches_uninstall"] = round(done - begun, 6)
-        self.times["cache_trim"] = round(clock.boottime() - done, 6)
+        self.stats["named_caches_uninstall"] = round(done - begun, 6)
+        self.stats["cache_trim"] = round(clock.boottime() - done, 6)
 
 
 # ---------------------------------------------------------------- paths and environments
 
 
-def below(root: str, path: str) -> str:
+def path_below(root: str, path: str) -> str:
     """The absolute path of a relative one. Raises Unfit for whatever would not stay below root."""
     parts = path.replace("\\", "/").split("/")
     if not path or "\0" in path or path.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
-        raise Unfit(f"{path!r} is not a path below the run's folder")
+        raise InvalidTask(f"{path!r} is not a path below the run's folder")
     return os.path.normpath(os.path.join(root, *parts))
 
 
@@ -246,7 +260,7 @@ def _is_inside(path: str, root: str) -> bool:
     return os.path.realpath(path).startswith(os.path.realpath(root) + os.sep) or path == root
 
 
-def _is_real(path: str, root: str) -> bool:
+def _has_no_links(path: str, root: str) -> bool:
     """No part of the path below root is a link: nothing but what the bot has put there is taken back."""
     while len(path) > len(root):
         if os.path.islink(path) or not os.path.isdir(path):
@@ -255,18 +269,18 @@ def _is_real(path: str, root: str) -> bool:
     return True
 
 
-def _base_env(facts: dict[str, str]) -> dict[bytes, bytes]:
+def _base_env(extra_env: dict[str, str]) -> dict[bytes, bytes]:
     """The bot's own environment without what belongs to the bot: a task must not find its token."""
     env = {key: value for key, value in os.environb.items() if not key.startswith((b"MYRMIDON_", b"SWARMING_TASK_ID"))}
-    env.update({os.fsencode(key): os.fsencode(value) for key, value in facts.items()})
+    env.update({os.fsencode(key): os.fsencode(value) for key, value in extra_env.items()})
     return env
 
 
-def _apply(env: dict[bytes, bytes], changes: dict[str, str]) -> None:
+def _apply_changes(env: dict[bytes, bytes], changes: dict[str, str]) -> None:
     """An empty value deletes."""
     for key, value in changes.items():
         if "=" in key:
-            raise Unfit(f"{key!r} cannot be the name of a variable")
+            raise InvalidTask(f"{key!r} cannot be the name of a variable")
         if value:
             env[os.fsencode(key)] = os.fsencode(value)
         else:
@@ -286,9 +300,9 @@ def _finish(command: Command, code: int, duration: float) -> dict[str, Any]:
         "stdout_size": command.sizes[0],
         "stderr_size": command.sizes[1],
     }
-    if command.why:
-        report["killed" if command.why == "killed" else command.why] = True
-    return {"report": report, "logs": command.pieces()}
+    if command.end_reason:
+        report["killed" if command.end_reason == "killed" else command.end_reason] = True
+    return {"report": report, "logs": command.log_chunks()}
 
 
 def _failed(command: Command, message: str) -> dict[str, Any]:
@@ -308,4 +322,4 @@ def _fault_of(command: Command, error: OSError) -> dict[str, Any]:
 
 def _fault(command: Command, kind: str, message: str) -> dict[str, Any]:
     report = {"type": "fault", "run": command.run, "token": command.token, "kind": kind, "message": message}
-    return {"report": report, "logs": command.pieces()}
+    return {"report": report, "logs": command.log_chunks()}

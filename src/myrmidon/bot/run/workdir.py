@@ -1,10 +1,10 @@
-"""The folders of commands: fresh for each, and nothing of it stays.
+"""The working directories of commands: empty at the start of each, cleaned afterwards.
 
-    work/run      where the command starts; caches are mapped into it
+    work/run      the working directory of the command, with its caches
     work/tmp      its TMPDIR
 
-Most commands leave no trace, and then the folders serve the next one. Whatever else is found in `work` after a command
-is removed, and so is what was put in its place; what a link points to, or what was mounted, is never touched.
+If a command has left them unchanged, which is cheap to detect, they are used for the next one. Otherwise everything in
+`work` is removed. Targets of links and mounted file systems are never touched.
 """
 
 from __future__ import annotations
@@ -14,65 +14,66 @@ import os
 
 from myrmidon.bot.system import clock, filesystem
 
-_TICK_S = 0.1
-_FOLDERS = 3
-_WHICH = 3
+_TIMESTAMP_GRANULARITY_S = 0.1
+_FOLDER_COUNT = 3
+_IDENTITY_FIELDS = 3
 
 
-class Workplace:
-    """``run`` and ``tmp`` are those of the command that was begun last. ``stuck`` is what could not be removed."""
+class Workdir:
+    """``run`` and ``tmp`` are the present directories. ``undeletable``: paths that could not be removed."""
 
     def __init__(self, folder: str) -> None:
         self.root = os.path.join(folder, "work")
         self.run = self.tmp = ""
         self.count = 0
-        self.begun = 0.0
-        self.traces: dict[str, Trace] = {}
-        self.stuck: set[str] = set()
-        self._renew()
+        self.started_at = 0.0
+        self.fingerprints: dict[str, Fingerprint] = {}
+        self.undeletable: set[str] = set()
+        self._recreate()
 
     def begin(self, now: float) -> None:
-        """The folders are there, unless the disk has failed after the last command: then it may be well by now."""
-        self.begun = now
-        if len(self.traces) < _FOLDERS:
-            self._renew()
+        """Prepare for a command. Usually nothing is to do; retries if the last cleaning has failed."""
+        self.started_at = now
+        if len(self.fingerprints) < _FOLDER_COUNT:
+            self._recreate()
 
     def clean(self) -> str:
-        """Nothing of the command stays; what could not be removed is told."""
-        untouched = self._is_untouched(self.run) and self._is_untouched(self.tmp) and self._is_untouched(self.root)
-        return "" if untouched else self._renew()
+        """Remove everything that a command has left; what could not be removed, as a message, or empty."""
+        untouched = self._is_unchanged(self.run) and self._is_unchanged(self.tmp) and self._is_unchanged(self.root)
+        return "" if untouched else self._recreate()
 
-    def _is_untouched(self, folder: str) -> bool:
-        return folder in self.traces and self.traces[folder].holds(folder, self.begun)
+    def _is_unchanged(self, folder: str) -> bool:
+        return folder in self.fingerprints and self.fingerprints[folder].matches(folder, self.started_at)
 
-    def _renew(self) -> str:
-        """Remove all that is not as it was made, and make what a command needs."""
-        known = self.traces.pop(self.root, None)
-        if known is None or not known.is_of(self.root):
-            self._replace(is_foreign=known is not None)
-        self.traces = {path: trace for path, trace in self.traces.items() if self._is_untouched(path)}
-        found = {os.path.join(self.root, name) for name in os.listdir(self.root)}
-        stuck = {path for path in found - self.stuck - set(self.traces) if not filesystem.remove_tree(path)}
-        self.stuck = (self.stuck & found) | stuck
-        if self.run not in self.traces:
-            self.run = self._fresh("run")
-        if self.tmp not in self.traces:
-            self.tmp = self._fresh("tmp")
-        self.traces[self.root] = Trace(self.root)
-        return f"{os.fsencode(min(stuck)).decode(errors='replace')} could not be removed" if stuck else ""
+    def _recreate(self) -> str:
+        """Remove everything that is not as it was created, and create the directories that are missing."""
+        fingerprint = self.fingerprints.pop(self.root, None)
+        if fingerprint is None or not fingerprint.is_same_folder(self.root):
+            self._recreate_root(was_replaced=fingerprint is not None)
+        self.fingerprints = {path: known for path, known in self.fingerprints.items() if self._is_unchanged(path)}
+        entries = {os.path.join(self.root, name) for name in os.listdir(self.root)}
+        removable = entries - self.undeletable - set(self.fingerprints)
+        undeletable = {path for path in removable if not filesystem.remove_tree(path)}
+        self.undeletable = (self.undeletable & entries) | undeletable
+        if self.run not in self.fingerprints:
+            self.run = self._create("run")
+        if self.tmp not in self.fingerprints:
+            self.tmp = self._create("tmp")
+        self.fingerprints[self.root] = Fingerprint(self.root)
+        return f"{os.fsencode(min(undeletable)).decode(errors='replace')} could not be removed" if undeletable else ""
 
-    def _replace(self, *, is_foreign: bool) -> None:
-        """An earlier bot has left it, or a command has put something else in its place: not to be entered."""
-        self.traces = {}
-        if is_foreign or os.path.islink(self.root) or not os.path.isdir(self.root):
+    def _recreate_root(self, *, was_replaced: bool) -> None:
+        """Create `work`. Something that a command has put in its place is removed without following it."""
+        self.fingerprints = {}
+        if was_replaced or os.path.islink(self.root) or not os.path.isdir(self.root):
             filesystem.remove_tree(self.root)
-        if os.path.islink(self.root) or (is_foreign and os.path.ismount(self.root)):
-            raise PermissionError(errno.EPERM, "what is in place of the bot's folder cannot be removed", self.root)
+        if os.path.islink(self.root) or (was_replaced and os.path.ismount(self.root)):
+            raise PermissionError(errno.EPERM, "the working directory was replaced and cannot be removed", self.root)
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         os.chmod(self.root, 0o700)
 
-    def _fresh(self, name: str) -> str:
-        """A new empty folder. It bears its plain name unless something of that name would not go away."""
+    def _create(self, name: str) -> str:
+        """Create an empty directory; with a number in its name if the old one could not be removed."""
         path = os.path.join(self.root, name)
         while True:
             try:
@@ -81,37 +82,40 @@ class Workplace:
             except FileExistsError:
                 self.count += 1
                 path = os.path.join(self.root, f"{name}.{self.count}")
-        self.traces[path] = Trace(path)
+        self.fingerprints[path] = Fingerprint(path)
         return path
 
 
-class Trace:
-    """How a folder was when it was made.
+class Fingerprint:
+    """The attributes and entries of a folder after its creation, to detect changes.
 
-    Any change shows in the folder's times, unless it came within the same tick of the file system's clock.
+    Any change shows in the timestamps of the folder, unless it happens within the granularity of the file system's
+    clock; then the entries are compared too.
     """
 
     def __init__(self, folder: str) -> None:
-        self.at = clock.boottime()
-        self.facts = _facts(folder)
+        self.taken_at = clock.boottime()
+        self.attributes = _attributes(folder)
         self.names = sorted(os.listdir(folder))
 
-    def holds(self, folder: str, begun: float) -> bool:
-        """Whether the folder is still so after a command that was begun at that time."""
+    def matches(self, folder: str, started_at: float) -> bool:
+        """Whether a command that was started at that time has left the folder unchanged."""
         try:
-            is_same = _facts(folder) == self.facts
-            return is_same and (begun - self.at > _TICK_S or sorted(os.listdir(folder)) == self.names)
+            if _attributes(folder) != self.attributes:
+                return False
+            is_reliable = started_at - self.taken_at > _TIMESTAMP_GRANULARITY_S
+            return is_reliable or sorted(os.listdir(folder)) == self.names
         except OSError:
             return False
 
-    def is_of(self, folder: str) -> bool:
-        """Whether it is the same folder for the same people, whatever is in it now."""
+    def is_same_folder(self, folder: str) -> bool:
+        """Whether it is the same folder with the same mode and owner, whatever it contains now."""
         try:
-            return _facts(folder)[:_WHICH] == self.facts[:_WHICH]
+            return _attributes(folder)[:_IDENTITY_FIELDS] == self.attributes[:_IDENTITY_FIELDS]
         except OSError:
             return False
 
 
-def _facts(folder: str) -> tuple[int, ...]:
+def _attributes(folder: str) -> tuple[int, ...]:
     found = os.lstat(folder)
     return (found.st_ino, found.st_mode, found.st_uid, found.st_nlink, found.st_mtime_ns, found.st_ctime_ns)

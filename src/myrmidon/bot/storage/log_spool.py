@@ -1,11 +1,11 @@
-"""Log bytes on disk, from the moment they are read until the server has them.
+"""The log spool: output on disk, from the time it is read until it is delivered to the server.
 
-    spool/<run>/token             whose log this is: enough to deliver it after a restart
-    spool/<run>/<stream>.<start>  bytes from that offset on; a new file every 4 MiB
+    spool/<run>/token             the run's token, needed to deliver the log after a restart
+    spool/<run>/<stream>.<start>  bytes from this offset on; a new file every 4 MiB
 
-Bytes are delivered in order, and a file is removed when all of it has arrived. While the server is away a flood
-would fill the disk: beyond a limit the oldest files after the first are dropped, and the gap in the offsets shows
-what is missing. The spool sends nothing itself.
+Bytes are delivered in order, and a file is removed when all of it is delivered. A stream that exceeds its limit while
+the server is unreachable loses its oldest files after the first; the gap in the offsets shows what is missing. The spool
+does not send anything itself.
 """
 
 from __future__ import annotations
@@ -16,66 +16,69 @@ import threading
 
 from myrmidon.bot.system import filesystem
 
-PART = 4 << 20
-MOST = 100 << 20
+PART_BYTES = 4 << 20
+MAX_STREAM_BYTES = 100 << 20
 
 
-class Tail:
-    """What is still to be delivered of one stream of one run."""
+class StreamTail:
+    """The undelivered part of one stream of a run: ``parts`` are (offset, size) of its files.
+
+    ``delivered`` is the offset up to which it is delivered, ``end`` the offset after the last byte.
+    """
 
     __slots__ = ("end", "file", "parts", "sent")
 
     def __init__(self) -> None:
         self.parts: list[tuple[int, int]] = []
-        self.sent = 0
+        self.delivered = 0
         self.end = 0
         self.file: int | None = None
 
     @property
-    def waiting(self) -> int:
-        return sum(size for start, size in self.parts) - max(self.sent - self.parts[0][0], 0) if self.parts else 0
+    def pending_bytes(self) -> int:
+        return sum(size for start, size in self.parts) - max(self.delivered - self.parts[0][0], 0) if self.parts else 0
 
 
-class Spool:
-    """The logs of all runs that are not delivered yet. Safe to use from several threads."""
+class LogSpool:
+    """The undelivered logs of all runs. Thread-safe."""
 
-    def __init__(self, folder: str, *, most: int = MOST) -> None:
+    def __init__(self, folder: str, *, limit: int = MAX_STREAM_BYTES) -> None:
         self.folder = folder
-        self.most = most
+        self.limit = limit
         self.lock = threading.Lock()
         self.tokens: dict[str, str] = {}
-        self.tails: dict[tuple[str, int], Tail] = {}
+        self.tails: dict[tuple[str, int], StreamTail] = {}
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        self._find_old()
+        self._load()
 
-    def _find_old(self) -> None:
-        """What an earlier process of this bot has left; a folder without a token can never be delivered."""
+    def _load(self) -> None:
+        """Load what an earlier process of this bot has left; remove folders without a token or with other files."""
         for run in sorted(os.listdir(self.folder)):
             path = os.path.join(self.folder, run)
             try:
                 with open(os.path.join(path, "token")) as file:
                     token = file.read()
                 names = [name.split(".") for name in os.listdir(path) if name != "token"]
-                found = sorted((int(stream), int(start, 16)) for stream, start in names)
+                parts = sorted((int(stream), int(start, 16)) for stream, start in names)
             except (OSError, ValueError):
                 filesystem.remove_tree(path)
                 continue
             self.tokens[run] = token
-            for stream, start in found:
-                tail = self.tails.setdefault((run, stream), Tail())
+            for stream, start in parts:
+                tail = self.tails.setdefault((run, stream), StreamTail())
                 size = os.path.getsize(self._path(run, stream, start))
                 tail.parts.append((start, size))
                 tail.end = start + size
             for tail in (self.tails[key] for key in self.tails if key[0] == run):
-                tail.sent = tail.parts[0][0]
+                tail.delivered = tail.parts[0][0]
 
-    def left(self) -> list[str]:
-        """The runs of which something is here."""
+    def runs(self) -> list[str]:
+        """The runs with undelivered logs."""
         with self.lock:
             return list(self.tokens)
 
     def append(self, run: str, token: str, stream: int, data: bytes, start: int) -> None:
-        """Keep bytes of a stream, the first of which has the offset ``start`` if nothing came before."""
+        """Append bytes to a stream; ``start`` is their offset if the stream is new here. Raises OSError."""
         with self.lock:
             if run not in self.tokens:
                 os.makedirs(os.path.join(self.folder, run), mode=0o700, exist_ok=True)
@@ -83,17 +86,17 @@ class Spool:
                 self.tokens[run] = token
             tail = self.tails.get((run, stream))
             if tail is None:
-                tail = self.tails[run, stream] = Tail()
-                tail.sent = tail.end = start
+                tail = self.tails[run, stream] = StreamTail()
+                tail.delivered = tail.end = start
             self._write(run, stream, tail, data)
 
-    def _write(self, run: str, stream: int, tail: Tail, data: bytes) -> None:
-        if tail.file is None or tail.parts[-1][1] >= PART:
+    def _write(self, run: str, stream: int, tail: StreamTail, data: bytes) -> None:
+        if tail.file is None or tail.parts[-1][1] >= PART_BYTES:
             self._close(tail)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             tail.file = os.open(self._path(run, stream, tail.end), flags, 0o600)
             tail.parts.append((tail.end, 0))
-            self._drop_middle(run, stream, tail)
+            self._drop_excess(run, stream, tail)
         written = 0
         view = memoryview(data)
         while written < len(data):
@@ -102,48 +105,50 @@ class Spool:
         tail.parts[-1] = (begin, size + len(data))
         tail.end += len(data)
 
-    def _drop_middle(self, run: str, stream: int, tail: Tail) -> None:
-        while len(tail.parts) > 3 and tail.waiting > self.most:
+    def _drop_excess(self, run: str, stream: int, tail: StreamTail) -> None:
+        while len(tail.parts) > 3 and tail.pending_bytes > self.limit:
             start, _ = tail.parts.pop(1)
             with contextlib.suppress(OSError):
                 os.unlink(self._path(run, stream, start))
 
-    def read(self, run: str, stream: int, most: int) -> tuple[int, bytes]:
-        """(offset, bytes) of the next bytes to deliver; no bytes when all have been."""
+    def read(self, run: str, stream: int, limit: int) -> tuple[int, bytes]:
+        """(offset, bytes) of the next bytes to deliver; no bytes when all are delivered."""
         with self.lock:
             tail = self.tails.get((run, stream))
             if tail is None:
                 return 0, b""
             for start, size in tail.parts:
-                at = max(start, tail.sent)
-                if at < start + size:
-                    return at, self._read(self._path(run, stream, start), at - start, min(most, start + size - at))
-            return tail.sent, b""
+                position = max(start, tail.delivered)
+                if position < start + size:
+                    return position, self._read(
+                        self._path(run, stream, start), position - start, min(limit, start + size - position)
+                    )
+            return tail.delivered, b""
 
-    def _read(self, path: str, at: int, most: int) -> bytes:
+    def _read(self, path: str, position: int, limit: int) -> bytes:
         with open(path, "rb") as file:
-            file.seek(at)
-            return file.read(most)
+            file.seek(position)
+            return file.read(limit)
 
-    def delivered(self, run: str, stream: int, upto: int) -> None:
-        """The server has everything before this offset."""
+    def remove_delivered(self, run: str, stream: int, end: int) -> None:
+        """Note that the server has everything before this offset, and remove files that are complete."""
         with self.lock:
             tail = self.tails.get((run, stream))
             if tail is None:
                 return
-            tail.sent = max(tail.sent, upto)
-            while len(tail.parts) > 1 and sum(tail.parts[0]) <= tail.sent:
+            tail.delivered = max(tail.delivered, end)
+            while len(tail.parts) > 1 and sum(tail.parts[0]) <= tail.delivered:
                 start, _ = tail.parts.pop(0)
                 with contextlib.suppress(OSError):
                     os.unlink(self._path(run, stream, start))
 
-    def waiting(self, run: str) -> int:
-        """How many bytes of a run are still to be delivered."""
+    def pending_bytes(self, run: str) -> int:
+        """The number of undelivered bytes of a run."""
         with self.lock:
-            return sum(self.tails[key].waiting for key in self._keys(run))
+            return sum(self.tails[key].pending_bytes for key in self._keys(run))
 
     def remove(self, run: str) -> None:
-        """The log has arrived, or nobody wants it."""
+        """Remove the log of a run, because it is delivered or not wanted."""
         with self.lock:
             if self.tokens.pop(run, None) is None:
                 return
@@ -154,7 +159,7 @@ class Spool:
     def _keys(self, run: str) -> list[tuple[str, int]]:
         return [key for key in ((run, 0), (run, 1)) if key in self.tails]
 
-    def _close(self, tail: Tail) -> None:
+    def _close(self, tail: StreamTail) -> None:
         if tail.file is not None:
             os.close(tail.file)
             tail.file = None

@@ -104,7 +104,7 @@ async def get_bot(context: ServerContext, call: Call) -> BotInfo:
 
 
 def _info(context: ServerContext, bot: Bot, summary: BotSummary) -> BotInfo:
-    config = context.state.config.given(bot.id)
+    config = context.state.config.group_config(bot.id)
     return BotInfo(
         **{field: getattr(summary, field) for field in BotSummary.__struct_fields__},
         state=Raw(bot.state.encode()),
@@ -119,7 +119,7 @@ def _info(context: ServerContext, bot: Bot, summary: BotSummary) -> BotInfo:
 
 def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None) -> BotSummary:
     """Everybody may see that a bot is busy; only runs in the caller's resource group are listed."""
-    seat = context.hub.seats.get(bot.id)
+    seat = context.hub.bots.get(bot.id)
     runs = [show_run(task_id, run) for task_id, run, group in busy.get(bot.id, ()) if scope in (None, group)]
     return BotSummary(
         bot_id=bot.id,
@@ -196,7 +196,7 @@ async def quarantine_bot(context: ServerContext, call: Call) -> BotChanged:
         return scheduler_bots.quarantine(tx, bot_id, reason, now=now, ids=context.ids, rules=context.rules)
 
     bot = await context.db.write(quarantine)
-    context.hub.look(bot_id)
+    context.hub.recheck(bot_id)
     return _changed(bot)
 
 
@@ -210,7 +210,7 @@ async def drain_bot(context: ServerContext, call: Call) -> BotChanged:
         return scheduler_bots.drain_bot(tx, bot_id, draining, now=now, ids=context.ids, rules=context.rules)
 
     bot = await context.db.write(drain)
-    context.hub.look(bot_id)
+    context.hub.recheck(bot_id)
     return _changed(bot)
 
 

@@ -69,11 +69,11 @@ async def events(context: ServerContext, call: Call) -> Answer:
 
 async def _stream(context: ServerContext, position: int, group: int | None) -> AsyncIterator[bytes]:
     hub = context.hub
-    hub.num_streams += 1
+    hub.num_event_streams += 1
     try:
         yield KEEP_ALIVE
         while not hub.stopping:
-            with hub.watch_growth(["events"]) as watch:
+            with hub.watch_updates(["events"]) as watch:
                 batch, visible = await context.db.read(partial(_next, after=position, group=group))
                 notified = bool(batch) or await watch.wait(KEEP_ALIVE_S)
             if visible:
@@ -83,7 +83,7 @@ async def _stream(context: ServerContext, position: int, group: int | None) -> A
             elif not notified:
                 yield KEEP_ALIVE
     finally:
-        hub.num_streams -= 1
+        hub.num_event_streams -= 1
 
 
 def _next(tx: Tx, after: int, group: int | None) -> tuple[list[Event], list[Event]]:

@@ -84,7 +84,7 @@ async def server_info(context: ServerContext, call: Call) -> ServerInfo:
     return ServerInfo(
         version=VERSION,
         time=context.now(),
-        bot_version=context.hub.wanted,
+        bot_version=context.hub.active_release,
         public_url=context.settings.public_url,
         who=call.who.name,
         role=call.who.role,

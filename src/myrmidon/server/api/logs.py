@@ -164,7 +164,7 @@ class LogFollower:
         yield b": follows\n\n"
         while not hub.stopping:
             run = self._run
-            with hub.watch_growth([(self._task_id, run), ("task", self._task_id)]) as watch:
+            with hub.watch_updates([(self._task_id, run), ("task", self._task_id)]) as watch:
                 events, continues = await self._step()
                 if not events and continues and self._run == run:  # else the watch is on an earlier run
                     notified = await watch.wait(recheck_s)

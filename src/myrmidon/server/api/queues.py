@@ -101,7 +101,7 @@ async def set_pool(context: ServerContext, call: Call) -> PoolInfo:
     if not 0 < len(name) <= 256 or not name.isprintable():
         raise InvalidRequest([Problem("name", show_value(name), "1 to 256 printable characters", "length")])
     requested, now = Order(settings.task_order, settings.ageing or 0), context.now()
-    configured = context.state.config.pools.pools.get(name)
+    configured = context.state.config.pools.policies.get(name)
     if configured is not None and configured.order is not None:
         raise WrongState(f"The task order of the pool {name} is set in pools.toml; change it there.")
 

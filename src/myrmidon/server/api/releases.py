@@ -31,7 +31,7 @@ from myrmidon.store.tables.release import ReleaseState
 
 async def current_zip(context: ServerContext, call: Call) -> Answer:
     """The zip of the release that all bots should run."""
-    return await _zip(context, await rollout.wanted_zip(context), call.headers.get("if-none-match", ""))
+    return await _zip(context, await rollout.get_active_release(context), call.headers.get("if-none-match", ""))
 
 
 async def one_zip(context: ServerContext, call: Call) -> Answer:
@@ -69,7 +69,7 @@ async def bootstrap(context: ServerContext, call: Call) -> Answer:
     script = bootstrap_script(
         server=public_url(context),
         token=bearer_of(call.headers) or query.tok,
-        digest=await rollout.wanted_zip(context),
+        digest=await rollout.get_active_release(context),
         pool=query.pool,
         bot_id=query.bot_id,
         now=context.now(),
@@ -120,12 +120,12 @@ def _info(context: ServerContext, row: release.ReleaseInfo) -> ReleaseInfo:
         why=row.why,
         num_servers=row.num_servers,
         num_failures=row.num_failures,
-        canary_share=context.hub.canary_share if row.digest == context.hub.canary else None,
+        canary_share=context.hub.canary_share if row.digest == context.hub.canary_release else None,
     )
 
 
 def _state(context: ServerContext, row: release.ReleaseInfo) -> str:
-    if row.state in (ReleaseState.BAD, ReleaseState.NEW) or row.digest == context.hub.canary:
+    if row.state in (ReleaseState.BAD, ReleaseState.NEW) or row.digest == context.hub.canary_release:
         return row.state
     return "active" if row.active else "old"  # includes a former canary that a newer release has replaced
 

@@ -100,14 +100,14 @@ async def _submit_parts(context: ServerContext, call: Call, group_id: int, parts
     answers: list[TaskAnswer] = []
     checked = await _check(context, call, parts[0])
     for part in parts[1:]:
-        context.hub.num_unfinished += 1
+        context.hub.num_partial_submits += 1
         checking = asyncio.ensure_future(_check(context, call, part))
         try:
             answers += await _submit_part(context, group_id, checked)
             checked = await checking
         finally:
             checking.cancel()
-            context.hub.num_unfinished -= 1
+            context.hub.num_partial_submits -= 1
     return answers + await _submit_part(context, group_id, checked)
 
 

@@ -89,7 +89,7 @@ async def cancel_tagged(context: ServerContext, call: Call) -> CancelStarted:
         start=body.start,
         end=body.end,
         kill_running=body.kill_running,
-        orders=call.who.role is Role.ADMIN,
+        terminate_tasks=call.who.role is Role.ADMIN,
         request_key=call.request_key,
         rules=context.rules,
     )

@@ -22,7 +22,7 @@ from myrmidon.scheduler.sweep import SweepResult
 from myrmidon.server.botapi.handshake import beat_every
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import cache_hints, rollout
-from myrmidon.server.fleet.config_sync import Folder
+from myrmidon.server.fleet.config_sync import ConfigFolderWatcher
 from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.tables import bot as bots
@@ -31,41 +31,41 @@ from myrmidon.store.tables.outbox import Event
 
 log = structlog.get_logger("service")
 
-TAIL_S = 0.25
-CARRY_S = 0.5
-CHANGES_S = 1.0
+EVENTS_S = 0.25
+CHUNKED_WORK_S = 0.5
+BOT_CHANGES_S = 1.0
 SLOT_S = 10.0
 SKEW_S = 60.0
 RELEASE_S = 2.0
-FOLDER_S = 2.0
-HINTS_S = 600.0
-AGGREGATE_S = 300.0
-TALLIES_S = 5.0
+CONFIG_S = 2.0
+CACHE_SIZES_S = 600.0
+DIMENSIONS_S = 300.0
+TAG_COUNTS_S = 5.0
 BATCH = 1000
-BEATS_AT_ONCE = 500
+HEARTBEAT_BATCH = 500
 _OVERLAP: Micros = 5 * SECOND
 """Clocks of servers differ: changes of bots are looked for a little further back than the last look."""
-_LAST_WORDS_S = 2.0
+_FINAL_WRITE_S = 2.0
 
 
 async def run(context: ServerContext) -> None:
     """Everything, until the slot is lost or the task is cancelled."""
-    service = Service(context)
-    await service.begin()
+    service = BackgroundWork(context)
+    await service.start()
     try:
-        await service.work()
+        await service.run_jobs()
     finally:
         with suppress(MyrmidonError, TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_S):
-                await service.flush_beats(everyone=True)
+            async with asyncio.timeout(_FINAL_WRITE_S):
+                await service.write_heartbeats(everyone=True)
 
 
-class Service:
+class BackgroundWork:
     """The parts, and what they remember from one time to the next."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
-        self._folder = Folder(context)
+        self._folder = ConfigFolderWatcher(context)
         self._position = 0
         self._changes_since: Micros = context.now()
         self._known_changes: set[tuple[str, Micros]] = set()
@@ -73,13 +73,13 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._tallies_are_true = False
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """What must be known before the first bot comes. A database that is away is waited for."""
-        self._context.hub.on_new_queue = self.new_queue
+        self._context.hub.on_new_queue = self.on_new_queue
         while True:
             try:
                 self._position = await self._context.db.read(outbox.newest)
-                await self._folder.begin()
+                await self._folder.start()
                 await rollout.offer_zip(self._context)
                 await cache_hints.load(self._context)
             except StoreError as error:
@@ -89,23 +89,23 @@ class Service:
                 self._context.state.ready = True
                 return
 
-    async def work(self) -> None:
+    async def run_jobs(self) -> None:
         context = self._context
         parts: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = {
             "sweep": (context.settings.sweep_s, self.sweep),
-            "carry": (CARRY_S, self.carry),
-            "beats": (beat_every(context) / SECOND / 4, self.flush_beats),
-            "tail": (TAIL_S, self.tail),
-            "changes": (CHANGES_S, self.changes),
-            "skew": (SKEW_S, self.skew),
+            "carry": (CHUNKED_WORK_S, self.run_chunked_work),
+            "beats": (beat_every(context) / SECOND / 4, self.write_heartbeats),
+            "tail": (EVENTS_S, self.follow_events),
+            "changes": (BOT_CHANGES_S, self.recheck_changed_bots),
+            "skew": (SKEW_S, self.check_skew),
             "release": (RELEASE_S, partial(rollout.refresh, context)),
-            "folder": (FOLDER_S, self._folder.look),
-            "hints": (HINTS_S, partial(cache_hints.measure, context)),
-            "aggregate": (AGGREGATE_S, self.aggregate),
-            "tallies": (TALLIES_S, self.check_tallies),
+            "folder": (CONFIG_S, self._folder.poll),
+            "hints": (CACHE_SIZES_S, partial(cache_hints.update, context)),
+            "aggregate": (DIMENSIONS_S, self.count_dimensions),
+            "tallies": (TAG_COUNTS_S, self.check_tag_counts),
         }
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(_again(name, *part), name=name) for name, part in parts.items()]
+            running = [group.create_task(_repeat(name, *part), name=name) for name, part in parts.items()]
             await self._keep_slot()
             for task in running:
                 task.cancel()
@@ -127,10 +127,10 @@ class Service:
                 "this machine's clock differs from the database's: nothing is swept",
                 skew_s=context.state.clock_skew / SECOND,
             )
-        elif done.slices or done.runs or done.bots or done.tasks or done.jobs or done.drains:
+        elif done.slices or done.runs or done.bots or done.tasks or done.jobs or done.chunks:
             for queue in done.woken:
-                context.hub.work_came(queue, BATCH)
-            context.hub.look_all()
+                context.hub.notify_work(queue, BATCH)
+            context.hub.recheck_all()
         await self.wake_waiting()
         return done
 
@@ -149,9 +149,9 @@ class Service:
         queues = hub.queues_waited_for()
         if queues:
             for queue in await self._context.db.read(lambda tx: task_to_run.not_empty(tx, queues)):
-                hub.wake(queue, hub.waiting(queue))
+                hub.wake(queue, hub.num_waiting_for(queue))
 
-    async def carry(self) -> None:
+    async def run_chunked_work(self) -> None:
         """The consequences of decisions that were too wide for one transaction."""
         context = self._context
         if not await context.db.read(partial(chunked_work.pending, n=1)):
@@ -162,7 +162,7 @@ class Service:
         now = context.now()
         await context.db.run_in_thread(
             lambda: sweep.run_chunked_work(
-                context.db.engine, now=now, ids=context.ids, rules=context.rules, gone=gone, woken=woken, noted=noted
+                context.db.engine, now=now, ids=context.ids, rules=context.rules, deleted=gone, woken=woken, effects=noted
             )
         )
         if noted.no_resource:
@@ -170,16 +170,16 @@ class Service:
         if gone:
             await context.db.run_in_thread(lambda: sweep.drop_logs(context.db.engine, context.logs.engine, gone))
         for queue in woken:
-            context.hub.work_came(queue, BATCH)
-        context.hub.look_all()
+            context.hub.notify_work(queue, BATCH)
+        context.hub.recheck_all()
 
-    async def aggregate(self) -> None:
+    async def count_dimensions(self) -> None:
         """Count which dimensions the fleet has, for those who look for bots."""
         context = self._context
         if await context.db.read(task_queues.count_dimensions) != await context.db.read(task_queues.read_aggregation):
             await context.db.write(task_queues.refresh_aggregation)
 
-    async def check_tallies(self) -> None:
+    async def check_tag_counts(self) -> None:
         """A server of before does not say when it changes what was tallied: it may be at work, or was just now."""
         context, now = self._context, self._context.now()
         alone = await context.db.read(partial(servers.all_servers_current, now=now, rules=context.rules))
@@ -206,19 +206,19 @@ class Service:
                     return
             await asyncio.sleep(SLOT_S)
 
-    async def skew(self) -> None:
+    async def check_skew(self) -> None:
         skew = await self._context.measure_skew()
         if abs(skew) > self._context.rules.max_skew:
             log.error("this machine's clock differs from the database's", skew_s=skew / SECOND)
 
-    async def tail(self) -> int:
+    async def follow_events(self) -> int:
         """Number new events and tell those who wait of what other servers have written.
 
         On SQLite there is no other server, and events have numbers already: only an open stream wants to hear of them.
         """
         context = self._context
         alone = context.db.engine.dialect is Dialect.SQLITE
-        if alone and not context.hub.num_streams:
+        if alone and not context.hub.num_event_streams:
             return 0
         if not await context.db.read(outbox.all_have_positions):
             await context.db.write(lambda tx: outbox.assign_positions(tx, BATCH))
@@ -228,7 +228,7 @@ class Service:
         self._position = found[-1].position
         if not alone:
             await self._tell_of_others(found)
-        context.hub.grown("events")
+        context.hub.notify("events")
         return len(found)
 
     async def _tell_of_others(self, found: list[Event]) -> None:
@@ -237,21 +237,21 @@ class Service:
         ready = [event.subject for event in found if event.kind == outbox.TASK and event.state == "READY"]
         enqueued = await context.db.read(lambda tx: task_to_run.queues_of(tx, ready)) if ready else {}
         events = [(e.subject, e.seq, e.at, e.kind, e.state, e.body) for e in found]
-        context.hub.tell(CommitEffects(enqueued, events))
+        context.hub.notify_commit(CommitEffects(enqueued, events))
 
-    async def changes(self) -> None:
+    async def recheck_changed_bots(self) -> None:
         """Bots that were put aside, let go on or told to end, here or through another server."""
         context, since = self._context, self._changes_since - _OVERLAP
         now = context.now()
         found = set(await context.db.read(partial(bot_event.changed, since=since, n=BATCH)))
         for bot_id, _ in found - self._known_changes:
-            context.hub.look(bot_id)
+            context.hub.recheck(bot_id)
         self._known_changes = found
         self._changes_since = now
 
     # -- bots
 
-    async def flush_beats(self, *, everyone: bool = False) -> int:
+    async def write_heartbeats(self, *, everyone: bool = False) -> int:
         """Write down, together, the bots that wait here; forget those that were not seen for long.
 
         Only a bot whose poll is held is known to be alive now. A time that has passed is never written: the bot
@@ -261,11 +261,11 @@ class Service:
         old = now - (0 if everyone else beat_every(context))
         due = [
             seat
-            for seat in context.hub.seats.values()
+            for seat in context.hub.bots.values()
             if seat.future is not None and not seat.future.done() and seat.flushed_at <= old
         ]
-        for start in range(0, len(due), BEATS_AT_ONCE):
-            some = due[start : start + BEATS_AT_ONCE]
+        for start in range(0, len(due), HEARTBEAT_BATCH):
+            some = due[start : start + HEARTBEAT_BATCH]
             beats = [(seat.bot_id, seat.session, now) for seat in some]
             await context.db.write(partial(_beat, beats=beats))
             for seat in some:
@@ -275,11 +275,11 @@ class Service:
 
     def _forget_silent(self, now: Micros) -> None:
         hub, silent = self._context.hub, now - 2 * self._context.rules.dead_after
-        gone = [seat.bot_id for seat in hub.seats.values() if seat.future is None and seat.seen_at < silent]
+        gone = [seat.bot_id for seat in hub.bots.values() if seat.future is None and seat.seen_at < silent]
         for bot_id in gone:
             hub.forget(bot_id)
 
-    def new_queue(self, queue: int, n: int) -> None:
+    def on_new_queue(self, queue: int, n: int) -> None:
         """A queue has work for the first time: who of those that wait here serves it?"""
         known = self._learning.get(queue)
         self._learning[queue] = (known or 0) + n
@@ -296,7 +296,7 @@ class Service:
             log.warning("cannot see who serves a queue", code=error.code)
             self._learning.pop(queue)
             return
-        context.hub.learn(queue, serving)
+        context.hub.add_queue(queue, serving)
         context.hub.wake(queue, self._learning.pop(queue))
 
 
@@ -304,7 +304,7 @@ def _beat(tx: Tx, beats: list[tuple[str, int, Micros]]) -> None:
     bots.heartbeat_many(tx, beats)
 
 
-async def _again(name: str, seconds: float, step: Callable[[], Awaitable[object]]) -> None:
+async def _repeat(name: str, seconds: float, step: Callable[[], Awaitable[object]]) -> None:
     """Run a part for ever; not all servers at the same moment."""
     await asyncio.sleep(random.uniform(0, seconds))  # noqa: S311 - nothing secret about it
     while True:

@@ -12,7 +12,7 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.botapi.messages import is_terminate
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
-from myrmidon.server.waiting.connected_bot import Seat
+from myrmidon.server.waiting.connected_bot import ConnectedBot
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event
@@ -24,15 +24,15 @@ _LONGER = 6
 TOLD = {"update": "request_update", "restart": "request_restart"}
 
 
-def order_for(context: ServerContext, seat: Seat) -> str | None:
+def order_for(context: ServerContext, seat: ConnectedBot) -> str | None:
     """What the bot is told to do besides its work. Of the same update or restart it is told less and less often.
 
     A bot that cannot update goes on with the version it has: better an old soldier than none. It carries orders out
     between its tasks.
     """
-    if seat.order is not None:
-        return seat.order
-    wanted, config = rollout.wanted_by(context, seat.bot_id), context.state.config.config_of(seat.bot_id)
+    if seat.directive is not None:
+        return seat.directive
+    wanted, config = rollout.release_for(context, seat.bot_id), context.state.config.config_version_of(seat.bot_id)
     if wanted and seat.version and seat.version != wanted:
         order, what = "update", wanted
     elif seat.config is not None and seat.config != config:
@@ -40,15 +40,15 @@ def order_for(context: ServerContext, seat: Seat) -> str | None:
     else:
         return None
     now = context.now()
-    times = seat.times_told if what == seat.told else 0
-    if times and now - seat.told_at < min(TELL_SOON * _LONGER ** (times - 1), TELL_AGAIN):
+    times = seat.directive_sends if what == seat.directive_target else 0
+    if times and now - seat.directive_sent_at < min(TELL_SOON * _LONGER ** (times - 1), TELL_AGAIN):
         return None
-    seat.told, seat.told_at, seat.times_told = what, now, times + 1
+    seat.directive_target, seat.directive_sent_at, seat.directive_sends = what, now, times + 1
     return order
 
 
 async def note_order(
-    context: ServerContext, seat: Seat, tasks: Sequence[Claimed], order: str | None, *, knows_end: bool
+    context: ServerContext, seat: ConnectedBot, tasks: Sequence[Claimed], order: str | None, *, knows_end: bool
 ) -> tuple[list[Claimed], str | None]:
     """Write down what a bot is told to do; the tasks and the order that it gets.
 
@@ -73,5 +73,5 @@ async def note_order(
     await context.db.write(note)
     if not old:
         return list(tasks), order
-    seat.order = "terminate"
+    seat.directive = "terminate"
     return [one for one in tasks if one not in old], "terminate"

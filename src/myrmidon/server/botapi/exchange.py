@@ -69,16 +69,16 @@ from myrmidon.server.calls import (
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import (
     claim_size,
-    claim_under,
+    claim_with_nonce,
     record_claim,
     record_reports,
-    share,
+    fair_share,
     update_run_stats,
 )
 from myrmidon.server.fleet import config_sync, rollout
-from myrmidon.server.fleet.cache_hints import hints_for
-from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Seat, Woken
-from myrmidon.server.waiting.wait_hub import MOST_HOPS
+from myrmidon.server.fleet.cache_hints import size_hints_for
+from myrmidon.server.waiting.connected_bot import RECHECK, TIMED_OUT, ConnectedBot, Wakeup
+from myrmidon.server.waiting.wait_hub import MAX_FORWARDS
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import task_to_run
@@ -114,7 +114,7 @@ async def exchange(context: ServerContext, call: Call) -> bytes:
     if turn.order in TOLD or any(is_terminate(one) for one in turn.tasks):
         known = ask.config is not None
         turn.tasks, turn.order = await note_order(context, turn.seat, turn.tasks, turn.order, knows_end=known)
-    wanted = rollout.wanted_by(context, bot_id) if turn.order == "update" else None
+    wanted = rollout.release_for(context, bot_id) if turn.order == "update" else None
     return encode(
         Exchanged(
             replies=taken(turn.replies),
@@ -138,9 +138,9 @@ async def _hear(context: ServerContext, bot_id: str, session: int, config: str |
     """What its group has given a bot, as far as the bot knows; before it is told to restart, we look closer."""
     if config is None:
         return
-    if config != context.state.config.config_of(bot_id):
+    if config != context.state.config.config_version_of(bot_id):
         await config_sync.refresh(context)
-    seat = context.hub.seats.get(bot_id)
+    seat = context.hub.bots.get(bot_id)
     if seat is not None and seat.session == session:
         seat.config = config
 
@@ -149,14 +149,14 @@ async def _assign(context: ServerContext, turn: Turn) -> list[Assigned]:
     if not turn.tasks:
         return []
     names = await context.groups.names_of(one.resource_group_id for one in turn.tasks)
-    hints = hints_for(context, turn.seat.os)
+    hints = size_hints_for(context, turn.seat.os_family)
     return [assigned(one, group=names.get(one.resource_group_id), hints=hints) for one in turn.tasks]
 
 
 class Turn(Struct):
     """What one go of an exchange has brought."""
 
-    seat: Seat
+    seat: ConnectedBot
     order: str | None = None
     replies: list[Reply] = []
     stop: list[tuple[int, int]] = []
@@ -188,12 +188,12 @@ async def _first_turn(context: ServerContext, bot_id: str, ask: Exchange) -> Tur
         seat, work = sit(context, bot_id, ask.session, looked), looked.work
         seat.config = ask.config
     now = seat.seen_at = context.now()
-    if context.hub.canary:
-        rollout.has_done(context, seat, finished=False)
+    if context.hub.canary_release:
+        rollout.check_canary_progress(context, seat, finished=False)
     hinted = work or ask.wait_s <= 0 or ask.nonce <= seat.nonce or context.hub.may_have_work(seat)
     work = ask.n > 0 and hinted
     overdue = now - seat.flushed_at > 3 * beat_every(context)
-    news = ask.state is not None and now - seat.state_at > STATE_EVERY
+    news = ask.state is not None and now - seat.state_written_at > STATE_EVERY
     if work or overdue or news:
         return await _write_turn(context, bot_id, ask, seat)
     return Turn(seat, order_for(context, seat))
@@ -210,11 +210,11 @@ async def _wait_for_more(context: ServerContext, ask: Exchange, turn: Turn, unti
             turn = await _next_turn(context, ask, seat, _CAME_MEANWHILE)
         else:
             woken = await hub.wait(seat, left, nonce=ask.nonce, n=n, holds=holds)
-            if woken is TIME_IS_UP or hub.seats.get(seat.bot_id) is not seat:
+            if woken is TIMED_OUT or hub.bots.get(seat.bot_id) is not seat:
                 break
             seat.seen_at = context.now()
-            if woken.reply is not None:
-                tasks, more = woken.reply
+            if woken.claim is not None:
+                tasks, more = woken.claim
                 turn = Turn(seat, tasks=tasks, more=more)
             else:
                 turn = await _next_turn(context, ask, seat, woken)
@@ -222,15 +222,15 @@ async def _wait_for_more(context: ServerContext, ask: Exchange, turn: Turn, unti
     return turn
 
 
-_CAME_MEANWHILE = Woken()
+_CAME_MEANWHILE = Wakeup()
 """Work came while the bot's claim was under way and found nothing."""
 
 
-async def _next_turn(context: ServerContext, ask: Exchange, seat: Seat, woken: Woken) -> Turn:
+async def _next_turn(context: ServerContext, ask: Exchange, seat: ConnectedBot, woken: Wakeup) -> Turn:
     """A held poll goes on: what it had to say has been said."""
     n = _allowed(context, seat.bot_id, ask).n
     again = Exchange(session=ask.session, nonce=ask.nonce, n=n, wait_s=ask.wait_s, holds=ask.holds, config=ask.config)
-    if woken is LOOK and not ask.holds:
+    if woken is RECHECK and not ask.holds:
         return await _first_turn(context, seat.bot_id, again)
     return await _write_turn(context, seat.bot_id, again, seat_of(context, seat.bot_id, seat.session), woken)
 
@@ -249,13 +249,13 @@ class Wrote(Struct):
 
 
 async def _write_turn(
-    context: ServerContext, bot_id: str, ask: Exchange, seat: Seat | None, woken: Woken = TIME_IS_UP
+    context: ServerContext, bot_id: str, ask: Exchange, seat: ConnectedBot | None, woken: Wakeup = TIMED_OUT
 ) -> Turn:
     """Reports, sign of life and claim in one transaction. Without a seat, the bot is looked at in it, too."""
     hub, now = context.hub, context.now()
     reports = [report_of(said) for said in ask.reports]
     order = order_for(context, seat) if seat else None
-    beat, crowd = hub.beat, hub.crowd(seat) if seat else 0
+    beat, crowd = hub.work_seq, hub.waiting_peers(seat) if seat else 0
     queues = _looked_at(seat, crowd) if seat else []
     finished = [said for said in ask.reports if isinstance(said, SaysFinish)]
     update_run_stats(seat, [said.duration for said in finished], [said.caches for said in finished])
@@ -263,7 +263,7 @@ async def _write_turn(
 
     def write(tx: Tx) -> Wrote:
         looked = look(tx, bot_id, ask.session) if seat is None else None
-        wrote = Wrote(looked, 0 if looked and looked.ends else share(tx, queues, most, crowd))
+        wrote = Wrote(looked, 0 if looked and looked.ends else fair_share(tx, queues, most, crowd))
         _speak(tx, context, bot_id, ask, reports, wrote, now)
         wrote.more = 0 < wrote.n <= len(wrote.tasks) and bool(task_to_run.heads(tx, bot_id))
         wrote.left = bool(woken.queue and not wrote.tasks and task_to_run.not_empty(tx, [woken.queue]))
@@ -277,23 +277,23 @@ async def _write_turn(
     if seat is None:
         raise BrokenPromise("a bot was neither known nor looked at")
     seat.flushed_at = now
-    if context.hub.canary:
-        rollout.has_done(context, seat, finished=bool(finished))
+    if context.hub.canary_release:
+        rollout.check_canary_progress(context, seat, finished=bool(finished))
     record_reports(context, reports, wrote.replies)
     record_claim(context, seat, ask.nonce, wrote.tasks)
     if ask.state is not None:
-        seat.state_at = now
+        seat.state_written_at = now
     if wrote.n and len(wrote.tasks) < wrote.n:
-        hub.emptied(seat, beat)
-    if wrote.left and woken.hops < MOST_HOPS:
-        hub.wake(woken.queue, hops=woken.hops + 1)
-    return Turn(seat, order, wrote.replies, wrote.stop, wrote.tasks, wrote.more or hub.num_unfinished > 0)
+        hub.mark_empty(seat, beat)
+    if wrote.left and woken.forward_count < MAX_FORWARDS:
+        hub.wake(woken.queue, hops=woken.forward_count + 1)
+    return Turn(seat, order, wrote.replies, wrote.stop, wrote.tasks, wrote.more or hub.num_partial_submits > 0)
 
 
-def _looked_at(seat: Seat, crowd: int) -> list[int]:
+def _looked_at(seat: ConnectedBot, crowd: int) -> list[int]:
     """The queues by whose depth a claim is cut; none where no other bot serves them, or where there are too many."""
-    line = seat.line
-    if crowd or (line.num_seats > 1 and len(line.queues) <= _MOST_QUEUES):
+    line = seat.peers
+    if crowd or (line.num_connected > 1 and len(line.queues) <= _MOST_QUEUES):
         return sorted(line.queues)[:_MOST_QUEUES]
     return []
 
@@ -309,7 +309,7 @@ def _speak(
         if ask.holds or not (reports or wrote.n):
             wrote.stop = reporting.heartbeat(tx, bot_id, held_runs(ask.holds), session=ask.session, now=now)
         if wrote.n:
-            wrote.tasks = claim_under(tx, context, bot_id, ask.session, ask.nonce, wrote.n, now)
+            wrote.tasks = claim_with_nonce(tx, context, bot_id, ask.session, ask.nonce, wrote.n, now)
     except NotFound:
         raise WrongState("This bot was deleted; it must shake hands again.") from None
     if ask.state is not None:
@@ -328,7 +328,7 @@ async def heartbeat(context: ServerContext, call: Call) -> HeartbeatAnswer:
     turn = await _write_turn(context, bot_id, ask, seat_of(context, bot_id, body.session))
     if turn.order in TOLD:
         await note_order(context, turn.seat, (), turn.order, knows_end=True)
-    wanted = rollout.wanted_by(context, bot_id) if turn.order == "update" else None
+    wanted = rollout.release_for(context, bot_id) if turn.order == "update" else None
     return HeartbeatAnswer(
         stop=[show_run(task_id, run) for task_id, run in turn.stop],
         order=turn.order,
@@ -360,7 +360,7 @@ async def event(context: ServerContext, call: Call) -> Noted:
         bye = partial(fleet.mark_bot_stopped, session=body.session, now=now, ids=context.ids, rules=context.rules)
         await context.db.write(partial(bye, bot_id=bot_id))
     if body.bad_release:
-        await rollout.note_failure(context, bot_id, body.bad_release)
+        await rollout.report_failure(context, bot_id, body.bad_release)
     if body.kind == "bot_shutdown":
         context.hub.forget(bot_id)
     return Noted()

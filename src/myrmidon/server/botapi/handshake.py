@@ -22,11 +22,11 @@ from myrmidon.scheduler.policy import DAY, SECOND
 from myrmidon.server.auth.authenticator import bot_credential
 from myrmidon.server.botapi.messages import Exchange, HandshakeRequest, Welcomed, encode, run_of
 from myrmidon.server.calls import Call, Role
-from myrmidon.server.config.bot_groups import Given
+from myrmidon.server.config.bot_groups import BotGroupConfig
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch.claims import TRY_BITS
+from myrmidon.server.dispatch.claims import ATTEMPT_BITS
 from myrmidon.server.fleet import config_sync, rollout
-from myrmidon.server.waiting.connected_bot import Seat
+from myrmidon.server.waiting.connected_bot import ConnectedBot
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event, task_queues, task_to_run
@@ -64,7 +64,7 @@ async def handshake(context: ServerContext, call: Call) -> Welcomed:
 
     welcome, looked = await context.db.write(meet)
     seat = sit(context, body.bot_id, body.session, looked)
-    seat.word = word
+    seat.health_reasons = word
     return _welcomed(context, welcome, given, now)
 
 
@@ -88,9 +88,9 @@ def _check_session(session: int, now: Micros) -> None:
         raise InvalidRequest([Problem("session", str(session), told, "range")])
 
 
-def given_to(context: ServerContext, bot_id: str) -> Given:
+def given_to(context: ServerContext, bot_id: str) -> BotGroupConfig:
     """What a bot's group gives it; whoever is in no group has no business here."""
-    given = context.state.config.given(bot_id)
+    given = context.state.config.group_config(bot_id)
     if given is None:
         shown = bot_id[:100]
         raise Forbidden(f"No group of bots.toml has the bot {shown!r}, and there is no default group; add it to one.")
@@ -112,7 +112,7 @@ def _text(said: object) -> str | None:
     return "the bot says so" if said is True else None
 
 
-def _hello(call: Call, given: Given, word: tuple[str | None, str | None]) -> Handshake:
+def _hello(call: Call, given: BotGroupConfig, word: tuple[str | None, str | None]) -> Handshake:
     body: HandshakeRequest = call.body
     return Handshake(
         bot_id=body.bot_id,
@@ -130,9 +130,9 @@ def _hello(call: Call, given: Given, word: tuple[str | None, str | None]) -> Han
     )
 
 
-def _welcomed(context: ServerContext, welcome: fleet.HandshakeResult, given: Given, now: Micros) -> Welcomed:
+def _welcomed(context: ServerContext, welcome: fleet.HandshakeResult, given: BotGroupConfig, now: Micros) -> Welcomed:
     credential = bot_credential(context.keys.bot, welcome.bot_id, welcome.session)
-    wanted = rollout.wanted_by(context, welcome.bot_id)
+    wanted = rollout.release_for(context, welcome.bot_id)
     return Welcomed(
         credential=credential,
         bot_id=welcome.bot_id,
@@ -145,7 +145,7 @@ def _welcomed(context: ServerContext, welcome: fleet.HandshakeResult, given: Giv
         heartbeat_s=context.settings.heartbeat_s,
         server_time=now,
         server_version=VERSION,
-        config=given.config,
+        config=given.version,
         dimensions=given.dimensions,
         script=given.script,
         script_name=given.script_name,
@@ -184,7 +184,7 @@ def look(tx: Tx, bot_id: str, session: int, *, for_work: bool = False) -> Looked
         queues=task_queues.queues_of_bot(tx, bot_id) if serving else [],
         serving=serving,
         version=bot.version,
-        nonce=bot.nonce >> TRY_BITS,
+        nonce=bot.nonce >> ATTEMPT_BITS,
         heartbeat=bot.heartbeat,
         ends=ends is not None and ends >= session,
         work=for_work and _has_work(tx, bot_id, serving=serving),
@@ -199,22 +199,22 @@ def _has_work(tx: Tx, bot_id: str, *, serving: bool) -> bool:
     return bool(task_to_run.not_empty(tx, task_queues.own_queues(tx, bot_id)))
 
 
-def sit(context: ServerContext, bot_id: str, session: int, looked: Looked) -> Seat:
-    seat = context.hub.sit(bot_id, session, looked.queues)
+def sit(context: ServerContext, bot_id: str, session: int, looked: Looked) -> ConnectedBot:
+    seat = context.hub.register(bot_id, session, looked.queues)
     seat.version = looked.version
-    seat.os = looked.os
-    seat.order = "terminate" if looked.ends else None
+    seat.os_family = looked.os
+    seat.directive = "terminate" if looked.ends else None
     seat.nonce = max(seat.nonce, looked.nonce)
-    seat.looked_at = seat.seen_at = context.now()
-    seat.met_at = seat.met_at or seat.seen_at
+    seat.loaded_at = seat.seen_at = context.now()
+    seat.first_seen_at = seat.first_seen_at or seat.seen_at
     seat.flushed_at = max(seat.flushed_at, looked.heartbeat)
     return seat
 
 
-def seat_of(context: ServerContext, bot_id: str, session: int) -> Seat | None:
+def seat_of(context: ServerContext, bot_id: str, session: int) -> ConnectedBot | None:
     """The bot as it is known here, if that can be relied on."""
-    seat = context.hub.seats.get(bot_id)
-    if seat is None or seat.session != session or seat.outdated or context.now() - seat.looked_at >= LOOK_AGAIN:
+    seat = context.hub.bots.get(bot_id)
+    if seat is None or seat.session != session or seat.outdated or context.now() - seat.loaded_at >= LOOK_AGAIN:
         return None
     return seat
 
@@ -237,20 +237,20 @@ async def hear_change(context: ServerContext, bot_id: str, ask: Exchange) -> Non
     """A bot says what it has become: other dimensions, or why it should get no work. Most say nothing of the kind."""
     if ask.dimensions is None and ask.state is None:
         return
-    seat = context.hub.seats.get(bot_id)
+    seat = context.hub.bots.get(bot_id)
     word = own_word(ask.state) if ask.state is not None else None
-    known = seat is not None and seat.session == ask.session and word in (None, seat.word)
+    known = seat is not None and seat.session == ask.session and word in (None, seat.health_reasons)
     if ask.dimensions is None and known:
         return
     now = context.now()
-    given = context.state.config.given(bot_id)  # one that is in no group any more keeps what it had, and finishes that
+    given = context.state.config.group_config(bot_id)  # one that is in no group any more keeps what it had, and finishes that
     own = given.apply(ask.dimensions) if ask.dimensions is not None and given is not None else None
     change = partial(_change, context=context, bot_id=bot_id, ask=ask, own=own, now=now)
     looked, word = await context.db.write(change)
     seat = sit(context, bot_id, ask.session, looked)
-    seat.word = word
+    seat.health_reasons = word
     if ask.state is not None:
-        seat.state_at = now
+        seat.state_written_at = now
 
 
 def _change(

@@ -36,8 +36,8 @@ async def log(context: ServerContext, call: Call) -> LogStored:
     if not await _may_write(context, bot_id, [item]):
         raise NotFound("run of this bot", call.params["run"][:32])
     info = await context.logs.write(partial(reporting.append_log, item=item, rules=context.rules))
-    context.hub.grown((task_id, run))
-    pause = context.hub.floods.pause(place_of.offset, len(call.body), context.now())
+    context.hub.notify((task_id, run))
+    pause = context.hub.log_throttle.pause(place_of.offset, len(call.body), context.now())
     return LogStored(length=info.length, cut_from=info.cut_from, cut_to=info.cut_to, pause_s=pause)
 
 
@@ -54,7 +54,7 @@ async def store_pieces(context: ServerContext, bot_id: str, ask: Exchange) -> li
 
     lengths = await context.logs.write(append) if good else {}
     for item in good:
-        context.hub.grown((item.task_id, item.run))
+        context.hub.notify((item.task_id, item.run))
     return [lengths.get(id(item), -1) for item in items]
 
 

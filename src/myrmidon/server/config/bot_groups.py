@@ -32,14 +32,14 @@ from msgspec import Struct, json
 from myrmidon.model.dimensions import bot_dimensions
 from myrmidon.model.validation import Checker, Path
 
-MOST_GROUPS = 10_000
-MOST_BOTS = 100_000
+MAX_GROUPS = 10_000
+MAX_BOTS = 100_000
 """Ids that all ranges of all groups may stand for."""
 _CHARS = 256
 _TOP = frozenset({"trusted", "asleep", "group"})
 _FIELDS = frozenset({"name", "bots", "prefixes", "default", "dimensions", "owners", "script", "settings"})
 _RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
-SCRIPT = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_\-.]*\.py")
+SCRIPT_NAME = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_\-.]*\.py")
 _encode = json.Encoder(order="deterministic").encode
 
 
@@ -56,11 +56,11 @@ class BotGroup(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
 
 
-class Given(Struct, frozen=True, kw_only=True):
+class BotGroupConfig(Struct, frozen=True, kw_only=True):
     """What one bot is given by its group. ``config`` names all of it; empty when that is nothing."""
 
     group: str = ""
-    config: str = ""
+    version: str = ""
     dimensions: dict[str, list[str]] = {}
     trusted: frozenset[str] = frozenset()
     script: str | None = None
@@ -75,7 +75,7 @@ class Given(Struct, frozen=True, kw_only=True):
         return {**{key: values for key, values in own.items() if key not in self.trusted}, **self.dimensions}
 
 
-NOTHING_GIVEN = Given()
+EMPTY_GROUP_CONFIG = BotGroupConfig()
 
 
 class BotGroups:
@@ -92,7 +92,7 @@ class BotGroups:
         gives = {group.name: _given(group, frozenset(trusted), scripts) for group in groups}
         self._given = gives
 
-    def of(self, bot_id: str) -> Given | None:
+    def config_for(self, bot_id: str) -> BotGroupConfig | None:
         """What a bot is given; None when no group has it, so that it has no business here."""
         group = self._by_id.get(bot_id)
         if group is None and "--" in bot_id:
@@ -102,13 +102,13 @@ class BotGroups:
         return self._given[group.name] if group is not None else None
 
 
-def _given(group: BotGroup, trusted: frozenset[str], scripts: Mapping[str, str]) -> Given:
+def _given(group: BotGroup, trusted: frozenset[str], scripts: Mapping[str, str]) -> BotGroupConfig:
     script = scripts.get(group.script) if group.script else None
     told = (group.dimensions, sorted(trusted), group.script, script, group.settings)
     plain = not (group.dimensions or trusted or script or group.settings)
-    return Given(
+    return BotGroupConfig(
         group=group.name,
-        config="" if plain else sha256(_encode(told)).hexdigest()[:32],
+        version="" if plain else sha256(_encode(told)).hexdigest()[:32],
         dimensions=group.dimensions,
         trusted=trusted,
         script=script,
@@ -128,8 +128,8 @@ def read_groups(check: Checker, raw: object, scripts: Mapping[str, str]) -> BotG
     trusted = check.texts(given, "trusted", (), check.limits.dimension_keys, chars=check.limits.dimension_key_chars)
     if "id" in trusted:
         check.note(("trusted",), "id", "dimensions other than id: that is the bot's own", "contradiction")
-    tables = check.listing(given, "group", (), MOST_GROUPS)
-    room = [MOST_BOTS]
+    tables = check.listing(given, "group", (), MAX_GROUPS)
+    room = [MAX_BOTS]
     groups = [_group(check, table, ("group", i), scripts, room) for i, table in enumerate(tables)]
     _compare(check, groups)
     return BotGroups(groups, trusted, scripts, asleep=check.boolean(given, "asleep", ()))
@@ -138,11 +138,11 @@ def read_groups(check: Checker, raw: object, scripts: Mapping[str, str]) -> BotG
 def _group(check: Checker, raw: object, path: Path, scripts: Mapping[str, str], room: list[int]) -> BotGroup:
     given = check.record(raw, path)
     check.unknown_keys(given, _FIELDS, path)
-    patterns = check.texts(given, "bots", path, MOST_BOTS, chars=_CHARS, least_chars=1)
+    patterns = check.texts(given, "bots", path, MAX_BOTS, chars=_CHARS, least_chars=1)
     group = BotGroup(
         name=check.text(given, "name", path, _CHARS, least=1),
         bots=[one for i, text in enumerate(patterns) for one in _ids(check, text, (*path, "bots", i), room)],
-        prefixes=check.texts(given, "prefixes", path, MOST_GROUPS, chars=_CHARS, least_chars=1),
+        prefixes=check.texts(given, "prefixes", path, MAX_GROUPS, chars=_CHARS, least_chars=1),
         default=check.boolean(given, "default", path),
         dimensions=_dimensions(check, given, path),
         owners=check.texts(given, "owners", path, 100, chars=_CHARS, least_chars=1),
@@ -162,7 +162,7 @@ def _ids(check: Checker, text: str, path: Path, room: list[int]) -> list[str]:
     while (one := _RANGE.search(found[0])) is not None:
         first, last = int(one[1]), int(one[2])
         if first > last or (last - first + 1) * len(found) > room[0]:
-            allowed = f"ranges that go up, and at most {MOST_BOTS} bots in all"
+            allowed = f"ranges that go up, and at most {MAX_BOTS} bots in all"
             check.note(path, text, allowed, "range")
             return []
         width = len(one[1]) if one[1].startswith("0") else 0
@@ -192,7 +192,7 @@ def _dimensions(check: Checker, given: dict[str, object], path: Path) -> dict[st
 
 
 def _script(check: Checker, given: dict[str, object], path: Path, scripts: Mapping[str, str]) -> str:
-    name = check.text(given, "script", path, 128, pattern=SCRIPT, allowed="the plain name of a .py file", default="")
+    name = check.text(given, "script", path, 128, pattern=SCRIPT_NAME, allowed="the plain name of a .py file", default="")
     if name and name not in scripts:
         there = ", ".join(sorted(scripts)) or "there is none"
         check.note((*path, "script"), name, f"a file of scripts/: {there}", "unknown")

@@ -21,13 +21,13 @@ from msgspec import Struct, structs
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros
 from myrmidon.model.validation import Checker, is_clean, show_value
-from myrmidon.server.config.bot_groups import NOTHING_GIVEN, SCRIPT, BotGroups, Given, read_groups
+from myrmidon.server.config.bot_groups import EMPTY_GROUP_CONFIG, SCRIPT_NAME, BotGroups, BotGroupConfig, read_groups
 from myrmidon.server.config.pools import NO_POOLS, Pools, read_pools
 
 BOTS, POOLS, BOT_CONFIG, BOOTSTRAP = "bots.toml", "pools.toml", "bot_config.py", "bootstrap.py"
 FILES = (BOTS, POOLS, BOT_CONFIG, BOOTSTRAP)
 SCRIPTS = "scripts"
-MOST_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 OLDEST_PYTHON = (3, 8)
 """The oldest Python that a bot may have, and so the one that its programs must be written for."""
 _OPTIONAL = re.compile(r"\..*|.*~|README(\..*)?|__pycache__|.*\.(bak|orig|sw[op])")
@@ -47,15 +47,15 @@ class FleetConfig(Struct, frozen=True, kw_only=True):
     files: dict[str, str] = {}
     groups: BotGroups | None = None
     pools: Pools = NO_POOLS
-    known: dict[str, Given | None] = {}
+    cached: dict[str, BotGroupConfig | None] = {}
 
-    def given(self, bot_id: str) -> Given | None:
+    def group_config(self, bot_id: str) -> BotGroupConfig | None:
         """What a bot is given; None when no group has it."""
         if self.groups is None:
-            return NOTHING_GIVEN
-        if bot_id not in self.known:
-            self.known[bot_id] = self.groups.of(bot_id)
-        return self.known[bot_id]
+            return EMPTY_GROUP_CONFIG
+        if bot_id not in self.cached:
+            self.cached[bot_id] = self.groups.config_for(bot_id)
+        return self.cached[bot_id]
 
     @property
     def asleep(self) -> bool:
@@ -63,12 +63,12 @@ class FleetConfig(Struct, frozen=True, kw_only=True):
 
     def may_work(self, bot_id: str) -> bool:
         """Whether a bot gets tasks: it is in a group, and the fleet is not asleep."""
-        return self.given(bot_id) is not None and not self.asleep
+        return self.group_config(bot_id) is not None and not self.asleep
 
-    def config_of(self, bot_id: str) -> str:
+    def config_version_of(self, bot_id: str) -> str:
         """The name of what a bot is given; one that is in no group must shake hands, and hear so."""
-        given = self.given(bot_id)
-        return given.config if given is not None else NO_GROUP
+        given = self.group_config(bot_id)
+        return given.version if given is not None else NO_GROUP
 
 
 NO_CONFIG = FleetConfig()
@@ -97,12 +97,12 @@ def read_folder(folder: Path) -> dict[str, str]:
 def _read_one(path: Path, name: str, files: dict[str, str], problems: list[Problem]) -> None:
     if _OPTIONAL.fullmatch(path.name):
         return
-    if name.startswith(SCRIPTS) and not SCRIPT.fullmatch(path.name):
+    if name.startswith(SCRIPTS) and not SCRIPT_NAME.fullmatch(path.name):
         problems.append(Problem(name, show_value(path.name), "the plain name of a .py file", "unknown"))
         return
     try:
-        if path.stat().st_size > MOST_BYTES:
-            problems.append(Problem(name, f"{path.stat().st_size} bytes", f"at most {MOST_BYTES} bytes", "length"))
+        if path.stat().st_size > MAX_FILE_BYTES:
+            problems.append(Problem(name, f"{path.stat().st_size} bytes", f"at most {MAX_FILE_BYTES} bytes", "length"))
             return
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -114,15 +114,15 @@ def _read_one(path: Path, name: str, files: dict[str, str], problems: list[Probl
     files[name] = text
 
 
-Print = tuple[tuple[str, int, int], ...]
+Fingerprint = tuple[tuple[str, int, int], ...]
 
 
-def newest_change(seen: Print) -> int:
+def newest_change(seen: Fingerprint) -> int:
     """When the last change was made to anything in the folder, in nanoseconds; 0 when there is no folder."""
     return max((changed for _, changed, _ in seen), default=0)
 
 
-def fingerprint(folder: Path) -> Print:
+def fingerprint(folder: Path) -> Fingerprint:
     """Changes with every edit; cheap enough to be looked at every second or two."""
     places = [folder, folder / SCRIPTS]
     places += [entry for place in places if place.is_dir() for entry in place.iterdir()]
@@ -151,7 +151,7 @@ def version_of(files: Mapping[str, str]) -> str:
 # ---------------------------------------------------------------- checking
 
 
-def build(files: Mapping[str, str], **facts: Any) -> FleetConfig:
+def build_config(files: Mapping[str, str], **facts: Any) -> FleetConfig:
     """The folder ready for use; InvalidRequest lists everything that is wrong, by file and place in it."""
     problems: list[Problem] = []
     for name, text in sorted(files.items()):
@@ -169,7 +169,7 @@ def build(files: Mapping[str, str], **facts: Any) -> FleetConfig:
         problems += _placed(POOLS, check)
     if problems:
         raise InvalidRequest(problems)
-    return FleetConfig(version=version_of(files), files=dict(files), groups=groups, pools=pools, known={}, **facts)
+    return FleetConfig(version=version_of(files), files=dict(files), groups=groups, pools=pools, cached={}, **facts)
 
 
 def _decoded(text: str, name: str, problems: list[Problem]) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def check_python(name: str, text: str) -> list[Problem]:
 def check_folder(folder: Path) -> list[Problem]:
     """Everything that is wrong with a settings folder; what ``myrmidon config check`` shows."""
     try:
-        build(read_folder(folder))
+        build_config(read_folder(folder))
     except InvalidRequest as error:
         return error.problems
     return []

@@ -34,9 +34,9 @@ from myrmidon.model.task_validation import CACHE_NAME, ENV_KEY
 from myrmidon.model.validation import Checker, Path
 from myrmidon.scheduler.policy import SECOND
 
-MOST_POOLS = 10_000
-CHANCES = 10_000
-MOST_DEPTH = 16
+MAX_POOLS = 10_000
+CHANCE_SCALE = 10_000
+MAX_INCLUDE_DEPTH = 16
 ROLES = ("admin", "user", "viewer", "bot-bootstrap")
 _TOP = frozenset({"closed", "pool", "template"})
 _POOL = frozenset(
@@ -61,7 +61,7 @@ class Template(Struct, frozen=True, kw_only=True):
     caches: list[Cache] = []
 
 
-class PoolRules(Struct, frozen=True, kw_only=True):
+class PoolPolicy(Struct, frozen=True, kw_only=True):
     """What is decided for one pool. ``order`` None: nothing about its order is decided here."""
 
     name: str
@@ -79,7 +79,7 @@ class PoolRules(Struct, frozen=True, kw_only=True):
 class Pools(Struct, frozen=True, kw_only=True):
     """All pools with rules. ``version`` goes into the tags of tasks that came under them."""
 
-    pools: dict[str, PoolRules] = {}
+    policies: dict[str, PoolPolicy] = {}
     closed: bool = False
     version: str = ""
 
@@ -91,21 +91,21 @@ def read_pools(check: Checker, raw: object, version: str) -> Pools:
     """The pools of a decoded ``pools.toml``; everything that is wrong with it is noted."""
     given = check.record(raw, ())
     check.unknown_keys(given, _TOP, ())
-    templates = _Templates(check, check.mapping(given, "template", (), MOST_POOLS))
-    tables = check.mapping(given, "pool", (), MOST_POOLS)
+    templates = _Templates(check, check.mapping(given, "template", (), MAX_POOLS))
+    tables = check.mapping(given, "pool", (), MAX_POOLS)
     pools = {name: _pool(check, name, table, ("pool", name), templates) for name, table in tables.items()}
-    return Pools(pools=pools, closed=check.boolean(given, "closed", ()), version=version)
+    return Pools(policies=pools, closed=check.boolean(given, "closed", ()), version=version)
 
 
-def _pool(check: Checker, name: str, raw: object, path: Path, templates: _Templates) -> PoolRules:
+def _pool(check: Checker, name: str, raw: object, path: Path, templates: _Templates) -> PoolPolicy:
     check.item(name, path, check.limits.dimension_value_chars, least=1)
     given = check.record(raw, path)
     check.unknown_keys(given, _POOL, path)
     limits = check.limits
-    chance = check.integer(given, "canary_chance", path, 0, CHANCES - 1, default=0)
+    chance = check.integer(given, "canary_chance", path, 0, CHANCE_SCALE - 1, default=0)
     if chance and given.get("canary_template") is None:
         check.note((*path, "canary_chance"), chance, "0 without a canary_template", "contradiction")
-    return PoolRules(
+    return PoolPolicy(
         name=name,
         order=_order(check, given, path),
         default_expiration_s=check.maybe_integer(
@@ -204,8 +204,8 @@ class _Templates:
         seen.add(name)
         env: dict[str, Variable] = {}
         caches: list[Cache] = []
-        if len(through) == MOST_DEPTH:
-            check.note_shown((*path, "include"), f"{MOST_DEPTH} steps", "templates nested less deeply", "depth")
+        if len(through) == MAX_INCLUDE_DEPTH:
+            check.note_shown((*path, "include"), f"{MAX_INCLUDE_DEPTH} steps", "templates nested less deeply", "depth")
             return self._own[name]
         for other in self._included(name):
             if other in seen:
@@ -233,11 +233,11 @@ class _Templates:
             for other in caches[:i]:
                 if one.name == other.name:
                     self._check.note((*path, "caches"), one.name, "a name no other cache has", "duplicate")
-                elif one.path and other.path and hides(one.path, other.path):
+                elif one.path and other.path and paths_overlap(one.path, other.path):
                     shown = f"{one.path} and {other.path}"
                     self._check.note_shown((*path, "caches"), shown, "paths that do not lie in each other", "path")
 
 
-def hides(one: str, other: str) -> bool:
+def paths_overlap(one: str, other: str) -> bool:
     """Whether two folders are the same, or one lies in the other."""
     return one == other or "." in (one, other) or one.startswith(f"{other}/") or other.startswith(f"{one}/")

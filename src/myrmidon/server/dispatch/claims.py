@@ -1,4 +1,4 @@
-"""A claim at the desk: under which nonce it is made, how large it is, and what the metrics are told of it."""
+"""Claims of an exchange and of direct assignment: their nonce, their size, and what is recorded after the commit."""
 
 from __future__ import annotations
 
@@ -14,59 +14,60 @@ from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.report import Outcome, Reply
 from myrmidon.server.context import ServerContext
-from myrmidon.server.waiting.connected_bot import Seat
+from myrmidon.server.waiting.connected_bot import ConnectedBot
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import task_to_run
 
-TRY_BITS = 10
+ATTEMPT_BITS = 10
 """The low bits of a stored nonce number the claim attempts of one poll."""
-WORK_S = 0.1
-"""How much work a claim takes at once: enough to hide the way to the server, too little to be missed elsewhere."""
-QUICKEST_S = 0.0005
-FEW = 8
-"""Claims of fewer quick tasks cost more than they spread."""
-_MOST_DEPTH = 1024
+CLAIM_WORK_S = 0.1
+"""How much work one claim takes: enough to hide the round trip to the server, little enough to leave work to others."""
+MIN_RUN_S = 0.0005
+MIN_SPLIT = 8
+"""While no other bot waits, claims are not made smaller than this: more of them would cost more than they spread."""
+_MAX_DEPTH = 1024
 
 
-def claim_under(
+def claim_with_nonce(
     tx: Tx, context: ServerContext, bot_id: str, session: int, nonce: int, n: int, now: Micros
 ) -> list[Claimed]:
-    """Claim under a poll's nonce, which the poll may do several times: it is held until there is something.
+    """Claim up to n runs under the nonce of a poll; the same nonce again returns the same runs.
 
-    Each try is a nonce of its own for the core, and only the last one can have brought anything. So a poll that
-    comes again gets the runs of its last try, if they are still its own, and tries once more if there are none.
+    A held poll may claim several times. Each attempt is a nonce of its own for the scheduler, and only the last one can
+    have claimed runs. So a repeated poll gets the runs of the last attempt, if they are still the bot's, and makes
+    another attempt if there are none.
     """
     bot = bots.read(tx, bot_id)
     last = bot.nonce if bot is not None else 0
-    poll = Poll(bot_id=bot_id, session=session, nonce=nonce << TRY_BITS, n=n, token_key=context.keys.run_token)
+    poll = Poll(bot_id=bot_id, session=session, nonce=nonce << ATTEMPT_BITS, n=n, token_key=context.keys.run_token)
     claim = partial(claiming.claim, tx, now=now, ids=context.ids, rules=context.rules)
-    if last >> TRY_BITS != nonce or bot is None or bot.session != session:
+    if last >> ATTEMPT_BITS != nonce or bot is None or bot.session != session:
         return claim(poll)
-    found = claim(structs.replace(poll, nonce=last))
-    if found or (last + 1) >> TRY_BITS != nonce:
-        return found
+    repeated = claim(structs.replace(poll, nonce=last))
+    if repeated or (last + 1) >> ATTEMPT_BITS != nonce:
+        return repeated
     return claim(structs.replace(poll, nonce=last + 1))
 
 
-def record_claim(context: ServerContext, seat: Seat, nonce: int, tasks: Sequence[Claimed]) -> None:
-    """Note runs that were claimed for a bot and committed; an exchange and a direct assignment both end here.
+def record_claim(context: ServerContext, bot: ConnectedBot, nonce: int, tasks: Sequence[Claimed]) -> None:
+    """Record committed claims of a bot in memory and in the metrics, for exchanges and direct assignment alike.
 
-    The claim has written the bot's sign of life. Its answer may be asked for again under the same nonce.
+    The claim has written the bot's heartbeat. The bot may repeat the request with the same nonce.
     """
     if not tasks:
         return
-    now = seat.flushed_at = context.now()
-    seat.nonce = max(seat.nonce, nonce)
-    context.hub.floods.worked(len(tasks), now)
-    for one in tasks:
-        if one.run == 1:
-            context.metrics.claimed(max(0, now - created_ms(one.task_id) * 1000) / SECOND)
+    now = bot.flushed_at = context.now()
+    bot.nonce = max(bot.nonce, nonce)
+    context.hub.log_throttle.record_runs(len(tasks), now)
+    for task in tasks:
+        if task.run == 1:
+            context.metrics.claimed(max(0, now - created_ms(task.task_id) * 1000) / SECOND)
 
 
 def record_reports(context: ServerContext, reports: Sequence[Report], replies: Sequence[Reply]) -> None:
-    """Update the metrics and the log throttle after reports were committed."""
-    context.hub.floods.worked(len(reports), context.now())
+    """Record committed reports in the metrics and the log throttle."""
+    context.hub.log_throttle.record_runs(len(reports), context.now())
     for report, reply in zip(reports, replies, strict=False):
         if isinstance(report, Finish) and reply.outcome is Outcome.ACCEPTED:
             context.metrics.ended(_end_label(report), report.duration)
@@ -80,36 +81,37 @@ def _end_label(finish: Finish) -> str:
     return "succeeded" if finish.exit_code == 0 else "failed"
 
 
-# ---------------------------------------------------------------- how much at once
+# ---------------------------------------------------------------- the size of a claim
 
 
 def update_run_stats(
-    seat: Seat | None, durations: Sequence[float], cache_sizes: Iterable[dict[str, int] | None]
+    bot: ConnectedBot | None, durations: Sequence[float], cache_sizes: Iterable[dict[str, int] | None]
 ) -> None:
     """Update the mean run time and the cache sizes of a bot from the runs that it reports as finished."""
-    if seat is None or not durations:
+    if bot is None or not durations:
         return
     mean = sum(durations) / len(durations)
-    seat.pace = max(QUICKEST_S, (seat.pace + mean) / 2 if seat.pace else mean)
+    bot.mean_run_s = max(MIN_RUN_S, (bot.mean_run_s + mean) / 2 if bot.mean_run_s else mean)
     for sizes in cache_sizes:
         if sizes:
-            seat.caches = {**(seat.caches or {}), **sizes}
+            bot.cache_sizes = {**(bot.cache_sizes or {}), **sizes}
 
 
-def claim_size(seat: Seat | None) -> int:
-    """So many runs are about ``WORK_S`` of work on this bot; one while its pace is not known."""
-    return max(1, round(WORK_S / seat.pace)) if seat is not None and seat.pace else 1
+def claim_size(bot: ConnectedBot | None) -> int:
+    """The number of runs that take about ``CLAIM_WORK_S`` on this bot; 1 while its mean run time is not known."""
+    return max(1, round(CLAIM_WORK_S / bot.mean_run_s)) if bot is not None and bot.mean_run_s else 1
 
 
-def share(tx: Tx, queues: Sequence[int], n: int, crowd: int) -> int:
-    """No more than this bot's share of what there is, while ``crowd`` others of its queues wait.
+def fair_share(tx: Tx, queues: Sequence[int], n: int, waiting_peers: int) -> int:
+    """Limit a claim of n to the bot's share of the tasks in these queues, while ``waiting_peers`` others wait.
 
-    While none waits, half of what is left: it is used up step by step, so that all who work on it are done at once.
+    While none waits, the share is half of what is left: the bots that work on a queue then finish at about the same
+    time.
     """
-    least = 1 if crowd else FEW
+    least = 1 if waiting_peers else MIN_SPLIT
     if n <= least or not queues:
         return n
-    others = max(1, crowd)
-    enough = min(_MOST_DEPTH, n * (others + 1))
+    others = max(1, waiting_peers)
+    enough = min(_MAX_DEPTH, n * (others + 1))
     ready = sum(task_to_run.depth(tx, queue, enough) for queue in queues)
     return min(n, max(least, -(-ready // (others + 1))))

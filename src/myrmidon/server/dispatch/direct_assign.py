@@ -1,6 +1,6 @@
-"""A submit that finds a bot waiting claims for it inside its own write and hands the answer over.
+"""Direct assignment: a submit claims its tasks for waiting bots inside its own transaction.
 
-So one commit lies between a submit and the start of its command. The desk knows how a claim is made and how large.
+So only one commit lies between a submit and the start of its command.
 """
 
 from __future__ import annotations
@@ -13,87 +13,90 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.server.context import ServerContext
 from myrmidon.server.database import with_db_timeout
-from myrmidon.server.dispatch.claims import claim_size, claim_under, record_claim
-from myrmidon.server.waiting.connected_bot import Seat
+from myrmidon.server.dispatch.claims import claim_size, claim_with_nonce, record_claim
+from myrmidon.server.waiting.connected_bot import ConnectedBot
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.effects import CommitEffects
 
 T = TypeVar("T")
 
-MOST_PLACED = 8
-"""For how many waiting bots one submit claims; the others are woken and claim for themselves."""
+MAX_ASSIGNED_BOTS = 8
+"""For how many waiting bots one submit claims; other bots are woken and claim for themselves."""
 
 
-async def place(context: ServerContext, fn: Callable[[Tx], T]) -> T:
-    """As ``context.db.write``, for a submit: its tasks go to bots that wait for them, inside the same transaction.
+async def write_and_assign(context: ServerContext, fn: Callable[[Tx], T]) -> T:
+    """Like ``context.db.write``, for a submit: assigns its tasks to waiting bots in the same transaction.
 
-    The bots' held polls are answered as soon as the commit is on disk: one commit lies between the submit and
-    the start. What goes wrong for a bot harms the submit in no way: the bot looks for itself then.
+    The held polls of those bots end as soon as the commit is durable. A bot that cannot claim does not make the submit
+    fail: it reads the database itself.
     """
-    placing = Placing(context)
+    assignment = DirectAssignment(context)
 
     def run(tx: Tx) -> T:
         result = fn(tx)
-        placing.place(tx)
+        assignment.assign(tx)
         return result
 
     writing = context.db.begin_write(run)
-    writing.add_done_callback(placing.done)
+    writing.add_done_callback(assignment.finish)
     return (await with_db_timeout(asyncio.shield(writing)))[0]
 
 
-class Placing:
-    """The bots that one submit has reserved, and what it claimed for them."""
+class DirectAssignment:
+    """The bots that one submit has reserved, and the runs that it has claimed for them."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
-        self._reserved: dict[Seat, None] = {}
-        self._claimed: dict[Seat, list[Claimed]] = {}
+        self._reserved: dict[ConnectedBot, None] = {}
+        self._claimed: dict[ConnectedBot, list[Claimed]] = {}
 
-    def place(self, tx: Tx) -> None:
-        """On the writer's thread. It may run again: the bots that are reserved already stay so."""
+    def assign(self, tx: Tx) -> None:
+        """Reserve waiting bots and claim for them, on the writer's thread.
+
+        It may run again when the transaction is retried; bots that are already reserved stay so.
+        """
         self._claimed = {}
         for queue, count in list(tx.effects.enqueued.items()):
-            seats = [seat for seat in self._reserved if queue in seat.line.queues and seat not in self._claimed]
-            more = min(count - len(seats), MOST_PLACED - len(self._reserved))
+            bots = [bot for bot in self._reserved if queue in bot.peers.queues and bot not in self._claimed]
+            more = min(count - len(bots), MAX_ASSIGNED_BOTS - len(self._reserved))
             if more > 0:
-                seats += self._context.hub.reserve(queue, more)
-                self._reserved.update(dict.fromkeys(seats))
-            seats.sort(key=lambda seat: seat.bot_id)
+                bots += self._context.hub.reserve(queue, more)
+                self._reserved.update(dict.fromkeys(bots))
+            bots.sort(key=lambda bot: bot.bot_id)
             left = count
-            for number, seat in enumerate(seats):
-                left -= self._claim(tx, seat, -(-left // (len(seats) - number)))
+            for index, bot in enumerate(bots):
+                left -= self._claim(tx, bot, -(-left // (len(bots) - index)))
         if tx.attempt > 1:
-            for seat in [seat for seat in self._reserved if seat not in self._claimed]:
-                self._claim(tx, seat, 1)  # the commit in doubt may have claimed for it: the same nonce finds out
+            for bot in [bot for bot in self._reserved if bot not in self._claimed]:
+                self._claim(tx, bot, 1)  # an earlier attempt may have committed a claim: the same nonce finds it
 
-    def _claim(self, tx: Tx, seat: Seat, share: int) -> int:
-        context, (nonce, n) = self._context, seat.claim
+    def _claim(self, tx: Tx, bot: ConnectedBot, share: int) -> int:
+        context, (nonce, n) = self._context, bot.claim_request
         if share < 1:
             return 0
-        n = min(n, share, claim_size(seat))
+        n = min(n, share, claim_size(bot))
         try:
-            tasks = claim_under(tx, context, seat.bot_id, seat.session, nonce, n, context.now())
+            tasks = claim_with_nonce(tx, context, bot.bot_id, bot.session, nonce, n, context.now())
         except (NotFound, WrongState):
-            return 0  # its session has ended meanwhile: the bot will hear of it when it looks for itself
-        self._claimed[seat] = tasks
-        for one in tasks:
-            if one.work.queue in tx.effects.enqueued:
-                tx.effects.enqueued[one.work.queue] -= 1
+            return 0  # its session has ended meanwhile; the bot gets that error when it reads the database itself
+        self._claimed[bot] = tasks
+        for task in tasks:
+            if task.work.queue in tx.effects.enqueued:
+                tx.effects.enqueued[task.work.queue] -= 1
         return len(tasks)
 
-    def done(self, writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
-        """On the event loop, after the commit or after it has failed."""
+    def finish(self, writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
+        """Deliver the claims or cancel the reservations, on the event loop, after the commit or its failure."""
         hub = self._context.hub
-        good = not writing.cancelled() and writing.exception() is None
-        effects = writing.result()[1] if good else CommitEffects()
+        committed = not writing.cancelled() and writing.exception() is None
+        effects = writing.result()[1] if committed else CommitEffects()
         effects.enqueued = {queue: n for queue, n in effects.enqueued.items() if n > 0}
-        for seat in self._reserved:
-            tasks = self._claimed.get(seat) if good else None
+        for bot in self._reserved:
+            tasks = self._claimed.get(bot) if committed else None
             if tasks:
-                record_claim(self._context, seat, seat.claim[0], tasks)
-                more = hub.may_have_work(seat) or not seat.line.queues.isdisjoint(effects.enqueued)
-                hub.hand_over(seat, (tasks, more or hub.num_unfinished > 0))
+                record_claim(self._context, bot, bot.claim_request[0], tasks)
+                more = hub.may_have_work(bot) or not bot.peers.queues.isdisjoint(effects.enqueued)
+                hub.deliver_claim(bot, tasks, more=more or hub.num_partial_submits > 0)
             else:
-                hub.settle(seat)
+                hub.cancel_reservation(bot)
         self._context.db.publish(effects)

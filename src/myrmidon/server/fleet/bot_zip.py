@@ -34,7 +34,7 @@ class BotZip(Struct, frozen=True):
         return f"BotZip({self.digest[:12]})"
 
 
-USUAL_CONFIG = "myrmidon/bot/hooks/default_bot_config.py"
+DEFAULT_BOT_CONFIG = "myrmidon/bot/hooks/default_bot_config.py"
 
 
 def bot_files(server_url: str, config: Mapping[str, str] | None = None) -> dict[str, bytes]:
@@ -47,7 +47,7 @@ def bot_files(server_url: str, config: Mapping[str, str] | None = None) -> dict[
     own = {f"config/{name}": given[name].encode() for name in (BOT_CONFIG, BOOTSTRAP) if name in given}
     return {
         **found,
-        f"config/{BOT_CONFIG}": found[USUAL_CONFIG],
+        f"config/{BOT_CONFIG}": found[DEFAULT_BOT_CONFIG],
         **own,
         "__main__.py": found["myrmidon/bot/__main__.py"],
         "myrmidon/__init__.py": (files("myrmidon") / "__init__.py").read_bytes(),

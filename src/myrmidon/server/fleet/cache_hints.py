@@ -23,12 +23,12 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import cache_sizes as store
 from myrmidon.store.tables.cache_sizes import CacheSize
 
-FORGET: Micros = 8 * DAY
+MAX_AGE: Micros = 8 * DAY
 _NAME_CHARS = 128
 _LARGEST = 1 << 50
 
 
-def hints_for(context: ServerContext, os: str) -> Callable[[Properties], dict[str, int]]:
+def size_hints_for(context: ServerContext, os: str) -> Callable[[Properties], dict[str, int]]:
     """For the tasks of a bot with this system: how large each of their caches gets, as far as that is known."""
 
     def hints(todo: Properties) -> dict[str, int]:
@@ -51,10 +51,10 @@ async def load(context: ServerContext) -> None:
     context.caches.cache_sizes = dict(hints)
 
 
-async def measure(context: ServerContext) -> int:
+async def update(context: ServerContext) -> int:
     """Ask what all bots have said of their caches, and write down what is new; how much that was."""
     now = context.now()
-    lately = {seat.bot_id: seat.caches for seat in context.hub.seats.values() if seat.caches}
+    lately = {seat.bot_id: seat.cache_sizes for seat in context.hub.bots.values() if seat.cache_sizes}
     sizes = await context.db.read(partial(_gather, lately=lately))
     known = {(one.pool, one.os, one.name): one for one in await context.db.read(store.read_all)}
     fresh = [
@@ -62,8 +62,8 @@ async def measure(context: ServerContext) -> int:
         for key, found in sorted(sizes.items())
         if _is_news(known.get(key), size := percentile(found), now)
     ]
-    if fresh or any(one.measured_at < now - FORGET for one in known.values()):
-        await context.db.write(partial(_write, fresh=fresh, before=now - FORGET))
+    if fresh or any(one.measured_at < now - MAX_AGE for one in known.values()):
+        await context.db.write(partial(_write, fresh=fresh, before=now - MAX_AGE))
     await load(context)
     return len(fresh)
 

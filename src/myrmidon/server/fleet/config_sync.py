@@ -20,8 +20,8 @@ from myrmidon.server.config.config_folder import (
     BOOTSTRAP,
     BOT_CONFIG,
     FleetConfig,
-    Print,
-    build,
+    Fingerprint,
+    build_config,
     digest_of,
     fingerprint,
     newest_change,
@@ -52,7 +52,7 @@ async def refresh(context: ServerContext) -> bool:
         return False
     texts = {name: version.content for name, version in found.files.items()}
     try:
-        fleet = build(texts, position=found.position, created_at=found.created_at, who=found.who)
+        fleet = build_config(texts, position=found.position, created_at=found.created_at, who=found.who)
     except InvalidRequest as error:
         # A newer server has accepted what this one does not understand; better the old settings than none.
         context.state.invalid_config = position
@@ -68,30 +68,30 @@ async def _take_over(context: ServerContext, fleet: FleetConfig) -> None:
     log.info("settings of the fleet", version=fleet.version[:12], who=fleet.who, files=sorted(fleet.files))
     if fleet.asleep:
         log.warning("bots.toml says that the fleet is asleep: no bot gets any task")
-    for seat in tuple(context.hub.seats.values()):
-        given_other = seat.config is not None and seat.config != fleet.config_of(seat.bot_id)
+    for seat in tuple(context.hub.bots.values()):
+        given_other = seat.config is not None and seat.config != fleet.config_version_of(seat.bot_id)
         if given_other or fleet.may_work(seat.bot_id) != before.may_work(seat.bot_id):
-            context.hub.look(seat.bot_id)
+            context.hub.recheck(seat.bot_id)
     if context.state.offered_release and any(before.files.get(name) != fleet.files.get(name) for name in _RELEASED):
         await rollout.offer_zip(context)
 
 
-class Folder:
+class ConfigFolderWatcher:
     """The settings folder of this server, and what it looked like when it was last looked at."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
         self._place: Path = context.settings.config_folder
-        self._seen: Print | None = None
+        self._seen: Fingerprint | None = None
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """What is in force, and what the folder says that nobody has heard of yet."""
         context = self._context
         await refresh(context)
-        await self.look()
+        await self.poll()
         await context.db.write(partial(_order_pools, fleet=context.state.config))
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Pick up what other servers have found, and what has changed here."""
         await refresh(self._context)
         seen = await self._print()
@@ -106,22 +106,22 @@ class Folder:
         if not seen or await self._offer(seen, first=first):
             self._seen = seen  # else it changed while it was read, and is looked at again soon
 
-    async def _print(self) -> Print:
+    async def _print(self) -> Fingerprint:
         return await self._context.db.run_in_thread(lambda: fingerprint(self._place))
 
-    async def _offer(self, seen: Print, *, first: bool) -> bool:
+    async def _offer(self, seen: Fingerprint, *, first: bool) -> bool:
         """Check what the folder says now, and bring it into force; False when it was changing meanwhile."""
         context = self._context
         try:
             files = await context.db.run_in_thread(lambda: read_folder(self._place))
             if await self._print() != seen:
                 return False
-            return await self._bring(build(files), seen, first=first)
+            return await self._bring(build_config(files), seen, first=first)
         except InvalidRequest as error:
             _tell(context, error, "the settings folder is wrong; what was in force stays so")
         return True
 
-    async def _bring(self, fleet: FleetConfig, seen: Print, *, first: bool) -> bool:
+    async def _bring(self, fleet: FleetConfig, seen: Fingerprint, *, first: bool) -> bool:
         """True when there is nothing left to do about it."""
         context = self._context
         in_force = fleet.version == context.state.config.version and not context.state.invalid_config
@@ -137,7 +137,7 @@ class Folder:
             return True
         return await self._put(fleet, _who(seen))
 
-    async def _is_old(self, fleet: FleetConfig, seen: Print) -> bool:
+    async def _is_old(self, fleet: FleetConfig, seen: Fingerprint) -> bool:
         """Whether this server was merely started again with what it had: others know better by now."""
         if newest_change(seen) // 1000 > self._context.state.config.created_at:
             return False
@@ -168,12 +168,12 @@ class Folder:
 
 def _order_pools(tx: Tx, fleet: FleetConfig) -> None:
     """How pools order their tasks is looked up in the database by every submit."""
-    for pool, rules in sorted(fleet.pools.pools.items()):
+    for pool, rules in sorted(fleet.pools.policies.items()):
         if rules.order is not None and pool_order.of_pool(tx, pool) != rules.order:
             servers.set_pool_order(tx, pool, rules.order)
 
 
-def _who(seen: Print) -> str:
+def _who(seen: Fingerprint) -> str:
     """Whose edit it was, as far as the file system tells."""
     newest = max(seen, key=lambda one: one[1], default=None)
     name = "somebody"

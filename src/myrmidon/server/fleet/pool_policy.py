@@ -12,13 +12,13 @@ from typing import Any
 
 from myrmidon.model.errors import Forbidden, InvalidRequest, Problem
 from myrmidon.server.calls import Identity, Role
-from myrmidon.server.config.pools import CHANCES, PoolRules, Template, hides
+from myrmidon.server.config.pools import CHANCE_SCALE, PoolPolicy, Template, paths_overlap
 from myrmidon.server.context import ServerContext
 
 RESERVED_PRIORITY = 20
 """Priorities below this overtake everybody's work: for administrators, and those whom a pool trusts with it."""
 AUTO, CANARY_PREFER, CANARY_NEVER, SKIP = "AUTO", "CANARY_PREFER", "CANARY_NEVER", "SKIP"
-_NO_POOL = PoolRules(name="")
+_NO_POOL = PoolPolicy(name="")
 
 
 def apply_pool_policy(
@@ -37,7 +37,7 @@ def apply_pool_policy(
     pools = context.state.config.pools
     pool = pool_of(raw)
     group = group or who.group or context.settings.default_group
-    rules = pools.pools.get(pool) if pool is not None else _NO_POOL
+    rules = pools.policies.get(pool) if pool is not None else _NO_POOL
     if rules is None:
         if pools.closed and who.role is not Role.ADMIN:
             raise _no_such_pool(pool)
@@ -47,7 +47,7 @@ def apply_pool_policy(
     raw, notes = _with_priority(rules, who, raw, group=group, clamp=clamp)
     if not rules.name:
         return raw, notes
-    word, chosen = choose_template(rules, template, chance=context.random_int(CHANCES))
+    word, chosen = choose_template(rules, template, chance=context.random_int(CHANCE_SCALE))
     told = [f"swarming.pool.template:{word}", f"swarming.pool.version:{pools.version}"]
     return _with_rules(rules, raw, chosen, told), notes
 
@@ -66,7 +66,7 @@ def _no_such_pool(pool: str | None) -> Forbidden:
     return Forbidden(f"There is no pool {str(pool)[:100]!r} that this token may submit to.")
 
 
-def _check_submitter(rules: PoolRules, who: Identity, group: str) -> None:
+def _check_submitter(rules: PoolPolicy, who: Identity, group: str) -> None:
     if who.role is Role.ADMIN:
         return
     if rules.roles is not None and who.role not in rules.roles:
@@ -75,12 +75,12 @@ def _check_submitter(rules: PoolRules, who: Identity, group: str) -> None:
         raise _no_such_pool(rules.name)
 
 
-def may_be_urgent(rules: PoolRules, who: Identity, group: str) -> bool:
+def may_be_urgent(rules: PoolPolicy, who: Identity, group: str) -> bool:
     """The right to priorities below 20: an administrator's, or a token or a group that the pool names."""
     return who.role is Role.ADMIN or who.name in rules.urgent or group in rules.urgent
 
 
-def _with_priority(rules: PoolRules, who: Identity, raw: Any, *, group: str, clamp: bool) -> tuple[Any, list[str]]:
+def _with_priority(rules: PoolPolicy, who: Identity, raw: Any, *, group: str, clamp: bool) -> tuple[Any, list[str]]:
     priority = raw.get("priority") if type(raw) is dict else None
     if type(priority) is not int or not 0 <= priority < RESERVED_PRIORITY or may_be_urgent(rules, who, group):
         return raw, []
@@ -93,7 +93,7 @@ def _with_priority(rules: PoolRules, who: Identity, raw: Any, *, group: str, cla
 # ---------------------------------------------------------------- what every task gets
 
 
-def _with_rules(rules: PoolRules, raw: Any, template: Template | None, told: list[str]) -> Any:
+def _with_rules(rules: PoolPolicy, raw: Any, template: Template | None, told: list[str]) -> Any:
     tags = raw.get("tags")
     problems: list[Problem] = []
     slices = [
@@ -109,7 +109,7 @@ def _with_rules(rules: PoolRules, raw: Any, template: Template | None, told: lis
     }
 
 
-def choose_template(rules: PoolRules, wish: str, *, chance: int) -> tuple[str, Template | None]:
+def choose_template(rules: PoolPolicy, wish: str, *, chance: int) -> tuple[str, Template | None]:
     """Which template counts, and the word for it in the task's tags; ``chance`` was drawn from 0 to 9,999."""
     if wish == SKIP:
         return "skip", None
@@ -159,7 +159,7 @@ def _joined_caches(caches: list[Any], template: Template, where: str, problems: 
             if name == other.name:
                 place = f"{where}.caches[{number}].name"
                 problems.append(Problem(place, str(name), "a name that the pool's template does not use", "template"))
-            elif isinstance(path, str) and hides(path, other.path):
+            elif isinstance(path, str) and paths_overlap(path, other.path):
                 place = f"{where}.caches[{number}].path"
                 allowed = f"a folder apart from {other.path}, which the pool's template uses"
                 problems.append(Problem(place, path[:100], allowed, "template"))

@@ -22,14 +22,14 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.bot_zip import bot_files, build_zip, public_url
 from myrmidon.server.settings import seconds
-from myrmidon.server.waiting.connected_bot import Seat
+from myrmidon.server.waiting.connected_bot import ConnectedBot
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
 from myrmidon.store.tables.release import Choice, ReleaseInfo, ReleaseState
 
 log = structlog.get_logger("releases")
 
-RENEW: Micros = 10 * SECOND
+RENEW_INTERVAL: Micros = 10 * SECOND
 DIGEST_CHARS = 64
 _SHARE_OF_ALL = 10
 """One of so many living bots must have failed with a release that all run before it is taken back, and at least two."""
@@ -41,10 +41,10 @@ def bucket(bot_id: str) -> int:
     return int.from_bytes(sha256(bot_id.encode()).digest()[:4], "big") % 100
 
 
-def wanted_by(context: ServerContext, bot_id: str) -> str:
+def release_for(context: ServerContext, bot_id: str) -> str:
     """The digest of the zip that this bot shall run."""
     hub = context.hub
-    return hub.canary if hub.canary and bucket(bot_id) < hub.canary_share else hub.wanted
+    return hub.canary_release if hub.canary_release and bucket(bot_id) < hub.canary_share else hub.active_release
 
 
 async def offer_zip(context: ServerContext) -> str:
@@ -57,7 +57,7 @@ async def offer_zip(context: ServerContext) -> str:
     )
     await context.db.write(offer)
     context.state.offered_release, context.state.offered_at = zipped.digest, now
-    return await settle(context)
+    return await update_choice(context)
 
 
 def _ourselves() -> str:
@@ -67,12 +67,12 @@ def _ourselves() -> str:
         return socket.gethostname()
 
 
-async def wanted_zip(context: ServerContext) -> str:
+async def get_active_release(context: ServerContext) -> str:
     """The digest that all bots shall have, also in the first moments of a server."""
-    return context.hub.wanted or await offer_zip(context)
+    return context.hub.active_release or await offer_zip(context)
 
 
-async def settle(context: ServerContext) -> str:
+async def update_choice(context: ServerContext) -> str:
     """See which zip is for whom, and have that decided where it is not; the digest of the one for all bots."""
     now = context.now()
     since = now - seconds(context.settings.release_grace_s)
@@ -84,36 +84,36 @@ async def settle(context: ServerContext) -> str:
         choice = await context.db.write(partial(release.choose, now=now, since=since, careful=careful, wait=wait))
     share = await _share(context, choice) if choice.canary else 0
     hub = context.hub
-    if (hub.wanted, hub.canary) != (choice.active, choice.canary):
+    if (hub.active_release, hub.canary_release) != (choice.active, choice.canary):
         log.info("releases", active=choice.active[:12], canary=choice.canary[:12], share=share)
-    hub.wanted, hub.canary, hub.canary_share = choice.active, choice.canary, share
-    return hub.wanted
+    hub.active_release, hub.canary_release, hub.canary_share = choice.active, choice.canary, share
+    return hub.active_release
 
 
 async def _share(context: ServerContext, choice: Choice) -> int:
     """How many of a hundred bots try the new release; enough that at least one living bot does."""
     living = await context.db.read(release.alive_bots)
     if not living:
-        context.hub.proven = choice.canary  # nobody is there to try it
-    return share_of(living, context.settings.canary_percent)
+        context.hub.proven_release = choice.canary  # nobody is there to try it
+    return canary_share(living, context.settings.canary_percent)
 
 
-def share_of(living: Collection[str], percent: int) -> int:
+def canary_share(living: Collection[str], percent: int) -> int:
     return max(percent, min((bucket(bot_id) + 1 for bot_id in living), default=percent))
 
 
 async def refresh(context: ServerContext) -> bool:
     """What a server does about releases every few seconds; True when another zip is wanted now."""
-    before, now, hub = (context.hub.wanted, context.hub.canary), context.now(), context.hub
-    if context.state.offered_release and now - context.state.offered_at >= RENEW:
+    before, now, hub = (context.hub.active_release, context.hub.canary_release), context.now(), context.hub
+    if context.state.offered_release and now - context.state.offered_at >= RENEW_INTERVAL:
         await context.db.write(partial(_renew, context=context, now=now))
         context.state.offered_at = now
-    if hub.proven and hub.proven == hub.canary:
-        if await context.db.write(partial(release.promote, digest=hub.proven, now=now)):
-            log.info("a release has shown that it is good; it goes to all bots", release=hub.proven)
-        hub.proven = ""
-    await settle(context)
-    return before != (hub.wanted, hub.canary)
+    if hub.proven_release and hub.proven_release == hub.canary_release:
+        if await context.db.write(partial(release.promote, digest=hub.proven_release, now=now)):
+            log.info("a release has shown that it is good; it goes to all bots", release=hub.proven_release)
+        hub.proven_release = ""
+    await update_choice(context)
+    return before != (hub.active_release, hub.canary_release)
 
 
 def _renew(tx: Tx, context: ServerContext, now: Micros) -> None:
@@ -121,25 +121,25 @@ def _renew(tx: Tx, context: ServerContext, now: Micros) -> None:
     release.delete_old_backers(tx, now - 10 * seconds(context.settings.release_grace_s))
 
 
-def has_done(context: ServerContext, seat: Seat, *, finished: bool) -> None:
+def check_canary_progress(context: ServerContext, seat: ConnectedBot, *, finished: bool) -> None:
     """A bot speaks; if it runs a release that is on trial, that may show that the release is good.
 
     A result counts only from a process that was given work: one that has just started may tell of its predecessor's.
     """
     hub = context.hub
-    if seat.version != hub.canary or hub.proven == hub.canary:
+    if seat.version != hub.canary_release or hub.proven_release == hub.canary_release:
         return
-    if (finished and seat.nonce) or context.now() - seat.met_at >= seconds(context.settings.canary_s):
-        hub.proven = hub.canary
+    if (finished and seat.nonce) or context.now() - seat.first_seen_at >= seconds(context.settings.canary_s):
+        hub.proven_release = hub.canary_release
 
 
 # ---------------------------------------------------------------- taking back
 
 
-async def note_failure(context: ServerContext, bot_id: str, digest: str) -> None:
+async def report_failure(context: ServerContext, bot_id: str, digest: str) -> None:
     """A bot says that a zip was not fine; from a certain number of bots on, the release is taken back."""
     hub = context.hub
-    if len(digest) != DIGEST_CHARS or (digest == hub.canary and bucket(bot_id) >= hub.canary_share):
+    if len(digest) != DIGEST_CHARS or (digest == hub.canary_release and bucket(bot_id) >= hub.canary_share):
         return  # no zip at all, or one that this bot was never told to run
     now = context.now()
     failed = await context.db.write(partial(_note_failure, digest=digest, bot_id=bot_id, now=now))
@@ -167,14 +167,14 @@ def _judge(tx: Tx, digest: str, now: Micros) -> ReleaseInfo | None:
     known = next((one for one in release.read_all(tx, since=now) if one.digest == digest), None)
     if known is None or known.state == ReleaseState.BAD:
         return None
-    if known.state != ReleaseState.CANARY and not too_many(known.num_failures, release.num_alive_bots(tx)):
+    if known.state != ReleaseState.CANARY and not exceeds_failure_limit(known.num_failures, release.num_alive_bots(tx)):
         return None
     bots = "bot" if known.num_failures == 1 else "bots"
     why = f"{known.num_failures} {bots} could not live with it"
     return release.revert(tx, digest, who="the bots", why=why, now=now)
 
 
-def too_many(failures: int, living: int) -> bool:
+def exceeds_failure_limit(failures: int, living: int) -> bool:
     """Two bots and a tenth of the fleet, or all bots there are: one broken machine says nothing of a release."""
     return failures >= living or (failures >= 2 and failures * _SHARE_OF_ALL >= living)
 
@@ -190,5 +190,5 @@ async def revert(context: ServerContext, digest: str, *, who: str, why: str) -> 
 
 async def _taken_back(context: ServerContext, known: ReleaseInfo) -> None:
     context.metrics.release_reverted()
-    await settle(context)
-    log.error("a release was taken back", release=known.digest, who=known.who, why=known.why, active=context.hub.wanted)
+    await update_choice(context)
+    log.error("a release was taken back", release=known.digest, who=known.who, why=known.why, active=context.hub.active_release)

@@ -111,7 +111,7 @@ def _running_tasks(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, t
 
 
 def show_bot(context: ServerContext, bot: Bot, running: tuple[str, str] | None) -> v1.BotInfo:
-    seat = context.hub.seats.get(bot.id)
+    seat = context.hub.bots.get(bot.id)
     return v1.BotInfo(
         authenticated_as=user_identity(bot.authenticated) if bot.authenticated else f"bot:{bot.id}",
         bot_id=bot.id,

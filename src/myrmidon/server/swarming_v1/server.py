@@ -35,7 +35,7 @@ MAX_POOLS = 10_000
 
 async def details(context: ServerContext, call: Call) -> v1.ServerDetails:
     """The versions of the server and of the bots."""
-    return v1.ServerDetails(bot_version=context.hub.wanted, display_server_url_template="", server_version=VERSION)
+    return v1.ServerDetails(bot_version=context.hub.active_release, display_server_url_template="", server_version=VERSION)
 
 
 class PermissionsQuery(Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ async def bootstrap_token(context: ServerContext, call: Call) -> v1.BootstrapTok
 async def get_bootstrap(context: ServerContext, call: Call) -> v1.FileContent:
     """The bootstrap script: the one in the settings folder, or the default one."""
     default = bootstrap_script(
-        server=public_url(context), token="", digest=context.hub.wanted, pool="", bot_id="", now=context.now()
+        server=public_url(context), token="", digest=context.hub.active_release, pool="", bot_id="", now=context.now()
     )
     return await _file(context, BOOTSTRAP, default)
 

@@ -9,7 +9,7 @@ from myrmidon.model.ids import Micros, show_task
 from myrmidon.scheduler import bots, terminate
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch.direct_assign import place
+from myrmidon.server.dispatch.direct_assign import write_and_assign
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot_event, task_queues
 
@@ -38,8 +38,8 @@ async def terminate_bot(context: ServerContext, bot_id: str, reason: str = "", *
         ids=context.ids,
         rules=context.rules,
     )
-    task_id = await place(context, submit)
-    context.hub.look(bot_id)
+    task_id = await write_and_assign(context, submit)
+    context.hub.recheck(bot_id)
     return show_task(task_id)
 
 

@@ -14,7 +14,7 @@ from myrmidon.scheduler import submit
 from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch.direct_assign import place
+from myrmidon.server.dispatch.direct_assign import write_and_assign
 from myrmidon.server.fleet.pool_policy import AUTO, apply_pool_policy
 from myrmidon.server.usecases.unsupported import check_no_files
 from myrmidon.store.engine.db import Tx
@@ -74,7 +74,7 @@ def draft_task(
         authenticated=call.who.name,
         limits=context.limits,
         rules=context.rules,
-        said=document,
+        original=document,
     )
     check_no_files(draft.request)
     return draft
@@ -116,4 +116,4 @@ async def store_drafts(
 ) -> list[Submitted | MyrmidonError]:
     """Store tasks and assign them to waiting bots; one result or error per draft, in order."""
     store = partial(submit.submit, group_id=group_id, drafts=drafts, now=now, ids=context.ids, rules=context.rules)
-    return await place(context, store)
+    return await write_and_assign(context, store)

@@ -1,107 +1,128 @@
-"""Seats: a bot as one server knows it, in which line it stands, and what a commit means for those who wait.
+"""In-memory state of a connected bot, of bots that serve the same queues, and why a held poll ends.
 
-Nouns of the waiting room only; who is woken, and when, is in waiting.
+Data only; ``wait_hub`` decides which polls end, and when.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from enum import Enum, auto
 
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
+from myrmidon.scheduler.claim import Claimed
 
 
-class Woken(Struct, frozen=True):
-    """Why a held poll goes on."""
+class WakeReason(Enum):
+    """Why a held poll ends."""
 
+    TIMED_OUT = auto()
+    """Its time is up, the server stops, or another poll of the same bot replaces it."""
+    RECHECK = auto()
+    """Something about the bot or its runs has changed: read the database again."""
+    WORK = auto()
+    """A queue of the bot may have tasks: claim."""
+    CLAIMED = auto()
+    """A submit has claimed tasks for the bot."""
+
+
+class Wakeup(Struct, frozen=True):
+    """The result of waiting in a held poll."""
+
+    reason: WakeReason
     queue: int = 0
-    hops: int = 0
-    look: bool = False
-    reply: Any = None
+    """The queue that has tasks; 0 if it is not known which one."""
+    forward_count: int = 0
+    """How many bots were woken for these tasks before and could not take them."""
+    claim: tuple[list[Claimed], bool] | None = None
+    """With ``CLAIMED``: the runs, and whether there may be more for this bot."""
 
 
-TIME_IS_UP = Woken()
-LOOK = Woken(look=True)
+TIMED_OUT = Wakeup(WakeReason.TIMED_OUT)
+RECHECK = Wakeup(WakeReason.RECHECK)
 
 
-class Line:
-    """The waiting bots that serve exactly the same queues, in the order in which they came."""
+class WaitingBots:
+    """The bots that serve exactly the same queues; those whose poll is held, in the order of their arrival."""
 
-    __slots__ = ("num_seats", "queues", "waiting")
+    __slots__ = ("num_connected", "queues", "waiting")
 
     def __init__(self, queues: frozenset[int]) -> None:
         self.queues = queues
-        self.waiting: dict[Seat, None] = {}
-        self.num_seats = 0
+        self.waiting: dict[ConnectedBot, None] = {}
+        self.num_connected = 0
 
 
-class Seat:
-    """A bot as this server knows it since it last looked at the database."""
+class ConnectedBot:
+    """What this server remembers of a bot's session, so that an idle poll needs no database access."""
 
     __slots__ = (
         "bot_id",
-        "caches",
-        "claim",
+        "cache_sizes",
+        "claim_request",
         "config",
+        "directive",
+        "directive_sends",
+        "directive_sent_at",
+        "directive_target",
+        "first_seen_at",
         "flushed_at",
         "future",
-        "line",
-        "looked_at",
-        "met_at",
+        "health_reasons",
+        "loaded_at",
+        "mean_run_s",
         "nonce",
-        "number",
-        "order",
-        "os",
+        "os_family",
         "outdated",
-        "pace",
+        "peers",
         "reserved",
         "seen_at",
         "session",
-        "state_at",
-        "times_told",
-        "told",
-        "told_at",
+        "state_written_at",
         "version",
-        "word",
+        "wait_number",
     )
 
-    def __init__(self, bot_id: str, session: int, line: Line) -> None:
+    def __init__(self, bot_id: str, session: int, peers: WaitingBots) -> None:
         self.bot_id = bot_id
         self.session = session
-        self.line = line
+        self.peers = peers
         self.version = ""
         self.config: str | None = None
-        """What its group gave it, as the bot says; None for a bot that knows no groups."""
-        self.word: tuple[str | None, str | None] | None = None
-        """Why it is quarantined or in maintenance, in its own words; None while they were not heard here."""
-        self.caches: dict[str, int] | None = None
+        """The version of the group configuration that the bot has; None for a bot that does not support groups."""
+        self.health_reasons: tuple[str | None, str | None] | None = None
+        """Why the bot reports itself quarantined and in maintenance; None until this server has received that."""
+        self.cache_sizes: dict[str, int] | None = None
         """Sizes of named caches after its last runs."""
-        self.os = ""
-        """The family of its system."""
-        self.order: str | None = None
+        self.os_family = ""
+        self.directive: str | None = None
+        """A directive from the database, which goes into every response: ``terminate``."""
         self.outdated = False
-        """Something about the bot has changed: the next poll looks at the database."""
-        self.looked_at: Micros = 0
-        self.met_at: Micros = 0
-        """When this server first heard of this session."""
+        """The database has changed: the next poll reads the bot again."""
+        self.loaded_at: Micros = 0
+        """When the bot was last read from the database."""
+        self.first_seen_at: Micros = 0
+        """When this server first saw this session."""
         self.seen_at: Micros = 0
+        """The last request of the bot."""
         self.flushed_at: Micros = 0
-        self.told = ""
-        """The zip that it was last told to run, or what its group gave it when it was last told to restart."""
-        self.told_at: Micros = 0
-        """When that was, and how often it was told so far."""
-        self.times_told = 0
-        self.state_at: Micros = 0
-        """When its state was last written down."""
+        """The last heartbeat that was written to the database."""
+        self.directive_target = ""
+        """What the last update or restart directive was for: the digest of a zip, or a group configuration."""
+        self.directive_sent_at: Micros = 0
+        self.directive_sends = 0
+        """How often that directive was sent, with the same target."""
+        self.state_written_at: Micros = 0
         self.nonce = 0
-        """The last claim that is known to have brought something; its answer may be asked for again."""
-        self.pace = 0.0
-        """Seconds that a run takes on this bot, by its last reports; 0 while nothing is known."""
-        self.future: asyncio.Future[Woken] | None = None
-        self.number = 0
-        self.claim: tuple[int, int] = (0, 0)
-        """Nonce and size of the claim that the held poll would make."""
+        """The nonce of the last claim known to have returned runs; a poll that repeats it gets the same runs."""
+        self.mean_run_s = 0.0
+        """Moving mean of the durations of this bot's runs; 0 while there is none."""
+        self.future: asyncio.Future[Wakeup] | None = None
+        """Ends the held poll."""
+        self.wait_number = 0
+        """Grows with each held poll: the smallest number has waited longest."""
+        self.claim_request: tuple[int, int] = (0, 0)
+        """Nonce and size of the claim of the held poll."""
         self.reserved = False
-        """A submit is claiming for it: the poll must not end before that is decided."""
+        """A submit is claiming for this bot: the poll must not end before that is decided."""

@@ -1,14 +1,15 @@
-"""Who waits for what, in memory only: losing it costs time, never truth.
+"""Held polls of bots and waiting clients, in memory only: what is lost here costs time, not correctness.
 
-A bot that finds nothing to do has its reply held here. It costs a future and a timer, no task and no look
-at the database: 20,000 idle bots are the aim. Bots that serve the same queues stand in one *line*, the one
-that has waited longest in front. Clients wait here too, for tasks to end and for logs and events to grow.
+A bot that finds nothing to do has its poll held here. That costs a future and a timer, but no asyncio task and no
+database access, so that one server can hold 20,000 idle bots. Bots that serve the same queues share one
+``WaitingBots``; the one that has waited longest is woken first. Clients wait here too, for tasks to end and for logs
+and events to get new data.
 
-What is known here are hints. Whoever is woken looks at the database; whoever is forgotten is found by the
-look that every server takes at its queues every few seconds, or by the end of its own poll.
+Everything here is a hint. A bot that is woken reads the database; a wakeup that was missed is made up for by the check
+of its queues that every server makes every few seconds, or by the end of the poll.
 
-Everything happens on the event loop but ``reserve``, which a submit calls on a writer's thread in the middle of its
-transaction; hence the lock around the lines.
+All methods run on the event loop, except ``reserve``, which a submit calls on a writer's thread inside its transaction.
+The lock protects the waiting bots from that.
 """
 
 from __future__ import annotations
@@ -17,403 +18,351 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Lock
-from typing import Any, Self, TypeAlias
+from typing import Any
 
 from myrmidon.model.states import FINAL
-from myrmidon.server.waiting.connected_bot import LOOK, TIME_IS_UP, Line, Seat, Woken
-from myrmidon.server.waiting.log_throttle import Floods
+from myrmidon.scheduler.claim import Claimed
+from myrmidon.server.waiting.connected_bot import (
+    RECHECK,
+    TIMED_OUT,
+    ConnectedBot,
+    WaitingBots,
+    WakeReason,
+    Wakeup,
+)
+from myrmidon.server.waiting.log_throttle import LogThrottle
+from myrmidon.server.waiting.watch import Subscriptions, Watch, discard
 from myrmidon.store.engine.effects import CommitEffects
 
-Waiters: TypeAlias = dict[Any, set[asyncio.Future[bool]]]
-MOST_HOPS = 4
-"""How often a wake is passed on by bots that may not take what there is."""
+MAX_FORWARDS = 4
+"""How often a wakeup is forwarded to another bot when the woken one cannot take the tasks."""
 _FINAL = frozenset(str(state) for state in FINAL)
-_KILLING = '"killing":1'
+_KILL_REQUESTED = '"killing":1'
+"""Part of the JSON body of a task's event."""
 
 
-class Watch:
-    """Ears for some things, open from the moment it is made: look after that, then wait, and nothing is missed."""
-
-    __slots__ = ("_future", "_hub", "_keys", "_where")
-
-    def __init__(self, hub: Hub, where: Waiters, keys: Collection[Any]) -> None:
-        self._hub = hub
-        self._where = where
-        self._keys = keys
-        self._future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        for key in keys:
-            where.setdefault(key, set()).add(self._future)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for key in self._keys:
-            _drop(self._where, key, self._future)
-
-    async def wait(self, seconds: float) -> bool:
-        """Until something was heard since the watch was made; False when time was up, or the server stops."""
-        if self._hub.stopping or seconds <= 0:
-            return self._future.done()
-        timer = asyncio.get_running_loop().call_later(seconds, _in_vain, self._future)
-        try:
-            return await self._future
-        finally:
-            timer.cancel()
-
-
-class Hub:
-    """Everyone whose answer is held back."""
+class WaitHub:
+    """Connected bots, held polls, and clients that wait for tasks, logs and events."""
 
     def __init__(self) -> None:
-        self.seats: dict[str, Seat] = {}
+        self.bots: dict[str, ConnectedBot] = {}
         self.stopping = False
-        self.floods = Floods()
-        self.wanted = ""
-        """The digest of the zip that every bot shall run."""
-        self.canary = ""
-        """The digest of a newer zip that goes to a share of the bots first; empty when there is none."""
+        self.log_throttle = LogThrottle()
+        self.active_release = ""
+        """The digest of the zip that bots are to run."""
+        self.canary_release = ""
+        """The digest of a newer zip that goes to a share of the bots first; empty if there is none."""
         self.canary_share = 0
-        """So many of a hundred bots get it."""
-        self.proven = ""
-        """The digest of a zip that a bot has shown to be good."""
+        """The percentage of bots that get it."""
+        self.proven_release = ""
+        """The digest of a zip that has proved itself on a bot and is to be promoted."""
         self.log_rights: OrderedDict[tuple[str, int, int, str], None] = OrderedDict()
-        """Bots with runs and tokens that were checked: who has a run never changes."""
+        """Bot, task, run and token that were checked; they stay valid, as a run never changes its bot."""
         self.on_new_queue: Callable[[int, int], None] | None = None
-        """Called with a queue that no wake was ever for, and how many tasks it got: who serves it must be read."""
+        """Called for a queue that is not known here, with the number of its new tasks: find the bots that serve it."""
         self._lock = Lock()
-        self._lines: dict[frozenset[int], Line] = {}
-        self._by_queue: defaultdict[int, dict[Line, None]] = defaultdict(dict)
-        self._learned: set[int] = set()
-        self._full: dict[int, int] = {}
-        """Queues that may have work which nobody waited for, with the beat at which that was last heard."""
-        self._beat = 0
-        self._number = 0
-        self._holders: dict[int, set[Seat]] = {}
-        self._watches: Waiters = {}
-        self._growing: Waiters = {}
+        self._peer_sets: dict[frozenset[int], WaitingBots] = {}
+        self._peers_by_queue: defaultdict[int, dict[WaitingBots, None]] = defaultdict(dict)
+        self._known_queues: set[int] = set()
+        self._unclaimed_work: dict[int, int] = {}
+        """Queues that may have tasks for which no bot waited, with the ``work_seq`` at which the last ones came."""
+        self._work_seq = 0
+        self._last_wait_number = 0
+        self._bots_by_held_task: dict[int, set[ConnectedBot]] = {}
+        self._task_ends = Subscriptions()
+        self._updates = Subscriptions()
         self.num_waiting = 0
-        self.num_streams = 0
-        """Open streams of events: without one, nobody needs to number events at once."""
-        self.num_unfinished = 0
-        """Submits of which another part is about to come: a bot that gets the last of what there is asks again."""
+        self.num_event_streams = 0
+        """Open event streams. Without one, events need not get their sequence numbers at once."""
+        self.num_partial_submits = 0
+        """Submits that have another part to write: a bot that has claimed everything there is should poll again."""
 
-    # ------------------------------------------------------------ seats
+    # ------------------------------------------------------------ connected bots
 
-    def sit(self, bot_id: str, session: int, queues: Iterable[int]) -> Seat:
-        """A bot that was looked up in the database; an earlier session's held poll is answered."""
-        seat = self.seats.get(bot_id)
-        if seat is not None and seat.session != session:
-            self._rise(seat)
-            seat = None
-        line = self._line(frozenset(queues))  # not before: the last one to rise takes its line away
-        if seat is None:
-            seat = self.seats[bot_id] = Seat(bot_id, session, line)
-            line.num_seats += 1
+    def register(self, bot_id: str, session: int, queues: Iterable[int]) -> ConnectedBot:
+        """Add or update a bot that was just read from the database; a held poll of an older session ends."""
+        bot = self.bots.get(bot_id)
+        if bot is not None and bot.session != session:
+            self._unregister(bot)
+            bot = None
+        peers = self._peers_for(frozenset(queues))  # after _unregister, which may remove the same peers
+        if bot is None:
+            bot = self.bots[bot_id] = ConnectedBot(bot_id, session, peers)
+            peers.num_connected += 1
         else:
-            self._change_line(seat, line)
-        seat.outdated = False
-        return seat
+            self._move_to(bot, peers)
+        bot.outdated = False
+        return bot
 
     def forget(self, bot_id: str) -> None:
-        """A bot that is gone; should it come again, the database knows it."""
-        seat = self.seats.pop(bot_id, None)
-        if seat is not None:
-            self._rise(seat)
+        """Remove a bot that is gone. Its next request reads it from the database."""
+        bot = self.bots.pop(bot_id, None)
+        if bot is not None:
+            self._unregister(bot)
 
     def forget_session(self, bot_id: str, session: int) -> None:
-        """A session that has ended; a newer one of the same bot stays."""
-        seat = self.seats.get(bot_id)
-        if seat is not None and seat.session == session:
+        """Remove a session that has ended; a newer session of the bot stays."""
+        bot = self.bots.get(bot_id)
+        if bot is not None and bot.session == session:
             self.forget(bot_id)
 
-    def look(self, bot_id: str) -> None:
-        """Something about a bot has changed: it looks at the database, at once if its poll is held."""
-        seat = self.seats.get(bot_id)
-        if seat is not None:
-            seat.outdated = True
-            self._answer(seat, LOOK)
+    def recheck(self, bot_id: str) -> None:
+        """Let a bot be read from the database again, at once if its poll is held."""
+        bot = self.bots.get(bot_id)
+        if bot is not None:
+            bot.outdated = True
+            self._end_poll(bot, RECHECK)
 
-    def _rise(self, seat: Seat) -> None:
-        self._answer(seat, LOOK)
-        self._leave_line(seat)
+    def _unregister(self, bot: ConnectedBot) -> None:
+        self._end_poll(bot, RECHECK)
+        self._leave(bot.peers)
 
-    def _line(self, queues: frozenset[int]) -> Line:
-        line = self._lines.get(queues)
-        if line is None:
+    def _peers_for(self, queues: frozenset[int]) -> WaitingBots:
+        peers = self._peer_sets.get(queues)
+        if peers is None:
             with self._lock:
-                line = self._lines[queues] = Line(queues)
+                peers = self._peer_sets[queues] = WaitingBots(queues)
                 for queue in queues:
-                    self._by_queue[queue][line] = None
-        return line
+                    self._peers_by_queue[queue][peers] = None
+        return peers
 
-    def _change_line(self, seat: Seat, line: Line) -> None:
-        if seat.line is line:
+    def _move_to(self, bot: ConnectedBot, peers: WaitingBots) -> None:
+        before = bot.peers
+        if before is peers:
             return
-        with self._lock:
-            waits = seat in seat.line.waiting
-            if waits:
-                del seat.line.waiting[seat]
-                line.waiting[seat] = None
-        line.num_seats += 1
-        self._leave_line(seat)
-        seat.line = line
+        with self._lock:  # both at once, or reserve would look for the bot among its former peers
+            if bot in before.waiting:
+                del before.waiting[bot]
+                peers.waiting[bot] = None
+            bot.peers = peers
+        peers.num_connected += 1
+        self._leave(before)
 
-    def _leave_line(self, seat: Seat) -> None:
-        """Drop a line that nobody stands in any more, or bots pinned by their ids would leave one each."""
-        line = seat.line
-        line.num_seats -= 1
-        if line.num_seats == 0:
+    def _leave(self, peers: WaitingBots) -> None:
+        """Count a bot out; drop empty peers, or every bot with a queue of its own would leave some behind."""
+        peers.num_connected -= 1
+        if peers.num_connected == 0:
             with self._lock:
-                self._lines.pop(line.queues, None)
-                for queue in line.queues:
-                    self._by_queue[queue].pop(line, None)
-                    if not self._by_queue[queue]:
-                        del self._by_queue[queue]
+                self._peer_sets.pop(peers.queues, None)
+                for queue in peers.queues:
+                    self._peers_by_queue[queue].pop(peers, None)
+                    if not self._peers_by_queue[queue]:
+                        del self._peers_by_queue[queue]
 
-    # ------------------------------------------------------------ bots that wait
+    # ------------------------------------------------------------ held polls
 
-    async def wait(self, seat: Seat, seconds: float, *, nonce: int, n: int, holds: Sequence[int] = ()) -> Woken:
+    async def wait(self, bot: ConnectedBot, seconds: float, *, nonce: int, n: int, holds: Sequence[int] = ()) -> Wakeup:
         """Hold a bot's poll until there is something for it, or time is up.
 
-        A second poll of the same bot means that the first one's connection is lost: the first is let go.
+        A second poll of the same bot means that the connection of the first was lost, so the first ends.
         """
         if self.stopping or seconds <= 0:
-            return TIME_IS_UP
+            return TIMED_OUT
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Woken] = loop.create_future()
-        timer = loop.call_later(seconds, self._time_is_up, seat, future)
+        future: asyncio.Future[Wakeup] = loop.create_future()
+        timer = loop.call_later(seconds, self._on_timeout, bot, future)
         self.num_waiting += 1
         for task_id in holds:
-            self._holders.setdefault(task_id, set()).add(seat)
-        self._hold(seat, future, nonce, n)
+            self._bots_by_held_task.setdefault(task_id, set()).add(bot)
+        self._attach_poll(bot, future, nonce, n)
         try:
             return await future
         finally:
             timer.cancel()
             self.num_waiting -= 1
-            self._let_go(seat, future)
+            self._detach_poll(bot, future)
             for task_id in holds:
-                self._drop_holder(task_id, seat)
+                discard(self._bots_by_held_task, task_id, bot)
 
-    def _hold(self, seat: Seat, future: asyncio.Future[Woken], nonce: int, n: int) -> None:
+    def _attach_poll(self, bot: ConnectedBot, future: asyncio.Future[Wakeup], nonce: int, n: int) -> None:
         with self._lock:
-            before, seat.future = seat.future, future
-            if not seat.reserved:
-                self._number += 1
-                seat.number, seat.claim = self._number, (nonce, n)
-                seat.line.waiting.pop(seat, None)
+            before, bot.future = bot.future, future
+            if not bot.reserved:
+                self._last_wait_number += 1
+                bot.wait_number, bot.claim_request = self._last_wait_number, (nonce, n)
+                bot.peers.waiting.pop(bot, None)
                 if n > 0:
-                    seat.line.waiting[seat] = None
+                    bot.peers.waiting[bot] = None
         if before is not None and not before.done():
-            before.set_result(TIME_IS_UP)
+            before.set_result(TIMED_OUT)
 
-    def _let_go(self, seat: Seat, future: asyncio.Future[Woken]) -> None:
+    def _detach_poll(self, bot: ConnectedBot, future: asyncio.Future[Wakeup]) -> None:
         with self._lock:
-            if seat.future is future:
-                seat.future = None
-                seat.line.waiting.pop(seat, None)
+            if bot.future is future:
+                bot.future = None
+                bot.peers.waiting.pop(bot, None)
 
-    def _drop_holder(self, task_id: int, seat: Seat) -> None:
-        _drop(self._holders, task_id, seat)
+    def _on_timeout(self, bot: ConnectedBot, future: asyncio.Future[Wakeup]) -> None:
+        if bot.future is future and not bot.reserved and not future.done():
+            future.set_result(TIMED_OUT)
 
-    def _time_is_up(self, seat: Seat, future: asyncio.Future[Woken]) -> None:
-        if seat.future is future and not seat.reserved and not future.done():
-            future.set_result(TIME_IS_UP)
-
-    def _answer(self, seat: Seat, woken: Woken) -> bool:
-        """Let a held poll go on; False when there is none, or a submit is claiming for it."""
+    def _end_poll(self, bot: ConnectedBot, wakeup: Wakeup) -> None:
+        """End the held poll, if there is one and no submit is claiming for it."""
         with self._lock:
-            future = seat.future
-            if future is None or future.done() or seat.reserved:
-                return False
-            seat.line.waiting.pop(seat, None)
-        future.set_result(woken)
-        return True
+            future = bot.future
+            if future is None or future.done() or bot.reserved:
+                return
+            bot.peers.waiting.pop(bot, None)
+        future.set_result(wakeup)
 
-    def waiting(self, queue: int) -> int:
-        """How many bots of a queue wait."""
-        return sum(len(line.waiting) for line in self._by_queue.get(queue, ()))
+    def num_waiting_for(self, queue: int) -> int:
+        """The number of waiting bots that serve a queue."""
+        return sum(len(peers.waiting) for peers in self._peers_by_queue.get(queue, ()))
 
-    def crowd(self, seat: Seat) -> int:
-        """How many bots wait that stand in the same line as this one."""
-        return len(seat.line.waiting)
+    def waiting_peers(self, bot: ConnectedBot) -> int:
+        """The number of waiting bots that serve the same queues as this one."""
+        return len(bot.peers.waiting)
 
-    def wake(self, queue: int, n: int = 1, *, hops: int = 0) -> int:
-        """Wake up to n waiting bots of a queue, the longest waiting first; how many those were."""
-        woken = Woken(queue, hops)
-        done = 0
-        while done < n:
+    def wake(self, queue: int, n: int = 1, *, forward_count: int = 0) -> int:
+        """Wake up to n waiting bots of a queue, longest waiting first; returns how many."""
+        wakeup = Wakeup(WakeReason.WORK, queue, forward_count)
+        num_woken = 0
+        while num_woken < n:
             with self._lock:
-                seat = self._first(queue)
-                if seat is None:
+                bot = self._longest_waiting(queue)
+                if bot is None:
                     break
-                del seat.line.waiting[seat]
-            future = seat.future
+                del bot.peers.waiting[bot]
+            future = bot.future
             if future is not None and not future.done():
-                future.set_result(woken)
-                done += 1
-        if done < n:
-            self._beat += 1
-            self._full[queue] = self._beat
-        return done
+                future.set_result(wakeup)
+                num_woken += 1
+        if num_woken < n:
+            self._work_seq += 1
+            self._unclaimed_work[queue] = self._work_seq
+        return num_woken
 
-    def _first(self, queue: int) -> Seat | None:
-        """The longest waiting bot over all lines of a queue."""
-        fronts = [next(iter(line.waiting)) for line in self._by_queue.get(queue, ()) if line.waiting]
-        return min(fronts, key=_by_number, default=None)
+    def _longest_waiting(self, queue: int) -> ConnectedBot | None:
+        firsts = [next(iter(peers.waiting)) for peers in self._peers_by_queue.get(queue, ()) if peers.waiting]
+        return min(firsts, key=_wait_number, default=None)
 
-    # ------------------------------------------------------------ work that nobody waited for
+    # ------------------------------------------------------------ tasks for which no bot waited
 
     @property
-    def beat(self) -> int:
-        """A moment, for ``emptied``."""
-        return self._beat
+    def work_seq(self) -> int:
+        """Grows when tasks come for which no bot waits. Read it before a claim, for ``mark_empty`` after it."""
+        return self._work_seq
 
-    def may_have_work(self, seat: Seat) -> bool:
-        """Whether a look at the bot's queues is worth its while."""
-        return bool(self._full) and not self._full.keys().isdisjoint(seat.line.queues)
+    def may_have_work(self, bot: ConnectedBot) -> bool:
+        """Whether one of the bot's queues may have tasks, so that a claim is worth a transaction."""
+        return bool(self._unclaimed_work) and not self._unclaimed_work.keys().isdisjoint(bot.peers.queues)
 
-    def emptied(self, seat: Seat, beat: int) -> None:
-        """A bot found its queues empty at that beat; what was heard since then still counts."""
-        for queue in [queue for queue in self._full if queue in seat.line.queues and self._full[queue] <= beat]:
-            del self._full[queue]
+    def mark_empty(self, bot: ConnectedBot, work_seq: int) -> None:
+        """A bot found its queues empty. Tasks that came after ``work_seq`` still count."""
+        work, queues = self._unclaimed_work, bot.peers.queues
+        for queue in [queue for queue, seq in work.items() if queue in queues and seq <= work_seq]:
+            del work[queue]
 
     def queues_waited_for(self) -> list[int]:
         """The queues of all waiting bots."""
         with self._lock:
-            return sorted({queue for line in self._lines.values() if line.waiting for queue in line.queues})
+            return sorted({queue for peers in self._peer_sets.values() if peers.waiting for queue in peers.queues})
 
-    def learn(self, queue: int, bots: Collection[str]) -> None:
-        """These bots serve a queue that is new here."""
-        self._learned.add(queue)
-        longer: dict[Line, Line] = {}
-        for bot_id in bots:
-            seat = self.seats.get(bot_id)
-            if seat is not None and queue not in seat.line.queues:
-                line = seat.line
-                if line not in longer:
-                    longer[line] = self._line(line.queues | {queue})
-                self._change_line(seat, longer[line])
+    def add_queue(self, queue: int, bot_ids: Collection[str]) -> None:
+        """Record that these bots serve a queue that was not known here."""
+        self._known_queues.add(queue)
+        extended: dict[WaitingBots, WaitingBots] = {}
+        for bot_id in bot_ids:
+            bot = self.bots.get(bot_id)
+            if bot is not None and queue not in bot.peers.queues:
+                peers = bot.peers
+                if peers not in extended:
+                    extended[peers] = self._peers_for(peers.queues | {queue})
+                self._move_to(bot, extended[peers])
 
-    # ------------------------------------------------------------ a submit that claims for a waiting bot
+    # ------------------------------------------------------------ direct assignment
 
-    def reserve(self, queue: int, n: int) -> list[Seat]:
-        """Take up to n waiting bots out of their lines, to claim for them in the transaction under way.
+    def reserve(self, queue: int, n: int) -> list[ConnectedBot]:
+        """Reserve up to n waiting bots, to claim for them in the caller's transaction.
 
-        Their polls end neither by time nor by another wake until ``hand_over`` or ``settle``.
+        Neither a timeout nor a wakeup ends their polls until ``deliver_claim`` or ``cancel_reservation``.
         """
-        taken: list[Seat] = []
+        reserved: list[ConnectedBot] = []
         with self._lock:
-            while len(taken) < n:
-                seat = self._first(queue)
-                if seat is None:
+            while len(reserved) < n:
+                bot = self._longest_waiting(queue)
+                if bot is None:
                     break
-                del seat.line.waiting[seat]
-                if seat.future is not None and not seat.future.done():
-                    seat.reserved = True
-                    taken.append(seat)
-        return taken
+                del bot.peers.waiting[bot]
+                if bot.future is not None and not bot.future.done():
+                    bot.reserved = True
+                    reserved.append(bot)
+        return reserved
 
-    def hand_over(self, seat: Seat, reply: Any) -> None:
-        """The claim for a reserved bot is on disk: its poll is answered with it.
+    def deliver_claim(self, bot: ConnectedBot, tasks: list[Claimed], *, more: bool) -> None:
+        """End the poll of a reserved bot with runs whose claim is committed.
 
-        If its connection was lost meanwhile, it asks again with the same nonce and gets the same runs.
+        If its connection was lost meanwhile, the bot repeats the poll with the same nonce and gets the same runs.
         """
-        seat.reserved = False
-        if seat.future is not None and not seat.future.done():
-            seat.future.set_result(Woken(reply=reply))
+        bot.reserved = False
+        if bot.future is not None and not bot.future.done():
+            bot.future.set_result(Wakeup(WakeReason.CLAIMED, claim=(tasks, more)))
 
-    def settle(self, seat: Seat) -> None:
-        """A submit failed, or claimed nothing, for a reserved bot: it looks for itself."""
-        seat.reserved = False
-        self._answer(seat, LOOK)
+    def cancel_reservation(self, bot: ConnectedBot) -> None:
+        """End a reservation without a claim; the bot reads the database itself."""
+        bot.reserved = False
+        self._end_poll(bot, RECHECK)
 
-    # ------------------------------------------------------------ what was committed
+    # ------------------------------------------------------------ commits
 
-    def tell(self, effects: CommitEffects) -> None:
-        """Wake whoever waits for what was just committed, here or on another server."""
+    def notify_commit(self, effects: CommitEffects) -> None:
+        """Wake the bots and clients that wait for what was committed, here or on another server."""
         for queue, n in effects.enqueued.items():
-            self.work_came(queue, n)
-        if effects.events and (self._watches or self._holders or self._growing):
-            self._tell_of(effects.events)
+            self.notify_work(queue, n)
+        if effects.events and (self._task_ends.waiters or self._bots_by_held_task or self._updates.waiters):
+            self._notify_tasks(effects.events)
 
-    def work_came(self, queue: int, n: int) -> None:
-        if queue in self._learned or self.on_new_queue is None:
+    def notify_work(self, queue: int, n: int) -> None:
+        """Wake bots for n tasks of a queue."""
+        if queue in self._known_queues or self.on_new_queue is None:
             self.wake(queue, n)
         else:
             self.on_new_queue(queue, n)
 
-    def _tell_of(self, told: Iterable[tuple[Any, ...]]) -> None:
-        for subject, _, _, _, state, body in told:
-            if self._growing:
-                self.grown(("task", subject))
+    def _notify_tasks(self, events: Iterable[tuple[Any, ...]]) -> None:
+        for subject, _, _, _, state, body in events:
+            if self._updates.waiters:
+                self._updates.notify(("task", subject))
             final = state in _FINAL
             if final:
-                for future in self._watches.pop(subject, ()):
-                    _came(future)
-            if subject in self._holders and (final or _KILLING in body or state == "READY"):
-                for seat in tuple(self._holders[subject]):
-                    self._answer(seat, LOOK)
+                self._task_ends.notify(subject)
+            if subject in self._bots_by_held_task and (final or _KILL_REQUESTED in body or state == "READY"):
+                for bot in tuple(self._bots_by_held_task[subject]):
+                    self._end_poll(bot, RECHECK)
 
     # ------------------------------------------------------------ clients
 
     def watch_ends(self, task_ids: Collection[int]) -> Watch:
-        """Hears when one of these tasks has ended."""
-        return Watch(self, self._watches, task_ids)
+        """Watch for the end of one of these tasks."""
+        return self._task_ends.watch(task_ids)
 
-    def watch_growth(self, things: Collection[object]) -> Watch:
-        """Hears when one of these things has grown.
+    def watch_updates(self, keys: Collection[object]) -> Watch:
+        """Watch for new data under one of these keys.
 
-        A log is (task id, run), a task's story ("task", task id), the stream of events "events".
+        The key of a log is (task id, run), that of a task's events ("task", task id), that of the event stream
+        "events".
         """
-        return Watch(self, self._growing, things)
+        return self._updates.watch(keys)
 
-    def grown(self, thing: object) -> None:
-        """A log or the stream of events has grown."""
-        for future in self._growing.pop(thing, ()):
-            _came(future)
+    def notify(self, key: object) -> None:
+        """Wake the clients that watch for updates of this key."""
+        self._updates.notify(key)
 
-    def look_all(self) -> None:
-        """Something has changed that was not told here: whoever waits for a task looks for itself."""
-        for waiting in list(self._watches.values()):
-            for future in tuple(waiting):
-                _came(future)
-        for holders in list(self._holders.values()):
-            for seat in tuple(holders):
-                self._answer(seat, LOOK)
-
-    # ------------------------------------------------------------ the end
+    def recheck_all(self) -> None:
+        """Wake all that wait for a task, because changes may have been missed: they read the database again."""
+        self._task_ends.notify_all()
+        for bots in list(self._bots_by_held_task.values()):
+            for bot in tuple(bots):
+                self._end_poll(bot, RECHECK)
 
     def stop(self) -> None:
-        """Answer everybody at once: the server goes down."""
+        """End all held polls and watches, because the server stops."""
         self.stopping = True
-        for seat in tuple(self.seats.values()):
-            self._answer(seat, TIME_IS_UP)
-        for where in (self._watches, self._growing):
-            for waiting in list(where.values()):
-                for future in tuple(waiting):
-                    _in_vain(future)
+        for bot in tuple(self.bots.values()):
+            self._end_poll(bot, TIMED_OUT)
+        self._task_ends.close()
+        self._updates.close()
 
 
-def _by_number(seat: Seat) -> int:
-    return seat.number
-
-
-def _came(future: asyncio.Future[bool]) -> None:
-    if not future.done():
-        future.set_result(True)
-
-
-def _in_vain(future: asyncio.Future[bool]) -> None:
-    if not future.done():
-        future.set_result(False)
-
-
-def _drop(where: dict[Any, set[Any]], key: Any, waiting: Any) -> None:
-    """Take one out of those who wait for a thing, and the thing with the last of them."""
-    there = where.get(key)
-    if there is not None:
-        there.discard(waiting)
-        if not there:
-            del where[key]
+def _wait_number(bot: ConnectedBot) -> int:
+    return bot.wait_number

@@ -1,4 +1,4 @@
-"""MariaDB through PyMySQL: READ COMMITTED, strict mode, values written into the text."""
+"""The MariaDB driver, with PyMySQL: READ COMMITTED, strict mode, values are written into the statement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pymysql.constants import CLIENT
 
 from myrmidon.model.errors import StoreRefused, StoreUnavailable
 from myrmidon.store.engine.driver import ConnectionLost, DbErrorKind
-from myrmidon.store.engine.mariadb_wire import CONVERSIONS, Wire
+from myrmidon.store.engine.mariadb_wire import CONVERSIONS, FastConnection
 from myrmidon.store.engine.sql import (
     Dialect,
     Insert,
@@ -32,14 +32,14 @@ from myrmidon.store.engine.sql import (
 )
 
 CONNECT_TIMEOUT_S = 10
-PATIENCE_S = 120
-"""How long an answer may take before the connection counts as lost; lock waits end far earlier."""
+RESPONSE_TIMEOUT_S = 120
+"""How long a response may take before the connection counts as lost; lock waits end much earlier."""
 CHARS_PER_INSERT = 256 * 1024
-"""At most four bytes each, so that a packet stays within 1 MiB (unless one row alone is larger)."""
+"""A character has at most four bytes, so a packet stays within 1 MiB, unless a single row is larger."""
 
-# SIMULTANEOUS_ASSIGNMENT: in `SET a = 1, b = a` b gets what a was before, as everywhere else.
-# in_predicate_conversion_threshold: a long IN list must stay a list; turned into a subquery, as it is by
-# default, it uses no index in UPDATE and DELETE.
+# SIMULTANEOUS_ASSIGNMENT: in `SET a = 1, b = a` b gets the old value of a, as in the other databases.
+# in_predicate_conversion_threshold: by default a long IN list is converted into a subquery, for which UPDATE and DELETE
+# use no index.
 SESSION = """
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,\
 NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO,ANSI_QUOTES,PIPES_AS_CONCAT,SIMULTANEOUS_ASSIGNMENT',
@@ -63,21 +63,21 @@ class Mariadb:
     clock_sql = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS INTEGER)"
 
     def __init__(self, url: str, *, durable: bool = True, links: int = 16) -> None:
-        self._target = _target(url)
+        self._target = _connect_args(url)
         self.durable = durable
         self.writers = self.readers = links
 
     def connect(self, *, writer: bool) -> MariadbLink:
         try:
-            connection = Wire(
+            connection = FastConnection(
                 **self._target,
                 charset="utf8mb4",
                 collation="utf8mb4_nopad_bin",
                 client_flag=CLIENT.FOUND_ROWS,
                 autocommit=not writer,
                 connect_timeout=CONNECT_TIMEOUT_S,
-                read_timeout=PATIENCE_S,
-                write_timeout=PATIENCE_S,
+                read_timeout=RESPONSE_TIMEOUT_S,
+                write_timeout=RESPONSE_TIMEOUT_S,
                 conv=CONVERSIONS,
             )
             link = MariadbLink(connection, writer=writer)
@@ -87,7 +87,7 @@ class Mariadb:
                 raise StoreRefused(why)
             link.query(SESSION.format(0 if writer else 1))
         except (pymysql.err.Error, OSError) as error:
-            raise StoreUnavailable(f"MariaDB does not answer: {error}.") from error
+            raise StoreUnavailable(f"MariaDB cannot be reached: {error}.") from error
         return link
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Mariadb:
 
 
 def why_refused(settings: Mapping[str, str], *, durable: bool) -> str | None:
-    """Why a server with these variables must not be used; None when it may."""
+    """Why a server with these variables must not be used; None when it may be used."""
     version = settings.get("version", "")
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if "mariadb" not in version.lower() or number < (10, 6):
@@ -109,7 +109,7 @@ def why_refused(settings: Mapping[str, str], *, durable: bool) -> str | None:
 
 
 class MariadbLink:
-    """Outside a transaction nothing has to be begun: with autocommit off the first statement does it."""
+    """One connection. With autocommit off the first statement begins a transaction."""
 
     reusable_after_error = False
 
@@ -124,7 +124,7 @@ class MariadbLink:
         self.connection.commit()
 
     def rollback(self) -> None:
-        """A reader's statements are transactions of their own."""
+        """Nothing to do for a reader: each of its statements is a transaction of its own."""
         if self._writer:
             self.connection.rollback()
 
@@ -145,9 +145,9 @@ class MariadbLink:
         return DbErrorKind.FULL if code in _FULL else None
 
     def query(self, text: str) -> Any:
-        """What the server answered: rows, or how many it found or changed. Cheaper than a cursor."""
+        """Send a statement; the result with rows, or with the number of matched rows. Cheaper than a cursor."""
         self.connection.query(text)
-        return self.connection._result  # noqa: SLF001 - a cursor offers the same, later
+        return self.connection._result  # noqa: SLF001 - a cursor offers the same, slower
 
     def all(self, sql: str, params: dict[str, Any]) -> list[Row]:
         rows: list[Row] = self.query(_rendered(sql, params)).rows
@@ -166,12 +166,12 @@ class MariadbLink:
             self.query(head + ",".join(chunk))
 
     def insert_new(self, statement: Insert, rows: Sequence[Row]) -> int:
-        """INSERT IGNORE is not used: it would also swallow values that do not fit.
+        """INSERT IGNORE is not used: it would also ignore values that do not fit.
 
-        With FOUND_ROWS an untouched duplicate counts as one row, like an inserted one, so the count comes
-        from the server's own words: "Records: 3  Duplicates: 1  Warnings: 0".
+        With FOUND_ROWS an existing row counts as one row, as an inserted one does, so the count is taken from the
+        message of the server: "Records: 3  Duplicates: 1  Warnings: 0".
         """
-        head, tail = insert_head(statement), _leave_alone(statement)
+        head, tail = insert_head(statement), _keep_existing(statement)
         inserted = 0
         for chunk in _chunks(rows):
             if len(chunk) == 1:
@@ -181,7 +181,7 @@ class MariadbLink:
         return inserted
 
     def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
-        """Many rows are a derived table; JSON_TABLE takes twice as long."""
+        """Many rows are joined as a derived table; JSON_TABLE takes twice as long."""
         if len(rows) == 1:
             text = row_update_text(Dialect.MARIADB, statement).format(None, *map(_literal, rows[0]))
             return int(self.query(text).affected_rows)
@@ -191,14 +191,14 @@ class MariadbLink:
         return self._joined(rows_delete_text(Dialect.MARIADB, statement), rows)
 
     def _joined(self, template: str, rows: Sequence[Row]) -> int:
-        """Say a text with the rows as its table; how many rows of the other table it matched."""
+        """Run a statement that joins the rows as a table; how many rows of the other table matched."""
         matched = 0
         for chunk in _chunks(rows):
             matched += int(self.query(template % _table_of(chunk, len(rows[0]))).affected_rows)
         return matched
 
     def _insert_one(self, text: str) -> int:
-        """One row gets no words from the server. The error undoes this statement only."""
+        """For one row the server sends no message. An error rolls back this statement only."""
         try:
             self.query(text)
         except pymysql.err.IntegrityError as error:
@@ -208,42 +208,42 @@ class MariadbLink:
         return 1
 
 
-def _duplicates(words: bytes | None) -> int:
-    found = _DUPLICATES.search(words or b"")
+def _duplicates(message: bytes | None) -> int:
+    found = _DUPLICATES.search(message or b"")
     if found is None:
-        raise pymysql.err.InternalError("MariaDB did not say how many rows were duplicates")
+        raise pymysql.err.InternalError("MariaDB did not report the number of duplicates")
     return int(found[1])
 
 
 @lru_cache(maxsize=1024)
-def _leave_alone(statement: Insert) -> str:
+def _keep_existing(statement: Insert) -> str:
     first = names(statement.columns)[0]
     return f" ON DUPLICATE KEY UPDATE {first} = {first}"
 
 
-def _target(url: str) -> dict[str, Any]:
-    at = urlsplit(url)
-    options = {name: values[-1] for name, values in parse_qs(at.query).items()}
+def _connect_args(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     target: dict[str, Any] = {
-        "host": at.hostname or "127.0.0.1",
-        "port": at.port or 3306,
-        "user": unquote(at.username or ""),
-        "password": unquote(at.password or ""),
-        "database": unquote(at.path.removeprefix("/")),
+        "host": parts.hostname or "127.0.0.1",
+        "port": parts.port or 3306,
+        "user": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "database": unquote(parts.path.removeprefix("/")),
     }
     if socket := options.pop("unix_socket", None):
         target["unix_socket"] = socket
     if ca := options.pop("ssl_ca", None):
         target["ssl"] = ssl.create_default_context(cafile=ca)
     else:
-        # Left to itself the driver reads all certificates of the machine for every connection, and trusts none.
+        # By default the driver would load all certificates of the machine for every connection, without verifying.
         target["ssl_disabled"] = True
     if options:
         raise StoreRefused(f"The database URL has unknown options: {', '.join(sorted(options))}.")
     return target
 
 
-# --- Values into text ---
+# --- Values in statements ---
 
 
 @lru_cache(maxsize=4096)
@@ -272,13 +272,13 @@ def _chunks(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 
 def _table_of(chunk: Sequence[str], width: int) -> str:
-    """Rendered rows as a table with the columns c1, c2, ...; the empty SELECT only gives the names."""
+    """Rendered rows as a table with the columns c1, c2, ...; the empty SELECT defines the names."""
     named = ", ".join([f"NULL AS c{n}" for n in range(1, width + 1)])
     return f"SELECT {named} FROM DUAL WHERE 1 = 0 UNION ALL VALUES {','.join(chunk)}"
 
 
 def _quoted(text: str) -> str:
-    """Inside quotes only these two characters mean anything, as long as NO_BACKSLASH_ESCAPES is off."""
+    """Inside quotes only these two characters are special, as long as NO_BACKSLASH_ESCAPES is off."""
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
@@ -287,22 +287,22 @@ def _hex(blob: bytes) -> str:
 
 
 def _double(value: float) -> str:
-    """Without an exponent MariaDB would read, and compute with, a DECIMAL."""
+    """With an exponent: without one MariaDB would take the number as a DECIMAL."""
     if not isfinite(value):
-        raise ValueError("MariaDB has no infinity and no NaN")
+        raise ValueError("MariaDB cannot store infinity or NaN")
     text = float.__repr__(value)
     return text if "e" in text else text + "e0"
 
 
 class _Literals(dict[type, Callable[[Any], str]]):
-    """How to write a value of a type; subclasses (enums) follow their base."""
+    """How to write a value of a type; subclasses such as enums are written like their base."""
 
     def __missing__(self, kind: type) -> Callable[[Any], str]:
         for base in kind.__mro__:
             if base in self:
                 self[kind] = self[base]
                 return self[kind]
-        raise TypeError(f"cannot be stored: {kind.__name__}")
+        raise TypeError(f"values of type {kind.__name__} cannot be stored")
 
 
 _LITERAL = _Literals(
@@ -323,12 +323,12 @@ def _literal(value: Any) -> str:
 
 
 def _ints(values: Iterable[int]) -> str:
-    """An empty list becomes one number that is no id, so that it matches nothing and NOT of it everything."""
+    """A list of numbers. An empty list becomes one number that is not an id, so that it matches nothing."""
     return ",".join(map(int.__repr__, values)) or "-9223372036854775808"
 
 
 def _texts(values: Iterable[str]) -> str:
-    """An empty list becomes a character that is refused everywhere; see `_ints`."""
+    """A list of strings. An empty list becomes a character that is never stored; see `_ints`."""
     return ",".join(map(_quoted, values)) or "'\\0'"
 
 

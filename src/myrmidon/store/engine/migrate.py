@@ -1,10 +1,10 @@
-"""Brings the tables up to date, file by file, and may be killed at any point.
+"""Applies schema migrations; safe to kill at any point.
 
-A migration is ``schema/NNNN_name.sql``. Its first line says ``-- oldest code: N``: the oldest code that may
-still run on the tables it leaves. A statement ends with a line ending in ``;``; after a line ``-- only
-postgresql:`` the next statement is for that database only. MariaDB commits every CREATE and ALTER by itself, so
-each statement must be harmless there when repeated (IF NOT EXISTS, ``{add_column}``); on the others a file is applied
-as a whole or not at all. Progress is recorded after each file. Released files never change.
+A migration is ``schema/NNNN_name.sql``. Its first line is ``-- oldest code: N``: the oldest code version that can run on
+the resulting schema. A statement ends with a line that ends in ``;``; after a line ``-- only postgresql:`` the next
+statement is for that database only. MariaDB commits every CREATE and ALTER, so every statement must be repeatable (IF
+NOT EXISTS, ``{add_column}``); on the others a file is applied completely or not at all. Progress is recorded after each
+file. Released files never change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.engine.sql import Dialect, Insert
 
 CODE_VERSION = 3
-"""What the files' ``oldest code`` is compared with. Raised with every release that changes the tables."""
+"""Compared with ``oldest code`` of the files; incremented with every release that changes the schema."""
 
 LOCK_WAIT_S = 60
 
@@ -35,7 +35,7 @@ class Migration(Struct, frozen=True):
     text: str
 
     def statements(self, dialect: Dialect) -> list[str]:
-        """The statements for one database, still with their fragments."""
+        """The statements for one database, with their fragments."""
         found: list[str] = []
         lines: list[str] = []
         only = ""
@@ -54,12 +54,12 @@ class Migration(Struct, frozen=True):
 
 
 def _with_binary_collation(dialect: Dialect, statement: str) -> str:
-    """Keys compare by their bytes everywhere: elsewhere by the table's collation, on PostgreSQL column by column."""
+    """Strings are compared by their bytes. PostgreSQL needs that for each column; the others have it by table."""
     return re.sub(r"VARCHAR\(\d+\)", r'\g<0> COLLATE "C"', statement) if dialect is Dialect.POSTGRESQL else statement
 
 
 def shipped() -> list[Migration]:
-    """The migrations this code came with, oldest first."""
+    """The migrations of this package, oldest first."""
     folder = files("myrmidon.store.engine") / "schema"
     found = [parse(file.name, file.read_text()) for file in folder.iterdir() if file.name.endswith(".sql")]
     return sorted(found, key=lambda migration: migration.version)
@@ -69,23 +69,23 @@ def parse(name: str, text: str) -> Migration:
     number = re.match(r"(\d{4})_\w+\.sql$", name)
     oldest = re.match(r"-- oldest code: (\d+)\n", text)
     if number is None or oldest is None:
-        raise BrokenPromise(f"{name}: is called NNNN_name.sql and starts with '-- oldest code: N'.")
+        raise BrokenPromise(f"{name}: must be named NNNN_name.sql and start with '-- oldest code: N'.")
     return Migration(int(number[1]), int(oldest[1]), name, text)
 
 
 def migrate(
     db: Db, now: Micros, *, migrations: Iterable[Migration] | None = None, code: int = CODE_VERSION
 ) -> list[str]:
-    """Apply what is missing; the names of the files applied. Safe from two servers at once.
+    """Apply missing migrations; the names of the applied files. Safe under concurrent calls of several servers.
 
-    Tables newer than this code are fine as long as they say so; else StoreRefused, and nothing is changed.
+    A newer schema is accepted when it allows this code version; else StoreRefused, and nothing is changed.
     """
     chosen = shipped() if migrations is None else migrations
     return [it.name for it in chosen if db.write(partial(_apply, migration=it, now=now, code=code))]
 
 
 def verify(db: Db, *, migrations: Iterable[Migration] | None = None, code: int = CODE_VERSION) -> list[str]:
-    """The names of the files that are missing; changes nothing. StoreRefused when this code is too old."""
+    """The names of the missing migrations; changes nothing. StoreRefused when this code is too old."""
     chosen = shipped() if migrations is None else migrations
     newest = db.read(lambda tx: _newest(tx, code) if tx.one(TABLE_EXISTS[tx.dialect]) else 0)
     return [it.name for it in chosen if it.version > newest]
@@ -102,7 +102,7 @@ CREATE = """
 _VERSIONS = Insert("schema_version", "version, oldest_code, applied_at, name")
 NEWEST = "SELECT version, oldest_code, name FROM schema_version ORDER BY version DESC LIMIT 1"
 
-# Three texts, because each database keeps its list of tables elsewhere.
+# Each database has its own catalogue of tables.
 TABLE_EXISTS = {
     Dialect.SQLITE: "SELECT 1 FROM sqlite_master WHERE name = 'schema_version'",
     Dialect.POSTGRESQL: "SELECT 1 WHERE to_regclass('schema_version') IS NOT NULL",
@@ -131,17 +131,17 @@ def _newest(tx: Tx, code: int) -> int:
     version, oldest_code, name = row
     if code < oldest_code:
         raise StoreRefused(
-            f"The tables are newer than this code ({code}): {name} needs code {oldest_code} or later."
+            f"The schema is newer than this code ({code}): {name} needs code {oldest_code} or later."
             " Install a newer release, or restore the backup made before the upgrade."
         )
     return int(version)
 
 
-# PostgreSQL's lock ends with the transaction. MariaDB's belongs to the connection, and its name to the whole
-# server. SQLite has one writer anyway.
+# PostgreSQL's lock ends with the transaction. MariaDB's lock belongs to the connection, and its name is global to the
+# server. SQLite has one writer.
 LOCK_POSTGRESQL = "SELECT pg_advisory_xact_lock(7164093285)"
 LOCK_MARIADB = "SELECT GET_LOCK(CONCAT('myrmidon_migrate_', DATABASE()), :seconds)"
-COMMIT_MARIADB = "COMMIT"  # before the lock goes: whoever gets it next must see which file was applied
+COMMIT_MARIADB = "COMMIT"  # before the lock is released: the next holder must see which file was applied
 UNLOCK_MARIADB = "SELECT RELEASE_LOCK(CONCAT('myrmidon_migrate_', DATABASE()))"
 
 
@@ -153,12 +153,12 @@ def _exclusive(tx: Tx) -> Iterator[None]:
         yield
         return
     if tx.one(LOCK_MARIADB, seconds=LOCK_WAIT_S) != (1,):
-        raise StoreBusy("Another server is still migrating the tables.")
+        raise StoreBusy("Another server is still applying migrations.")
     try:
         yield
         tx.run(COMMIT_MARIADB)
     finally:
-        with suppress(Exception):  # a lost connection has let go of the lock already
+        with suppress(Exception):  # a lost connection has released the lock
             tx.one(UNLOCK_MARIADB)
 
 

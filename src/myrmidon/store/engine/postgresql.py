@@ -1,4 +1,4 @@
-"""PostgreSQL through psycopg 3: READ COMMITTED, prepared statements, COPY for many rows."""
+"""The PostgreSQL driver, with psycopg 3: READ COMMITTED, prepared statements, COPY for many rows."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from myrmidon.store.engine.sql import (
     rows_update_text,
 )
 
-COPY_FROM = 16
-"""From how many rows on COPY beats one multi-row VALUES."""
+COPY_MIN_ROWS = 16
+"""From this number of rows on COPY is faster than a multi-row VALUES."""
 ROWS_PER_INSERT_NEW = (64, 16, 4, 1)
 CONNECT_TIMEOUT_S = 10
-PATIENCE_MS = 30_000
-"""How long what was sent may go unacknowledged before the connection counts as lost."""
-MOST_PREPARED = 1000
-"""Statements that a connection knows by name; past this many it forgets them all and starts again."""
+TCP_USER_TIMEOUT_MS = 30_000
+"""How long sent data may stay unacknowledged before the connection counts as lost."""
+MAX_PREPARED = 1000
+"""Prepared statements of a connection; beyond this number all are deallocated."""
 
-# random_page_cost: the rows in use are in memory; with the default a few dozen keys would mean a whole scan.
+# random_page_cost: the rows in use are in memory; with the default a few dozen keys would cause a full scan.
 SESSION = (
     "SET synchronous_commit = on; SET lock_timeout = '10s'; SET random_page_cost = 1.1;"
     " SET idle_in_transaction_session_timeout = '60s'; SET client_encoding = 'UTF8';"
@@ -73,12 +73,12 @@ class Postgresql:
                 keepalives_idle=10,
                 keepalives_interval=5,
                 keepalives_count=4,
-                tcp_user_timeout=PATIENCE_MS,
+                tcp_user_timeout=TCP_USER_TIMEOUT_MS,
             )
             _prepare(connection, writer=writer)
             settings = connection.execute(SETTINGS).fetchone()
         except psycopg.Error as error:
-            raise StoreUnavailable(f"PostgreSQL does not answer: {str(error).strip()}.") from error
+            raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error).strip()}.") from error
         if settings and (why := why_refused(*settings, durable=self.durable)):
             connection.close()
             raise StoreRefused(why)
@@ -89,7 +89,7 @@ class Postgresql:
 
 
 def why_refused(fsync: str, full_pages: str, encoding: str, standby: object, *, durable: bool) -> str | None:
-    """Why this server must not be used; None when it may."""
+    """Why this server must not be used; None when it may be used."""
     if encoding != "UTF8":
         return f"The database's encoding is {encoding}; create it with ENCODING 'UTF8'."
     if standby:
@@ -100,11 +100,11 @@ def why_refused(fsync: str, full_pages: str, encoding: str, standby: object, *, 
 
 
 class PostgresqlLink:
-    """The connection is in autocommit mode: BEGIN and COMMIT are sent here, plainly, and cheaper.
+    """One connection, in autocommit mode: BEGIN and COMMIT are sent as plain statements, which is cheaper.
 
-    Statements go to libpq without psycopg's cursor, whose own work costs some 65 us for each of them; values and
-    rows are still psycopg's to write and read. COPY is left to the cursor. Measured with and without it: 10 to 14 %
-    more lives of tasks in batches of 100, 20 % and more of single tasks (docs/decisions/0024).
+    Statements go directly to libpq, without psycopg's cursor, which costs about 65 us per statement; psycopg still
+    converts values and rows. COPY uses the cursor. Measured with and without it: 10 to 14 % more task lifecycles per
+    second in batches of 100, 20 % and more of single tasks (docs/decisions/0024).
     """
 
     reusable_after_error = False
@@ -118,7 +118,7 @@ class PostgresqlLink:
         self._numbers = count()
 
     def begin(self) -> None:
-        """A reader sees each statement's own moment either way, so it saves the round trip."""
+        """Nothing to do for a reader: each of its statements sees the latest state anyway, so a round trip is saved."""
         if self._writer:
             self._run_command(b"BEGIN", expect=b"BEGIN")
 
@@ -157,7 +157,7 @@ class PostgresqlLink:
     def insert(self, statement: Insert, rows: Sequence[Row]) -> None:
         if not rows:
             return
-        if len(rows) < COPY_FROM:
+        if len(rows) < COPY_MIN_ROWS:
             text = insert_text(Dialect.POSTGRESQL, statement, len(rows), only_new=False)
             self._perform(text.encode(), tuple(chain.from_iterable(rows)))
             return
@@ -194,10 +194,10 @@ class PostgresqlLink:
         return self._perform(text, values(params) if values else ())
 
     def _perform(self, text: bytes, values: Sequence[Any]) -> pq.abc.PGresult:
-        """Once by its text, from then on by a name: what is said only once is not worth one."""
-        pgconn, write = self.connection.pgconn, self._values
-        data: Any = write.dump_sequence(values, _auto(len(values)))
-        types, formats = write.types or (), write.formats
+        """Run a statement. It is prepared at its second use: a statement that is used once is not worth it."""
+        pgconn, transformer = self.connection.pgconn, self._values
+        data: Any = transformer.dump_sequence(values, _auto_formats(len(values)))
+        types, formats = transformer.types or (), transformer.formats
         name = self._names.get((text, types))
         if name is None:
             self._names[text, types] = b""
@@ -207,7 +207,7 @@ class PostgresqlLink:
         return _checked(pgconn.exec_prepared(name, data, formats, pq.Format.BINARY))
 
     def _prepared(self, text: bytes, types: tuple[int, ...]) -> bytes:
-        if len(self._names) > MOST_PREPARED:
+        if len(self._names) > MAX_PREPARED:
             _checked(self.connection.pgconn.exec_(b"DEALLOCATE ALL"))
             self._names.clear()
         name = b"m%d" % next(self._numbers)
@@ -222,41 +222,41 @@ class PostgresqlLink:
     def _run_command(self, command: bytes, *, expect: bytes) -> None:
         result = _checked(self.connection.pgconn.exec_(command))
         if result.command_status != expect:
-            # A failed statement was swallowed; PostgreSQL answers COMMIT with a rollback and no error.
-            raise BrokenPromise("A transaction went on after a statement in it had failed.")
+            # The error of a statement was ignored: PostgreSQL then answers COMMIT with a rollback and no error.
+            raise BrokenPromise("A transaction continued after one of its statements had failed.")
 
 
 def _checked(result: pq.abc.PGresult) -> pq.abc.PGresult:
-    if result.status not in _DONE:
+    if result.status not in _SUCCESS:
         raise psycopg.errors.error_from_result(result)
     return result
 
 
-_DONE = frozenset((pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK))
+_SUCCESS = frozenset((pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK))
 
 
 @lru_cache(maxsize=1024)
-def _auto(n: int) -> list[PyFormat]:
+def _auto_formats(n: int) -> list[PyFormat]:
     return [PyFormat.AUTO] * n
 
 
 def _prepare(connection: psycopg.Connection[Row], *, writer: bool) -> None:
     connection.execute(SESSION.format("off" if writer else "on").encode())
-    # One type for integers of every size: else each mix of sizes is a statement of its own to prepare.
+    # One type for integers of all sizes: else every combination of sizes would be prepared separately.
     connection.adapters.register_dumper(int, Int8BinaryDumper)
-    connection.adapters.register_dumper(bool, _Bit)
-    connection.adapters.register_loader("numeric", _Number)
+    connection.adapters.register_dumper(bool, _BoolDumper)
+    connection.adapters.register_loader("numeric", _NumberLoader)
 
 
-class _Bit(IntDumper):
-    """Tables hold 0 and 1, as they do on the other two."""
+class _BoolDumper(IntDumper):
+    """Booleans are stored as 0 and 1, as on the other databases."""
 
     def dump(self, obj: Any) -> Buffer | None:
         return b"1" if obj else b"0"
 
 
-class _Number(NumericBinaryLoader):
-    """Sums of bigint are numeric here; callers get the int or float they get elsewhere."""
+class _NumberLoader(NumericBinaryLoader):
+    """Sums of bigint are numeric; callers get an int or a float, as on the other databases."""
 
     def load(self, data: Buffer) -> Any:
         value: Decimal = super().load(data)
@@ -268,7 +268,7 @@ Values = Callable[[dict[str, Any]], tuple[Any, ...]]
 
 @lru_cache(maxsize=4096)
 def _prepared(sql: str) -> tuple[bytes, Values | None]:
-    """The text and how to pick its values from the parameters."""
+    """The text, and a function that takes its values from the parameters."""
     text, binds = compiled(Dialect.POSTGRESQL, sql)
     if not binds:
         return text.encode(), None
@@ -284,18 +284,18 @@ def _prepared(sql: str) -> tuple[bytes, Values | None]:
 
 
 def _one_row_update(statement: RowUpdate, row: Row) -> tuple[bytes, list[str | None]]:
-    """Values go as text: whatever of them is None, it is one statement to prepare."""
+    """Values are sent as text, so that one prepared statement serves all combinations of None."""
     text = row_update_text(Dialect.POSTGRESQL, statement).encode()
     return text, [None if value is None else _plain_text(value) for value in row]
 
 
 def _plain_text(value: str | float) -> str:
-    """An enumeration goes as what it stands for, True as 1."""
+    """Enumerations are sent by their value, True as 1."""
     return str(value) if isinstance(value, str) else repr(value + 0)
 
 
 def _arrays(statement: RowUpdate | RowDelete, rows: Sequence[Row]) -> tuple[str, ...]:
-    """An array for each column."""
+    """One array for each column."""
     return tuple([encode(column) for encode, column in zip(_encoders(statement), zip(*rows, strict=True), strict=True)])
 
 
@@ -304,7 +304,7 @@ def _encoders(statement: RowUpdate | RowDelete) -> list[Callable[[Iterable[Any]]
     return [_text_array if name == "text" else _array for name in statement.type_names]
 
 
-# Arrays go as text: several times cheaper to make than psycopg's, and one type whatever is in them.
+# Arrays are sent as text: several times cheaper than psycopg's, and one type whatever they contain.
 
 
 def _int_array(values: Iterable[int]) -> str:

@@ -1,7 +1,7 @@
-"""SQLite: one file, one server, one writer.
+"""The SQLite driver: one file, one server, one writer.
 
-Writes and checkpoints happen on one connection: releases before 3.51.3 can corrupt a WAL that two
-connections reset at once. Readers are read-only. A second server on the same file is refused.
+All writes and checkpoints use one connection, because releases before 3.51.3 can corrupt a WAL that two connections
+reset at once. Readers are read-only. A second server on the same file is refused.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ else:
 
 log = logging.getLogger(__name__)
 
-# The driver tries to adapt whatever is not exactly a number or a string, and looks long for an adapter of None
-# and of our enumerations. Telling it one makes an insert of a wide row three times as fast.
+# The driver adapts every value that is not exactly a number or a string, and its search for an adapter of None or an
+# enumeration is slow. With registered adapters the insert of a wide row is three times as fast.
 sqlite3.register_adapter(type(None), dict[None, None]().get)
 for _enumeration in (TaskState, RunState, JobState, RequiresPolicy, FailurePolicy, Language):
     sqlite3.register_adapter(_enumeration, str.__str__)
@@ -56,13 +56,13 @@ WITHOUT_WAL_RACE = (3, 51, 3)
 BUSY_TIMEOUT_S = 5.0
 PRIVATE_MODE = 0o600
 WRITER_CACHE_KIB = 16 << 10
-"""Holds the heads of a thousand deep queues, which every claim of a bot that serves them looks at."""
+"""Large enough for the first rows of a thousand deep queues, which a claim reads."""
 BULK_PAGE = 16 << 10
-"""Of a file with large values: half the work of 4 KiB for a megabyte, and no more for a line."""
+"""Page size of a file with large values: a megabyte costs half of what it does with 4 KiB, a line no more."""
 BULK_CHECKPOINT = 256
-"""Pages of it, so that as many bytes as of other files go to the disk at once: who commits there waits behind them."""
+"""In pages: the same number of bytes as for other files, because commits wait for a checkpoint."""
 ROWS_PER_INSERT = (64, 16, 4, 1)
-"""Few fixed sizes: each is one prepared statement, kept by the connection."""
+"""A few fixed sizes, because each is a separate prepared statement."""
 
 _ERROR_KINDS = {
     sqlite3.SQLITE_BUSY: DbErrorKind.BUSY,
@@ -75,9 +75,9 @@ _ERROR_KINDS = {
 
 
 class Sqlite:
-    """The file at ``path``, or a database in memory that lives as long as this object.
+    """The file at ``path``, or a database in memory that exists as long as this object.
 
-    A file is made for large values with ``bulk``, and stays as it was made.
+    ``bulk`` matters only when the file is created: it is then made for large values.
     """
 
     dialect = Dialect.SQLITE
@@ -115,7 +115,7 @@ class Sqlite:
         return SqliteLink(connection, begin="BEGIN IMMEDIATE" if writer else "BEGIN")
 
     def close(self) -> None:
-        """Give the file up to the next server. After the links: the last one to close checkpoints."""
+        """Unlock the file. Called after the links are closed: closing the last one checkpoints."""
         if self._lock:
             self._lock.close()
             self._lock = None
@@ -148,7 +148,7 @@ class SqliteLink:
         self.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Some errors end the transaction by themselves; then there is nothing left to roll back."""
+        """Some errors end the transaction; then there is nothing to roll back."""
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
 
@@ -208,10 +208,10 @@ _LIMIT = re.compile(r"\bLIMIT :\w+")
 
 @lru_cache(maxsize=4096)
 def _prepared(sql: str) -> tuple[str, frozenset[str]]:
-    """The text and the names of its lists, which travel as JSON.
+    """The text, and the names of its lists, which are passed as JSON.
 
-    SQLite plans by the value of a bare ``LIMIT :n``, and so prepares its statement anew whenever that is bound: for a
-    claim's some 17 us of 23. In a sum it does not look at the value.
+    SQLite plans by the value of a bare ``LIMIT :n``, and prepares the statement again whenever it is bound: 17 us of 23
+    for a claim. In an expression such as ``:n + 0`` it ignores the value.
     """
     text, binds = compiled(Dialect.SQLITE, sql)
     return _LIMIT.sub(r"\g<0> + 0", text), frozenset(name for name, kind in binds if kind != "value")
@@ -222,13 +222,13 @@ def _check_version() -> None:
         raise StoreRefused(f"SQLite {sqlite3.sqlite_version} is too old; install the package pysqlite3.")
     if sqlite3.sqlite_version_info < WITHOUT_WAL_RACE:
         log.warning(
-            "SQLite %s can corrupt a file that is written while it is checkpointed; install pysqlite3.",
+            "SQLite %s can corrupt a database file during checkpoints; install pysqlite3",
             sqlite3.sqlite_version,
         )
 
 
 def lock(path: str) -> IO[bytes]:
-    """Keeps others from a file, be it there or not, until it is closed or this process ends, however that ends."""
+    """Lock a database file, which need not exist, until the returned file is closed or this process ends."""
     try:
         held = os.fdopen(os.open(f"{path}.lock", os.O_WRONLY | os.O_CREAT, PRIVATE_MODE), "ab")
     except OSError as error:
@@ -238,25 +238,25 @@ def lock(path: str) -> IO[bytes]:
     except OSError as error:
         held.close()
         raise StoreRefused(
-            f"Another server already uses {path}. SQLite serves one server only: stop the other one, give"
-            " this one a file of its own, or let both use PostgreSQL or MariaDB."
+            f"Another server uses {path}. SQLite supports one server only: stop the other one, use another file,"
+            " or use PostgreSQL or MariaDB."
         ) from error
     return held
 
 
 def make_private(path: Path) -> None:
-    """Make an empty file for its owner alone: it will hold keys. SQLite gives those beside it the same rights.
+    """Create an empty file that only its owner can read, because it will contain keys. SQLite copies the permissions.
 
-    One that is there is not even opened: closing it again would take away the locks that SQLite has on it.
+    An existing file is not opened: closing it would release the locks that SQLite has on it.
     """
-    with suppress(OSError):  # SQLite will say what is wrong with the place
+    with suppress(OSError):  # SQLite will report the error
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE))
 
 
 def backup_file(path: str, to: Path) -> None:
-    """Copy a file as it is at one moment while others write it; nobody waits for it.
+    """Copy a consistent state of a file while it is in use; writers do not wait.
 
-    All pages in one step: a copy in several would begin anew whenever somebody writes in between.
+    All pages in one step: a copy in several steps would restart after every write.
     """
     make_private(to)
     try:
@@ -268,14 +268,14 @@ def backup_file(path: str, to: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """StoreRefused when a file is no sound database."""
+    """Raise StoreRefused when a file is not an intact database."""
     try:
         with closing(_open_read_only(path)) as connection:
             found = connection.execute("PRAGMA quick_check").fetchone()
     except sqlite3.Error as error:
-        raise StoreRefused(f"{path} is not a sound database: {error}.") from error
+        raise StoreRefused(f"{path} is not an intact database: {error}.") from error
     if found != ("ok",):
-        raise StoreRefused(f"{path} is not a sound database: {found[0]}.")
+        raise StoreRefused(f"{path} is not an intact database: {found[0]}.")
 
 
 def _open_read_only(path: Path) -> sqlite3.Connection:

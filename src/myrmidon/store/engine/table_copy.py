@@ -1,7 +1,7 @@
-"""Copies whole databases, table by table, whatever the two sides run on.
+"""Copies all tables of a database to another one, of the same or of another kind.
 
-The source is read as of one moment; the target must be empty and is compared with the source at the end. Names of
-tables and columns come from our own schema files, so these statements are put together here.
+The source is read in one snapshot; the target must be empty, and is compared with the source at the end. The statements
+are built from the names of tables and columns in the schema files.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from myrmidon.store.engine.migrate import shipped
 from myrmidon.store.engine.sql import Dialect, Insert
 
 LOG_TABLES = frozenset({"task_logs", "log_chunks"})
-"""On SQLite these lie in the second file."""
+"""On SQLite these are in the second file."""
 NOT_COPIED = frozenset({"schedulers", "release_backers"})
-"""Who serves the source does not serve the copy."""
+"""The servers of the source are not servers of the copy."""
 ROWS = 2_000
 ROWS_WITH_BLOBS = 64
 
@@ -47,7 +47,7 @@ _CONSTRAINTS = ("PRIMARY KEY", "UNIQUE", "CHECK", "FOREIGN KEY")
 
 
 def tables() -> list[Table]:
-    """Every table with data, in an order in which they can be filled."""
+    """All tables to copy, in an order that satisfies foreign keys."""
     text = "".join(file.text for file in shipped())
     added: dict[str, list[str]] = {}
     for name, column in _ADDED.findall(text):
@@ -67,26 +67,26 @@ def _table(name: str, body: str, added: Sequence[str]) -> Table:
 
 
 def copy(source: Db, target: Db, *, logs: bool) -> dict[str, CopiedTable]:
-    """Copy the tables of the logs, or all others; StoreRefused when the target has rows already.
+    """Copy the tables of the logs, or all others; StoreRefused when the target is not empty.
 
-    Nothing counts as copied before all of it is there and counted: each table's rows are compared on both sides.
+    At the end the number of rows and bytes of each table is compared with the source.
     """
-    wanted = _tables_to_copy(logs=logs)
+    tables_to_copy = _tables_to_copy(logs=logs)
     check_empty(target, logs=logs)
 
     def copy_all(tx: Tx) -> dict[str, CopiedTable]:
         begin_snapshot(tx)
-        return {table.name: _copy_table(tx, target, table) for table in wanted}
+        return {table.name: _copy_table(tx, target, table) for table in tables_to_copy}
 
     done = source.read(copy_all)
-    for table in wanted:
-        there = target.read(lambda tx, table=table: _count(tx, table))  # type: ignore[misc]
-        if there != done[table.name]:
-            raise BrokenPromise(f"{table.name}: {done[table.name]} were read, but {there} are in the copy.")
+    for table in tables_to_copy:
+        copied = target.read(lambda tx, table=table: _count(tx, table))  # type: ignore[misc]
+        if copied != done[table.name]:
+            raise BrokenPromise(f"{table.name}: the source has {done[table.name]}, the copy {copied}.")
     return done
 
 
-# PostgreSQL and MariaDB show each statement the latest state; a copy must show one moment. SQLite does by itself.
+# On PostgreSQL and MariaDB each statement sees the latest state; a copy needs one snapshot. SQLite has one anyway.
 BEGIN_SNAPSHOT = {
     Dialect.POSTGRESQL: ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",),
     Dialect.MARIADB: (
@@ -98,13 +98,13 @@ BEGIN_SNAPSHOT = {
 
 
 def begin_snapshot(tx: Tx) -> None:
-    """From here on this transaction sees one moment, whatever others do. It must not have read anything yet."""
+    """From now on this transaction reads one snapshot. It must not have read anything yet."""
     for statement in BEGIN_SNAPSHOT[tx.dialect]:
         tx.run(statement)
 
 
 def check_empty(target: Db, *, logs: bool) -> None:
-    """StoreRefused when there are rows where a copy would go."""
+    """Raise StoreRefused when a table to copy to has rows."""
     target.read(lambda tx: _check_empty(tx, _tables_to_copy(logs=logs)))
 
 
@@ -113,10 +113,10 @@ def _tables_to_copy(*, logs: bool) -> list[Table]:
     return [table for table in tables() if (table.name in LOG_TABLES) == logs]
 
 
-def _check_empty(tx: Tx, wanted: list[Table]) -> None:
-    for table in wanted:
+def _check_empty(tx: Tx, targets: list[Table]) -> None:
+    for table in targets:
         if tx.one(f"SELECT 1 FROM {table.name} LIMIT 1") is not None:
-            raise StoreRefused(f"The target is not empty: there are rows in {table.name}. Give it a new database.")
+            raise StoreRefused(f"The target is not empty: {table.name} has rows. Use a new database.")
 
 
 def _copy_table(tx: Tx, target: Db, table: Table) -> CopiedTable:
@@ -127,30 +127,30 @@ def _copy_table(tx: Tx, target: Db, table: Table) -> CopiedTable:
 
 
 def _pages(tx: Tx, table: Table) -> Iterator[list[tuple[object, ...]]]:
-    """All rows in the order of their key, some at a time."""
+    """All rows by key, in pages."""
     columns, key = ", ".join(table.columns), ", ".join(table.key)
     n = ROWS_WITH_BLOBS if table.blob else ROWS
     head = f"SELECT {columns} FROM {table.name}"
     tail = f"ORDER BY {key} LIMIT :n"
     page = tx.all(f"{head} {tail}", n=n)
-    places = [table.columns.index(name) for name in table.key]
+    indexes = [table.columns.index(name) for name in table.key]
     while page:
         yield page
         if len(page) < n:
             return
-        last = {f"k{number}": page[-1][place] for number, place in enumerate(places)}
+        last = {f"k{number}": page[-1][index] for number, index in enumerate(indexes)}
         page = tx.all(f"{head} WHERE {_after_key(tx.dialect, table.key)} {tail}", n=n, **last)
 
 
 def _after_key(dialect: Dialect, key: tuple[str, ...]) -> str:
-    """Rows behind a key. MariaDB finds no index for a comparison of tuples; spelled out it uses the first column."""
+    """The condition for rows after a key. MariaDB uses no index for a comparison of tuples, so it is written out."""
     if dialect is not Dialect.MARIADB:
         return f"({', '.join(key)}) > ({', '.join(f':k{number}' for number in range(len(key)))})"
-    ways = []
+    alternatives = []
     for number, name in enumerate(key):
         same = [f"{key[before]} = :k{before}" for before in range(number)]
-        ways.append(" AND ".join([*same, f"{name} > :k{number}"]))
-    return f"{key[0]} >= :k0 AND (({') OR ('.join(ways)}))"
+        alternatives.append(" AND ".join([*same, f"{name} > :k{number}"]))
+    return f"{key[0]} >= :k0 AND (({') OR ('.join(alternatives)}))"
 
 
 def _count(tx: Tx, table: Table) -> CopiedTable:

@@ -1,9 +1,8 @@
-"""Logs: what runs wrote to stdout and stderr, by offset.
+"""Logs: the stdout and stderr of runs, by offset.
 
-On SQLite these tables live in a second file with a writer of its own, so that a
-flood of output never holds up scheduling. Bytes are accepted in any order and
-any number of times; a run's log over the limit keeps its head and its tail, and
-says how much of the middle is gone.
+On SQLite these tables are in a second file with its own writer, so that a lot of output does not slow scheduling. Bytes
+are accepted in any order and repeatedly. A log over the limit keeps its head and its tail; the range that was cut is
+recorded.
 """
 
 from collections.abc import Sequence
@@ -20,13 +19,13 @@ TAIL_LIMIT = 36 << 20
 
 
 def log_url(url: str) -> str:
-    """Where the logs of a database lie: in a file beside it on SQLite, in the database itself elsewhere."""
+    """The URL of the logs of a database: a file beside it on SQLite, the database itself elsewhere."""
     beside = url.startswith("sqlite:") and not url.endswith(":memory:")
     return f"{url}-logs" if beside else url
 
 
 class LogInfo(Struct, frozen=True):
-    """How long a log is by now, and which bytes of it were cut."""
+    """The present length of a log, and the range of bytes that was cut."""
 
     length: int = 0
     cut_from: int | None = None
@@ -34,7 +33,7 @@ class LogInfo(Struct, frozen=True):
 
 
 class LogPart(Struct, frozen=True):
-    """A stretch of a log; ``missing`` bytes before it were cut or have not arrived."""
+    """A part of a log. ``missing`` bytes before it were cut or have not arrived."""
 
     start: int
     content: bytes
@@ -96,15 +95,14 @@ def _lock_info(tx: Tx, task_id: int, run: int, stream: int) -> LogInfo:
 def append(
     tx: Tx, task_id: int, run: int, *, stream: int, offset: int, content: bytes, limits: tuple[int, int]
 ) -> LogInfo:
-    """Store bytes at their offset; the same bytes again change nothing.
+    """Store bytes at their offset. Idempotent.
 
-    Bytes that are already there win over later ones for the same place: a repeat
-    after a lost reply carries the same bytes, anything else is not the run's log.
+    Stored bytes are not overwritten: a repeat after a lost reply has the same bytes.
     """
     known = _lock_info(tx, task_id, run, stream)
     where = {"task_id": task_id, "run": run, "stream": stream}
     for start, piece in _missing(tx, where, offset, content):
-        kept = _uncut(known, start, piece)
+        kept = _outside_cut(known, start, piece)
         tx.insert(_CHUNKS, [(task_id, run, stream, at, part) for at, part in kept if part])
     length = max(known.length, offset + len(content))
     changed = _cut(tx, where, LogInfo(length, known.cut_from, known.cut_to), limits)
@@ -113,8 +111,8 @@ def append(
     return changed
 
 
-def _uncut(known: LogInfo, start: int, piece: bytes) -> list[tuple[int, bytes]]:
-    """What of late bytes belongs to the head or the tail; those of the middle are gone for good."""
+def _outside_cut(known: LogInfo, start: int, piece: bytes) -> list[tuple[int, bytes]]:
+    """The bytes that belong to the head or the tail; those in the range that was cut are dropped."""
     if known.cut_from is None or known.cut_to is None:
         return [(start, piece)]
     low, high = max(known.cut_from - start, 0), max(known.cut_to - start, 0)
@@ -122,12 +120,12 @@ def _uncut(known: LogInfo, start: int, piece: bytes) -> list[tuple[int, bytes]]:
 
 
 def _missing(tx: Tx, where: dict[str, int], offset: int, content: bytes) -> list[tuple[int, bytes]]:
-    """The stretches of these bytes that are not stored yet. Where others lie is asked, not what they say."""
+    """The parts of these bytes that are not stored yet. Reads only offsets and sizes of the stored ones."""
     end = offset + len(content)
-    there = tx.all(SIZE_BEFORE, **where, low=offset) + tx.all(SIZES_FROM, **where, low=offset, high=end)
+    stored = tx.all(SIZE_BEFORE, **where, low=offset) + tx.all(SIZES_FROM, **where, low=offset, high=end)
     pieces = []
     at = offset
-    for start, size in there:
+    for start, size in stored:
         if start > at:
             pieces.append((at, content[at - offset : start - offset]))
         at = max(at, start + size)
@@ -137,7 +135,7 @@ def _missing(tx: Tx, where: dict[str, int], offset: int, content: bytes) -> list
 
 
 def _cut(tx: Tx, where: dict[str, int], known: LogInfo, limits: tuple[int, int]) -> LogInfo:
-    """Drop whole chunks between head and tail once the log is over its limit."""
+    """Delete whole chunks between head and tail once the log is over its limit."""
     head, tail = limits
     if known.length <= head + tail:
         return known
@@ -152,15 +150,15 @@ def _cut(tx: Tx, where: dict[str, int], known: LogInfo, limits: tuple[int, int])
 
 
 def _end_of_head(tx: Tx, where: dict[str, int], head: int) -> int:
-    """The head ends with the last chunk that begins inside it, or later when that has not arrived yet."""
+    """The end of the last chunk that starts inside the head, or the limit of the head when that is greater."""
     last = tx.one(SIZE_BEFORE, **where, low=head)
     return max(head, last[0] + last[1]) if last else head
 
 
 def read(tx: Tx, task_id: int, run: int, *, stream: int, start: int, length: int) -> list[LogPart]:
-    """The stored bytes of a range, in order, each part with how much is missing before it.
+    """The stored bytes of a range, in order, each part with the number of missing bytes before it.
 
-    Of a range with nothing in it, as many bytes of what comes behind it: a hole has an end, however long it is.
+    When nothing in the range is stored, the next stored bytes after it, so that a reader gets past a gap of any length.
     """
     where = {"task_id": task_id, "run": run, "stream": stream}
     parts = _between(tx, where, start, start + length, at=start)
@@ -192,5 +190,6 @@ DELETES = ("DELETE FROM log_chunks WHERE task_id {in:ids}", "DELETE FROM task_lo
 
 
 def delete(tx: Tx, task_ids: Sequence[int]) -> None:
+    """Delete the logs of these tasks."""
     for text in DELETES:
         tx.run(text, ids=task_ids)

@@ -5,7 +5,7 @@
         server.get("/api/v1/server")      # (status, decoded JSON)
         server.new_token("user")          # another token
         server.kill(); server.start()     # a crash and a restart on the same port and files
-        server.source = a_source(folder, ("bot/link/http_client.py", "15.0", "1.0"))  # another release from now on
+        server.source = a_source(folder, ("bot/link/http_client.py", "= 15.0", "= 1.0"))  # another release from now on
 
 The server dies with the process that started it, however that ends. `server.log` is what it wrote to standard error.
 """
@@ -28,10 +28,13 @@ from typing import Any
 
 import urllib3
 
-from tests.servers import PR_SET_PDEATHSIG, _free_port, _libc
+from tests.deadline import HANG_S
+from tests.servers import PR_SET_PDEATHSIG, _libc, port_of, reserve_port
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 15.0
+UNHURRIED = {
+    "stop_s": HANG_S, "header_timeout_s": HANG_S, "body_timeout_s": HANG_S, "start_within_s": round(HANG_S),
+}  # fmt: skip
+"""Settings that a slow machine could exceed. A test that is about one of them sets it."""
 PACKAGE = Path(__file__).parents[1] / "src" / "myrmidon"
 
 
@@ -41,8 +44,9 @@ class LiveServer:
     def __init__(self, database: str, folder: Path, settings: dict[str, Any]) -> None:
         self.database = database
         self.folder = folder
-        self.port = int(settings.pop("port", 0)) or _free_port()
-        self.settings = {"durable": database.startswith("sqlite:"), **settings}
+        self.reserved = reserve_port()
+        self.port = int(settings.pop("port", 0)) or port_of(self.reserved)
+        self.settings = {"durable": database.startswith("sqlite:"), **UNHURRIED, **settings}
         self.url = f"{'https' if settings.get('tls_certificate') else 'http'}://127.0.0.1:{self.port}"
         self.stderr = folder / f"server-{self.port}.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -50,7 +54,7 @@ class LiveServer:
         """The sources that it runs from, if not these."""
         self.http = urllib3.PoolManager(
             retries=False,
-            timeout=urllib3.Timeout(connect=10, read=60),
+            timeout=urllib3.Timeout(connect=HANG_S, read=HANG_S),
             maxsize=8,
             ca_certs=settings.get("tls_certificate"),
             assert_hostname=False,
@@ -101,17 +105,23 @@ class LiveServer:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("MYRMIDON_")}
         return ours | ({"PYTHONPATH": str(self.source)} if self.source else {})
 
-    def stop(self, timeout: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM; the exit code. A server that does not end in time is an error."""
+    def stop(self) -> int:
+        """SIGTERM; the exit code. A server that does not end is an error."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout)
+        return self.process.wait(HANG_S)
 
     def kill(self) -> None:
         """SIGKILL, as a crash would; the files stay for `start`."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+    def close(self) -> None:
+        """Killed, and never started again."""
+        self.kill()
+        self.http.clear()
+        self.reserved.close()
 
     def call(
         self,
@@ -149,7 +159,7 @@ class LiveServer:
 
     def _wait_until_ready(self) -> None:
         assert self.process is not None
-        end = time.monotonic() + START_TIMEOUT_S
+        end = time.monotonic() + HANG_S
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise AssertionError(f"the server ended while starting: {self.log[-3000:]}")
@@ -159,7 +169,7 @@ class LiveServer:
             except urllib3.exceptions.HTTPError:
                 pass
             time.sleep(0.02)  # the only way to see a port open
-        raise AssertionError(f"the server is not ready after {START_TIMEOUT_S} s: {self.log[-3000:]}")
+        raise AssertionError(f"the server is not ready after {HANG_S} s: {self.log[-3000:]}")
 
 
 @contextmanager
@@ -177,8 +187,7 @@ def live_server(
         server.start()
         yield server
     finally:
-        server.kill()
-        server.http.clear()
+        server.close()
         if own:
             shutil.rmtree(own, ignore_errors=True)
 
@@ -188,9 +197,14 @@ def a_source(folder: Path, *changes: tuple[str, str, str]) -> Path:
     shutil.copytree(PACKAGE, folder / "myrmidon", ignore=shutil.ignore_patterns("__pycache__"))
     for name, old, new in changes:
         file = folder / "myrmidon" / name
-        assert old in file.read_text(), f"{old!r} is not in {name}"
-        file.write_text(file.read_text().replace(old, new, 1))
+        file.write_text(replace_once(file.read_text(), old, new))
     return folder
+
+
+def replace_once(text: str, old: str, new: str) -> str:
+    """A change of a source text that cannot silently change nothing, or more than was meant."""
+    assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
+    return text.replace(old, new)
 
 
 def _as_json(value: Any) -> str:

@@ -34,11 +34,11 @@ from urllib.parse import urlsplit
 import psycopg
 import pymysql
 
+from tests.deadline import HANG_S
+
 SHM = Path("/dev/shm")
 SHM_ROOM = 2 << 30
 PREFIX = "myrmidon-db-"
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
 PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -59,7 +59,8 @@ class Server:
 
     def __init__(self, *, durable: bool) -> None:
         self.durable = durable
-        self.port = 0
+        self._reserved = reserve_port()
+        self.port = port_of(self._reserved)
         self.process: subprocess.Popen[bytes] | None = None
         self.user = _account(self.account)
         self.folder, self._lock = _new_folder(durable=durable, user=self.user)
@@ -76,23 +77,13 @@ class Server:
         return new_database(self.url)
 
     def start(self) -> None:
-        """Start, or start again after `kill`; returns once the server answers.
-
-        The port stays the same over restarts. At the first start another process may take it between our
-        choosing and the server's binding, so a server that ends at once gets two more chances.
-        """
-        fixed = bool(self.port)
-        for attempts_left in (2, 1, 0):
-            self.port = self.port if fixed else _free_port()
-            self.process = self._spawn(self._command())
-            try:
-                self._wait_until_it_answers()
-            except CannotStart:
-                self._end(signal.SIGKILL)
-                if fixed or not attempts_left:
-                    raise
-            else:
-                return
+        """Start, or start again after `kill`, on the same port; returns once the server answers."""
+        self.process = self._spawn(self._command())
+        try:
+            self._wait_until_it_answers()
+        except CannotStart:
+            self._end(signal.SIGKILL)
+            raise
 
     def kill(self) -> None:
         """SIGKILL, as a crash would; the folder stays for `start`."""
@@ -104,6 +95,7 @@ class Server:
         self._end(self.stop_signal)
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
+        self._reserved.close()
 
     def prepare(self) -> None:
         """Make the data folder; the slow part, safe to run in a thread."""
@@ -150,7 +142,7 @@ class Server:
 
     def _wait_until_it_answers(self) -> None:
         assert self.process is not None
-        end = time.monotonic() + START_TIMEOUT_S
+        end = time.monotonic() + HANG_S
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise CannotStart(f"{self.kind} ended while starting: {_last_lines(self.log.read_bytes())}")
@@ -159,7 +151,7 @@ class Server:
                 return
             time.sleep(0.02)
         said = _last_lines(self.log.read_bytes())
-        raise CannotStart(f"{self.kind} did not answer in {START_TIMEOUT_S:.0f} s: {said}")
+        raise CannotStart(f"{self.kind} did not answer in {HANG_S:.0f} s: {said}")
 
     def _end(self, how: int) -> None:
         process = self.process
@@ -167,7 +159,7 @@ class Server:
             return
         process.send_signal(how)
         try:
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -305,7 +297,7 @@ def execute(url: str, sql: str) -> None:
     """Run one administrative statement on a connection of its own."""
     at = urlsplit(url)
     if at.scheme == "postgresql":
-        with psycopg.connect(url, autocommit=True, connect_timeout=5) as pg:
+        with psycopg.connect(url, autocommit=True, connect_timeout=round(HANG_S)) as pg:
             pg.execute(sql.encode())
         return
     my = pymysql.connect(
@@ -313,7 +305,7 @@ def execute(url: str, sql: str) -> None:
         port=at.port or 0,
         user=at.username,
         database=at.path[1:],
-        connect_timeout=5,
+        connect_timeout=round(HANG_S),
         autocommit=True,
         ssl_disabled=True,  # loading the machine's certificates takes longer than everything else here
     )
@@ -398,10 +390,20 @@ def _remove_left_behind(base: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def reserve_port() -> socket.socket:
+    """A port for a server that is started and killed again and again; closing the socket gives it back.
+
+    The socket is bound and does not listen. So the system gives the port to nobody who asks for any port, and a server
+    that sets SO_REUSEADDR, as ours, PostgreSQL and MariaDB do, can still listen on it.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
+
+
+def port_of(reserved: socket.socket) -> int:
+    return int(reserved.getsockname()[1])
 
 
 def _children(pid: int) -> list[int]:
@@ -410,7 +412,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _wait_until_gone(pids: list[int]) -> None:
-    end = time.monotonic() + STOP_TIMEOUT_S
+    end = time.monotonic() + HANG_S
     while time.monotonic() < end and any(_alive(pid) for pid in pids):
         time.sleep(0.005)
 

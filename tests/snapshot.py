@@ -20,6 +20,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from myrmidon.store.engine import sqlite
+from tests.deadline import HANG_S
 
 sqlite3: Any = vars(sqlite)["sqlite3"]  # the module that was chosen there
 Rows = dict[str, list[str]]
@@ -104,7 +105,7 @@ def _quoted(table: str) -> str:
 
 class _Sqlite:
     def __init__(self, url: str) -> None:
-        self._db = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=10)
+        self._db = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=HANG_S)
 
     def columns(self) -> dict[str, list[tuple[str, str]]]:
         found = self.all("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY 1")

@@ -14,6 +14,7 @@ from bench.bed import Bed, a_request
 from bench.core import BARS
 from bench.floor import Floor
 from myrmidon.store.engine.table_copy import tables
+from tests.deadline import HANG_S
 
 ROOT = Path(__file__).parents[1]
 LINE = re.compile(r"bar (\S+) (\d+\.\d\d|nan) (\d+(?:\.\d+)?) (ok|short)")
@@ -29,7 +30,9 @@ WRITTEN = ("task_requests", "task_slices", "task_tags", "task_results", "task_ru
 
 
 def bench(*args, module="bench.core"):
-    return subprocess.run([sys.executable, "-m", module, *args], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", module, *args], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S
+    )
 
 
 def test_there_is_a_bar_for_everything_that_was_promised():

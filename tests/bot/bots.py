@@ -16,9 +16,10 @@ from pathlib import Path
 from shutil import which
 
 from myrmidon.bot.install import updater
+from tests.deadline import HANG_S
+from tests.live import replace_once
 
 SOURCE = Path(__file__).parents[2] / "src" / "myrmidon"
-DEADLINE_S = 30.0
 
 
 def zip_files(server: str, **changed: str | None) -> dict[str, bytes]:
@@ -34,7 +35,7 @@ def zip_files(server: str, **changed: str | None) -> dict[str, bytes]:
 
 
 def source_of(name: str) -> str:
-    """The text of one of the bot's files, to be changed."""
+    """The text of one of the bot's files."""
     return _path_of(name).read_text()
 
 
@@ -44,6 +45,11 @@ def _path_of(name: str) -> Path:
         return SOURCE / "bot" / "__init__.py"
     [path] = (SOURCE / "bot").rglob(f"{name}.py")
     return path
+
+
+def source_with(name: str, old: str, new: str) -> str:
+    """The same with a change; what is replaced must be there exactly once."""
+    return replace_once(source_of(name), old, new)
 
 
 def pack(files: dict[str, bytes]) -> tuple[bytes, str]:
@@ -79,12 +85,12 @@ class BotProcess:
     def end(self) -> int:
         """As a person would: ask, and wait."""
         self.process.terminate()
-        return self.process.wait(DEADLINE_S)
+        return self.process.wait(HANG_S)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(DEADLINE_S)
+        self.process.wait(HANG_S)
 
 
 @contextlib.contextmanager
@@ -130,9 +136,9 @@ def a_bot(
                 bot.kill()
 
 
-def wait_for(true: object, what: str, deadline_s: float = DEADLINE_S) -> str:
+def wait_for(true: object, what: str) -> str:
     """Look again and again until something is so, for what tells nobody when it happens."""
-    end = time.monotonic() + deadline_s
+    end = time.monotonic() + HANG_S
     while not (found := true()):  # type: ignore[operator]
         assert time.monotonic() < end, f"did not happen in time: {what}"
         time.sleep(0.01)

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from tests.bot.bots import BotProcess, a_bot, alive, wait_for
+from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
 
 SHELL = "/bin/sh"
-DEADLINE_S = 40.0
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +59,9 @@ def submit(server: LiveServer, pool: str, *command: str, **fields: Any) -> str:
 
 
 def ended(server: LiveServer, task_id: str) -> dict[str, Any]:
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + HANG_S
     while time.monotonic() < end:
-        status, answer = server.post("/api/v1/tasks/wait", {"task_ids": [task_id], "any": False, "wait_s": 2})
+        status, answer = server.post("/api/v1/tasks/wait", {"task_ids": [task_id], "any": False, "wait_s": 20})
         if status == 200 and answer["done"]:
             return dict(server.get(f"/api/v1/tasks/{task_id}")[1])
     raise AssertionError(f"{task_id} did not end in time: {server.get(f'/api/v1/tasks/{task_id}')}")
@@ -195,7 +195,7 @@ def test_a_bot_told_to_terminate_ends(server: LiveServer, tmp_path: Path):
     with live_bot(server, tmp_path / "ending", "ending") as bot:
         status, answer = server.post("/api/v1/bots/ending/terminate")
         assert status == 200, answer
-        assert bot.process.wait(20) == 0
+        assert bot.process.wait(HANG_S) == 0
 
 
 def test_a_bot_that_lost_its_folder_comes_in_when_the_old_one_is_gone(server: LiveServer, tmp_path: Path):
@@ -207,6 +207,7 @@ def test_a_bot_that_lost_its_folder_comes_in_when_the_old_one_is_gone(server: Li
         assert bot.process.poll() is None
         assert server.delete("/api/v1/bots/wiped")[0] == 200
         assert ended(server, submit(server, "wiped", "/bin/echo", "hello"))["result"]["state"] == "SUCCEEDED"
+        assert bot.end() == 0
     with live_bot(server, tmp_path / "third" / "wiped", "wiped"):  # the second one has said goodbye
         assert ended(server, submit(server, "wiped", "/bin/echo", "hello"))["result"]["state"] == "SUCCEEDED"
 
@@ -233,4 +234,4 @@ def test_a_bot_starts_with_one_line_on_a_clean_machine(server: LiveServer, inter
         keeper = int(Path(f"/proc/{pid.read_text().strip()}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(keeper, signal.SIGTERM)
         wait_for(lambda: not alive(keeper), "the bot's end")
-        process.wait(DEADLINE_S)
+        process.wait(HANG_S)

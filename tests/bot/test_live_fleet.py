@@ -10,6 +10,7 @@ import pytest
 
 from tests.bot.bots import BotProcess, a_bot, wait_for
 from tests.bot.test_live import ended, has_started, log, submit
+from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
 
 BOTS = """
@@ -146,7 +147,7 @@ def test_whatever_a_bot_does_and_is_told_is_in_its_story(server: LiveServer, bot
 def test_a_bot_that_is_terminated_takes_that_as_a_task_and_ends(server: LiveServer, bot: BotProcess):
     status, answer = server.post("/api/v1/bots/lab1/terminate", {})
     assert status == 200, answer
-    assert bot.process.wait(20) == 0
+    assert bot.process.wait(HANG_S) == 0
     assert ended(server, answer["task_id"])["result"]["state"] == "SUCCEEDED"
     wait_for(
         lambda: [m for m in _events(server, "bot_shutdown") if m == "ended: requested by the server"], "its goodbye"

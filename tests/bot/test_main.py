@@ -14,7 +14,7 @@ from myrmidon.bot import admin_commands
 from myrmidon.bot.hooks.loader import ZIP_PATH
 from myrmidon.bot.install import exit_codes
 from myrmidon.bot.system import host
-from tests.bot.bots import pack, source_of, zip_files
+from tests.bot.bots import pack, source_of, source_with, zip_files
 from tests.bot.stub import Stub
 
 
@@ -42,7 +42,7 @@ def test_a_zip_is_fine_or_says_why_not(interpreter: str, tmp_path: Path):
 
 
 def test_a_zip_is_not_fine_when_it_cannot_reach_the_server(stub: Stub, tmp_path: Path):
-    path, _ = _zip(tmp_path, self_test=source_of("self_test").replace("ATTEMPTS = 3", "ATTEMPTS = 1"))
+    path, _ = _zip(tmp_path, self_test=source_with("self_test", "ATTEMPTS = 3", "ATTEMPTS = 1"))
     stub.fault("/healthz", "503")  # an answer is an answer
     assert _call(sys.executable, path, "self-test", "--server", stub.url).returncode == 0
     unheard = _call(sys.executable, path, "self-test", "--server", "http://127.0.0.1:1")

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import Terminal
+from tests.deadline import HANG_S
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def start_up(home: Path, *words: str) -> Up:
 def stop_up(up: Up) -> tuple[int, str]:
     """Ctrl-C; the exit code, and what it said after that."""
     up.process.send_signal(signal.SIGINT)
-    rest, _ = up.process.communicate(timeout=60)
+    rest, _ = up.process.communicate(timeout=HANG_S)
     return up.process.returncode, rest
 
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 60.0
+from tests.deadline import HANG_S
+
 BYTECODE = tempfile.TemporaryDirectory(prefix="myrmidon-bytecode-")
 """Shared by all commands of a run: half of the time of a short command is compiling what it imports."""
 
@@ -43,7 +44,7 @@ class Terminal:
             input=given or "",
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=HANG_S,
             check=False,
         )
 

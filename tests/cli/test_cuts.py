@@ -17,6 +17,7 @@ from tests.cli.conftest import Up
 from tests.cli.proxy import cutting
 from tests.cli.terminal import Terminal
 from tests.cli.test_run import a_fifo
+from tests.deadline import HANG_S
 from tests.live import live_server
 
 KEY = re.compile(rb"idempotency-key: (\w+)", re.IGNORECASE)
@@ -92,7 +93,7 @@ def test_a_cut_stream_is_taken_up_where_it_broke(up: Up, tmp_path: Path):
         assert running.stdout.readline() == "first\n"
         proxy.cut()
         fifo.write_text("second\nthird\n")
-        rest, _ = running.communicate(timeout=30)
+        rest, _ = running.communicate(timeout=HANG_S)
     assert (running.returncode, rest) == (4, "second\nthird\n")
 
 
@@ -109,6 +110,6 @@ def test_a_run_outlives_the_server_it_was_started_with(tmp_path: Path):
             server.kill()
             fifo.write_text("second\n")
             server.start()
-            rest, _ = running.communicate(timeout=60)
+            rest, _ = running.communicate(timeout=HANG_S)
             terminal.ok("bot", "terminate", "one")
     assert (running.returncode, rest) == (4, "second\n")

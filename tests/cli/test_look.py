@@ -16,6 +16,7 @@ import pytest
 
 from tests.cli.conftest import Up
 from tests.cli.terminal import Terminal
+from tests.deadline import HANG_S
 
 
 @pytest.fixture(scope="session")
@@ -161,7 +162,7 @@ def test_a_bot_is_started_used_terminated_and_forgotten(up: Up, tmp_path: Path):
         token = up.terminal.ok("run", "-d", "shelf=3", "--", "cat", "../../token")
         assert up.terminal.run("tasks", "--token", token).returncode == 77, "what a task can read is good for nothing"
         up.terminal.ok("bot", "terminate", "third", "--reason", "done", "--wait")
-        assert bot.wait(30) == 0
+        assert bot.wait(HANG_S) == 0
     up.terminal.ok("bot", "delete", "third")
     gone = up.terminal.run("bot", "show", "third")
     assert gone.returncode == 66
@@ -233,7 +234,7 @@ def on_a_terminal(terminal: Terminal, *words: str, **variables: str) -> Iterator
     try:
         yield pieces(ours)
     finally:
-        child.wait(30)
+        child.wait(HANG_S)
         os.close(ours)
 
 
@@ -263,7 +264,7 @@ def test_errors_have_no_colours_with_no_color(terminal: Terminal):
 def in_a_shell(terminal: Terminal, line: str) -> subprocess.CompletedProcess[bytes]:
     """A line of bash in which $M is this program."""
     env = {**terminal.env, "M": f"{sys.executable} -m myrmidon"}
-    return subprocess.run(["bash", "-c", line], env=env, capture_output=True, check=False, timeout=60)
+    return subprocess.run(["bash", "-c", line], env=env, capture_output=True, check=False, timeout=HANG_S)
 
 
 def test_a_list_whose_reader_leaves_has_done_its_work(terminal: Terminal, failed: str):
@@ -318,7 +319,9 @@ def test_collect_writes_to_a_file_what_it_shows_a_person(terminal: Terminal, tmp
     ours, theirs = pty.openpty()
     with (tmp_path / "file").open("wb") as file:
         words = [sys.executable, "-m", "myrmidon", "collect", task_id]
-        subprocess.run(words, env={**terminal.env, "TERM": "xterm"}, stdout=file, stderr=theirs, check=True, timeout=60)
+        subprocess.run(
+            words, env={**terminal.env, "TERM": "xterm"}, stdout=file, stderr=theirs, check=True, timeout=HANG_S
+        )
     os.close(theirs)
     assert b"1/1" in b"".join(pieces(ours))
     os.close(ours)

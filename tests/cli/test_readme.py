@@ -10,6 +10,7 @@ from myrmidon.cli.main import myrmidon
 from tests.architecture import source
 from tests.cli.conftest import Up
 from tests.cli.test_parsing import every_command
+from tests.deadline import HANG_S
 
 README = (source.ROOT / "README.md").read_text()
 
@@ -27,7 +28,7 @@ def test_the_first_task_in_five_lines(up: Up):
     assert len(lines.splitlines()) == 5
     shell = f'myrmidon() {{ "{sys.executable}" -m myrmidon "$@"; echo "= $?" >&2; }}\n{lines}'
     done = subprocess.run(
-        ["bash", "-c", shell], env=up.terminal.env, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", shell], env=up.terminal.env, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.stdout.startswith("hello from ")
     assert re.findall(r"^= (\d+)$", done.stderr, re.MULTILINE) == ["3", "0", "0", "0", "125"]

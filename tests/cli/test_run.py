@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import Terminal
+from tests.deadline import HANG_S
 
 
 def a_fifo(tmp_path: Path) -> Path:
@@ -36,7 +37,7 @@ def test_a_line_is_seen_while_the_command_still_runs(terminal: Terminal, tmp_pat
         assert running.stdout.readline() == "first\n"
         assert running.poll() is None
         fifo.write_text("second\n")
-        rest, _ = running.communicate(timeout=30)
+        rest, _ = running.communicate(timeout=HANG_S)
     assert (running.returncode, rest) == (4, "second\n")
 
 
@@ -95,7 +96,7 @@ def test_ctrl_c_asks_once_and_cancels_the_second_time(terminal: Terminal, tmp_pa
         assert "Press Ctrl-C again to cancel task" in running.stderr.readline()
         assert running.poll() is None
         running.send_signal(signal.SIGINT)
-        _, rest = running.communicate(timeout=30)
+        _, rest = running.communicate(timeout=HANG_S)
     assert running.returncode == 125
     assert "Cancelling" in rest
     assert "KILLED" in rest
@@ -182,7 +183,7 @@ def test_a_reader_that_leaves_does_not_learn_how_the_task_ends(terminal: Termina
         assert running.stdout is not None
         assert running.stdout.readline() == "y\n"
         running.stdout.close()
-        assert running.wait(30) == 141
+        assert running.wait(HANG_S) == 141
     [task] = terminal.json("tasks", "--tag", "unread:yes")["tasks"]
     assert task["state"] == "RUNNING"
     terminal.ok("task", "cancel", task["task_id"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.cli.conftest import processes_of, start_up, stop_up
 from tests.cli.terminal import Terminal
+from tests.deadline import HANG_S
 
 
 def test_up_starts_runs_and_stops_with_no_process_left(tmp_path: Path):
@@ -56,7 +57,7 @@ def test_up_once_that_is_interrupted_says_so(tmp_path: Path):
         assert running.stdout is not None
         assert any(line == "begun\n" for line in running.stdout)
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=60)
+        running.communicate(timeout=HANG_S)
     assert running.returncode == 130
 
 
@@ -128,5 +129,5 @@ def test_a_backup_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path):
 def test_sigterm_stops_up_too(tmp_path: Path):
     up = start_up(tmp_path, "--bots", "0")
     up.process.send_signal(signal.SIGTERM)
-    up.process.communicate(timeout=60)
+    up.process.communicate(timeout=HANG_S)
     assert up.process.returncode == 0

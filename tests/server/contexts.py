@@ -28,6 +28,7 @@ from myrmidon.server.context import ServerContext, open_context
 from myrmidon.server.dispatch import direct_assign
 from myrmidon.server.settings import Settings
 from myrmidon.store.tables import task_result
+from tests.deadline import HANG_S
 
 _ports = itertools.count(1)
 ADMIN = Identity("admin", Role.ADMIN)
@@ -57,6 +58,16 @@ async def serving(context: ServerContext):
         background.cancel()
         with suppress(asyncio.CancelledError):
             await background
+
+
+@asynccontextmanager
+async def begun(context: ServerContext):
+    """The context without its background service: nothing happens in it that the test does not do."""
+    await loop.BackgroundWork(context).begin()
+    try:
+        yield
+    finally:
+        context.hub.stop()
 
 
 class Soldier:
@@ -117,10 +128,10 @@ def a_task(command: str = "true", **more: Any) -> dict[str, Any]:
     return {"name": command, "slices": [{"properties": properties}], **more}
 
 
-async def submit(context: ServerContext, *tasks: dict[str, Any]) -> list[str]:
+async def submit(context: ServerContext, *tasks: dict[str, Any], group_name: str = "default") -> list[str]:
     """As the API's submit does; the ids."""
     now = context.now()
-    group = await context.groups.id_of("default")
+    group = await context.groups.id_of(group_name)
     drafts = [submitting.draft_task(task, now=now, ids=context.ids, rules=context.rules) for task in tasks]
     answers = await direct_assign.write_and_assign(
         context, lambda tx: submitting.submit(tx, group, drafts, now=now, ids=context.ids, rules=context.rules)
@@ -142,8 +153,16 @@ def start(task: Any) -> dict[str, Any]:
     return {"type": "start", "run": task["run"], "token": task["token"]}
 
 
-async def until(true: Any, seconds: float = 10.0) -> None:
+async def all_written(context: ServerContext) -> None:
+    """Whatever the last call has set going is done: what it wakes writes next, and SQLite's writer keeps the order."""
+    for _ in range(2):
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await context.db.write(lambda tx: None)
+
+
+async def until(true: Any) -> None:
     """Wait for something that only shows in memory."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(HANG_S):
         while not true():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.001)

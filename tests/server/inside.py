@@ -95,10 +95,12 @@ class Inside:
         again: Sequence[tuple[str, str]] = (),
         peer: str = "127.0.0.1",
         pieces: list[bytes] | None = None,
+        begin_only: bool = False,
     ) -> Reply:
         """One request. `pieces` come one by one; after the last nothing more comes, unless it is the empty one.
 
-        `again` are headers that come after the others, also under names that those have.
+        `again` are headers that come after the others, also under names that those have. `begin_only`: hang up when
+        the answer has begun, for one that never ends.
         """
         shown = self.token("admin") if token is None else token
         sent = {"host": "127.0.0.1"} | ({"authorization": f"Bearer {shown}"} if shown else {}) | (headers or {})
@@ -109,7 +111,7 @@ class Inside:
             for piece in (pieces if pieces is not None else [data, b""])
         ]
         bare, _, query = path.partition("?")
-        scope = {
+        scope: dict[str, Any] = {
             "type": "http", "method": method, "path": unquote(bare), "raw_path": bare.encode(), "root_path": "",
             "query_string": query.encode(), "client": (peer, 1), "server": ("127.0.0.1", 1), "scheme": "http",
             "http_version": "1.1", "asgi": {"version": "3.0"},
@@ -122,6 +124,8 @@ class Inside:
 
         async def send(message: Any) -> None:
             answer.append(message)
+            if begin_only:
+                scope["gone"]()  # as the listener does when the connection is lost
 
         await self.app(scope, receive, send)
         fields = {name.decode(): value.decode() for name, value in answer[0]["headers"]}

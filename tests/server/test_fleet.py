@@ -6,6 +6,7 @@ import asyncio
 import os
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,11 +25,13 @@ from myrmidon.server.usecases.bots import terminate_bot
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import settings_version, task_queues, task_run
 from myrmidon.store.views import bot_history
+from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import (
     ADMIN,
     Soldier,
     a_server_context,
     a_task,
+    all_written,
     finish,
     serving,
     start,
@@ -66,7 +69,7 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def run(story):
-    return asyncio.run(asyncio.wait_for(story(), 30))
+    return asyncio.run(asyncio.wait_for(story(), HANG_S))
 
 
 @pytest.fixture
@@ -162,20 +165,20 @@ def test_a_bot_whose_group_has_changed_is_told_to_restart_between_its_tasks(cont
         bot, other = Soldier(context, "b1"), Soldier(context, "b2")
         first = await bot.shake()
         second = await other.shake()
-        poll = asyncio.ensure_future(bot.exchange(wait_s=20, config=first.config))
-        theirs = asyncio.ensure_future(other.exchange(wait_s=20, config=second.config))
+        poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S, config=first.config))
+        theirs = asyncio.ensure_future(other.exchange(wait_s=POLL_S, config=second.config))
         await until(lambda: context.hub.num_waiting == 2)
         write(settings, scripts__lab_py=SCRIPT + "# edited\n")
         await heart._folder.poll()
         assert (await poll)["order"] == "restart"
-        assert not theirs.done(), "its group gives it what it had"
+        await submit(context, a_task())
+        told = await theirs
+        assert (told["order"], len(told["tasks"])) == (None, 1), "its group gives it what it had"
         bot.session = 2
         again = await bot.shake()
         assert again.script.endswith("# edited\n")
         assert (await bot.exchange(config=again.config, n=0))["order"] is None
         assert "request_restart" in await events_of(context)
-        context.hub.stop()
-        await theirs
 
     run(story)
 
@@ -227,11 +230,12 @@ def test_a_fleet_that_is_asleep_finishes_what_it_has_and_begins_nothing_until_it
         assert "the fleet is asleep" in capsys.readouterr().out
         told = await bot.exchange(config=config, reports=[finish(task)])
         assert (told["order"], told["tasks"], await state_of(context, mine)) == (None, [], "SUCCEEDED")
-        poll = asyncio.ensure_future(bot.exchange(config=config, wait_s=20))
+        poll = asyncio.ensure_future(bot.exchange(config=config, wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
         (late,) = await submit(context, a_task())
         told = await task_actions.explain_task(context, Call(who=ADMIN, params={"id": late}))
         assert "asleep" in told.summary
+        await all_written(context)
         assert not poll.done()
         write(settings, bots_toml=GROUPS)
         await heart._folder.poll()
@@ -269,16 +273,23 @@ async def numbers(context):
     return await context.db.read(lambda tx: metrics.gauges(tx, now))
 
 
-def test_half_an_edit_is_not_taken_for_a_whole_one_and_a_folder_that_is_gone_changes_nothing(context, settings):
+def test_half_an_edit_is_not_taken_for_a_whole_one_and_a_folder_that_is_gone_changes_nothing(
+    context, settings, monkeypatch
+):
+    waits = []
+
+    async def go_on_editing(seconds):
+        waits.append(seconds)
+        write(settings, bots_toml=GROUPS.replace("5", "8"))
+
     async def story():
         heart = await begin(context)
         good = context.state.config.version
         write(settings, bots_toml="")
-        looking = asyncio.ensure_future(heart._folder.poll())
-        await asyncio.sleep(0.01)  # the editor goes on while the server waits for it to be done
-        write(settings, bots_toml=GROUPS.replace("5", "8"))
-        await looking
-        assert context.state.config.version == good
+        with monkeypatch.context() as patch:  # while the server waits for the editor to be done
+            patch.setattr(config_sync, "asyncio", SimpleNamespace(sleep=go_on_editing))
+            await heart._folder.poll()
+        assert (waits, context.state.config.version) == ([config_sync.SETTLE_S], good)
         await heart._folder.poll()
         assert gives(context, "b1").settings == {"caches": {"items": 8}}
         settings.rename(settings.with_name("unmounted"))
@@ -462,7 +473,7 @@ def test_a_bot_of_before_gets_an_order_and_its_task_is_done(any_door):
     async def story():
         bot = Soldier(context)
         await bot.shake()
-        poll = asyncio.ensure_future(bot.exchange(wait_s=20))
+        poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
         task_id = await terminate_bot(context, "b1")
         answer = await poll
@@ -477,7 +488,7 @@ def test_a_bot_of_before_gets_an_order_and_its_task_is_done(any_door):
         async with serving(context):
             await story()
 
-    asyncio.run(asyncio.wait_for(whole(), 30))
+    asyncio.run(asyncio.wait_for(whole(), HANG_S))
 
 
 @pytest.mark.parametrize("aside", ["quarantine", "drain_bot"])
@@ -491,7 +502,7 @@ def test_a_bot_that_gets_no_work_can_still_be_ended(any_door, aside):
         await context.db.write(partial(getattr(fleet, aside), bot_id="b1", now=context.now(), ids=context.ids, **how))
         context.hub.recheck("b1")
         await submit(context, a_task())
-        poll = asyncio.ensure_future(bot.exchange(wait_s=20, config=""))
+        poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S, config=""))
         await until(lambda: context.hub.num_waiting == 1)
         task_id = await terminate_bot(context, "b1")
         (end,) = (await poll)["tasks"]
@@ -593,6 +604,8 @@ def test_what_waited_in_vain_and_what_was_lost_is_counted_with_how_late_it_was_n
     monkeypatch.setattr("myrmidon.scheduler.sweep.may_sweep", lambda now, clock, rules: True)
 
     async def story():
+        now = context.now()
+        monkeypatch.setattr(context, "now", lambda: now)
         bot = Soldier(context)
         await bot.shake()
         nowhere = {"pool": ["nowhere"]}
@@ -610,7 +623,7 @@ def test_what_waited_in_vain_and_what_was_lost_is_counted_with_how_late_it_was_n
         await bot.exchange(n=0, reports=[start(task)])
         await submit(context, a_task("never begun"))
         await bot.exchange()
-        heart, now = BackgroundWork(context), context.now()
+        heart = BackgroundWork(context)
         for seconds in (0, 30, 60, 90):
             monkeypatch.setattr(context, "now", lambda at=seconds: now + at * SECOND)
             await heart.sweep()

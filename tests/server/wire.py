@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
+from tests.deadline import HANG_S, POLL_S
 from tests.live import LiveServer
-
-END_S = 20.0
 
 
 class WireBot:
@@ -43,13 +44,10 @@ class WireBot:
         return answer
 
     def work(self, **fields: Any) -> Any:
-        """Poll until there is work."""
-        end = time.monotonic() + END_S
-        while time.monotonic() < end:
-            tasks = self.exchange(wait_s=END_S, **fields)["tasks"]
-            if tasks:
-                return tasks
-        raise AssertionError("no work came")
+        """What a poll brings that is held until there is work."""
+        tasks = self.exchange(wait_s=POLL_S, **fields)["tasks"]
+        assert tasks, "no work came"
+        return tasks
 
     def start(self, task: Any) -> None:
         self.exchange(n=0, reports=[{"type": "start", "run": task["run"], "token": task["token"]}])
@@ -65,11 +63,23 @@ class WireBot:
         answer = self.server.call("POST", path, data, token=self.credential, headers={"X-Run-Token": task["token"]})
         return answer.status, json.loads(answer.data)
 
-    def is_waiting(self, server: LiveServer) -> bool:
-        """Whether a server holds a poll."""
-        page = server.call("GET", "/metrics").data.decode()
-        held = [line for line in page.splitlines() if line.startswith("myrmidon_bots_waiting ")]
-        return bool(held) and float(held[0].split()[1]) > 0
+
+def num_held(server: LiveServer) -> int:
+    """How many polls a server holds."""
+    page = server.call("GET", "/metrics").data.decode()
+    (held,) = [line for line in page.splitlines() if line.startswith("myrmidon_bots_waiting ")]
+    return round(float(held.split()[1]))
+
+
+@contextmanager
+def held(server: LiveServer, poll: Callable[..., Any], *args: Any, **fields: Any) -> Iterator[Future[Any]]:
+    """A poll that the server holds from the first line of the block on; it must be answered before the block ends."""
+    wait_for(lambda: num_held(server) == 0)  # one of an earlier test may not have been let go yet
+    with ThreadPoolExecutor(1) as threads:
+        poll_of = threads.submit(poll, *args, **fields)
+        wait_for(lambda: poll_of.done() or num_held(server) == 1)
+        assert not poll_of.done(), f"was not held: {poll_of.result()}"
+        yield poll_of
 
 
 def piece(task: Any, stream: int, offset: int, data: bytes) -> dict[str, Any]:
@@ -82,9 +92,9 @@ def a_task(command: str = "true", **more: Any) -> dict[str, Any]:
     return {"name": command, "slices": [{"properties": properties}], **more}
 
 
-def wait_for(true: Callable[[], bool], seconds: float = END_S) -> None:
+def wait_for(true: Callable[[], bool]) -> None:
     """Until something shows that only another process knows."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + HANG_S
     while not true():
         if time.monotonic() > end:
             raise AssertionError("it never came")

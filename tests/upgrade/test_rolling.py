@@ -17,6 +17,7 @@ from myrmidon.sdk.client import Client
 from myrmidon.sdk.transport import Transport
 from tests import databases, servers
 from tests.bot.bots import a_bot, wait_for
+from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
 from tests.upgrade.balancer import Balancer
 
@@ -85,7 +86,7 @@ class Load(threading.Thread):
 
     def end(self) -> None:
         self._over.set()
-        self.join(30)
+        self.join(HANG_S)
 
 
 class Installation:
@@ -102,7 +103,7 @@ class Installation:
         self.new = LiveServer(
             database, folder / "new", {"public_url": balancer.url, "stop_s": 1.0, "release_grace_s": 1.0}
         )
-        stack.callback(self.new.kill)
+        stack.callback(self.new.close)
 
     def join(self, server: LiveServer) -> None:
         server.start()

@@ -37,6 +37,7 @@ GC_THRESHOLDS = (100_000, 50, 100)
 KEEP_ALIVE_S = 75
 BACKLOG = 4096
 CLOSE_S = 2.0
+"""Minimum time a stop waits for the database to write what is left; `stop_s` may be longer."""
 
 
 class HttpServer(uvicorn.Server):
@@ -117,7 +118,7 @@ def _close(context: ServerContext) -> bool:
     """
     closing = Thread(target=_close_context, args=(context,), name="closing", daemon=True)
     closing.start()
-    closing.join(CLOSE_S)
+    closing.join(max(CLOSE_S, context.settings.stop_s))
     return not closing.is_alive()
 
 

@@ -121,7 +121,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     release_grace_s: float = 60.0
     """How long a release is kept when no server is left that would hand it out."""
     stop_s: float = 5.0
-    """How long a stop waits for calls that are under way."""
+    """How long a stop waits for calls that are under way, and then for the database to write what is left."""
 
     # what it tells
     log_level: str = "info"

@@ -19,6 +19,7 @@ from myrmidon.bot.hooks.loader import HookFailed, Hooks
 from myrmidon.bot.machine import settings, status
 from tests.bot.bots import a_bot, wait_for, zip_files
 from tests.bot.stub import Stub
+from tests.deadline import HANG_S
 
 DEFAULT = Path(default_bot_config.__file__).read_text()
 NOTE = """
@@ -148,17 +149,16 @@ def test_a_hook_that_does_not_come_back_is_left_told_and_skipped_until_it_does(m
     monkeypatch.setattr(loader, "HOOK_TIMEOUT_S", 0.05)
     made, said = _hooks("def on_handshake(bot): bot.wait()\ndef on_bot_idle(bot, s): bot.set()\n")
     gate = threading.Event()
-    begun = time.monotonic()
     assert not made.call("on_handshake", gate)
     assert not made.call("on_handshake", gate)
-    assert time.monotonic() - begun < 5
     assert "timed out after 0.05 s" in said[0]
     assert "skipped" in said[1]
+    monkeypatch.setattr(loader, "HOOK_TIMEOUT_S", HANG_S)  # those that follow come back, if slowly
     assert made.call("on_bot_idle", gate, 1)  # others are not held up, and this one ends the wait
     for thread in made.hung_threads.values():
-        thread.join(10)
-    made.call("on_handshake", gate)
-    assert len(said) <= 3
+        thread.join(HANG_S)
+    assert made.call("on_handshake", gate)
+    assert len(said) == 2
 
 
 def test_a_hook_that_spins_is_broken_off(monkeypatch: pytest.MonkeyPatch):
@@ -166,7 +166,7 @@ def test_a_hook_that_spins_is_broken_off(monkeypatch: pytest.MonkeyPatch):
     made, _ = _hooks("def on_handshake(bot):\n    while True: pass\n")
     assert not made.call("on_handshake", None)
     (thread,) = made.hung_threads.values()
-    thread.join(10)
+    thread.join(HANG_S)
     assert not thread.is_alive()
 
 
@@ -281,6 +281,7 @@ def test_all_thirteen_hooks_are_called_with_what_they_are_promised(stub: Stub, i
         run = stub.submit("/bin/sh", "-c", "cat ${SWARMING_BOT_FILE}")
         result = stub.result(run)
         wait_for(lambda: [note for note in _notes(tmp_path) if note[0] == "on_bot_idle"], "an idle bot")
+        wait_for(lambda: ["on_after_poll", "sleep"] in _notes(tmp_path), "a poll that brings nothing")
         assert bot.end() == 0
     names = [note[0] for note in _notes(tmp_path)]
     assert set(names) == {*loader.HOOKS, "found"}
@@ -468,11 +469,13 @@ def test_the_names_of_caches_are_dimensions_and_their_sizes_are_shown(tmp_path: 
 
 
 def test_the_time_of_a_hook_is_not_the_time_of_the_command(stub: Stub, tmp_path: Path):
-    text = "import time\ndef on_before_task(*args): time.sleep(1.2)\n"
+    text = NOTE + (
+        "import time\ndef on_before_task(bot, *args):\n    time.sleep(1.2)\n    note(bot, 'before', time.monotonic())\n"
+    )
     with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, text)):
-        result = stub.run("/bin/sleep", "0.05", execution_timeout_s=1)
-        assert (result["exit_code"], "hard_timeout" in result) == (0, False)
-        assert 0.04 < result["duration"] < 1.0
+        result = stub.run("/bin/sleep", "0.05")
+        (_, hook_ended), ended = _notes(tmp_path)[0], time.monotonic()
+        assert 0.04 < result["duration"] < ended - hook_ended, "the command ran between the two"
         assert result["stats"]["bot_overhead"] > 1.0
 
 
@@ -495,17 +498,18 @@ def test_a_script_of_the_group_comes_with_the_handshake_and_wins(stub: Stub, tmp
         "config": "v1", "script": script, "script_name": "lab.py",
         "dimensions": {"pool": ["lab"], "rack": ["r1", "r2"]}, "settings": {"cost_usd_hour": 36000.0},
     }  # fmt: skip
+    news = lambda: [body for _, path, body in stub.calls if path.endswith("exchange") and "dimensions" in body]  # noqa: E731
     with a_bot(stub.url, tmp_path / "b1", files=hooked(stub, EVERY)):
         result = stub.run("/bin/sh", "-c", "sleep 0.05")
         wait_for(lambda: [note for note in _notes(tmp_path) if note[0] == "on_bot_idle"], "an idle bot")
+        stub.until(news, "the news of the group")
     names = [note[0] for note in _notes(tmp_path)]
     assert names.index("on_handshake") < names.index("injected handshake")
     assert "injected poll" in names
     assert "on_before_poll" not in names
     assert "get_state" in names
-    news = [body for _, path, body in stub.calls if path.endswith("exchange") and "dimensions" in body]
     expected = {"floor": ["9"], "pool": ["lab"], "rack": ["r1", "r2"]}
-    assert {key: news[0]["dimensions"][key] for key in expected} == expected
+    assert {key: news()[0]["dimensions"][key] for key in expected} == expected
     assert result["cost_usd"] == pytest.approx(result["duration"] * 10, rel=0.01)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bot.bots import a_bot, pack, source_of, zip_files
+from tests.bot.bots import a_bot, pack, source_with, zip_files
 from tests.bot.stub import Stub
 
 
@@ -29,18 +29,19 @@ def test_updates_alternate_between_two_files(stub: Stub, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "try_s", "said"),
     [
-        ({"task_runner": "def broken(:\n"}, "SyntaxError"),
-        ({"session_loop": "import no_such_module\n"}, "no_such_module"),
-        ({"result_journal": "while True: pass\n", "updater": "TRY"}, "did not finish within"),
+        ({"task_runner": "def broken(:\n"}, 60.0, "SyntaxError"),
+        ({"session_loop": "import no_such_module\n"}, 60.0, "no_such_module"),
+        ({"result_journal": "while True: pass\n"}, 0.5, "did not finish within"),
     ],
     ids=["syntax error", "bad import", "hang at import"],
 )
-def test_a_zip_that_is_not_fine_is_not_switched_to(stub: Stub, tmp_path: Path, changed: dict[str, str], said: str):
-    impatient = zip_files(stub.url, updater=source_of("updater").replace("SELF_TEST_S = 60.0", "SELF_TEST_S = 1.5"))
-    changed = {**changed, "updater": source_of("updater")}
-    with a_bot(stub.url, tmp_path / "b1", files=impatient):
+def test_a_zip_that_is_not_fine_is_not_switched_to(
+    stub: Stub, tmp_path: Path, changed: dict[str, str], try_s: float, said: str
+):
+    trying = zip_files(stub.url, updater=source_with("updater", "SELF_TEST_S = 60.0", f"SELF_TEST_S = {try_s}"))
+    with a_bot(stub.url, tmp_path / "b1", files=trying):
         stub.until(lambda: stub.hellos, "a handshake")
         stub.give_out(*_newer(stub, **changed))
         stub.until(lambda: stub.says("bot_error"), "a complaint")
@@ -55,13 +56,13 @@ def test_a_zip_that_is_not_fine_is_not_switched_to(stub: Stub, tmp_path: Path, c
     ids=["an error", "a sudden death"],
 )
 def test_a_zip_that_crashes_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_path: Path, crash: str):
-    soldier = source_of("worker").replace(
-        "    worker = Worker(StartupConfig", f"    {crash}\n    worker = Worker(StartupConfig"
+    worker = source_with(
+        "worker", "    worker = Worker(StartupConfig", f"    {crash}\n    worker = Worker(StartupConfig"
     )
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")
         good = stub.hellos[0]["version"]
-        zipped, version = _newer(stub, worker=soldier)
+        zipped, version = _newer(stub, worker=worker)
         stub.give_out(zipped, version)
         stub.until(lambda: len(stub.hellos) == 2, "the return")
         assert stub.hellos[1]["version"] == good
@@ -70,10 +71,11 @@ def test_a_zip_that_crashes_at_its_start_is_left_for_the_good_one(stub: Stub, tm
 
 
 def test_a_zip_that_hangs_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_path: Path):
-    hang = source_of("worker").replace(
-        "    worker = Worker(StartupConfig", "    signal.pause()\n    worker = Worker(StartupConfig"
+    hang = source_with(
+        "worker", "    worker = Worker(StartupConfig", "    signal.pause()\n    worker = Worker(StartupConfig"
     )
-    impatient = zip_files(stub.url, supervisor=source_of("supervisor").replace("STARTUP_S = 60.0", "STARTUP_S = 2.0"))
+    # One that is good and too slow for this is started again until it is not.
+    impatient = zip_files(stub.url, supervisor=source_with("supervisor", "STARTUP_S = 60.0", "STARTUP_S = 5.0"))
     with a_bot(stub.url, tmp_path / "b1", files=impatient):
         stub.until(lambda: stub.hellos, "a handshake")
         stub.give_out(*_newer(stub, worker=hang))
@@ -82,8 +84,8 @@ def test_a_zip_that_hangs_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_
 
 
 def test_a_zip_that_dies_before_its_first_answer_is_left_for_the_good_one(stub: Stub, tmp_path: Path):
-    dies = source_of("session_loop").replace(
-        "    def _step(self) -> None:\n", "    def _step(self) -> None:\n        os._exit(9)\n"
+    dies = source_with(
+        "session_loop", "    def _step(self) -> None:\n", "    def _step(self) -> None:\n        os._exit(9)\n"
     )
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")

@@ -14,6 +14,7 @@ import pytest
 
 from myrmidon.bot.link import http_client
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse, retry_delay
+from tests.deadline import HANG_S
 
 
 @contextmanager
@@ -104,7 +105,7 @@ def test_a_black_hole_is_noticed_within_the_wait_and_the_margin(monkeypatch):
     monkeypatch.setattr(http_client, "MARGIN_S", 0.2)
     begun = time.monotonic()
     done = threading.Event()
-    with serving(lambda _: done.wait(30) and None) as url:
+    with serving(lambda _: done.wait(HANG_S) and None) as url:
         line = HttpClient(url)
         with pytest.raises(NoResponse, match="in time"):
             line.post("/x", {}, wait_s=0.2)
@@ -125,7 +126,7 @@ def test_a_wait_can_be_cut_short():
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     done = threading.Event()
-    with serving(lambda _: done.wait(30) and None) as url:
+    with serving(lambda _: done.wait(HANG_S) and None) as url:
         line = HttpClient(url, wake_fd=reader)
         os.write(writer, b".")
         with pytest.raises(Interrupted):

@@ -18,6 +18,7 @@ from myrmidon.bot.install import startup_config
 from myrmidon.bot.system import dimensions
 from tests.bot.bots import a_bot, pack, zip_files
 from tests.bot.stub import Stub
+from tests.deadline import HANG_S
 
 NOBODY = 65534
 
@@ -260,7 +261,7 @@ def test_a_zip_from_elsewhere_says_that_there_is_no_room_for_it(tmp_path: Path):
         (folder / "token").write_text("t")
         fill(small)
         argv = [sys.executable, str(zipped), "start", "--dir", str(folder)]
-        told = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+        told = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (told.returncode, "No space left" in told.stderr, "Traceback" in told.stderr) == (2, True, False)
 
 

@@ -14,6 +14,7 @@ import pytest
 from myrmidon.bot.machine import health, settings
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.system import dimensions, facts, filesystem, host
+from tests.deadline import HANG_S
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_what_the_cloud_tells_becomes_dimensions(monkeypatch: pytest.MonkeyPatch
         facts.gce.cache_clear()
         host = dimensions.host()
         facts.gce.cache_clear()
-        serving.join(10)
+        serving.join(HANG_S)
     assert (host["gce"], host["image"], host["machine_type"]) == (["1"], ["debian-12"], ["n2-standard-4"])
     assert host["zone"] == ["us", "us-central1", "us-central1-a"]
     assert asked == [("/computeMetadata/v1/instance/?recursive=true", "Google")]

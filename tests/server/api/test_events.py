@@ -12,7 +12,8 @@ from myrmidon.scheduler import resource_groups
 from myrmidon.server.api import events
 from myrmidon.server.api.events import EventsQuery
 from myrmidon.server.calls import Call, Identity, Role
-from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, finish, serving, submit
+from tests.deadline import HANG_S, POLL_S
+from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, finish, serving, submit, until
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def context(db_url, tmp_path):
 def run(story, context):
     async def whole():
         async with serving(context):
-            return await asyncio.wait_for(story(), 30)
+            return await asyncio.wait_for(story(), HANG_S)
 
     return asyncio.run(whole())
 
@@ -59,10 +60,10 @@ def test_a_listener_hears_of_everything_from_then_on_in_order(context):
         bot = Soldier(context)
         await bot.shake()
         await submit(context, a_task())
-        await bot.exchange(wait_s=10)
+        await bot.exchange(wait_s=POLL_S)
         early = await listen(context)
         (task_id,) = await submit(context, a_task())
-        task = (await bot.exchange(wait_s=10))["tasks"][0]
+        task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
         await bot.exchange(n=0, reports=[finish(task)])
         told: list[Any] = []
         while not told or told[-1][1]["state"] != "SUCCEEDED":
@@ -134,21 +135,25 @@ def test_a_listener_bound_to_a_group_hears_of_that_group_only(context):
         owner = await listen(context, who=Identity("owner", Role.VIEWER, "default"), after=0)
         assert (await owner.next())[1]["id"] == mine
         waiting = asyncio.ensure_future(stranger.next())
-        await submit(context, a_task())
-        assert (await owner.next())[1]["state"] == "READY"
-        assert not waiting.done()
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        (more,) = await submit(context, a_task())
+        assert (await owner.next())[1]["id"] == more
+        (theirs,) = await submit(context, a_task(), group_name="others")
+        assert (await waiting)[1]["id"] == theirs, "what is not its own would have come before"
+        (last,) = await submit(context, a_task())
+        assert (await owner.next())[1]["id"] == last
         await owner.close()
+        await stranger.close()
 
     run(story, context)
 
 
-def test_a_stop_ends_every_stream(context):
+def test_a_stop_ends_every_stream(context, monkeypatch):
+    monkeypatch.setattr(events, "KEEP_ALIVE_S", POLL_S)
+
     async def story():
         listener = await listen(context)
         waiting = asyncio.ensure_future(listener.next())
-        await asyncio.sleep(0)
+        await until(lambda: context.hub._updates.waiters)
         context.hub.stop()
         with pytest.raises(StopAsyncIteration):
             await waiting

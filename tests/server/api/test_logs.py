@@ -21,7 +21,8 @@ from myrmidon.server.api.wait import Mode, WaitRequest
 from myrmidon.server.calls import Call, Identity, Role
 from myrmidon.server.usecases.logs import missing_line, read_range
 from myrmidon.store.tables.log import STDOUT
-from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, finish, serving, start, submit
+from tests.deadline import HANG_S, POLL_S
+from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, begun, finish, start, submit, until
 
 
 @pytest.fixture
@@ -37,10 +38,18 @@ def small_logs(sqlite_url, tmp_path):
         yield opened
 
 
+@pytest.fixture(autouse=True)
+def told_at_once(monkeypatch):
+    """Nobody looks again by itself before the test has given up: whoever waits must be told."""
+    monkeypatch.setattr(logs, "RECHECK_S", POLL_S)
+    monkeypatch.setattr(logs, "RECHECK_SHARED_S", POLL_S)
+    monkeypatch.setattr(api_wait, "RECHECK_S", POLL_S)
+
+
 def run(story, context):
     async def whole():
-        async with serving(context):
-            return await asyncio.wait_for(story(), 30)
+        async with begun(context):
+            return await asyncio.wait_for(story(), HANG_S)
 
     return asyncio.run(whole())
 
@@ -49,7 +58,7 @@ async def a_running_task(context, **more):
     bot = Soldier(context)
     await bot.shake()
     (task_id,) = await submit(context, a_task(**more))
-    task = (await bot.exchange(wait_s=10))["tasks"][0]
+    task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
     await bot.exchange(n=0, reports=[start(task)])
     return bot, task, task_id
 
@@ -203,7 +212,7 @@ def test_following_goes_on_with_the_next_run_of_the_task(context):
         bot, task, task_id = await a_running_task(context, reruns=1)
         reading = asyncio.ensure_future(_all(await follow(context, task_id)))
         await bot.log(task, 0, 0, b"first")
-        answer = await bot.exchange(reports=[finish(task, 1)], wait_s=10)
+        answer = await bot.exchange(reports=[finish(task, 1)], wait_s=POLL_S)
         second = answer["tasks"][0]
         await bot.log(second, 0, 0, b"second")
         await bot.exchange(n=0, reports=[finish(second, 0)])
@@ -229,7 +238,7 @@ def test_following_starts_before_the_task_has_a_run(context):
         reading = asyncio.ensure_future(_all(await follow(context, task_id)))
         bot = Soldier(context)
         await bot.shake()
-        task = (await bot.exchange(wait_s=10))["tasks"][0]
+        task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
         await bot.log(task, 0, 0, b"hello")
         await bot.exchange(n=0, reports=[finish(task)])
         assert [event for _, event, _ in followed(await reading)] == ["log", "end"]
@@ -247,11 +256,12 @@ def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(context):
         ids = await submit(context, *[a_task() for _ in range(3)])
         nothing = await wait(ids, wait_s=0)
         assert (nothing.done, [one.state for one in nothing.tasks]) == (False, ["READY"] * 3)
-        one = asyncio.ensure_future(wait(ids, mode=Mode.ANY, wait_s=20))
-        every = asyncio.ensure_future(wait(ids, mode=Mode.ALL, wait_s=20))
+        one = asyncio.ensure_future(wait(ids, mode=Mode.ANY, wait_s=POLL_S))
+        every = asyncio.ensure_future(wait(ids, mode=Mode.ALL, wait_s=POLL_S))
+        await until(lambda: len(context.hub._task_ends.waiters.get(parse_id(ids[-1])[0], ())) == 2)
         reports: list[Any] = []
         for code in range(3):
-            task = (await bot.exchange(reports=reports, wait_s=10))["tasks"][0]
+            task = (await bot.exchange(reports=reports, wait_s=POLL_S))["tasks"][0]
             assert not every.done()
             reports = [finish(task, code, duration=9.0)]
         first = await one

@@ -21,6 +21,7 @@ import urllib3
 from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.calls import Role, Style
 from tests.chaos import Chaos, chaos
+from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
 from tests.server.asgi.test_routes import a_request, name_of, plain
 from tests.server.botapi.test_bots_on_the_wire import state_of
@@ -45,7 +46,7 @@ class Outside:
         self.server = server
         self.proxy = proxy
         self.bot = WireBot(server, BOT, session=1)
-        self.http = urllib3.PoolManager(retries=False, timeout=20)
+        self.http = urllib3.PoolManager(retries=False, timeout=HANG_S)
         self._tokens: dict[tuple[str, str], str] = {}
         self.meet_bot()
         wanted = server.get("/api/v1/server")[1]["bot_version"]

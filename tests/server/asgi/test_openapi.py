@@ -21,6 +21,7 @@ from schemathesis import GenerationMode
 from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import Properties, Slice, TaskRequest
 from myrmidon.server.api.submit import EXAMPLE
+from tests.deadline import HANG_S
 from tests.live import live_server
 from tests.server.contexts import a_task
 
@@ -72,7 +73,7 @@ class Caller:
         if operation.path in HELD and isinstance(case.body, dict) and _may_be_long(case.body.get("wait_s")):
             case.body["wait_s"] = 0
         words = case.as_transport_kwargs(headers={"Authorization": f"Bearer {self.token}"})
-        with requests.request(**words, timeout=20, stream=True) as answer:
+        with requests.request(**words, timeout=HANG_S, stream=True) as answer:
             said = b"" if operation.path in STREAMS and answer.ok else answer.content
         self.count += 1
         self.called.add(operation.label)
@@ -112,7 +113,7 @@ def test_a_browser_shows_every_call(server, tmp_path):
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
     alone = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"
     page = [browser, *flags, alone, "--virtual-time-budget=4000", f"{server.url}/api/docs#post-/api/v1/tasks"]
-    shown = subprocess.run(page, capture_output=True, text=True, timeout=60, check=True).stdout
+    shown = subprocess.run(page, capture_output=True, text=True, timeout=HANG_S, check=True).stdout
     assert shown.count("<details") == sum(len(calls) for calls in told["paths"].values())
     (opened,) = re.findall(r'<details [^>]*open="[^>]*>', shown)
     assert 'id="post-/api/v1/tasks"' in opened, "the one that the address names"

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from myrmidon.server.asgi.routes import every_route
+from tests.deadline import HANG_S, POLL_S
 from tests.live import live_server
-from tests.server.wire import WireBot, a_task, piece, wait_for
+from tests.server.wire import WireBot, a_task, held, num_held, piece, wait_for
 
 OLD_PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.8.*/bin/python"))
 pytestmark = pytest.mark.untraced
@@ -94,15 +95,21 @@ def test_output_at_a_place_that_no_log_reaches_is_refused(server):
     bot.finish(task)
 
 
-def cut_short(server, bot, path, body, *, read):
-    """Send a call and hang up: before the answer, or in the middle of it."""
+def called(server, bot, path, body):
+    """A connection on which a call was sent; its answer is not read."""
     data = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {bot.credential}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", server.port)) as line:
-        line.sendall(head.encode() + data)
+    line = socket.create_connection(("127.0.0.1", server.port))
+    line.sendall(head.encode() + data)
+    return line
+
+
+def cut_short(server, bot, path, body, *, read):
+    """Send a call and hang up: before the answer, or in the middle of it."""
+    with called(server, bot, path, body) as line:
         if read:
             assert line.recv(read)
 
@@ -123,7 +130,7 @@ def test_a_call_whose_answer_was_lost_or_cut_is_repeated_with_the_same_result(se
     raw = {"name": "t", "slices": [{"properties": {"dimensions": wanted, "command": ["true"]}}]}
     ids = submit(server, raw, raw)
     bot.nonce += 1
-    claim = {"session": bot.session, "nonce": bot.nonce, "n": 1, "wait_s": 10}
+    claim = {"session": bot.session, "nonce": bot.nonce, "n": 1, "wait_s": POLL_S}
     cut_short(server, bot, "/bot/v1/exchange", claim, read=read)
     first = insist(bot, claim)
     assert bot.call("/bot/v1/exchange", claim)[1] == first
@@ -133,7 +140,7 @@ def test_a_call_whose_answer_was_lost_or_cut_is_repeated_with_the_same_result(se
         "session": bot.session,
         "nonce": bot.nonce,
         "n": 1,
-        "wait_s": 10,
+        "wait_s": POLL_S,
         "reports": [bot.finish_of(task, duration=1.0)],
         "logs": [piece(task, 0, 0, b"hello"), piece(task, 1, 0, b"")],
     }
@@ -154,8 +161,11 @@ def test_a_held_poll_whose_connection_is_lost_is_let_go(server):
     bot = WireBot(server, "vanishes")
     bot.dimensions["os"] = ["vanishes"]
     bot.shake()
-    cut_short(server, bot, "/bot/v1/exchange", {"session": bot.session, "nonce": 1, "n": 1, "wait_s": 60}, read=0)
-    wait_for(lambda: not bot.is_waiting(server))
+    wait_for(lambda: num_held(server) == 0)
+    ask = {"session": bot.session, "nonce": 1, "n": 1, "wait_s": POLL_S}
+    with called(server, bot, "/bot/v1/exchange", ask):
+        wait_for(lambda: num_held(server) == 1)
+    wait_for(lambda: num_held(server) == 0)
     assert "Traceback" not in server.log
 
 
@@ -165,15 +175,11 @@ def test_a_held_poll_is_answered_when_work_comes(server):
     bot.shake()
     wanted = {"pool": ["default"], "os": ["waits"]}
     raw = {"name": "t", "slices": [{"properties": {"dimensions": wanted, "command": ["true"]}}]}
-    with ThreadPoolExecutor(1) as threads:
-        for _ in range(5):
-            poll = threads.submit(bot.exchange, wait_s=30)
-            wait_for(lambda: bot.is_waiting(server))
-            began = time.monotonic()
+    for _ in range(5):
+        with held(server, bot.exchange, wait_s=POLL_S) as poll:
             submit(server, raw)
-            (task,) = poll.result(20)["tasks"]
-            assert time.monotonic() - began < 1.0
-            bot.finish(task)
+            (task,) = poll.result(HANG_S)["tasks"]
+        bot.finish(task)
 
 
 # ---------------------------------------------------------------- a server that dies
@@ -192,7 +198,7 @@ def test_a_killed_server_forgets_nothing_that_it_has_answered(own_server):
     answer = bot.exchange(nonce=bot.nonce, n=0, holds=[[first["run"], first["token"]]])
     assert answer["stop"] == [], "the run is still the bot's"
     bot.log(first, 0, 16, b", and after")
-    second = bot.exchange(n=1, reports=[bot.finish_of(first)], wait_s=20)
+    second = bot.exchange(n=1, reports=[bot.finish_of(first)], wait_s=POLL_S)
     assert second["replies"] == [{"outcome": "accepted", "stop": False}]
     assert state_of(server, ids[0]) == "SUCCEEDED"
     assert server.call("GET", f"/api/v1/tasks/{ids[0]}/log").data == b"before the crash, and after"
@@ -241,24 +247,20 @@ def test_a_kill_in_the_middle_of_many_exchanges_loses_and_doubles_nothing(own_se
             wait_for(partial(at_least, enough))
             server.kill()
             server.start()
-        assert sum(one.result(60) for one in working) == 200
+        assert sum(one.result(HANG_S) for one in working) == 200
     assert len(finished) == len(set(finished)) == 200
-    status, waited = server.post("/api/v1/tasks/wait", {"task_ids": ids, "mode": "all", "wait_s": 10})
+    status, waited = server.post("/api/v1/tasks/wait", {"task_ids": ids, "mode": "all", "wait_s": POLL_S})
     assert (status, waited["done"]) == (200, True)
     assert {(one["state"], one["run"][-2:]) for one in waited["tasks"]} == {("SUCCEEDED", "01")}
 
 
-def test_a_stop_answers_held_polls_and_ends_quickly(own_server):
+def test_a_stop_answers_held_polls_and_ends(own_server):
     server = own_server
     bot = WireBot(server, "b1")
     bot.shake()
-    with ThreadPoolExecutor(1) as threads:
-        poll = threads.submit(bot.exchange, wait_s=60)
-        wait_for(lambda: bot.is_waiting(server))
-        began = time.monotonic()
+    with held(server, bot.exchange, wait_s=POLL_S) as poll:
         assert server.stop() == 0
-        assert time.monotonic() - began < 10
-        assert poll.result(10)["tasks"] == []
+        assert poll.result(HANG_S)["tasks"] == []
 
 
 # ---------------------------------------------------------------- who may do what
@@ -381,7 +383,7 @@ def test_one_line_turns_a_machine_into_a_bot(server, python, tmp_path):
         command = ["/bin/echo", "hello from a new bot"]
         properties = {"dimensions": wanted, "command": command}
         (task_id,) = submit(server, {"name": "first", "slices": [{"properties": properties}]})
-        body = {"task_ids": [task_id], "mode": "all", "wait_s": 25}
+        body = {"task_ids": [task_id], "mode": "all", "wait_s": POLL_S}
         status, waited = server.post("/api/v1/tasks/wait", body)
         assert (status, waited["done"]) == (200, True), (tmp_path / "err").read_text()[-2000:]
         assert waited["tasks"][0]["state"] == "SUCCEEDED"
@@ -389,7 +391,7 @@ def test_one_line_turns_a_machine_into_a_bot(server, python, tmp_path):
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(15)
+            process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

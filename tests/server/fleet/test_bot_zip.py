@@ -13,6 +13,7 @@ import pytest
 
 from myrmidon.bot.install import updater
 from myrmidon.server.fleet.bot_zip import bootstrap_script, bot_files, build_zip, digest_of
+from tests.deadline import HANG_S
 
 OLD_PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.8.*/bin/python"))
 
@@ -51,7 +52,7 @@ def test_the_zip_starts_on_python_3_8(tmp_path):
     zipped = build_zip(bot_files("https://myrmidon.example"))
     path.write_bytes(zipped.content)
     said = subprocess.run(
-        [OLD_PYTHONS[-1], path, "version"], capture_output=True, text=True, timeout=30, check=True, cwd=tmp_path
+        [OLD_PYTHONS[-1], path, "version"], capture_output=True, text=True, timeout=HANG_S, check=True, cwd=tmp_path
     )
     assert zipped.digest in said.stdout
 
@@ -77,7 +78,7 @@ def test_the_script_says_what_is_wrong_when_the_server_is_away(python, tmp_path)
         input=script,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         env={"HOME": str(tmp_path), "MYRMIDON_BOT_DIR": str(tmp_path / "bot")},
     )
     assert said.returncode == 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
 from tests.server.test_fleet import GROUPS, SCRIPT, write
 
@@ -28,7 +29,7 @@ def server(tmp_path_factory):
 def myrmidon(*words: str, server: LiveServer | None = None) -> subprocess.CompletedProcess[str]:
     where = ["--server", server.url, "--token", server.token] if server is not None else []
     command = [sys.executable, "-m", "myrmidon", *words, *where]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def wait_for(true: Callable[[], Any], seconds: float = 15.0) -> None:
@@ -94,7 +95,7 @@ def test_the_folder_is_checked_by_a_command(tmp_path):
         [sys.executable, "-m", "myrmidon.server.process", "--data-dir", str(tmp_path), "--config-dir", str(folder)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert refused.returncode == 2

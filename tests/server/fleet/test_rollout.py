@@ -16,6 +16,7 @@ from myrmidon.server.fleet.bot_zip import bot_files, build_zip, public_url
 from myrmidon.server.fleet.rollout import bucket, canary_share, exceeds_failure_limit, release_for
 from myrmidon.store.tables import release, schedulers
 from myrmidon.store.tables.schedulers import Scheduler
+from tests.deadline import HANG_S
 from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, finish, submit
 from tests.server.test_fleet import events_of, write
 
@@ -25,7 +26,7 @@ REST = next(f"bot{n}" for n in range(1000) if bucket(f"bot{n}") >= 50)
 
 
 def run(story):
-    return asyncio.run(asyncio.wait_for(story(), 30))
+    return asyncio.run(asyncio.wait_for(story(), HANG_S))
 
 
 @pytest.fixture
@@ -199,7 +200,9 @@ def test_beside_a_server_of_before_a_new_release_waits_and_nobody_gets_it_untrie
         older = Scheduler(77, "elsewhere", 1, context.now(), 99)
         await context.db.write(lambda tx: schedulers.insert(tx, older))
         await rollout.refresh(context)
-        assert (context.hub.active_release, context.hub.canary_release) == (old, ""), "a trial is no reason to give it to all"
+        assert (context.hub.active_release, context.hub.canary_release) == (old, ""), (
+            "a trial is no reason to give it to all"
+        )
         second = await edit(context, heart, settings, "x = 3\n")
         assert (context.hub.active_release, context.hub.canary_release) == (old, "")
         await context.db.write(lambda tx: schedulers.delete(tx, older))
@@ -300,7 +303,11 @@ def test_all_servers_try_the_same_release_with_the_same_bots_and_go_back_togethe
             await second._folder.poll()
             await rollout.refresh(two)
             for context in (one, two):
-                assert (context.hub.active_release, context.hub.canary_release, context.hub.canary_share) == (old, new, 10)
+                assert (context.hub.active_release, context.hub.canary_release, context.hub.canary_share) == (
+                    old,
+                    new,
+                    10,
+                )
             bot = Soldier(two, FEW, session=2)
             await bot.shake(who=bot.who, version=new)
             await bot.event("bot_error", "hangs", bad_release=new)

@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from tests.deadline import HANG_S
 from tests.live import LiveServer
 
 NEW, OLD = "/_ah/api/", "/api/"
 PREFIXES = (NEW, OLD)
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?")
 URL_SAFE = re.compile(r"[A-Za-z0-9_.~-]+")
-ENDED_S = 30.0
 _NUMBERS = {"double": float, "float": float, "int32": int}
 
 
@@ -174,9 +174,9 @@ class Swarm:
         answer = self.call("tasks.new", body=a_task(*command, **fields))
         return str(answer["task_id"])
 
-    def ended(self, task_id: str, deadline_s: float = ENDED_S) -> Any:
+    def ended(self, task_id: str) -> Any:
         """The result, once only PENDING and RUNNING are behind it, as v1's clients wait for it."""
-        end = time.monotonic() + deadline_s
+        end = time.monotonic() + HANG_S
         while True:
             found = self.call("task.result", task_id=task_id, include_performance_stats=True)
             if found["state"] not in ("PENDING", "RUNNING"):
@@ -184,8 +184,8 @@ class Swarm:
             assert time.monotonic() < end, found
             time.sleep(0.02)  # v1 has nothing but polling
 
-    def until(self, task_id: str, state: str, deadline_s: float = ENDED_S) -> Any:
-        end = time.monotonic() + deadline_s
+    def until(self, task_id: str, state: str) -> Any:
+        end = time.monotonic() + HANG_S
         while (found := self.call("task.result", task_id=task_id))["state"] != state:
             assert time.monotonic() < end, found
             time.sleep(0.02)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.bot.bots import a_bot, wait_for
+from tests.deadline import HANG_S
 from tests.live import LiveServer
 from tests.server.swarming_v1.swarm import Swarm, a_task, pairs
 
@@ -316,7 +317,7 @@ def test_a_real_bot_obeys_when_it_is_terminated(server, swarm, tmp_path):
         done = swarm.ended(ending)
         assert (done["state"], done["exit_code"], done["bot_id"]) == ("COMPLETED", "0", "t2")
         assert "old age" in done["name"]
-        assert bot.process.wait(20) == 0
+        assert bot.process.wait(HANG_S) == 0
 
 
 # ---------------------------------------------------------------- the server itself

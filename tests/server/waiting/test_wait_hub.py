@@ -9,12 +9,13 @@ from threading import Thread
 from myrmidon.server.waiting.connected_bot import RECHECK, TIMED_OUT, Wakeup
 from myrmidon.server.waiting.wait_hub import WaitHub
 from myrmidon.store.engine.effects import CommitEffects
+from tests.deadline import HANG_S, POLL_S
 
-LONG = 60.0
+LONG = POLL_S
 
 
 def in_loop(story):
-    return asyncio.run(story())
+    return asyncio.run(asyncio.wait_for(story(), HANG_S))
 
 
 def hold(hub: WaitHub, bot_id: str, queues=(1,), *, n: int = 1, nonce: int = 1, seconds: float = LONG, holds=()):
@@ -163,8 +164,8 @@ def test_a_new_queue_is_learned_for_bots_that_wait_already():
 def test_a_reserved_bot_is_woken_by_nothing_but_the_hand_over():
     async def story():
         hub = WaitHub()
-        seat, poll = hold(hub, "a", nonce=7, n=3, seconds=0.001)
-        await asyncio.sleep(0)
+        seat, poll = hold(hub, "a", nonce=7, n=3)
+        await settled()
         taken = []
         thread = Thread(target=lambda: taken.extend(hub.reserve(1, 5)))
         thread.start()
@@ -173,7 +174,8 @@ def test_a_reserved_bot_is_woken_by_nothing_but_the_hand_over():
         assert seat.claim == (7, 3)
         assert hub.wake(1) == 0
         hub.recheck("a")
-        await asyncio.sleep(0.005)  # the time of the poll is up, but it must not end in the middle of a claim
+        hub._on_timeout(seat, seat.future)  # as the poll's timer says it: it must not end in the middle of a claim
+        await settled()
         assert not poll.done()
         hub.deliver_claim(seat, ["work"])
         assert (await poll).claim == ["work"]
@@ -279,7 +281,7 @@ def test_a_stop_answers_everybody_at_once():
         everybody += [asyncio.ensure_future(growth(hub, ["events"]))]
         await settled()
         hub.stop()
-        answers = await asyncio.wait_for(asyncio.gather(*everybody), 5)
+        answers = await asyncio.gather(*everybody)
         assert answers == [TIMED_OUT] * 10 + [False, False]
         _, late = hold(hub, "late")
         assert await late is TIMED_OUT

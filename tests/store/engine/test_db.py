@@ -28,6 +28,7 @@ from myrmidon.store.engine.db import (
     open_db,
 )
 from tests import databases, servers
+from tests.deadline import HANG_S
 
 sqlite3: Any = vars(sqlite)["sqlite3"]  # the module that was chosen there
 MANY = 5000
@@ -521,7 +522,7 @@ def test_a_deadlock_is_run_again(server_db: Db) -> None:
             tx.run("UPDATE item SET n = n + 1 WHERE id = :id", id=first)
             if not done:
                 done.append(1)
-                met.wait(10)
+                met.wait(HANG_S)
             tx.run("UPDATE item SET n = n + 1 WHERE id = :id", id=3 - first)
 
         return lambda: server_db.write(fn)
@@ -855,7 +856,7 @@ def in_threads(work: list[Callable[[], Any]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG_S)
     if errors:
         raise errors[0]
 

@@ -12,6 +12,7 @@ from myrmidon.model.errors import StoreUnavailable
 from myrmidon.store.engine import group_commit
 from myrmidon.store.engine.db import ConnectionLost, Db, LostReply, Tx
 from myrmidon.store.engine.group_commit import GroupCommit
+from tests.deadline import HANG_S
 
 CREATE = "CREATE TABLE item (id {id}, n BIGINT REFERENCES item (id) DEFERRABLE INITIALLY DEFERRED)"
 ADD = "INSERT INTO item (id, n) VALUES (:id, :n)"
@@ -60,15 +61,15 @@ class Gate:
     def __init__(self, group: GroupCommit) -> None:
         self.inside, self.free = threading.Event(), threading.Event()
         self.future = group.submit(self._wait)
-        assert self.inside.wait(10)
+        assert self.inside.wait(HANG_S)
 
     def _wait(self, tx: Tx) -> None:
         self.inside.set()
-        assert self.free.wait(10)
+        assert self.free.wait(HANG_S)
 
     def open(self) -> None:
         self.free.set()
-        self.future.result(10)
+        self.future.result(HANG_S)
 
 
 def add(number: int, parent: int | None = None) -> Callable[[Tx], int]:
@@ -87,7 +88,7 @@ def test_waiting_writes_share_one_commit(db: Db, group: GroupCommit, events: Eve
     gate = Gate(group)
     futures = [group.submit(add(n)) for n in range(50)]
     gate.open()
-    assert [future.result(10) for future in futures] == list(range(50))
+    assert [future.result(HANG_S) for future in futures] == list(range(50))
     assert ids(db) == list(range(50))
     assert events.commits == 2
 
@@ -109,10 +110,10 @@ def test_threads_that_write_at_the_same_time_need_few_commits(
     threads = [threading.Thread(target=lambda n=n: results.append(group.write(add(n)))) for n in range(16)]
     for thread in threads:
         thread.start()
-    assert all(queued.acquire(timeout=10) for _ in threads)
+    assert all(queued.acquire(timeout=HANG_S) for _ in threads)
     gate.open()
     for thread in threads:
-        thread.join(10)
+        thread.join(HANG_S)
     assert sorted(results) == ids(db) == list(range(16))
     assert events.commits == 2
 
@@ -125,10 +126,10 @@ def test_a_failing_write_does_not_harm_its_neighbours(db: Db, group: GroupCommit
     gate = Gate(group)
     futures = [group.submit(fn) for fn in (add(1), half, add(1), add(3))]
     gate.open()
-    assert futures[0].result(10) == 1
+    assert futures[0].result(HANG_S) == 1
     assert isinstance(futures[1].exception(10), KeyError)
     assert "UNIQUE" in str(futures[2].exception(10))
-    assert futures[3].result(10) == 3
+    assert futures[3].result(HANG_S) == 3
     assert ids(db) == [1, 3]
     assert events.commits == 2
 
@@ -158,7 +159,7 @@ def test_an_error_of_the_whole_group_is_survived(db: Db, group: GroupCommit, eve
     futures = [group.submit(add(n)) for n in (1, 2, 3)]
     events.raises[event] = ConnectionLost()
     gate.open()
-    assert [future.result(10) for future in futures] == [1, 2, 3]
+    assert [future.result(HANG_S) for future in futures] == [1, 2, 3]
     assert ids(db) == [1, 2, 3]
 
 
@@ -191,7 +192,7 @@ def test_a_group_is_not_endless(db: Db, group: GroupCommit, events: Events, monk
     gate = Gate(group)
     futures = [group.submit(add(n)) for n in range(25)]
     gate.open()
-    assert [future.result(10) for future in futures] == list(range(25))
+    assert [future.result(HANG_S) for future in futures] == list(range(25))
     assert events.commits == 4
 
 
@@ -212,7 +213,7 @@ def test_a_write_cancelled_before_its_turn_is_not_run(db: Db, group: GroupCommit
     futures = [group.submit(add(n)) for n in (1, 2, 3)]
     assert futures[1].cancel()
     gate.open()
-    assert [futures[n].result(10) for n in (0, 2)] == ids(db) == [1, 3]
+    assert [futures[n].result(HANG_S) for n in (0, 2)] == ids(db) == [1, 3]
 
 
 def test_inline_runs_in_the_caller(db: Db, events: Events) -> None:

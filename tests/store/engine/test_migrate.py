@@ -14,6 +14,7 @@ from myrmidon.model.errors import BrokenPromise, StoreRefused
 from myrmidon.store.engine.db import Db, Dialect
 from myrmidon.store.engine.migrate import CODE_VERSION, Migration, migrate, parse, shipped, verify
 from myrmidon.store.engine.sql import Insert
+from tests.deadline import HANG_S
 
 NOW = 1_767_225_600_000_000
 FIRST = parse(
@@ -136,7 +137,7 @@ def test_two_servers_may_migrate_at_once(new_db_url: str, open_test_db: Open, di
     errors: list[BaseException] = []
 
     def run(db: Db) -> None:
-        start.wait(10)
+        start.wait(HANG_S)
         try:
             applied.extend(migrate(db, NOW, migrations=BOTH))
         except BaseException as error:  # noqa: BLE001 - shown below
@@ -146,7 +147,7 @@ def test_two_servers_may_migrate_at_once(new_db_url: str, open_test_db: Open, di
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG_S)
     assert errors == []
     assert sorted(applied) == ["0001_first.sql", "0002_second.sql"]
     assert versions(first) == ROWS

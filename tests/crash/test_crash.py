@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from myrmidon.model.errors import MyrmidonError
-from myrmidon.scheduler import bots, cancel, propagate, rerun, retention, submit_job
+from myrmidon.scheduler import cancel, capacity, propagate, rerun, retention, submit_job
 from myrmidon.store.engine.db import ConnectionLost
 from myrmidon.store.engine.migrate import migrate, verify
 from tests import invariants
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.untraced
 SAMPLE = 8
 STRIDE = 3
 """On the servers a connection is cut at every third statement only, and around every commit; soak cuts at all."""
-CHUNKED = (submit_job, propagate, rerun, cancel, retention, bots)
+CHUNKED = (submit_job, propagate, rerun, cancel, retention, capacity)
 
 
 class Crash(BaseException):

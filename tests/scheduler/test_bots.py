@@ -302,9 +302,9 @@ def test_an_order_to_end_is_never_run_again(w):
     task_id = end(w)
     w.finish(w.take("b1"))
     assert w.state(task_id) == "SUCCEEDED"
-    with pytest.raises(WrongState, match="terminate the bot anew"):
+    with pytest.raises(WrongState, match="terminate the bot again"):
         w.do(rerun, task_id, force=True, cascade=True)
-    with pytest.raises(WrongState, match="terminate the bot anew"):
+    with pytest.raises(WrongState, match="terminate the bot again"):
         w.do(rerun_once, task_id, "a key", force=True)
     assert w.state(task_id) == "SUCCEEDED"
 

@@ -10,7 +10,7 @@ from msgspec import json, structs
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
 from myrmidon.model.ids import show_run
 from myrmidon.scheduler import bots, idempotency, resource_groups, submit
-from myrmidon.store.tables import task_request
+from myrmidon.store.tables import request_key, task_request
 from tests.builders import a_function, a_task, blind_once, constant, in_doubt, seconds
 from tests.model.requests import nested
 
@@ -210,7 +210,7 @@ def test_a_submit_in_doubt_that_did_not_happen_is_done(world):
 
 def test_another_server_that_was_faster_with_the_key_is_believed(world, monkeypatch):
     first = world.submit_raw(a_task(), key="k")
-    blind_once(monkeypatch, task_request, "keys", {})
+    blind_once(monkeypatch, request_key, "read", {})
     again = world.submit_raw(a_task(), key="k")
     assert (again.task_id, again.repeated) == (first.task_id, True)
 

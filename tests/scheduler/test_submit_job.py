@@ -9,7 +9,7 @@ from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound,
 from myrmidon.model.ids import show_task
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import cancel, hold, rerun, shared_values, submit_job
-from myrmidon.store.tables import shared_value, task_request
+from myrmidon.store.tables import request_key, shared_value, task_request
 from tests.builders import RULES, a_function, a_graph, a_task, blind_once, constant, inline, output_of, returned, shared
 from tests.invariants import check, check_settled
 from tests.model.requests import nested
@@ -312,7 +312,7 @@ def test_a_large_graph_repeated_by_its_key_is_not_staged_again(world, small_chun
 
 def test_another_server_that_was_faster_with_the_key_of_a_job_is_believed(world, monkeypatch):
     first = world.job({"a": []}, key="k")
-    blind_once(monkeypatch, task_request, "keys", {})
+    blind_once(monkeypatch, request_key, "read", {})
     again = world.job({"a": []}, key="k")
     assert (again.id, again.answer.repeated) == (first.id, True)
 

@@ -7,7 +7,7 @@ from msgspec import json, structs
 
 from myrmidon.scheduler import bots, sweep
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import task_queues, task_result, task_to_run
+from myrmidon.store.tables import task_queues, task_result, task_run, task_to_run
 from tests.builders import RULES, World, blind_once, seconds
 from tests.invariants import check_settled
 
@@ -429,10 +429,10 @@ def test_two_servers_that_sweep_at_once_are_harmless(w, monkeypatch):
     task, job = w.submit(), w.job({"a": []})
     run = w.take("b1")
     for module, name, found in [
-        (task_result, "run_alarms", [(run.task_id, run.run)]),
-        (task_result, "alarms", [task]),
+        (task_run, "due", [(run.task_id, run.run)]),
+        (task_result, "due", [task]),
         (task_to_run, "expired", [task, job["a"]]),
-        (jobs, "alarms", [job.id]),
+        (jobs, "due", [job.id]),
     ]:
         blind_once(monkeypatch, module, name, found)
     before = w.task(task), w.task(job["a"]), w.job_row(job)

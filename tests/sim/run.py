@@ -42,7 +42,7 @@ RULES = Rules(
     outage=60 * SECOND,
     secret_key=b"simulated",
 )
-CHUNKED = ("submit_job", "propagate", "rerun", "cancel", "bots", "retention")
+CHUNKED = ("submit_job", "propagate", "rerun", "cancel", "capacity", "retention")
 EMPTY_IN_THE_END = (
     "request_keys", "drains", "task_requests", "task_slices", "secret_bytes", "task_tags", "task_to_run",
     "task_results", "task_runs", "performance_stats", "task_donors", "task_logs", "log_chunks", "jobs", "task_labels",

@@ -91,7 +91,7 @@ def any_door(db_url, tmp_path):
 
 def gives(context, bot_id):
     """What a server would give a bot."""
-    return context.state.config.given(bot_id)
+    return context.state.config.group_config(bot_id)
 
 
 async def begin(context):
@@ -120,7 +120,7 @@ def test_a_handshake_brings_what_the_group_gives(context):
         welcome = await Soldier(context, "b1", rack=["7"]).shake()
         assert (welcome.dimensions, welcome.script, welcome.script_name) == ({"pool": ["lab"]}, SCRIPT, "lab.py")
         assert welcome.settings == {"caches": {"items": 5}}
-        assert welcome.config == context.state.config.config_of("b1") != ""
+        assert welcome.config == context.state.config.config_version_of("b1") != ""
         assert welcome.server_version
         assert await pools_of(context) == {"lab"}
         found = await context.db.read(partial(bots.read, bot_id="b1"))
@@ -258,7 +258,7 @@ def test_a_bad_edit_is_refused_loudly_and_what_was_in_force_stays(context, setti
         assert "the settings folder is wrong" in said
         assert "group[2].name" in said
         assert "bot_config.py: line 1" in said
-        assert b"myrmidon_config_refused_total 1.0" in context.metrics.show(await numbers(context), now=0, skew=0)
+        assert b"myrmidon_config_refused_total 1.0" in context.metrics.render(await numbers(context), now=0, skew=0)
         write(settings, bots_toml=GROUPS.replace("5", "6"), bot_config_py="x = 1\n")
         await heart._folder.poll()
         assert gives(context, "b1").settings == {"caches": {"items": 6}}
@@ -592,7 +592,7 @@ def test_95_of_100_bots_need_no_more_than_the_size_that_is_told(bots_of_a_pool, 
 
 
 async def shown(context):
-    text = context.metrics.show(await numbers(context), now=0, skew=0).decode()
+    text = context.metrics.render(await numbers(context), now=0, skew=0).decode()
     wanted = ("waited_in_vain_seconds_count", "run_lost_seconds_count", "no_resource_total")
     lines = [line.removeprefix("myrmidon_") for line in text.splitlines() if line.startswith("myrmidon_")]
     lines = [line for line in lines if line.startswith(wanted)]

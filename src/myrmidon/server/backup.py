@@ -32,14 +32,14 @@ from myrmidon.store.engine.table_copy import CopiedTable, check_empty, copy
 from myrmidon.store.tables import log as logs
 from myrmidon.store.views import run_details
 
-MAIN = "myrmidon.db"
-LOGS = "myrmidon.db-logs"
-ABOUT = "backup.json"
-PARTS = ("", "-wal", "-shm", "-journal")
+MAIN_FILE = "myrmidon.db"
+LOG_FILE = "myrmidon.db-logs"
+INFO_FILE = "backup.json"
+SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 """The endings of what SQLite keeps for one file. A part that another file has left would be read into a new one."""
 
 
-class About(Struct, frozen=True):
+class BackupInfo(Struct, frozen=True):
     """What a backup says of itself."""
 
     version: str
@@ -50,23 +50,23 @@ class About(Struct, frozen=True):
 # ---------------------------------------------------------------- backup
 
 
-def backup(settings: Settings, folder: Path) -> About:
+def backup(settings: Settings, folder: Path) -> BackupInfo:
     """Copy everything into a new folder; it appears under its name only when it is complete."""
     if folder.exists():
         raise StoreRefused(f"{folder} is there already. Give the backup a new folder.")
-    url, log_url = map(_existing, (settings.database_url, settings.log_database_url))
+    url, log_url = map(_require_existing, (settings.database_url, settings.log_database_url))
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         # The logs come last: then no task of the copy lacks what it had written by then.
-        for one, name, is_log in ((url, MAIN, False), (log_url, LOGS, True)):
+        for one, name, is_log in ((url, MAIN_FILE, False), (log_url, LOG_FILE, True)):
             _export(one, fresh / name, logs_only=is_log, durable=settings.durable)
-        about = About(version("myrmidon"), clock(), url.partition(":")[0])
-        (fresh / ABOUT).write_bytes(msgspec.json.encode(about))
+        about = BackupInfo(version("myrmidon"), clock(), url.partition(":")[0])
+        (fresh / INFO_FILE).write_bytes(msgspec.json.encode(about))
         for path in [*fresh.iterdir(), fresh]:
-            _to_disk(path)
+            _fsync(path)
         fresh.rename(folder)
-        _to_disk(folder.parent)
+        _fsync(folder.parent)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
@@ -79,8 +79,8 @@ def _export(url: str, to: Path, *, logs_only: bool, durable: bool) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="export-", dir=to.parent) as place:
         export = f"{place}/{to.name}"
-        made = _opened(f"sqlite:///{export}", durable=False, bulk=logs_only)
-        with _opened(url, durable=durable) as source, made as target:
+        made = _open(f"sqlite:///{export}", durable=False, bulk=logs_only)
+        with _open(url, durable=durable) as source, made as target:
             migrate(target, clock())
             copy(source, target, logs=logs_only)
             sqlite.backup_file(export, to)  # one file, without the others that SQLite keeps beside a working one
@@ -89,19 +89,19 @@ def _export(url: str, to: Path, *, logs_only: bool, durable: bool) -> None:
 # ---------------------------------------------------------------- restore
 
 
-def restore(settings: Settings, folder: Path, *, replace: bool = False) -> About:
+def restore(settings: Settings, folder: Path, *, replace: bool = False) -> BackupInfo:
     """Put a backup in place. The server must be stopped; with ``replace``, what is there now is kept beside it."""
-    about = _read_about(folder)
-    for name in (MAIN, LOGS):
+    about = _read_info(folder)
+    for name in (MAIN_FILE, LOG_FILE):
         sqlite.check_file(folder / name)
     urls = (settings.database_url, settings.log_database_url)
     for path in (url.removeprefix("sqlite:///") for url in urls if url.startswith("sqlite:")):
         Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if len(set(urls)) == 2 and all(url.startswith("sqlite:") for url in urls):
-        _restore_files(dict(zip(urls, (MAIN, LOGS), strict=True)), folder, replace=replace)
+        _restore_files(dict(zip(urls, (MAIN_FILE, LOG_FILE), strict=True)), folder, replace=replace)
         return about
     with ExitStack() as opened:
-        main, log = (f"sqlite:///{_copied(opened, folder / name)}" for name in (MAIN, LOGS))
+        main, log = (f"sqlite:///{_working_copy(opened, folder / name)}" for name in (MAIN_FILE, LOG_FILE))
         source = _open_both(opened, main, log)
         target = _open_both(opened, *urls, durable=settings.durable)
         for one in (*source, *target):  # the backup may be that of an earlier release
@@ -110,14 +110,14 @@ def restore(settings: Settings, folder: Path, *, replace: bool = False) -> About
     return about
 
 
-def _read_about(folder: Path) -> About:
+def _read_info(folder: Path) -> BackupInfo:
     try:
-        return msgspec.json.decode((folder / ABOUT).read_bytes(), type=About)
+        return msgspec.json.decode((folder / INFO_FILE).read_bytes(), type=BackupInfo)
     except (OSError, msgspec.MsgspecError) as error:
-        raise StoreRefused(f"{folder} is not a backup: {ABOUT} cannot be read ({error}).") from error
+        raise StoreRefused(f"{folder} is not a backup: {INFO_FILE} cannot be read ({error}).") from error
 
 
-def _copied(kept: ExitStack, path: Path) -> Path:
+def _working_copy(kept: ExitStack, path: Path) -> Path:
     """A copy to work on: opening a database writes beside it, and a backup is not to be touched."""
     place = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="myrmidon-restore-")))
     return Path(shutil.copy2(path, place / path.name))
@@ -133,14 +133,14 @@ def _restore_files(urls: dict[str, str], folder: Path, *, replace: bool) -> None
             raise StoreRefused(
                 f"{present[0]} is there already. Say that it shall be replaced, or name another data folder."
             )
-        copies = [(_fresh_copy(held, source, target), target) for target, source in targets.items()]
+        copies = [(_stage_copy(held, source, target), target) for target, source in targets.items()]
         suffix = _new_suffix(targets)
         for fresh, target in copies:
-            for part in PARTS:  # each keeps its ending: whoever opens the old file finds what belongs to it
+            for part in SQLITE_SUFFIXES:  # each keeps its ending: whoever opens the old file finds what belongs to it
                 if Path(f"{target}{part}").exists():
                     Path(f"{target}{part}").rename(f"{target}{suffix}{part}")
             fresh.rename(target)
-            _to_disk(target.parent)
+            _fsync(target.parent)
         for target in targets:
             sqlite.check_file(target)
 
@@ -149,20 +149,20 @@ def _new_suffix(targets: Iterable[Path]) -> str:
     """For what is put aside: two restores within a second must not mix the parts of what they found."""
     suffix = at = f".before-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
     number = 1
-    while any(Path(f"{target}{suffix}{part}").exists() for target in targets for part in PARTS):
+    while any(Path(f"{target}{suffix}{part}").exists() for target in targets for part in SQLITE_SUFFIXES):
         number += 1
         suffix = f"{at}.{number}"
     return suffix
 
 
-def _fresh_copy(held: ExitStack, source: Path, target: Path) -> Path:
+def _stage_copy(held: ExitStack, source: Path, target: Path) -> Path:
     """All of it beside its place before anything is moved: a full disk then leaves what there was."""
     fresh = target.with_name(f".{target.name}.restoring")
     held.callback(fresh.unlink, missing_ok=True)
     fresh.unlink(missing_ok=True)  # of an attempt that was killed
     sqlite.make_private(fresh)
     shutil.copyfile(source, fresh)
-    _to_disk(fresh)
+    _fsync(fresh)
     return fresh
 
 
@@ -178,7 +178,7 @@ def copy_db(
     source is left as it is: until the new one has proved itself, it is the best backup.
     """
     with ExitStack() as opened:
-        source = _open_both(opened, _existing(from_url), _logs_of(from_url, from_logs), durable=durable)
+        source = _open_both(opened, _require_existing(from_url), _logs_of(from_url, from_logs), durable=durable)
         for one in source:
             if len(verify(one)) == len(shipped()):
                 raise StoreRefused("There is no installation in the source: it has none of the tables.")
@@ -195,9 +195,9 @@ def copy_db(
 def _logs_of(url: str, log_url: str | None) -> str:
     """Where the logs of a source lie. Its own file, if it has none for them: then none were written."""
     if log_url is not None:
-        return _existing(log_url)
+        return _require_existing(log_url)
     usual = logs.log_url(url)
-    return usual if _is_there(usual) else url
+    return usual if _exists(usual) else url
 
 
 def _check_logs_found(db: Db, log_db: Db) -> None:
@@ -211,10 +211,10 @@ def _check_logs_found(db: Db, log_db: Db) -> None:
 
 def _open_both(opened: ExitStack, url: str, log_url: str, *, durable: bool = True) -> tuple[Db, Db]:
     """A database and that of its logs, which may be the same."""
-    db = opened.enter_context(_opened(url, durable=durable))
+    db = opened.enter_context(_open(url, durable=durable))
     if log_url == url:
         return db, db
-    return db, opened.enter_context(_opened(log_url, durable=durable, bulk=True))
+    return db, opened.enter_context(_open(log_url, durable=durable, bulk=True))
 
 
 def _copy_both(source: tuple[Db, Db], target: tuple[Db, Db]) -> dict[str, CopiedTable]:
@@ -225,13 +225,13 @@ def _copy_both(source: tuple[Db, Db], target: tuple[Db, Db]) -> dict[str, Copied
     return copy(source[0], target[0], logs=False) | copy(source[1], target[1], logs=True)
 
 
-def _is_there(url: str) -> bool:
+def _exists(url: str) -> bool:
     """Opening an SQLite file makes it; the others say by themselves that there is nothing."""
     return not url.startswith("sqlite:") or Path(url.removeprefix("sqlite:///")).exists()
 
 
-def _existing(url: str) -> str:
-    if not _is_there(url):
+def _require_existing(url: str) -> str:
+    if not _exists(url):
         raise StoreRefused(f"There is no database {url.removeprefix('sqlite:///')}. Look at how its path is written.")
     return url
 
@@ -246,7 +246,7 @@ def _check_unused(db: Db) -> None:
 
 
 @contextmanager
-def _opened(url: str, *, durable: bool = True, bulk: bool = False) -> Iterator[Db]:
+def _open(url: str, *, durable: bool = True, bulk: bool = False) -> Iterator[Db]:
     db = open_db(url, durable=durable, bulk=bulk)
     try:
         yield db
@@ -254,7 +254,7 @@ def _opened(url: str, *, durable: bool = True, bulk: bool = False) -> Iterator[D
         db.close()
 
 
-def _to_disk(path: Path) -> None:
+def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

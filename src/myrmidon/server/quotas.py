@@ -23,10 +23,10 @@ from myrmidon.store.views import metrics
 
 T = TypeVar("T")
 
-FRESH: Micros = 5 * SECOND
+COUNT_MAX_AGE: Micros = 5 * SECOND
 
 
-class Read(Protocol):
+class ReadTransaction(Protocol):
     """How the database is asked."""
 
     def __call__(self, fn: Callable[[Tx], T], /) -> Awaitable[T]: ...
@@ -41,23 +41,23 @@ class Usage(Struct):
     counted_at: Micros = 0
     tasks: int = 0
     num_bytes: int = 0
-    new_tasks: int = 0
-    new_bytes: int = 0
+    reserved_tasks: int = 0
+    reserved_bytes: int = 0
     stored_tasks: int = 0
     stored_bytes: int = 0
     counting: bool = False
 
     def fits(self, quota: Quota, tasks: int, num_bytes: int) -> bool:
         return (
-            self.tasks + self.new_tasks + tasks <= quota.pending_tasks
-            and self.num_bytes + self.new_bytes + num_bytes <= quota.pending_bytes
+            self.tasks + self.reserved_tasks + tasks <= quota.pending_tasks
+            and self.num_bytes + self.reserved_bytes + num_bytes <= quota.pending_bytes
         )
 
 
 class Quotas:
     """The quotas of one server."""
 
-    def __init__(self, settings: Settings, read: Read, now: Callable[[], Micros]) -> None:
+    def __init__(self, settings: Settings, read: ReadTransaction, now: Callable[[], Micros]) -> None:
         self._settings = settings
         self._read = read
         self._now = now
@@ -65,7 +65,7 @@ class Quotas:
         self._counts: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def room(
+    async def reserve(
         self,
         group: str,
         group_id: int,
@@ -80,7 +80,7 @@ class Quotas:
         must learn that they exist. It is asked only when there is too little room for all.
         """
         try:
-            usage = await self._let_in(group, group_id, tasks, num_bytes)
+            usage = await self._reserve(group, group_id, tasks, num_bytes)
         except QuotaExceeded:
             new = tasks - await self._read(known)
             if new == tasks:
@@ -89,32 +89,32 @@ class Quotas:
                 yield
                 return
             tasks, num_bytes = new, num_bytes * new // tasks
-            usage = await self._let_in(group, group_id, tasks, num_bytes)
+            usage = await self._reserve(group, group_id, tasks, num_bytes)
         try:
             yield
         finally:
             usage.stored_tasks += tasks
             usage.stored_bytes += num_bytes
 
-    async def _let_in(self, group: str, group_id: int, tasks: int, num_bytes: int) -> Usage:
+    async def _reserve(self, group: str, group_id: int, tasks: int, num_bytes: int) -> Usage:
         usage = self._usage.get(group_id)
         if usage is None:
             usage = self._usage[group_id] = Usage()
             await self._count(group_id, usage)
         quota = self._settings.quota_of(group)
-        old = usage.counted_at + FRESH <= self._now()
+        old = usage.counted_at + COUNT_MAX_AGE <= self._now()
         if old and not usage.fits(quota, tasks, num_bytes):
             await self._count(group_id, usage)
         elif old:
-            self._count_later(group_id, usage)
+            self._count_in_background(group_id, usage)
         if not usage.fits(quota, tasks, num_bytes):
             raise QuotaExceeded(
-                f"The resource group {group} has {usage.tasks + usage.new_tasks} tasks"
-                f" ({usage.num_bytes + usage.new_bytes} bytes) waiting; it may have {quota.pending_tasks}"
+                f"The resource group {group} has {usage.tasks + usage.reserved_tasks} tasks"
+                f" ({usage.num_bytes + usage.reserved_bytes} bytes) waiting; it may have {quota.pending_tasks}"
                 f" ({quota.pending_bytes} bytes)."
             )
-        usage.new_tasks += tasks
-        usage.new_bytes += num_bytes
+        usage.reserved_tasks += tasks
+        usage.reserved_bytes += num_bytes
         return usage
 
     async def _count(self, group_id: int, usage: Usage) -> None:
@@ -125,20 +125,20 @@ class Quotas:
         # Another count may have ended meanwhile and taken its part already.
         tasks, num_bytes = min(tasks, usage.stored_tasks), min(num_bytes, usage.stored_bytes)
         usage.stored_tasks -= tasks
-        usage.new_tasks -= tasks
+        usage.reserved_tasks -= tasks
         usage.stored_bytes -= num_bytes
-        usage.new_bytes -= num_bytes
+        usage.reserved_bytes -= num_bytes
 
-    def _count_later(self, group_id: int, usage: Usage) -> None:
+    def _count_in_background(self, group_id: int, usage: Usage) -> None:
         """Nobody waits for it: the next submits go by what is known."""
         if usage.counting:
             return
         usage.counting = True
         counting = asyncio.get_running_loop().create_task(self._count(group_id, usage))
         self._counts.add(counting)
-        counting.add_done_callback(partial(self._counted, usage))
+        counting.add_done_callback(partial(self._on_counted, usage))
 
-    def _counted(self, usage: Usage, counting: asyncio.Task[None]) -> None:
+    def _on_counted(self, usage: Usage, counting: asyncio.Task[None]) -> None:
         """A count that failed is made again by the next submit; the database's trouble is told elsewhere."""
         self._counts.discard(counting)
         usage.counting = False

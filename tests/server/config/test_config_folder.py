@@ -67,13 +67,13 @@ def problems_of(**files: str) -> list[str]:
     ],
 )
 def test_a_group_is_chosen_by_id_then_by_host_then_by_prefix_then_by_default(bot_id, group):
-    assert groups().given(bot_id).group == group
+    assert groups().group_config(bot_id).group == group
 
 
 def test_without_a_default_group_a_stranger_is_in_none():
     config = groups('[[group]]\nname = "a"\nbots = ["one"]\n')
-    assert config.given("two") is None
-    assert config.config_of("two") == NO_GROUP, "so that it restarts and is refused"
+    assert config.group_config("two") is None
+    assert config.config_version_of("two") == NO_GROUP, "so that it restarts and is refused"
 
 
 def test_without_bots_toml_every_bot_is_given_nothing():
@@ -85,27 +85,27 @@ def test_without_bots_toml_every_bot_is_given_nothing():
 
 def test_forced_dimensions_replace_a_bots_own_and_trusted_ones_never_come_from_it():
     own = {"id": ["vm1"], "pool": ["mine"], "os": ["Linux"], "rack": ["7"]}
-    has = groups().given("vm1").apply(own)
+    has = groups().group_config("vm1").apply(own)
     assert has == {"id": ["vm1"], "pool": ["lab"], "os": ["Linux"], "zone": ["de", "eu"]}
     assert own["pool"] == ["mine"]
 
 
 def test_what_a_bot_is_given_has_a_name_that_changes_only_with_it():
-    one, same = groups().config_of("vm1"), groups(BOTS.replace("ann@", "bob@")).config_of("vm2")
+    one, same = groups().config_version_of("vm1"), groups(BOTS.replace("ann@", "bob@")).config_version_of("vm2")
     assert one == same != ""
     for other in (
         groups(BOTS.replace("20", "21")),
         groups(BOTS.replace("eu", "us")),
         groups(**{"scripts/lab.py": SCRIPT + "#"}),
     ):
-        assert other.config_of("vm1") not in (one, "")
-    assert groups('[[group]]\nname = "all"\ndefault = true\n').config_of("vm1") == ""
+        assert other.config_version_of("vm1") not in (one, "")
+    assert groups('[[group]]\nname = "all"\ndefault = true\n').config_version_of("vm1") == ""
 
 
 def test_numbers_of_a_range_keep_their_width():
     config = groups('[[group]]\nname = "a"\nbots = ["r{01..10}-{a}"]\n'.replace("-{a}", "-{1..2}"))
-    assert config.given("r09-2").group == "a"
-    assert config.given("r9-2") is None
+    assert config.group_config("r09-2").group == "a"
+    assert config.group_config("r9-2") is None
 
 
 def test_every_problem_of_bots_toml_is_told_with_its_place():

@@ -63,7 +63,7 @@ async def fleet_of(context, *names):
 async def edit(context, heart, settings, text):
     """The administrator edits bot_config.py; the digest of the release that makes."""
     write(settings, bot_config_py=text)
-    await heart._folder.look()
+    await heart._folder.poll()
     return build_zip(bot_files(public_url(context), {"bot_config.py": text})).digest
 
 

@@ -79,6 +79,23 @@ def verbs(file: str) -> list[str]:
     ]
 
 
+def calls_of(path: Path) -> set[str]:
+    """Full names of the imported functions that a file calls, or passes to a call, which calls them: `partial(f, x)`."""
+    module = ast.parse(path.read_text(), filename=str(path))
+    imported = dict(_imports(module))
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+    names = [_dotted(node) for call in calls for node in (call.func, *call.args)]
+    found = [name.partition(".") for name in names if name]
+    return {f"{imported[head]}{dot}{rest}" for head, dot, rest in found if head in imported}
+
+
+def _imports(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """(the name in the file, what it stands for)"""
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
 def error_codes() -> list[str]:
     """The value of every class attribute `code` in model/errors.py."""
     classes = [node for node in tree("model/errors.py").body if isinstance(node, ast.ClassDef)]

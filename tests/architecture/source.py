@@ -80,7 +80,7 @@ def verbs(file: str) -> list[str]:
 
 
 def calls_of(path: Path) -> set[str]:
-    """Full names of the imported functions that a file calls, or passes to a call, which calls them: `partial(f, x)`."""
+    """Full names of the imported functions that a file calls, or passes to a call, as in `partial(f, x)`."""
     module = ast.parse(path.read_text(), filename=str(path))
     imported = dict(_imports(module))
     calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]

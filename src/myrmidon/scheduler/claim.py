@@ -284,7 +284,7 @@ def _claimed(
     todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
     functions = [task_id for task_id in special if todo[task_id].func_name is not None]
     inputs = values.inputs(uow.tx, functions) if functions else {}
-    secrets = task_request.secrets(uow.tx, special) if special else {}
+    secret_bytes = task_request.secrets(uow.tx, special) if special else {}
     return [
         Claimed(
             task_id=run.task_id,
@@ -292,7 +292,7 @@ def _claimed(
             token=token,
             work=todo[run.task_id],
             inputs=inputs.get(run.task_id, []),
-            secret_bytes=secrets.get(run.task_id),
+            secret_bytes=secret_bytes.get(run.task_id),
             resource_group_id=run.resource_group_id,
         )
         for run in runs

@@ -50,7 +50,6 @@ PENDING = f"SELECT {_COLUMNS} FROM drains WHERE id > :after ORDER BY id LIMIT :n
 LOCK = f"SELECT {_COLUMNS} FROM drains WHERE id = :id {{for_update}}"
 ADVANCE = "UPDATE drains SET position = :position, args = :args WHERE id = :id"
 FINISH = "DELETE FROM drains WHERE id = :id"
-OF_JOB = "SELECT COUNT(*) FROM drains WHERE job_id = :job"
 OF_KIND = "SELECT COUNT(*) FROM drains WHERE kind = :kind AND subject = :subject"
 
 

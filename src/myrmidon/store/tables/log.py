@@ -14,8 +14,6 @@ from myrmidon.store.engine.sql import Insert
 
 STDOUT = 0
 STDERR = 1
-HEAD_LIMIT = 64 << 20
-TAIL_LIMIT = 36 << 20
 
 
 def log_url(url: str) -> str:

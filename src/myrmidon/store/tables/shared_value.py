@@ -42,7 +42,6 @@ def read(tx: Tx, ids: Sequence[int]) -> dict[int, SharedValue]:
 REFERENCED_BY_GROUP = """
     SELECT id FROM resource_group_to_shared_value_ref WHERE id {in:ids} AND resource_group_id = :owner
 """
-REFERENCED_BY_JOB = "SELECT id FROM job_to_shared_value_ref WHERE id {in:ids} AND job_id = :owner"
 REFERENCED_IN_GROUP = """
     SELECT f.id FROM job_to_shared_value_ref f JOIN jobs j ON j.id = f.job_id
      WHERE f.id {in:ids} AND j.resource_group_id = :owner
@@ -57,10 +56,6 @@ LIST_OF_JOB = "SELECT id FROM job_to_shared_value_ref WHERE job_id = :owner AND 
 def referenced_by_group(tx: Tx, ids: Sequence[int], group_id: int) -> set[int]:
     """Those of the values that the group itself references."""
     return {row[0] for row in tx.all(REFERENCED_BY_GROUP, ids=ids, owner=group_id)}
-
-
-def referenced_by_job(tx: Tx, ids: Sequence[int], job_id: int) -> set[int]:
-    return {row[0] for row in tx.all(REFERENCED_BY_JOB, ids=ids, owner=job_id)}
 
 
 def referenced_in_group(tx: Tx, ids: Sequence[int], group_id: int) -> set[int]:

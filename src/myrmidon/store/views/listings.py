@@ -155,6 +155,65 @@ def bots(tx: Tx, filters: BotFilter, *, after: str, n: int) -> list[str]:
     return [row[0] for row in tx.all(sql, after=after, n=n, **given)]
 
 
+class BotSearch(Struct, frozen=True, kw_only=True):
+    """Which bots to find: those with at least one dimension of every term; a flag that is not None must be so."""
+
+    terms: Sequence[Sequence[str]] = ()
+    dead: bool | None = None
+    quarantined: bool | None = None
+    maintenance: bool | None = None
+    busy: bool | None = None
+
+
+_BUSY = "EXISTS (SELECT 1 FROM task_runs u WHERE u.bot_id = b.id AND u.alarm_at IS NOT NULL)"
+_BOT_CONDITIONS = {
+    "dead": ("b.alive = 0", "b.alive = 1"),
+    "quarantined": ("b.quarantined IS NOT NULL", "b.quarantined IS NULL"),
+    "maintenance": ("b.maintenance IS NOT NULL", "b.maintenance IS NULL"),
+    "busy": (_BUSY, f"NOT {_BUSY}"),
+}
+
+
+def _bot_conditions(search: BotSearch) -> tuple[list[str], dict[str, object]]:
+    where, given = ["1 = 1"], dict[str, object]()
+    for name, (true, false) in _BOT_CONDITIONS.items():
+        asked = getattr(search, name)
+        if asked is not None:
+            where.append(true if asked else false)
+    for number, term in enumerate(search.terms):
+        where.append(
+            f"EXISTS (SELECT 1 FROM bot_dimensions d{number} WHERE d{number}.bot_id = b.id"
+            f" AND d{number}.dimension {{in_text:term{number}}})"
+        )
+        given[f"term{number}"] = list(term)
+    return where, given
+
+
+def search_bots(tx: Tx, search: BotSearch, *, after: str, n: int) -> list[str]:
+    """The ids of a page of bots, sorted."""
+    where, given = _bot_conditions(search)
+    sql = f"SELECT b.id FROM bots b WHERE b.id > :after AND {' AND '.join(where)} ORDER BY b.id LIMIT :n"
+    return [row[0] for row in tx.all(sql, after=after, n=n, **given)]
+
+
+class BotCounts(Struct, frozen=True):
+    """How many bots a search finds, in all and by condition."""
+
+    count: int
+    dead: int
+    quarantined: int
+    maintenance: int
+    busy: int
+
+
+def count_bots(tx: Tx, search: BotSearch) -> BotCounts:
+    """Count the bots that a search finds, and those of them that are dead, quarantined, in maintenance or busy."""
+    where, given = _bot_conditions(search)
+    sums = ", ".join(f"SUM(CASE WHEN {true} THEN 1 ELSE 0 END)" for true, _ in _BOT_CONDITIONS.values())
+    found = tx.all(f"SELECT COUNT(*), {sums} FROM bots b WHERE {' AND '.join(where)}", **given)
+    return BotCounts(*(int(value or 0) for value in found[0]))
+
+
 LIVE_RUNS_OF_BOTS = """
     SELECT bot_id, task_id, run, resource_group_id FROM task_runs WHERE alarm_at IS NOT NULL AND bot_id {in_text:bots}
      ORDER BY bot_id, task_id, run
@@ -289,65 +348,3 @@ def bots_in_pool(tx: Tx, pool: str) -> int:
     """The number of live bots of a pool."""
     row = tx.one(BOTS_IN_POOL, dimension=f"pool:{pool}")
     return row[0] if row else 0
-
-
-# ---------------------------------------------------------------- bots by several conditions
-
-
-class BotSearch(Struct, frozen=True, kw_only=True):
-    """Which bots to find: those with at least one dimension of every term; a flag that is not None must be so."""
-
-    terms: Sequence[Sequence[str]] = ()
-    dead: bool | None = None
-    quarantined: bool | None = None
-    maintenance: bool | None = None
-    busy: bool | None = None
-
-
-_BUSY = "EXISTS (SELECT 1 FROM task_runs u WHERE u.bot_id = b.id AND u.alarm_at IS NOT NULL)"
-_BOT_CONDITIONS = {
-    "dead": ("b.alive = 0", "b.alive = 1"),
-    "quarantined": ("b.quarantined IS NOT NULL", "b.quarantined IS NULL"),
-    "maintenance": ("b.maintenance IS NOT NULL", "b.maintenance IS NULL"),
-    "busy": (_BUSY, f"NOT {_BUSY}"),
-}
-
-
-def _bot_conditions(search: BotSearch) -> tuple[list[str], dict[str, object]]:
-    where, given = ["1 = 1"], dict[str, object]()
-    for name, (true, false) in _BOT_CONDITIONS.items():
-        asked = getattr(search, name)
-        if asked is not None:
-            where.append(true if asked else false)
-    for number, term in enumerate(search.terms):
-        where.append(
-            f"EXISTS (SELECT 1 FROM bot_dimensions d{number} WHERE d{number}.bot_id = b.id"
-            f" AND d{number}.dimension {{in_text:term{number}}})"
-        )
-        given[f"term{number}"] = list(term)
-    return where, given
-
-
-def search_bots(tx: Tx, search: BotSearch, *, after: str, n: int) -> list[str]:
-    """The ids of a page of bots, sorted."""
-    where, given = _bot_conditions(search)
-    sql = f"SELECT b.id FROM bots b WHERE b.id > :after AND {' AND '.join(where)} ORDER BY b.id LIMIT :n"
-    return [row[0] for row in tx.all(sql, after=after, n=n, **given)]
-
-
-class BotCounts(Struct, frozen=True):
-    """How many bots a search finds, in all and by condition."""
-
-    count: int
-    dead: int
-    quarantined: int
-    maintenance: int
-    busy: int
-
-
-def count_bots(tx: Tx, search: BotSearch) -> BotCounts:
-    """Count the bots that a search finds, and those of them that are dead, quarantined, in maintenance or busy."""
-    where, given = _bot_conditions(search)
-    sums = ", ".join(f"SUM(CASE WHEN {true} THEN 1 ELSE 0 END)" for true, _ in _BOT_CONDITIONS.values())
-    found = tx.all(f"SELECT COUNT(*), {sums} FROM bots b WHERE {' AND '.join(where)}", **given)
-    return BotCounts(*(int(value or 0) for value in found[0]))

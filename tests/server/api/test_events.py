@@ -13,7 +13,7 @@ from myrmidon.server.api import events
 from myrmidon.server.api.events import EventsQuery
 from myrmidon.server.calls import Call, Identity, Role
 from tests.deadline import HANG_S, POLL_S
-from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, finish, serving, submit, until
+from tests.server.contexts import ADMIN, BotClient, a_server_context, a_task, finish, serving, submit, until
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def listen(context, *, who=ADMIN, last="", **query):
 
 def test_a_listener_hears_of_everything_from_then_on_in_order(context):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await submit(context, a_task())
         await bot.exchange(wait_s=POLL_S)

@@ -22,7 +22,7 @@ from myrmidon.server.calls import Call, Identity, Role
 from myrmidon.server.usecases.logs import missing_line, read_range
 from myrmidon.store.tables.log import STDOUT
 from tests.deadline import HANG_S, POLL_S
-from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, begun, finish, start, submit, until
+from tests.server.contexts import ADMIN, BotClient, a_server_context, a_task, begun, finish, start, submit, until
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def run(story, context):
 
 
 async def a_running_task(context, **more):
-    bot = Soldier(context)
+    bot = BotClient(context)
     await bot.shake()
     (task_id,) = await submit(context, a_task(**more))
     task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
@@ -236,7 +236,7 @@ def test_following_starts_before_the_task_has_a_run(context):
     async def story():
         (task_id,) = await submit(context, a_task())
         reading = asyncio.ensure_future(_all(await follow(context, task_id)))
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
         await bot.log(task, 0, 0, b"hello")
@@ -251,7 +251,7 @@ def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(context):
         return await api_wait.wait(context, Call(who=ADMIN, body=WaitRequest(task_ids=ids, **more)))
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         ids = await submit(context, *[a_task() for _ in range(3)])
         nothing = await wait(ids, wait_s=0)

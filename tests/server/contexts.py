@@ -3,7 +3,7 @@
     with a_server_context(url) as context:  # the server's parts on a real database, with its own background service
         asyncio.run(story(context))
 
-`Soldier` speaks the bots' wire by calling the handlers themselves; `submit` and `state_of` are a client.
+`BotClient` calls the handlers of the bot API directly; `submit` and `state_of` are a client.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import msgspec
 from myrmidon.model.ids import parse_id, show_task
 from myrmidon.scheduler import submit as submitting
 from myrmidon.server.background import loop
-from myrmidon.server.botapi import exchange as desk
-from myrmidon.server.botapi import handshake, logs
-from myrmidon.server.botapi.messages import BotEvent, Exchange, HandshakeRequest, Heartbeat, LogPlace
+from myrmidon.server.botapi import exchange, handshake, heartbeat, logs
+from myrmidon.server.botapi.messages import BotEvent, ExchangeRequest, HandshakeRequest, HeartbeatRequest, LogQuery
 from myrmidon.server.calls import Call, Identity, Role
 from myrmidon.server.context import ServerContext, open_context
 from myrmidon.server.dispatch import direct_assign
@@ -63,15 +62,15 @@ async def serving(context: ServerContext):
 @asynccontextmanager
 async def begun(context: ServerContext):
     """The context without its background service: nothing happens in it that the test does not do."""
-    await loop.BackgroundWork(context).begin()
+    await loop.BackgroundWork(context).start()
     try:
         yield
     finally:
         context.hub.stop()
 
 
-class Soldier:
-    """A bot as the desk sees it."""
+class BotClient:
+    """A bot that calls the handlers of the bot API."""
 
     def __init__(
         self, context: ServerContext, name: str = "b1", *, session: int = 1, pool: str = "default", **dimensions: Any
@@ -97,26 +96,26 @@ class Soldier:
         if nonce is None:
             self.nonce += 1
         ask = {"session": self.session, "nonce": self.nonce if nonce is None else nonce, "n": n, **fields}
-        body = msgspec.json.decode(msgspec.json.encode(ask), type=Exchange)
-        return msgspec.json.decode(await desk.exchange(self.context, self._call(body)))
+        body = msgspec.json.decode(msgspec.json.encode(ask), type=ExchangeRequest)
+        return msgspec.json.decode(await exchange.exchange(self.context, self._call(body)))
 
     async def heartbeat(self, *holds: Any) -> Any:
         held = [(task["run"], task["token"]) for task in holds]
-        return await desk.heartbeat(self.context, self._call(Heartbeat(session=self.session, holds=held)))
+        return await heartbeat.heartbeat(self.context, self._call(HeartbeatRequest(session=self.session, holds=held)))
 
     async def event(self, kind: str, message: str = "", bad_release: str | None = None) -> Any:
         said = BotEvent(session=self.session, kind=kind, message=message, bad_release=bad_release)
-        return await desk.event(self.context, self._call(said))
+        return await heartbeat.event(self.context, self._call(said))
 
     async def log(self, task: Any, stream: int, offset: int, data: bytes) -> Any:
         call = Call(
             who=self.who,
             body=data,
-            query=LogPlace(offset=offset),
+            query=LogQuery(offset=offset),
             params={"run": task["run"], "stream": str(stream)},
             headers={"x-run-token": task["token"]},
         )
-        return await logs.log(self.context, call)
+        return await logs.upload_log(self.context, call)
 
     def _call(self, body: Any) -> Call:
         return Call(who=self.who, body=body, headers={"authorization": f"Bearer {self.credential}"})

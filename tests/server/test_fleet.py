@@ -28,7 +28,7 @@ from myrmidon.store.views import bot_history
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import (
     ADMIN,
-    Soldier,
+    BotClient,
     a_server_context,
     a_task,
     all_written,
@@ -117,7 +117,7 @@ async def pools_of(context, name="b1"):
 def test_a_handshake_brings_what_the_group_gives(context):
     async def story():
         await begin(context)
-        welcome = await Soldier(context, "b1", rack=["7"]).shake()
+        welcome = await BotClient(context, "b1", rack=["7"]).shake()
         assert (welcome.dimensions, welcome.script, welcome.script_name) == ({"pool": ["lab"]}, SCRIPT, "lab.py")
         assert welcome.settings == {"caches": {"items": 5}}
         assert welcome.config == context.state.config.config_version_of("b1") != ""
@@ -125,7 +125,7 @@ def test_a_handshake_brings_what_the_group_gives(context):
         assert await pools_of(context) == {"lab"}
         found = await context.db.read(partial(bots.read, bot_id="b1"))
         assert "rack" not in found.dimensions
-        other = await Soldier(context, "b2").shake()
+        other = await BotClient(context, "b2").shake()
         assert (other.dimensions, other.script, other.settings) == ({}, None, {})
         assert await pools_of(context, "b2") == {"default"}
 
@@ -138,9 +138,9 @@ def test_a_bot_that_no_group_has_is_refused_with_a_word_on_what_to_do(sqlite_url
 
         async def story():
             await begin(context)
-            await Soldier(context, "b1--2").shake()
+            await BotClient(context, "b1--2").shake()
             with pytest.raises(Forbidden, match=r"No group of bots.toml has the bot 'b2'"):
-                await Soldier(context, "b2").shake()
+                await BotClient(context, "b2").shake()
 
         run(story)
 
@@ -148,7 +148,7 @@ def test_a_bot_that_no_group_has_is_refused_with_a_word_on_what_to_do(sqlite_url
 def test_forced_dimensions_stay_on_top_when_a_bot_changes(context):
     async def story():
         await begin(context)
-        bot = Soldier(context, "b1")
+        bot = BotClient(context, "b1")
         await bot.shake()
         own = {**bot.dimensions, "pool": ["mine"], "gpu": ["yes"]}
         await bot.exchange(n=0, dimensions=own)
@@ -162,7 +162,7 @@ def test_forced_dimensions_stay_on_top_when_a_bot_changes(context):
 def test_a_bot_whose_group_has_changed_is_told_to_restart_between_its_tasks(context, settings):
     async def story():
         heart = await begin(context)
-        bot, other = Soldier(context, "b1"), Soldier(context, "b2")
+        bot, other = BotClient(context, "b1"), BotClient(context, "b2")
         first = await bot.shake()
         second = await other.shake()
         poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S, config=first.config))
@@ -186,7 +186,7 @@ def test_a_bot_whose_group_has_changed_is_told_to_restart_between_its_tasks(cont
 def test_a_bot_of_before_that_knows_no_groups_is_never_told_to_restart(context, settings):
     async def story():
         heart = await begin(context)
-        bot = Soldier(context, "b1")
+        bot = BotClient(context, "b1")
         await bot.shake()
         write(settings, scripts__lab_py=SCRIPT + "# edited\n")
         await heart._folder.poll()
@@ -199,7 +199,7 @@ def test_a_bot_of_before_that_knows_no_groups_is_never_told_to_restart(context, 
 def test_a_bot_that_is_in_no_group_any_more_finishes_what_it_has_and_gets_nothing_new(context, settings):
     async def story():
         heart = await begin(context)
-        bot = Soldier(context, "b2")
+        bot = BotClient(context, "b2")
         config = (await bot.shake()).config
         (mine, _) = await submit(context, a_task(), a_task())
         (task,) = (await bot.exchange(config=config))["tasks"]
@@ -221,7 +221,7 @@ def test_a_bot_that_is_in_no_group_any_more_finishes_what_it_has_and_gets_nothin
 def test_a_fleet_that_is_asleep_finishes_what_it_has_and_begins_nothing_until_it_is_woken(context, settings, capsys):
     async def story():
         heart = await begin(context)
-        bot = Soldier(context, "b2")
+        bot = BotClient(context, "b2")
         config = (await bot.shake()).config
         (mine, _) = await submit(context, a_task(), a_task())
         (task,) = (await bot.exchange(config=config))["tasks"]
@@ -379,7 +379,7 @@ def test_what_a_bot_says_of_itself_counts_at_once(any_door):
     context = any_door
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await bot.exchange(n=0, state={"quarantined": "the disk is full"})
         found = await context.db.read(partial(bots.read, bot_id="b1"))
@@ -400,7 +400,7 @@ def test_dimensions_that_change_lead_to_other_queues(any_door):
     context = any_door
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         (task_id,) = await submit(context, a_task(dimensions={"pool": ["default"], "gpu": ["yes"]}))
         assert (await bot.exchange())["tasks"] == []
@@ -418,7 +418,7 @@ def test_a_bot_cannot_lift_what_an_administrator_has_decided(any_door):
     context = any_door
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await context.db.write(
             partial(fleet.quarantine, bot_id="b1", why="under repair", now=context.now(), ids=context.ids)
@@ -438,7 +438,7 @@ def test_terminate_is_a_task_that_only_this_bot_takes_before_all_others(any_door
     context = any_door
 
     async def story():
-        bot, other = Soldier(context), Soldier(context, "b2")
+        bot, other = BotClient(context), BotClient(context, "b2")
         await bot.shake()
         await other.shake()
         await submit(context, a_task("now", priority=1))
@@ -471,7 +471,7 @@ def test_a_bot_of_before_gets_an_order_and_its_task_is_done(any_door):
     context = any_door
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
@@ -496,7 +496,7 @@ def test_a_bot_that_gets_no_work_can_still_be_ended(any_door, aside):
     context = any_door
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         how = {"why": "broken"} if aside == "quarantine" else {"draining": True}
         await context.db.write(partial(getattr(fleet, aside), bot_id="b1", now=context.now(), ids=context.ids, **how))
@@ -515,7 +515,7 @@ def test_a_bot_that_was_away_is_told_to_end_when_it_comes_back(any_door):
     context = any_door
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         task_id = await terminate_bot(context, "b1")
         bot.session, bot.dimensions["pool"] = 2, ["elsewhere"]
@@ -535,7 +535,7 @@ def test_a_task_comes_with_its_id_its_group_and_its_account(any_door):
     context = any_door
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         (task_id,) = await submit(context, a_task(service_account="bot"))
         (task,) = (await bot.exchange())["tasks"]
@@ -554,7 +554,7 @@ def test_the_size_of_caches_is_learned_from_bots_and_told_to_the_next(any_door):
         return a_task(properties={"caches": caches}, dimensions={"pool": ["default"], "os": [os]})
 
     async def story():
-        army = [Soldier(context, f"b{i}") for i in range(4)]
+        army = [BotClient(context, f"b{i}") for i in range(4)]
         for number, bot in enumerate(army):
             state = {"named_caches": {"git": 1000 + number, "odd": "huge", "nested": {"size": 7}, "no\0name": 9}}
             await bot.shake(state=state)
@@ -568,7 +568,7 @@ def test_the_size_of_caches_is_learned_from_bots_and_told_to_the_next(any_door):
         (task,) = (await army[1].exchange())["tasks"]
         assert task["cache_hints"] == {"git": 5000}
         assert await cache_hints.update(context) == 0, "the same is no news"
-        mac = Soldier(context, "mac", os=["Mac"])
+        mac = BotClient(context, "mac", os=["Mac"])
         await mac.shake()
         await submit(context, wants("git", os="Mac"))
         (task,) = (await mac.exchange())["tasks"]
@@ -606,13 +606,13 @@ def test_what_waited_in_vain_and_what_was_lost_is_counted_with_how_late_it_was_n
     async def story():
         now = context.now()
         monkeypatch.setattr(context, "now", lambda: now)
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         nowhere = {"pool": ["nowhere"]}
         one = {"properties": {"dimensions": nowhere, "command": ["x"]}, "expiration_s": 10}
         other = {"properties": {"dimensions": nowhere, "command": ["y"]}, "expiration_s": 1000}
         await submit(context, {"name": "falls back", "slices": [one, other]}, {"name": "expires", "slices": [one]})
-        slow = Soldier(context, "b2", pool="slow")
+        slow = BotClient(context, "b2", pool="slow")
         await slow.shake()
         await submit(context, a_task("too late", dimensions={"pool": ["slow"]}, deadline_s=20))
         (late,) = (await slow.exchange())["tasks"]
@@ -645,7 +645,7 @@ def test_what_waited_in_vain_and_what_was_lost_is_counted_with_how_late_it_was_n
 
 def test_a_task_that_runs_again_when_no_bot_is_left_counts_as_one_that_none_could_run(context):
     async def story():
-        bot = Soldier(context, "b2")
+        bot = BotClient(context, "b2")
         await bot.shake()
         piece = {"properties": {"dimensions": {"pool": ["default"]}, "command": ["x"]}, "wait_for_capacity": False}
         (task_id,) = await submit(context, {"name": "impatient", "slices": [piece]})

@@ -23,7 +23,7 @@ from myrmidon.store.tables.schedulers import Scheduler
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import (
     ADMIN,
-    Soldier,
+    BotClient,
     a_server_context,
     a_task,
     finish,
@@ -57,7 +57,7 @@ def test_waiting_bots_are_written_down_together_and_only_when_it_is_time(context
     async def story():
         before = context.now()
         context.now = lambda: before
-        army = [Soldier(context, f"b{i}") for i in range(3)]
+        army = [BotClient(context, f"b{i}") for i in range(3)]
         for bot in army:
             await bot.shake()
         polls = [asyncio.ensure_future(bot.exchange(wait_s=POLL_S)) for bot in army[:2]]
@@ -79,7 +79,7 @@ def test_waiting_bots_are_written_down_together_and_only_when_it_is_time(context
 
 def test_bots_that_are_silent_for_long_are_forgotten(context):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         later = context.now() + 2 * context.rules.dead_after + SECOND
         context.now = lambda: later
@@ -106,7 +106,7 @@ def test_a_wake_that_was_lost_is_made_good_by_the_next_sweep(small_door):
 
     async def story():
         async with serving(context):
-            bot = Soldier(context)
+            bot = BotClient(context)
             await bot.shake()
             await submit(context, a_task())
             (task,) = (await bot.exchange(wait_s=POLL_S))["tasks"]
@@ -126,7 +126,7 @@ def test_a_run_that_never_began_goes_to_another_bot_that_waits(sqlite_url, tmp_p
 
         async def story():
             async with serving(context):
-                lazy, eager = Soldier(context, "lazy"), Soldier(context, "eager")
+                lazy, eager = BotClient(context, "lazy"), BotClient(context, "eager")
                 await lazy.shake()
                 (task_id,) = await submit(context, a_task())
                 (task,) = (await lazy.exchange(wait_s=POLL_S))["tasks"]
@@ -172,7 +172,7 @@ def test_a_part_that_fails_goes_on(small_door, monkeypatch):
 
 def test_a_stop_answers_held_polls(context):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         async with serving(context):
             await bot.shake()
             await submit(context, a_task())
@@ -192,7 +192,7 @@ def test_a_client_that_waits_on_one_server_hears_of_an_end_on_another(db_url, tm
 
     async def story(one, two):
         async with serving(one), serving(two):
-            bot = Soldier(two)
+            bot = BotClient(two)
             await bot.shake()
             (task_id,) = await submit(two, a_task())
             (task,) = (await bot.exchange(wait_s=POLL_S))["tasks"]

@@ -1,4 +1,4 @@
-"""Bots at the desk: a whole life, repeated calls, held polls, and what a bot may not do. Without HTTP."""
+"""The bot API: a whole life, repeated calls, held polls, and what a bot may not do. Without HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from myrmidon.scheduler import cancel
 from myrmidon.scheduler.terminate import terminate_bot
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.server.api.submit import FIRST_PART, Submit, submit_tasks
-from myrmidon.server.botapi import exchange
+from myrmidon.server.botapi import heartbeat
 from myrmidon.server.calls import Call
 from myrmidon.server.dispatch import direct_assign
 from myrmidon.store.tables import bot_event, task_queues
@@ -29,7 +29,7 @@ from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import (
     ADMIN,
     BOOTSTRAP,
-    Soldier,
+    BotClient,
     a_server_context,
     a_task,
     begun,
@@ -51,7 +51,7 @@ def context(sqlite_url, tmp_path):
 
 
 @pytest.fixture
-def any_door(db_url, tmp_path):
+def any_context(db_url, tmp_path):
     with a_server_context(db_url, tmp_path) as opened:
         yield opened
 
@@ -71,12 +71,12 @@ def piece(task, stream, offset, data):
     return {"run": task["run"], "token": task["token"], "stream": stream, "offset": offset, "data": said}
 
 
-def test_a_whole_life(any_door):
+def test_a_whole_life(any_context):
     """Handshake, submit, claim, start, output, finish: on every database."""
-    context = any_door
+    context = any_context
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         welcome = await bot.shake(version="")
         assert (welcome.bot_id, welcome.session, welcome.keep, welcome.quarantined) == ("b1", 1, [], None)
         (task_id,) = await submit(context, a_task("echo", properties={"env": {"A": "b"}}))
@@ -98,11 +98,11 @@ def test_a_whole_life(any_door):
     run(story, context)
 
 
-def test_every_call_repeated_gives_the_same_answer(any_door):
-    context = any_door
+def test_every_call_repeated_gives_the_same_answer(any_context):
+    context = any_context
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         first, again = await bot.shake(), await bot.shake()
         assert [first.credential, first.keep, first.session] == [again.credential, again.keep, again.session]
         await submit(context, a_task(), a_task())
@@ -130,7 +130,7 @@ def test_an_idle_bot_costs_no_statement_at_all(sqlite_url, tmp_path, monkeypatch
     with a_server_context(sqlite_url, tmp_path, sweep_s=1000) as context:
 
         async def story():
-            bot = Soldier(context)
+            bot = BotClient(context)
             await bot.shake()
             await bot.exchange()
             statements = []
@@ -149,7 +149,7 @@ def test_an_idle_bot_costs_no_statement_at_all(sqlite_url, tmp_path, monkeypatch
 
 def test_a_held_poll_is_answered_by_a_submit_with_one_commit_between(context, monkeypatch):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await submit(context, a_task())  # the queue is known from now on
         task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
@@ -171,7 +171,7 @@ def test_a_held_poll_is_answered_by_a_submit_with_one_commit_between(context, mo
 
 def test_a_handed_over_reply_that_was_lost_is_given_again(context):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await submit(context, a_task())
         task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
@@ -185,12 +185,12 @@ def test_a_handed_over_reply_that_was_lost_is_given_again(context):
     run(story, context)
 
 
-def test_a_poll_that_looks_several_times_keeps_its_nonce(any_door, monkeypatch):
+def test_a_poll_that_looks_several_times_keeps_its_nonce(any_context, monkeypatch):
     """Its first look finds nothing, a later one does; asked again, it gets what it got."""
-    context = any_door
+    context = any_context
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await submit(context, a_task())
         task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
@@ -208,7 +208,7 @@ def test_a_poll_that_looks_several_times_keeps_its_nonce(any_door, monkeypatch):
 
 def test_a_bot_that_vanishes_while_a_submit_claims_for_it_gets_the_same_runs_later(context):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await submit(context, a_task())
         task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
@@ -226,14 +226,14 @@ def test_a_bot_that_vanishes_while_a_submit_claims_for_it_gets_the_same_runs_lat
 
 def test_a_submit_that_fails_leaves_the_waiting_bot_waiting(context, monkeypatch):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await submit(context, a_task())
         task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
         poll = asyncio.ensure_future(bot.exchange(reports=[finish(task)], wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
         with monkeypatch.context() as patch:
-            patch.setattr(direct_assign.DirectAssignment, "_claim", lambda self, tx, seat, share: 1 / 0)
+            patch.setattr(direct_assign.DirectAssignment, "_claim", lambda self, tx, bot, share: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 await submit(context, a_task())
         (task_id,) = await submit(context, a_task())
@@ -243,11 +243,11 @@ def test_a_submit_that_fails_leaves_the_waiting_bot_waiting(context, monkeypatch
     run(story, context)
 
 
-def test_a_queue_that_is_new_reaches_bots_that_wait_already(any_door):
-    context = any_door
+def test_a_queue_that_is_new_reaches_bots_that_wait_already(any_context):
+    context = any_context
 
     async def story():
-        bot = Soldier(context, gpu=["yes"])
+        bot = BotClient(context, gpu=["yes"])
         await bot.shake()
         poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
@@ -257,11 +257,11 @@ def test_a_queue_that_is_new_reaches_bots_that_wait_already(any_door):
     run(story, context)
 
 
-def test_a_submit_wakes_as_many_bots_as_it_has_tasks(any_door):
-    context = any_door
+def test_a_submit_wakes_as_many_bots_as_it_has_tasks(any_context):
+    context = any_context
 
     async def story():
-        army = [Soldier(context, f"b{i}") for i in range(12)]
+        army = [BotClient(context, f"b{i}") for i in range(12)]
         for bot in army:
             await bot.shake()
         polls = [asyncio.ensure_future(bot.exchange(wait_s=POLL_S, n=10)) for bot in army]
@@ -277,7 +277,7 @@ def test_a_submit_wakes_as_many_bots_as_it_has_tasks(any_door):
 
 def test_the_size_of_a_claim_follows_the_pace_of_the_bot_and_the_crowd(context):
     async def story():
-        quick = Soldier(context)
+        quick = BotClient(context)
         await quick.shake()
         await submit(context, *[a_task() for _ in range(200)])
         first = (await quick.exchange(n=256))["tasks"]
@@ -294,7 +294,7 @@ def test_the_size_of_a_claim_follows_the_pace_of_the_bot_and_the_crowd(context):
 
 def test_a_bot_takes_only_its_share_while_others_wait(context):
     async def story():
-        army = [Soldier(context, f"b{i}") for i in range(4)]
+        army = [BotClient(context, f"b{i}") for i in range(4)]
         for bot in army:
             await bot.shake()
             context.hub.bots[bot.name].mean_run_s = 0.001
@@ -314,7 +314,7 @@ def test_the_last_of_a_queue_goes_by_halves_to_the_bots_that_work_on_it(context)
     """Else one of them would have a tenth of a second left to do when the others are done."""
 
     async def story():
-        army = [Soldier(context, f"b{i}") for i in range(3)]
+        army = [BotClient(context, f"b{i}") for i in range(3)]
         sizes = []
         for working in (1, 2):
             for bot in army[:working]:
@@ -336,7 +336,7 @@ def test_a_bot_that_gets_the_first_part_of_a_long_submit_is_told_that_more_comes
     """Else it would not ask again before it has done all of what it got."""
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await submit(context, a_task())
         (task,) = (await bot.exchange())["tasks"]
@@ -367,11 +367,11 @@ def test_a_task_that_cannot_be_read_harms_no_other_of_its_submit(context, bad):
     run(story, context)
 
 
-def test_a_cancelled_run_is_told_to_a_held_poll_at_once(any_door):
-    context = any_door
+def test_a_cancelled_run_is_told_to_a_held_poll_at_once(any_context):
+    context = any_context
 
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         (task_id,) = await submit(context, a_task())
         task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
@@ -390,7 +390,7 @@ def test_a_cancelled_run_is_told_to_a_held_poll_at_once(any_door):
 
 def test_orders_reach_a_held_poll(context):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
@@ -411,7 +411,7 @@ def test_orders_reach_a_held_poll(context):
 
 def test_a_bot_with_another_zip_is_told_to_update_and_works_on_if_it_cannot(context):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         welcome = await bot.shake(version="0" * 64)
         assert welcome.version == context.hub.active_release
         answer = await bot.exchange(wait_s=POLL_S)
@@ -430,11 +430,11 @@ def test_a_bot_with_another_zip_is_told_to_update_and_works_on_if_it_cannot(cont
     run(story, context)
 
 
-def test_a_drained_or_quarantined_bot_gets_nothing_and_others_get_its_work(any_door):
-    context = any_door
+def test_a_drained_or_quarantined_bot_gets_nothing_and_others_get_its_work(any_context):
+    context = any_context
 
     async def story():
-        aside, works = Soldier(context, "aside"), Soldier(context, "works")
+        aside, works = BotClient(context, "aside"), BotClient(context, "works")
         await aside.shake()
         await works.shake()
         first = asyncio.ensure_future(aside.exchange(wait_s=POLL_S))
@@ -455,7 +455,7 @@ def test_a_drained_or_quarantined_bot_gets_nothing_and_others_get_its_work(any_d
 
 def test_a_bot_cannot_act_for_another_bot(context):
     async def story():
-        mine, theirs = Soldier(context, "mine"), Soldier(context, "theirs")
+        mine, theirs = BotClient(context, "mine"), BotClient(context, "theirs")
         await mine.shake()
         await theirs.shake()
         with pytest.raises(Forbidden):
@@ -476,7 +476,7 @@ def test_a_bot_cannot_act_for_another_bot(context):
 
 def test_a_bot_cannot_act_on_a_run_without_its_token(context):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await submit(context, a_task())
         task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
@@ -491,11 +491,11 @@ def test_a_bot_cannot_act_on_a_run_without_its_token(context):
     run(story, context)
 
 
-def test_a_process_whose_session_was_taken_over_gets_nothing_more(any_door):
-    context = any_door
+def test_a_process_whose_session_was_taken_over_gets_nothing_more(any_context):
+    context = any_context
 
     async def story():
-        old, new = Soldier(context, session=1), Soldier(context, session=2)
+        old, new = BotClient(context, session=1), BotClient(context, session=2)
         await old.shake()
         held = asyncio.ensure_future(old.exchange(wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
@@ -515,7 +515,7 @@ def test_a_process_whose_session_was_taken_over_gets_nothing_more(any_door):
 
 def test_deleting_a_bot_takes_its_credential_away(context):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         await bot.shake(who=bot.who)
         await context.db.write(lambda tx: fleet.delete_bot(tx, "b1", now=context.now(), ids=context.ids))
@@ -529,11 +529,11 @@ def test_deleting_a_bot_takes_its_credential_away(context):
     run(story, context)
 
 
-def test_a_bootstrap_token_does_not_take_the_place_of_a_bot_that_lives(any_door):
-    context = any_door
+def test_a_bootstrap_token_does_not_take_the_place_of_a_bot_that_lives(any_context):
+    context = any_context
 
     async def story():
-        bot, stranger = Soldier(context, session=1), Soldier(context, session=2)
+        bot, stranger = BotClient(context, session=1), BotClient(context, session=2)
         await bot.shake()
         await bot.shake(who=BOOTSTRAP)  # its reply was lost
         with pytest.raises(Forbidden, match="choose another id"):
@@ -548,11 +548,11 @@ def test_a_bootstrap_token_does_not_take_the_place_of_a_bot_that_lives(any_door)
 
 
 @pytest.mark.parametrize("end", ["bot_shutdown", "bot_rebooting", "silence", "death", "deletion"])
-def test_a_bot_without_its_folder_comes_back_once_the_old_one_is_gone(any_door, end):
-    context = any_door
+def test_a_bot_without_its_folder_comes_back_once_the_old_one_is_gone(any_context, end):
+    context = any_context
 
     async def story():
-        bot, again = Soldier(context, session=1), Soldier(context, session=2)
+        bot, again = BotClient(context, session=1), BotClient(context, session=2)
         await bot.shake()
         await bot.event("bot_log", "all is well")
         if end.startswith("bot_"):
@@ -569,7 +569,7 @@ def test_a_bot_without_its_folder_comes_back_once_the_old_one_is_gone(any_door, 
         await again.shake()
         await again.exchange(n=0)
         with pytest.raises(Forbidden):
-            await Soldier(context, session=3).shake()
+            await BotClient(context, session=3).shake()
 
     run(story, context)
 
@@ -579,8 +579,8 @@ def test_nobody_is_introduced_with_a_session_far_ahead(context):
         day = 86_400 * 1_000_000
         for who in (ADMIN, BOOTSTRAP):
             with pytest.raises(InvalidRequest, match="set the clock"):
-                await Soldier(context, session=1 << 62).shake(who=who)
-        bot = Soldier(context, session=context.now() + day - 60_000_000)
+                await BotClient(context, session=1 << 62).shake(who=who)
+        bot = BotClient(context, session=context.now() + day - 60_000_000)
         await bot.shake()
         bot.session += day
         await bot.shake()
@@ -591,7 +591,7 @@ def test_nobody_is_introduced_with_a_session_far_ahead(context):
 
 def test_strange_calls_are_refused_with_a_reason(context):
     async def story():
-        bot = Soldier(context)
+        bot = BotClient(context)
         await bot.shake()
         with pytest.raises(InvalidRequest, match="kind"):
             await bot.event("bot_deleted")
@@ -602,7 +602,7 @@ def test_strange_calls_are_refused_with_a_reason(context):
         with pytest.raises(WrongState):
             await bot.log(task, 9, 0, b"x")
         with pytest.raises(Forbidden):
-            await exchange.heartbeat(context, Call(who=ADMIN))
+            await heartbeat.heartbeat(context, Call(who=ADMIN))
 
     run(story, context)
 
@@ -612,7 +612,7 @@ def test_strange_calls_are_refused_with_a_reason(context):
 
 def test_two_thousand_held_polls_in_one_process(context):
     async def story():
-        army = [Soldier(context, f"b{i:04}") for i in range(2000)]
+        army = [BotClient(context, f"b{i:04}") for i in range(2000)]
         for chunk in range(0, 2000, 200):
             await asyncio.gather(*[bot.shake() for bot in army[chunk : chunk + 200]])
         polls = [asyncio.ensure_future(bot.exchange(wait_s=POLL_S)) for bot in army]

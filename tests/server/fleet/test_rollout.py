@@ -17,7 +17,7 @@ from myrmidon.server.fleet.rollout import bucket, canary_share, exceeds_failure_
 from myrmidon.store.tables import release, schedulers
 from myrmidon.store.tables.schedulers import Scheduler
 from tests.deadline import HANG_S
-from tests.server.contexts import ADMIN, Soldier, a_server_context, a_task, finish, submit
+from tests.server.contexts import ADMIN, BotClient, a_server_context, a_task, finish, submit
 from tests.server.test_fleet import events_of, write
 
 SECOND = 1_000_000
@@ -54,7 +54,7 @@ async def begin(context):
 
 
 async def fleet_of(context, *names):
-    army = [Soldier(context, name) for name in names]
+    army = [BotClient(context, name) for name in names]
     for bot in army:
         await bot.shake(version=context.hub.active_release)
     return army
@@ -308,7 +308,7 @@ def test_all_servers_try_the_same_release_with_the_same_bots_and_go_back_togethe
                     new,
                     10,
                 )
-            bot = Soldier(two, FEW, session=2)
+            bot = BotClient(two, FEW, session=2)
             await bot.shake(who=bot.who, version=new)
             await bot.event("bot_error", "hangs", bad_release=new)
             await rollout.refresh(one)

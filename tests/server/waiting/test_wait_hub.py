@@ -1,17 +1,19 @@
-"""Who waits for what: lines of bots, reservations, clients. No database and no HTTP."""
+"""Held polls of bots, reservations, waiting clients. No database and no HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from threading import Thread
+from typing import Any
 
-from myrmidon.server.waiting.connected_bot import RECHECK, TIMED_OUT, Wakeup
+from myrmidon.server.waiting.connected_bot import RECHECK, TIMED_OUT, WakeReason, Wakeup
 from myrmidon.server.waiting.wait_hub import WaitHub
 from myrmidon.store.engine.effects import CommitEffects
 from tests.deadline import HANG_S, POLL_S
 
 LONG = POLL_S
+WORK: Any = ["work"]
 
 
 def in_loop(story):
@@ -20,8 +22,8 @@ def in_loop(story):
 
 def hold(hub: WaitHub, bot_id: str, queues=(1,), *, n: int = 1, nonce: int = 1, seconds: float = LONG, holds=()):
     """A bot whose poll is held; the task ends with why it was woken."""
-    seat = hub.bots.get(bot_id) or hub.register(bot_id, 1, queues)
-    return seat, asyncio.ensure_future(hub.wait(seat, seconds, nonce=nonce, n=n, holds=holds))
+    bot = hub.bots.get(bot_id) or hub.register(bot_id, 1, queues)
+    return bot, asyncio.ensure_future(hub.wait(bot, seconds, nonce=nonce, n=n, holds=holds))
 
 
 async def ends(hub: WaitHub, task_ids, seconds: float = LONG):
@@ -51,7 +53,7 @@ def test_the_bot_that_waits_longest_is_woken_first():
             await settled()
             order += [name for name, poll in polls.items() if poll.done() and name not in order]
         assert order == ["a", "b", "c"]
-        assert polls["a"].result() == Wakeup(queue=1)
+        assert polls["a"].result() == Wakeup(WakeReason.WORK, queue=1)
 
     in_loop(story)
 
@@ -90,9 +92,9 @@ def test_a_wake_reaches_only_bots_that_serve_the_queue():
 def test_a_poll_ends_when_its_time_is_up_and_leaves_nothing_behind():
     async def story():
         hub = WaitHub()
-        seat, poll = hold(hub, "a", seconds=0.001)
+        bot, poll = hold(hub, "a", seconds=0.001)
         assert await poll is TIMED_OUT
-        assert (hub.num_waiting_for(1), hub.num_waiting, seat.future) == (0, 0, None)
+        assert (hub.num_waiting_for(1), hub.num_waiting, bot.future) == (0, 0, None)
 
     in_loop(story)
 
@@ -100,12 +102,12 @@ def test_a_poll_ends_when_its_time_is_up_and_leaves_nothing_behind():
 def test_a_lost_connection_leaves_nothing_behind():
     async def story():
         hub = WaitHub()
-        seat, poll = hold(hub, "a", holds=(7,))
+        bot, poll = hold(hub, "a", holds=(7,))
         await settled()
         assert hub.num_waiting_for(1) == 1
         poll.cancel()
         await settled()
-        assert (hub.num_waiting_for(1), hub.num_waiting, seat.future, hub._bots_by_held_task) == (0, 0, None, {})
+        assert (hub.num_waiting_for(1), hub.num_waiting, bot.future, hub._bots_by_held_task) == (0, 0, None, {})
 
     in_loop(story)
 
@@ -127,15 +129,15 @@ def test_a_second_poll_of_a_bot_lets_the_first_one_go():
 def test_work_that_nobody_waited_for_is_remembered_until_a_bot_finds_its_queues_empty():
     async def story():
         hub = WaitHub()
-        seat = hub.register("a", 1, {1, 2})
-        assert not hub.may_have_work(seat)
+        bot = hub.register("a", 1, {1, 2})
+        assert not hub.may_have_work(bot)
         before = hub.work_seq
         hub.wake(2)
-        assert hub.may_have_work(seat)
-        hub.mark_empty(seat, before)  # it looked before the work came
-        assert hub.may_have_work(seat)
-        hub.mark_empty(seat, hub.work_seq)
-        assert not hub.may_have_work(seat)
+        assert hub.may_have_work(bot)
+        hub.mark_empty(bot, before)  # it looked before the work came
+        assert hub.may_have_work(bot)
+        hub.mark_empty(bot, hub.work_seq)
+        assert not hub.may_have_work(bot)
 
     in_loop(story)
 
@@ -164,21 +166,43 @@ def test_a_new_queue_is_learned_for_bots_that_wait_already():
 def test_a_reserved_bot_is_woken_by_nothing_but_the_hand_over():
     async def story():
         hub = WaitHub()
-        seat, poll = hold(hub, "a", nonce=7, n=3)
+        bot, poll = hold(hub, "a", nonce=7, n=3)
         await settled()
         taken = []
         thread = Thread(target=lambda: taken.extend(hub.reserve(1, 5)))
         thread.start()
         thread.join()
-        assert taken == [seat]
-        assert seat.claim == (7, 3)
+        assert taken == [bot]
+        assert bot.claim_request == (7, 3)
         assert hub.wake(1) == 0
         hub.recheck("a")
-        hub._on_timeout(seat, seat.future)  # as the poll's timer says it: it must not end in the middle of a claim
+        hub._on_timeout(bot, bot.future)  # as the poll's timer says it: it must not end in the middle of a claim
         await settled()
         assert not poll.done()
-        hub.deliver_claim(seat, ["work"])
-        assert (await poll).claim == ["work"]
+        hub.deliver_claim(bot, WORK, more=True)
+        assert (await poll).claim == (WORK, True)
+
+    in_loop(story)
+
+
+def test_a_bot_can_be_reserved_while_it_moves_to_other_peers(monkeypatch):
+    """A submit reserves on another thread, also between the steps of a move."""
+
+    async def story():
+        hub = WaitHub()
+        bot, poll = hold(hub, "a", {1})
+        await settled()
+        leave, taken = hub._leave, []
+
+        def reserve_and_leave(peers):
+            taken.extend(hub.reserve(1, 1))
+            leave(peers)
+
+        monkeypatch.setattr(hub, "_leave", reserve_and_leave)
+        hub.add_queue(2, ["a"])
+        assert taken == [bot]
+        hub.deliver_claim(bot, [], more=False)
+        assert (await poll).reason is WakeReason.CLAIMED
 
     in_loop(story)
 
@@ -186,10 +210,10 @@ def test_a_reserved_bot_is_woken_by_nothing_but_the_hand_over():
 def test_a_bot_whose_reservation_came_to_nothing_looks_for_itself():
     async def story():
         hub = WaitHub()
-        seat, poll = hold(hub, "a")
+        bot, poll = hold(hub, "a")
         await settled()
         hub.reserve(1, 1)
-        hub.cancel_reservation(seat)
+        hub.cancel_reservation(bot)
         assert await poll is RECHECK
 
     in_loop(story)
@@ -198,14 +222,14 @@ def test_a_bot_whose_reservation_came_to_nothing_looks_for_itself():
 def test_a_bot_that_asks_again_while_it_is_reserved_gets_the_handed_over_work():
     async def story():
         hub = WaitHub()
-        seat, first = hold(hub, "a", nonce=7)
+        bot, first = hold(hub, "a", nonce=7)
         await settled()
         hub.reserve(1, 1)
         _, second = hold(hub, "a", nonce=7)
         assert await first is TIMED_OUT
         assert hub.num_waiting_for(1) == 0, "a reserved bot must not be reserved once more"
-        hub.deliver_claim(seat, ["work"])
-        assert (await second).claim == ["work"]
+        hub.deliver_claim(bot, WORK, more=True)
+        assert (await second).claim == (WORK, True)
 
     in_loop(story)
 
@@ -239,7 +263,7 @@ def test_clients_are_told_when_a_task_ends_and_not_before():
         assert not waiting.done()
         hub.notify_commit(CommitEffects({}, [(6, 2, 0, "task", "FAILED", "{}")]))
         assert await waiting is True
-        assert hub._end_waiters == {}
+        assert hub._task_ends.waiters == {}
         assert await ends(hub, {5}, 0.001) is False
 
     in_loop(story)
@@ -268,7 +292,7 @@ def test_growth_of_a_log_is_told_to_all_who_follow_it():
         assert not any(one.done() for one in followers)
         hub.notify((5, 1))
         assert await asyncio.gather(*followers) == [True] * 3
-        assert hub._update_waiters == {}
+        assert hub._updates.waiters == {}
 
     in_loop(story)
 
@@ -294,12 +318,12 @@ def test_a_bot_that_was_killed_and_comes_again_is_woken_though_it_stood_alone_in
         hub = WaitHub()
         _, lost = hold(hub, "a")
         await settled()
-        seat = hub.register("a", 2, (1,))
-        again = asyncio.ensure_future(hub.wait(seat, LONG, nonce=2, n=1))
+        bot = hub.register("a", 2, (1,))
+        again = asyncio.ensure_future(hub.wait(bot, LONG, nonce=2, n=1))
         await settled()
         assert lost.result() is RECHECK
         assert hub.wake(1) == 1
-        assert await again == Wakeup(queue=1)
+        assert await again == Wakeup(WakeReason.WORK, queue=1)
 
     in_loop(story)
 
@@ -322,8 +346,8 @@ def test_two_thousand_held_polls_cost_little_memory_and_answer_at_once():
         polls = [hold(hub, f"bot-{i}", {1})[1] for i in range(2000)]
         await settled()
         assert hub.num_waiting_for(1) == hub.num_waiting == 2000
-        seat = next(iter(hub.bots.values()))
-        assert sys.getsizeof(seat) < 256
+        bot = next(iter(hub.bots.values()))
+        assert sys.getsizeof(bot) < 256
         assert len(hub._peer_sets) == 1
         assert hub.wake(1, 2000) == 2000
         woken = await asyncio.gather(*polls)

@@ -21,7 +21,7 @@ from myrmidon.server.api import (
     wait,
 )
 from myrmidon.server.asgi import openapi
-from myrmidon.server.botapi import exchange
+from myrmidon.server.botapi import routes as botapi
 from myrmidon.server.calls import ANYONE, Route
 from myrmidon.server.swarming_v1 import discovery, methods
 
@@ -29,7 +29,7 @@ from myrmidon.server.swarming_v1 import discovery, methods
 def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
     """Every call that this server answers."""
     table: tuple[Route, ...] = (
-        *exchange.ROUTES,
+        *botapi.ROUTES,
         *releases.ROUTES,
         *events.ROUTES,
         *submit.ROUTES,

@@ -19,7 +19,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import SweepResult
-from myrmidon.server.botapi.handshake import beat_every
+from myrmidon.server.botapi.bot_snapshot import heartbeat_write_interval
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import cache_hints, rollout
 from myrmidon.server.fleet.config_sync import ConfigFolderWatcher
@@ -94,7 +94,7 @@ class BackgroundWork:
         parts: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = {
             "sweep": (context.settings.sweep_s, self.sweep),
             "carry": (CHUNKED_WORK_S, self.run_chunked_work),
-            "beats": (beat_every(context) / SECOND / 4, self.write_heartbeats),
+            "beats": (heartbeat_write_interval(context) / SECOND / 4, self.write_heartbeats),
             "tail": (EVENTS_S, self.follow_events),
             "changes": (BOT_CHANGES_S, self.recheck_changed_bots),
             "skew": (SKEW_S, self.check_skew),
@@ -258,7 +258,7 @@ class BackgroundWork:
         may have been heard by another server since.
         """
         context, now = self._context, self._context.now()
-        old = now - (0 if everyone else beat_every(context))
+        old = now - (0 if everyone else heartbeat_write_interval(context))
         due = [
             seat
             for seat in context.hub.bots.values()

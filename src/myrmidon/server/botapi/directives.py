@@ -1,4 +1,4 @@
-"""What a bot is told to do besides its work: update, restart, end."""
+"""Directives to a bot besides its tasks: update, restart, terminate."""
 
 from __future__ import annotations
 
@@ -17,61 +17,67 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event
 
-TELL_SOON: Micros = 10 * SECOND
-TELL_AGAIN: Micros = 600 * SECOND
-_LONGER = 6
-"""The answer that told a bot may have been lost, so it is told again soon; each time after that much longer."""
-TOLD = {"update": "request_update", "restart": "request_restart"}
+FIRST_RESEND: Micros = 10 * SECOND
+MAX_RESEND: Micros = 600 * SECOND
+_RESEND_FACTOR = 6
+"""The response with a directive may be lost, so it is sent again soon, and after ever longer intervals."""
+EVENT_KINDS = {"update": "request_update", "restart": "request_restart"}
+"""The directives that are recorded as an event of the bot when they are sent."""
 
 
-def order_for(context: ServerContext, seat: ConnectedBot) -> str | None:
-    """What the bot is told to do besides its work. Of the same update or restart it is told less and less often.
+def directive_for(context: ServerContext, bot: ConnectedBot) -> str | None:
+    """The directive to send to a bot now, if any; counts it as sent.
 
-    A bot that cannot update goes on with the version it has: better an old soldier than none. It carries orders out
-    between its tasks.
+    A bot that fails to update keeps its version, so the same update or restart is repeated less and less often. Bots
+    follow directives between tasks.
     """
-    if seat.directive is not None:
-        return seat.directive
-    wanted, config = rollout.release_for(context, seat.bot_id), context.state.config.config_version_of(seat.bot_id)
-    if wanted and seat.version and seat.version != wanted:
-        order, what = "update", wanted
-    elif seat.config is not None and seat.config != config:
-        order, what = "restart", config
+    if bot.directive is not None:
+        return bot.directive
+    release, config = rollout.release_for(context, bot.bot_id), context.state.config.config_version_of(bot.bot_id)
+    if release and bot.version and bot.version != release:
+        directive, target = "update", release
+    elif bot.config is not None and bot.config != config:
+        directive, target = "restart", config
     else:
         return None
     now = context.now()
-    times = seat.directive_sends if what == seat.directive_target else 0
-    if times and now - seat.directive_sent_at < min(TELL_SOON * _LONGER ** (times - 1), TELL_AGAIN):
+    sends = bot.directive_sends if target == bot.directive_target else 0
+    if sends and now - bot.directive_sent_at < min(FIRST_RESEND * _RESEND_FACTOR ** (sends - 1), MAX_RESEND):
         return None
-    seat.directive_target, seat.directive_sent_at, seat.directive_sends = what, now, times + 1
-    return order
+    bot.directive_target, bot.directive_sent_at, bot.directive_sends = target, now, sends + 1
+    return directive
 
 
-async def note_order(
-    context: ServerContext, seat: ConnectedBot, tasks: Sequence[Claimed], order: str | None, *, knows_end: bool
+async def record_directive(
+    context: ServerContext,
+    bot: ConnectedBot,
+    tasks: Sequence[Claimed],
+    directive: str | None,
+    *,
+    supports_terminate_tasks: bool,
 ) -> tuple[list[Claimed], str | None]:
-    """Write down what a bot is told to do; the tasks and the order that it gets.
+    """Record an event for a directive or terminate task; returns the tasks and the directive to send.
 
-    A bot of before, which knows no tasks that end it, gets an order instead of such a task, and the task is done.
+    A bot of an older version does not support terminate tasks: it gets the directive instead, and the task is finished
+    for it.
     """
-    bot_id, now = seat.bot_id, context.now()
-    ends = [one for one in tasks if is_terminate(one)]
-    kind = "bot_terminate" if ends else TOLD.get(order or "")
-    old = [] if knows_end else ends
+    bot_id, now = bot.bot_id, context.now()
+    terminate_tasks = [task for task in tasks if is_terminate(task)]
+    kind = "bot_terminate" if terminate_tasks else EVENT_KINDS.get(directive or "")
+    replaced = [] if supports_terminate_tasks else terminate_tasks
 
-    def note(tx: Tx) -> None:
-        if old:
-            done = [Finish(task_id=one.task_id, run=one.run, token=one.token, exit_code=0) for one in old]
-            reporting.report(tx, bot_id, done, session=seat.session, now=now, ids=context.ids, rules=context.rules)
-            bots.set_terminating_session(tx, bot_id, seat.session)
-        bot = bots.read(tx, bot_id)
-        if bot is not None and kind is not None:
-            bot_event.insert(
-                tx, bot, context.ids.next(now), at=now, kind=kind, message=ends[0].work.name if ends else ""
-            )
+    def write(tx: Tx) -> None:
+        if replaced:
+            finishes = [Finish(task_id=task.task_id, run=task.run, token=task.token, exit_code=0) for task in replaced]
+            reporting.report(tx, bot_id, finishes, session=bot.session, now=now, ids=context.ids, rules=context.rules)
+            bots.set_terminating_session(tx, bot_id, bot.session)
+        row = bots.read(tx, bot_id)
+        if row is not None and kind is not None:
+            message = terminate_tasks[0].work.name if terminate_tasks else ""
+            bot_event.insert(tx, row, context.ids.next(now), at=now, kind=kind, message=message)
 
-    await context.db.write(note)
-    if not old:
-        return list(tasks), order
-    seat.directive = "terminate"
-    return [one for one in tasks if one not in old], "terminate"
+    await context.db.write(write)
+    if not replaced:
+        return list(tasks), directive
+    bot.directive = "terminate"
+    return [task for task in tasks if task not in replaced], "terminate"

@@ -1,7 +1,7 @@
-"""What bots and the server say to each other: the JSON of ``/bot/v1``, and how it becomes the core's nouns.
+"""Requests and responses of ``/bot/v1``, and their conversion from and to the types of the scheduler.
 
-Runs travel as one shown id; what a bot reports of one is turned into the core's report here. An id that makes
-no sense becomes a run that nobody has, so that one bad line spoils no others.
+Runs are sent as one printed id. An id that cannot be parsed becomes a run that does not exist, so that one bad report
+does not reject the others of its request.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from myrmidon.scheduler.report import LogBytes, Outcome, Reply
 _NO_RUN = (0, 0)
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
 Nonce: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST >> 10)]
-Place: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 50)]
-"""Where a log may have a byte: no command writes a petabyte, and what is added to it still is a number."""
-Whole: TypeAlias = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+LogOffset: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 50)]
+"""An offset in a log. The limit leaves room to add lengths without overflow; no command writes a petabyte."""
+Integer: TypeAlias = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Dollars: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 
 
-# ---------------------------------------------------------------- what a bot says
+# ---------------------------------------------------------------- requests
 
 
 class HandshakeRequest(Struct, kw_only=True, frozen=True):
-    """A bot has started, or has changed."""
+    """A bot has started, or continues its session."""
 
     bot_id: str
     session: Count
@@ -45,24 +45,24 @@ class HandshakeRequest(Struct, kw_only=True, frozen=True):
     boot_id: str = ""
     holds: list[str] = []
     begun: list[str] = []
-    """Tasks that an earlier process of this bot had begun when it ended; among them those that it never reported."""
+    """Tasks that an earlier process of this bot had begun when it ended, including those it never reported."""
     quarantined: str | None = None
     maintenance: str | None = None
 
 
-class SaysStart(Struct, kw_only=True, frozen=True, tag_field="type", tag="start", gc=False):
-    """The command has begun."""
+class StartReport(Struct, kw_only=True, frozen=True, tag_field="type", tag="start", gc=False):
+    """The command has started."""
 
     run: str
     token: str
 
 
-class SaysFinish(Struct, kw_only=True, frozen=True, tag_field="type", tag="finish", gc=False):
-    """The command has ended, well or not."""
+class FinishReport(Struct, kw_only=True, frozen=True, tag_field="type", tag="finish", gc=False):
+    """The command has ended, successfully or not."""
 
     run: str
     token: str
-    exit_code: Whole | None = None
+    exit_code: Integer | None = None
     duration: Seconds = 0.0
     hard_timeout: bool = False
     io_timeout: bool = False
@@ -75,62 +75,63 @@ class SaysFinish(Struct, kw_only=True, frozen=True, tag_field="type", tag="finis
     stats: PerformanceStats | None = None
     message: str = ""
     caches: dict[str, Count] | None = None
-    """Sizes of the named caches that it used, after the run."""
+    """Sizes of the named caches of the task, after the run."""
 
 
-class SaysFault(Struct, kw_only=True, frozen=True, tag_field="type", tag="fault", gc=False):
+class FaultReport(Struct, kw_only=True, frozen=True, tag_field="type", tag="fault", gc=False):
     """The machine failed, not the command."""
 
     run: str
     token: str
     kind: str = "bot_error"
     message: str = ""
-    signal: Whole | None = None
+    signal: Integer | None = None
     oom: bool = False
     cost_usd: Dollars = 0.0
 
 
-class SaysGiveBack(Struct, kw_only=True, frozen=True, tag_field="type", tag="give_back", gc=False):
+class GiveBackReport(Struct, kw_only=True, frozen=True, tag_field="type", tag="give_back", gc=False):
     """The bot will not start this run."""
 
     run: str
     token: str
 
 
-Said: TypeAlias = SaysStart | SaysFinish | SaysFault | SaysGiveBack
+BotReport: TypeAlias = StartReport | FinishReport | FaultReport | GiveBackReport
 
 
 class LogPiece(Struct, kw_only=True, frozen=True):
-    """A small stretch of a run's output; larger ones have a call of their own."""
+    """A small piece of a run's output; larger ones are uploaded by ``/bot/v1/log``."""
 
     run: str
     token: str
     stream: Count
-    offset: Place
+    offset: LogOffset
     data: bytes
 
 
-class Exchange(Struct, kw_only=True, frozen=True):
-    """Reports, output, a sign of life and a claim, in one call.
+class ExchangeRequest(Struct, kw_only=True, frozen=True):
+    """Reports, output, heartbeat and claim in one request.
 
-    ``nonce`` grows with every claim; the same nonce again gets the same runs. ``n`` 0 asks for no work.
+    ``nonce`` grows with every claim; the same nonce again gets the same runs. ``n`` is the maximum number of runs to
+    claim. ``holds`` are the runs that the bot has, with their tokens.
     """
 
     session: Count
     nonce: Nonce = 0
     n: Count = 0
     wait_s: Seconds = 0.0
-    reports: list[Said] = []
+    reports: list[BotReport] = []
     logs: list[LogPiece] = []
     holds: list[tuple[str, str]] = []
     state: dict[str, Any] | None = None
     dimensions: dict[str, list[str]] | None = None
     config: str | None = None
-    """What the bot's group gave it at the handshake; None from a bot that knows no groups."""
+    """The version of the group configuration that the bot has; None from a bot that does not support groups."""
 
 
-class Heartbeat(Struct, kw_only=True, frozen=True):
-    """A sign of life while a long command runs."""
+class HeartbeatRequest(Struct, kw_only=True, frozen=True):
+    """Renews the leases of runs while a long command runs."""
 
     session: Count
     holds: list[tuple[str, str]] = []
@@ -138,30 +139,31 @@ class Heartbeat(Struct, kw_only=True, frozen=True):
 
 
 class BotEvent(Struct, kw_only=True, frozen=True):
-    """Something that the bot's owner should see."""
+    """An event for the owner of the bot."""
 
     session: Count
     kind: str
     message: str = ""
     bad_release: str | None = None
-    """The digest of a zip that the bot tried and could not live with."""
+    """The digest of a zip that the bot tried and rejected."""
     ended: bool = False
-    """The bot is gone, and will not come back by itself."""
+    """The bot has ended and will not restart by itself."""
 
 
-class LogPlace(Struct, kw_only=True, frozen=True):
-    """Where bytes of a log belong."""
+class LogQuery(Struct, kw_only=True, frozen=True):
+    """Query of a log upload."""
 
-    offset: Place
-
-
-# ---------------------------------------------------------------- what the server says
+    offset: LogOffset
 
 
-class Welcomed(Struct, kw_only=True, frozen=True):
-    """The answer to a handshake. ``keep`` are the runs that are still the bot's own.
+# ---------------------------------------------------------------- responses
 
-    ``config`` names what the bot's group gives it: ``dimensions`` that replace its own, a ``script`` and ``settings``.
+
+class HandshakeResponse(Struct, kw_only=True, frozen=True):
+    """The response to a handshake. ``keep`` are the runs that are still the bot's own.
+
+    ``config`` is the version of the group configuration: ``dimensions`` that replace the bot's own, a ``script`` and
+    ``settings``.
     """
 
     credential: str
@@ -182,8 +184,8 @@ class Welcomed(Struct, kw_only=True, frozen=True):
     settings: dict[str, Any]
 
 
-class Assigned(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
-    """One run, with all that the bot needs for it; what a task does not have is not said."""
+class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
+    """One run with everything that the bot needs for it; defaults are omitted from the JSON."""
 
     run: str
     token: str
@@ -210,41 +212,44 @@ class Assigned(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
     service_account: str = ""
     resource_group: str | None = None
     cache_hints: dict[str, int] | UnsetType = UNSET
-    """How large the caches of this task get, as far as that is known."""
+    """Expected sizes of the task's caches, as far as they are known."""
     realm: str | UnsetType = UNSET
-    """The realm of a task of Swarming's API, which its command finds in LUCI_CONTEXT."""
+    """The realm of a task of the Swarming API, for its LUCI_CONTEXT."""
     terminate: bool | UnsetType = UNSET
-    """There is nothing to run: the bot finishes what it has, reports this run, and ends."""
+    """A terminate task: there is nothing to run; the bot finishes its other runs, reports this one, and ends."""
 
     def __repr__(self) -> str:
-        """Never shows the token or the secret."""
-        return f"Assigned(run={self.run})"
+        """Omits the token and the secret."""
+        return f"AssignedRun(run={self.run})"
 
 
-class Taken(Struct, frozen=True, gc=False):
-    """How a report was taken; ``stop`` tells the bot to stop the run."""
+class ReportResult(Struct, frozen=True, gc=False):
+    """The outcome of one report; ``stop`` tells the bot to stop the run."""
 
     outcome: str
     stop: bool = False
 
 
-class Exchanged(Struct, kw_only=True, frozen=True):
-    """The answer to an exchange. A log length of -1: that log is not the bot's.
+class ExchangeResponse(Struct, kw_only=True, frozen=True):
+    """The response to an exchange.
 
-    ``more``: there seems to be more for this bot, so that it is worth asking before all of this is done.
+    A log length of -1 means that the bot may not write that log. ``more`` means that there may be more tasks for this
+    bot, so that it should poll again before it has finished these.
     """
 
-    replies: list[Taken] = []
+    replies: list[ReportResult] = []
     log_lengths: list[int] = []
     stop: list[str] = []
-    tasks: list[Assigned] = []
+    tasks: list[AssignedRun] = []
     more: bool = False
     order: str | None = None
     version: str | None = None
     zip_hmac: str | None = None
 
 
-class HeartbeatAnswer(Struct, kw_only=True, frozen=True):
+class HeartbeatResponse(Struct, kw_only=True, frozen=True):
+    """The response to a heartbeat: runs to stop, and a directive."""
+
     stop: list[str] = []
     order: str | None = None
     version: str | None = None
@@ -252,123 +257,125 @@ class HeartbeatAnswer(Struct, kw_only=True, frozen=True):
 
 
 class LogStored(Struct, kw_only=True, frozen=True):
-    """How long a log is by now, and what was cut out of its middle."""
+    """The length of a log, and the range that was cut out of its middle."""
 
     length: int
     cut_from: int | None
     cut_to: int | None
     pause_s: float = 0.0
-    """How long to wait with the rest."""
+    """How long to wait before the next upload of this log."""
 
 
-class Noted(Struct, frozen=True):
-    """An event was written down."""
+class EventResponse(Struct, frozen=True):
+    """The response to an event."""
 
     noted: bool = True
 
 
 encode = msgspec.json.Encoder().encode
-NOTHING = encode(Exchanged())
-"""The answer to nearly every poll of an idle fleet."""
+EMPTY_RESPONSE = encode(ExchangeResponse())
+"""The response to nearly every poll of an idle fleet, encoded once."""
 
 
-# ---------------------------------------------------------------- from one to the other
+# ---------------------------------------------------------------- conversion
 
 
-def run_of(shown: str) -> tuple[int, int]:
-    """The run that a shown id means; one that nobody has when it means none."""
+def parse_run(shown: str) -> tuple[int, int]:
+    """Task id and run of a printed run id; (0, 0), which does not exist, if it cannot be parsed."""
     return try_parse_id(shown) or _NO_RUN
 
 
-def report_of(said: Said) -> Report:
-    task_id, run = run_of(said.run)
-    match said:
-        case SaysStart():
-            return Start(task_id, run, said.token)
-        case SaysGiveBack():
-            return GiveBack(task_id, run, said.token)
-        case SaysFault():
+def to_report(report: BotReport) -> Report:
+    """Convert a bot's report to that of the scheduler."""
+    task_id, run = parse_run(report.run)
+    match report:
+        case StartReport():
+            return Start(task_id, run, report.token)
+        case GiveBackReport():
+            return GiveBack(task_id, run, report.token)
+        case FaultReport():
             return Fault(
                 task_id=task_id,
                 run=run,
-                token=said.token,
-                kind=said.kind,
-                message=said.message,
-                signal=said.signal,
-                oom=said.oom,
-                cost_usd=said.cost_usd,
+                token=report.token,
+                kind=report.kind,
+                message=report.message,
+                signal=report.signal,
+                oom=report.oom,
+                cost_usd=report.cost_usd,
             )
-        case SaysFinish():
+        case FinishReport():
             return Finish(
                 task_id=task_id,
                 run=run,
-                token=said.token,
-                exit_code=said.exit_code,
-                duration=said.duration,
-                hard_timeout=said.hard_timeout,
-                io_timeout=said.io_timeout,
-                killed=said.killed,
-                outputs=said.outputs,
-                outputs_ref=said.outputs_ref,
-                stdout_size=said.stdout_size,
-                stderr_size=said.stderr_size,
-                cost_usd=said.cost_usd,
-                stats=said.stats,
-                message=said.message,
+                token=report.token,
+                exit_code=report.exit_code,
+                duration=report.duration,
+                hard_timeout=report.hard_timeout,
+                io_timeout=report.io_timeout,
+                killed=report.killed,
+                outputs=report.outputs,
+                outputs_ref=report.outputs_ref,
+                stdout_size=report.stdout_size,
+                stderr_size=report.stderr_size,
+                cost_usd=report.cost_usd,
+                stats=report.stats,
+                message=report.message,
             )
 
 
 def held_runs(holds: Iterable[tuple[str, str]]) -> list[tuple[int, int, str]]:
-    return [(*run_of(shown), token) for shown, token in holds]
+    return [(*parse_run(shown), token) for shown, token in holds]
 
 
-def log_bytes_of(piece: LogPiece) -> LogBytes:
-    task_id, run = run_of(piece.run)
+def to_log_bytes(piece: LogPiece) -> LogBytes:
+    task_id, run = parse_run(piece.run)
     return LogBytes(
         task_id=task_id, run=run, token=piece.token, stream=piece.stream, offset=piece.offset, content=piece.data
     )
 
 
-def taken(replies: Sequence[Reply]) -> list[Taken]:
-    """A report that was taken before is taken: the same call again has the same answer."""
+def report_results(replies: Sequence[Reply]) -> list[ReportResult]:
+    """The outcomes for the bot; a repeated report counts as accepted, so that a retry gets the same response."""
     return [
-        Taken("accepted" if reply.outcome is Outcome.REPEATED else str(reply.outcome), reply.stop) for reply in replies
+        ReportResult("accepted" if reply.outcome is Outcome.REPEATED else str(reply.outcome), reply.stop)
+        for reply in replies
     ]
 
 
 def is_terminate(claimed: Claimed) -> bool:
-    """Neither a command nor a function: the order to end, which goes through the queues like a task."""
+    """Whether this is a terminate task, which has neither a command nor a function and tells the bot to end."""
     return is_terminate_task(claimed.work.func_name, claimed.work.properties)
 
 
-def assigned(
+def assigned_run(
     claimed: Claimed, *, group: str | None = None, hints: Callable[[Properties], dict[str, int]] | None = None
-) -> Assigned:
-    """``hints`` is asked only for tasks that want caches."""
+) -> AssignedRun:
+    """Convert a claimed run; ``hints`` is called only for tasks with caches."""
     work = claimed.work
-    todo = properties_from_json(work.properties)
+    properties = properties_from_json(work.properties)
     function = (
         {"package_name": work.package_name, "func_name": work.func_name, "language": work.language}
         if work.func_name is not None
         else None
     )
-    return Assigned(
+    return AssignedRun(
         run=show_run(claimed.task_id, claimed.run),
         token=claimed.token,
         name=work.name,
-        command=todo.command,
-        env=todo.env,
-        env_prefixes=todo.env_prefixes,
-        relative_cwd=todo.relative_cwd,
-        caches=todo.caches,
+        command=properties.command,
+        env=properties.env,
+        env_prefixes=properties.env_prefixes,
+        relative_cwd=properties.relative_cwd,
+        caches=properties.caches,
         secret_bytes=claimed.secret_bytes,
-        execution_timeout_s=todo.execution_timeout_s,
-        io_timeout_s=todo.io_timeout_s,
-        grace_period_s=todo.grace_period_s,
+        execution_timeout_s=properties.execution_timeout_s,
+        io_timeout_s=properties.io_timeout_s,
+        grace_period_s=properties.grace_period_s,
         lease_s=work.lease / SECOND,
         deadline_at=work.deadline_at,
-        outputs=todo.outputs,
-        idempotent=todo.idempotent,
+        outputs=properties.outputs,
+        idempotent=properties.idempotent,
         user=work.user_name,
         priority=work.priority,
         function=function,
@@ -377,12 +384,12 @@ def assigned(
             for value in claimed.inputs
         ],
         task_id=show_task(claimed.task_id),
-        dimensions=todo.dimensions,
+        dimensions=properties.dimensions,
         service_account=work.service_account,
         resource_group=group,
-        cache_hints=hints(todo) if hints is not None and todo.caches else UNSET,
+        cache_hints=hints(properties) if hints is not None and properties.caches else UNSET,
         realm=_realm(work.metadata) if work.metadata != "{}" else UNSET,
-        terminate=UNSET if todo.command or function else True,
+        terminate=UNSET if properties.command or function else True,
     )
 
 

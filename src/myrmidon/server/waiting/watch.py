@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Self
 
 
@@ -22,21 +22,21 @@ class Subscriptions:
     def notify(self, key: object) -> None:
         """End the watches of this key."""
         for future in self.waiters.pop(key, ()):
-            _resolve(future, True)
+            _set_notified(future)
 
     def notify_all(self) -> None:
         """End all watches as if their key had been notified."""
-        self._resolve_all(True)
+        self._end_all(_set_notified)
 
     def close(self) -> None:
         """End all watches with False, and every later one at once."""
         self.closed = True
-        self._resolve_all(False)
+        self._end_all(_set_expired)
 
-    def _resolve_all(self, notified: bool) -> None:
+    def _end_all(self, end: Callable[[asyncio.Future[bool]], None]) -> None:
         for futures in list(self.waiters.values()):
             for future in tuple(futures):
-                _resolve(future, notified)
+                end(future)
 
 
 class Watch:
@@ -65,16 +65,21 @@ class Watch:
         """Wait for a notification since construction; False after ``seconds``, or when the server stops."""
         if self._subscriptions.closed or seconds <= 0:
             return self._future.done()
-        timer = asyncio.get_running_loop().call_later(seconds, _resolve, self._future, False)
+        timer = asyncio.get_running_loop().call_later(seconds, _set_expired, self._future)
         try:
             return await self._future
         finally:
             timer.cancel()
 
 
-def _resolve(future: asyncio.Future[bool], notified: bool) -> None:
+def _set_notified(future: asyncio.Future[bool]) -> None:
     if not future.done():
-        future.set_result(notified)
+        future.set_result(True)
+
+
+def _set_expired(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)
 
 
 def discard(sets: dict[Any, set[Any]], key: Any, member: Any) -> None:

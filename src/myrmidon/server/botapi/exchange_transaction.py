@@ -1,0 +1,150 @@
+"""The transaction of an exchange: reports, heartbeat and claim, and what follows from its commit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from myrmidon.model.errors import BrokenPromise, NotFound, WrongState
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_result import Report
+from myrmidon.scheduler import report as reporting
+from myrmidon.scheduler.claim import Claimed
+from myrmidon.scheduler.report import Outcome, Reply
+from myrmidon.server.botapi.bot_snapshot import BotSnapshot, read_snapshot, register_bot
+from myrmidon.server.botapi.directives import directive_for
+from myrmidon.server.botapi.messages import ExchangeRequest, FinishReport, encode, held_runs, to_report
+from myrmidon.server.context import ServerContext
+from myrmidon.server.dispatch.claims import (
+    claim_size,
+    claim_with_nonce,
+    fair_share,
+    record_claim,
+    record_reports,
+    update_run_stats,
+)
+from myrmidon.server.fleet import rollout
+from myrmidon.server.waiting.connected_bot import ConnectedBot, Wakeup
+from myrmidon.server.waiting.wait_hub import MAX_FORWARDS
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import task_to_run
+
+_MAX_QUEUES = 8
+_REJECTED = frozenset({Outcome.STALE, Outcome.CONFLICT, Outcome.UNKNOWN})
+
+
+class ExchangeResult(Struct):
+    """What an exchange has to tell the bot so far."""
+
+    bot: ConnectedBot
+    directive: str | None = None
+    replies: list[Reply] = []
+    stop: list[tuple[int, int]] = []
+    tasks: list[Claimed] = []
+    more: bool = False
+
+    @property
+    def urgent(self) -> bool:
+        """The response must be sent now; otherwise it may be held until there is work."""
+        if self.directive or self.stop or self.tasks:
+            return True
+        return bool(self.replies) and any(reply.stop or reply.outcome in _REJECTED for reply in self.replies)
+
+
+class TxResult(Struct):
+    """What the transaction of an exchange returns."""
+
+    snapshot: BotSnapshot | None
+    n: int
+    """The size of the claim."""
+    replies: list[Reply] = []
+    stop: list[tuple[int, int]] = []
+    tasks: list[Claimed] = []
+    more: bool = False
+    left_for_others: bool = False
+    """The queue that woke the bot has tasks, but none that this bot may take."""
+
+
+async def write_exchange(
+    context: ServerContext,
+    bot_id: str,
+    request: ExchangeRequest,
+    bot: ConnectedBot | None,
+    wakeup: Wakeup | None = None,
+) -> ExchangeResult:
+    """Write reports, heartbeat and claim in one transaction, which also reads the bot if ``bot`` is None."""
+    hub, now = context.hub, context.now()
+    reports = [to_report(report) for report in request.reports]
+    finished = [report for report in request.reports if isinstance(report, FinishReport)]
+    directive = directive_for(context, bot) if bot else None
+    work_seq, waiting_peers = hub.work_seq, hub.waiting_peers(bot) if bot else 0
+    queues = _shared_queues(bot, waiting_peers) if bot else []
+    update_run_stats(bot, [report.duration for report in finished], [report.caches for report in finished])
+    no_claim = directive or context.state.stopping
+    limit = 0 if no_claim else min(request.n, context.rules.claim_limit, claim_size(bot))
+    woken_queue = wakeup.queue if wakeup is not None else 0
+
+    def write(tx: Tx) -> TxResult:
+        snapshot = read_snapshot(tx, bot_id, request.session) if bot is None else None
+        terminating = snapshot is not None and snapshot.terminating
+        result = TxResult(snapshot, 0 if terminating else fair_share(tx, queues, limit, waiting_peers))
+        apply_reports_and_claim(tx, context, bot_id, request, reports, result, now)
+        result.more = 0 < result.n <= len(result.tasks) and bool(task_to_run.heads(tx, bot_id))
+        result.left_for_others = bool(woken_queue and not result.tasks and task_to_run.not_empty(tx, [woken_queue]))
+        return result
+
+    written = await context.db.write(write)
+    if written.snapshot is not None:
+        bot = register_bot(context, bot_id, request.session, written.snapshot)
+        bot.config = request.config
+        directive = directive_for(context, bot) if not written.tasks else None
+    if bot is None:
+        raise BrokenPromise("a bot was neither in memory nor read from the database")
+    bot.flushed_at = now
+    if hub.canary_release:
+        rollout.check_canary_progress(context, bot, finished=bool(finished))
+    record_reports(context, reports, written.replies)
+    record_claim(context, bot, request.nonce, written.tasks)
+    if request.state is not None:
+        bot.state_written_at = now
+    if written.n and len(written.tasks) < written.n:
+        hub.mark_empty(bot, work_seq)
+    if wakeup is not None and written.left_for_others and wakeup.forward_count < MAX_FORWARDS:
+        hub.wake(wakeup.queue, forward_count=wakeup.forward_count + 1)
+    more = written.more or hub.num_partial_submits > 0
+    return ExchangeResult(bot, directive, written.replies, written.stop, written.tasks, more)
+
+
+def _shared_queues(bot: ConnectedBot, waiting_peers: int) -> list[int]:
+    """The queues whose depth limits a claim; none if no other bot serves them, or if there are too many."""
+    peers = bot.peers
+    if waiting_peers or (peers.num_connected > 1 and len(peers.queues) <= _MAX_QUEUES):
+        return sorted(peers.queues)[:_MAX_QUEUES]
+    return []
+
+
+def apply_reports_and_claim(
+    tx: Tx,
+    context: ServerContext,
+    bot_id: str,
+    request: ExchangeRequest,
+    reports: Sequence[Report],
+    result: TxResult,
+    now: Micros,
+) -> None:
+    """Apply the reports, renew the leases of held runs, claim ``result.n`` runs, and store the bot's state."""
+    try:
+        if reports:
+            result.replies = reporting.report(
+                tx, bot_id, reports, session=request.session, now=now, ids=context.ids, rules=context.rules
+            )
+        if request.holds or not (reports or result.n):
+            result.stop = reporting.heartbeat(tx, bot_id, held_runs(request.holds), session=request.session, now=now)
+        if result.n:
+            result.tasks = claim_with_nonce(tx, context, bot_id, request.session, request.nonce, result.n, now)
+    except NotFound:
+        raise WrongState("This bot was deleted; a new handshake is required.") from None
+    if request.state is not None:
+        bots.set_state(tx, bot_id, request.session, encode(request.state).decode())

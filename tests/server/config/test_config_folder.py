@@ -79,7 +79,7 @@ def test_without_a_default_group_a_stranger_is_in_none():
 def test_without_bots_toml_every_bot_is_given_nothing():
     for config in (NO_CONFIG, build_config({})):
         given: Any = config.group_config("any")
-        assert (given.config, given.dimensions, given.script) == ("", {}, None)
+        assert (given.version, given.dimensions, given.script) == ("", {}, None)
         assert given.apply({"os": ["Linux"]}) == {"os": ["Linux"]}
 
 

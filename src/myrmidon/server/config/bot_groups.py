@@ -1,23 +1,23 @@
-"""Bot groups: what an administrator has decided for bots by their ids, read from ``bots.toml``.
+"""Parses ``bots.toml``, the configuration of bots by groups, and finds the group of a bot.
 
-    trusted = ["pool"]                      # dimensions that never come from the bots themselves
-    asleep = false                          # true: no bot gets any task
+    trusted = ["pool"]                      # ignore these dimensions when a bot reports them itself
+    asleep = false                          # true: no bot gets a task; running tasks continue
 
     [[group]]
     name = "lab"
-    bots = ["rack{1..12}", "printer"]       # exact ids; ranges are written out
-    prefixes = ["lab-"]                     # none may begin with another one
-    dimensions = { pool = ["lab"] }         # replace what the bot says of these keys
+    bots = ["rack{1..12}", "printer"]       # exact ids; {01..12} keeps two digits
+    prefixes = ["lab-"]                     # prefixes of ids; no prefix may be the beginning of another
+    dimensions = { pool = ["lab"] }         # override what the bot reports for these keys
     owners = ["ann@example.org"]
-    script = "lab.py"                       # a file in scripts/, injected at the handshake
-    settings = { caches = { items = 20 } }  # anything; for the bot
+    script = "lab.py"                       # a file in scripts/, sent to the bot at the handshake
+    settings.caches.named.items = 20        # merged into the bot's settings; unknown keys are for the script
 
     [[group]]
     name = "others"
-    default = true                          # every bot that no other group has
+    default = true                          # every bot that is in no other group
 
-A group is chosen by the exact id, then by the host's (``host--2`` is of the group of ``host``), then by prefix, then
-the default one. This file only reads and chooses.
+The group of a bot is found by its exact id, then by the id of its host (``rack3--2`` belongs to the group of
+``rack3``), then by prefix; otherwise it is the default group.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from myrmidon.model.validation import Checker, Path
 
 MAX_GROUPS = 10_000
 MAX_BOTS = 100_000
-"""Ids that all ranges of all groups may stand for."""
-_CHARS = 256
-_TOP = frozenset({"trusted", "asleep", "group"})
-_FIELDS = frozenset({"name", "bots", "prefixes", "default", "dimensions", "owners", "script", "settings"})
+"""Of all groups together, after ranges are expanded."""
+_MAX_CHARS = 256
+_TOP_LEVEL_KEYS = frozenset({"trusted", "asleep", "group"})
+_GROUP_KEYS = frozenset({"name", "bots", "prefixes", "default", "dimensions", "owners", "script", "settings"})
 _RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 SCRIPT_NAME = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_\-.]*\.py")
 _encode = json.Encoder(order="deterministic").encode
 
 
 class BotGroup(Struct, frozen=True, kw_only=True):
-    """What bots of one group are given."""
+    """One ``[[group]]`` of ``bots.toml``, with its ranges of ids expanded."""
 
     name: str
     bots: list[str] = []
@@ -57,10 +57,11 @@ class BotGroup(Struct, frozen=True, kw_only=True):
 
 
 class BotGroupConfig(Struct, frozen=True, kw_only=True):
-    """What one bot is given by its group. ``config`` names all of it; empty when that is nothing."""
+    """What the bots of one group get from it."""
 
     group: str = ""
     version: str = ""
+    """A digest of everything the bot sees of it; empty if there is nothing to send."""
     dimensions: dict[str, list[str]] = {}
     trusted: frozenset[str] = frozenset()
     script: str | None = None
@@ -68,18 +69,18 @@ class BotGroupConfig(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     owners: list[str] = []
 
-    def apply(self, own: Mapping[str, list[str]]) -> dict[str, list[str]]:
-        """The dimensions of a bot that says it has ``own``."""
+    def apply(self, reported: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        """The dimensions of a bot: the reported ones without the trusted keys, overridden by those of the group."""
         if not (self.dimensions or self.trusted):
-            return dict(own)
-        return {**{key: values for key, values in own.items() if key not in self.trusted}, **self.dimensions}
+            return dict(reported)
+        return {**{key: values for key, values in reported.items() if key not in self.trusted}, **self.dimensions}
 
 
 EMPTY_GROUP_CONFIG = BotGroupConfig()
 
 
 class BotGroups:
-    """All groups of a fleet, ready to be asked."""
+    """All groups of ``bots.toml``, indexed by ids and prefixes."""
 
     def __init__(
         self, groups: Collection[BotGroup], trusted: Collection[str], scripts: Mapping[str, str], *, asleep: bool
@@ -89,26 +90,25 @@ class BotGroups:
         self._by_id = {bot_id: group for group in groups for bot_id in group.bots}
         self._by_prefix = [(prefix, group) for group in groups for prefix in group.prefixes]
         self._default = next((group for group in groups if group.default), None)
-        gives = {group.name: _given(group, frozenset(trusted), scripts) for group in groups}
-        self._given = gives
+        self._configs = {group.name: _config_of(group, frozenset(trusted), scripts) for group in groups}
 
     def config_for(self, bot_id: str) -> BotGroupConfig | None:
-        """What a bot is given; None when no group has it, so that it has no business here."""
+        """The configuration of the bot's group; None if the bot is in no group and must be rejected."""
         group = self._by_id.get(bot_id)
         if group is None and "--" in bot_id:
             group = self._by_id.get(bot_id.partition("--")[0])
         if group is None:
             group = next((group for prefix, group in self._by_prefix if bot_id.startswith(prefix)), self._default)
-        return self._given[group.name] if group is not None else None
+        return self._configs[group.name] if group is not None else None
 
 
-def _given(group: BotGroup, trusted: frozenset[str], scripts: Mapping[str, str]) -> BotGroupConfig:
+def _config_of(group: BotGroup, trusted: frozenset[str], scripts: Mapping[str, str]) -> BotGroupConfig:
     script = scripts.get(group.script) if group.script else None
-    told = (group.dimensions, sorted(trusted), group.script, script, group.settings)
-    plain = not (group.dimensions or trusted or script or group.settings)
+    content = (group.dimensions, sorted(trusted), group.script, script, group.settings)
+    empty = not (group.dimensions or trusted or script or group.settings)
     return BotGroupConfig(
         group=group.name,
-        version="" if plain else sha256(_encode(told)).hexdigest()[:32],
+        version="" if empty else sha256(_encode(content)).hexdigest()[:32],
         dimensions=group.dimensions,
         trusted=trusted,
         script=script,
@@ -118,102 +118,114 @@ def _given(group: BotGroup, trusted: frozenset[str], scripts: Mapping[str, str])
     )
 
 
-# ---------------------------------------------------------------- reading
+# ---------------------------------------------------------------- parsing
 
 
 def read_groups(check: Checker, raw: object, scripts: Mapping[str, str]) -> BotGroups:
-    """The groups of a decoded ``bots.toml``; everything that is wrong with it is noted."""
-    given = check.record(raw, ())
-    check.unknown_keys(given, _TOP, ())
-    trusted = check.texts(given, "trusted", (), check.limits.dimension_keys, chars=check.limits.dimension_key_chars)
+    """Read a decoded ``bots.toml``; all problems are recorded in ``check``."""
+    table = check.record(raw, ())
+    check.unknown_keys(table, _TOP_LEVEL_KEYS, ())
+    trusted = check.texts(table, "trusted", (), check.limits.dimension_keys, chars=check.limits.dimension_key_chars)
     if "id" in trusted:
-        check.note(("trusted",), "id", "dimensions other than id: that is the bot's own", "contradiction")
-    tables = check.listing(given, "group", (), MAX_GROUPS)
-    room = [MAX_BOTS]
-    groups = [_group(check, table, ("group", i), scripts, room) for i, table in enumerate(tables)]
-    _compare(check, groups)
-    return BotGroups(groups, trusted, scripts, asleep=check.boolean(given, "asleep", ()))
+        check.note(("trusted",), "id", "any dimension except id, which a bot always sets itself", "contradiction")
+    ids_left = [MAX_BOTS]
+    groups = [
+        _read_group(check, group, ("group", i), scripts, ids_left)
+        for i, group in enumerate(check.listing(table, "group", (), MAX_GROUPS))
+    ]
+    _check_unambiguous(check, groups)
+    return BotGroups(groups, trusted, scripts, asleep=check.boolean(table, "asleep", ()))
 
 
-def _group(check: Checker, raw: object, path: Path, scripts: Mapping[str, str], room: list[int]) -> BotGroup:
-    given = check.record(raw, path)
-    check.unknown_keys(given, _FIELDS, path)
-    patterns = check.texts(given, "bots", path, MAX_BOTS, chars=_CHARS, least_chars=1)
+def _read_group(check: Checker, raw: object, path: Path, scripts: Mapping[str, str], ids_left: list[int]) -> BotGroup:
+    table = check.record(raw, path)
+    check.unknown_keys(table, _GROUP_KEYS, path)
+    patterns = check.texts(table, "bots", path, MAX_BOTS, chars=_MAX_CHARS, least_chars=1)
     group = BotGroup(
-        name=check.text(given, "name", path, _CHARS, least=1),
-        bots=[one for i, text in enumerate(patterns) for one in _ids(check, text, (*path, "bots", i), room)],
-        prefixes=check.texts(given, "prefixes", path, MAX_GROUPS, chars=_CHARS, least_chars=1),
-        default=check.boolean(given, "default", path),
-        dimensions=_dimensions(check, given, path),
-        owners=check.texts(given, "owners", path, 100, chars=_CHARS, least_chars=1),
-        script=_script(check, given, path, scripts),
-        settings=_settings(check, given, path),
+        name=check.text(table, "name", path, _MAX_CHARS, least=1),
+        bots=[
+            bot_id
+            for i, pattern in enumerate(patterns)
+            for bot_id in _expand_ranges(check, pattern, (*path, "bots", i), ids_left)
+        ],
+        prefixes=check.texts(table, "prefixes", path, MAX_GROUPS, chars=_MAX_CHARS, least_chars=1),
+        default=check.boolean(table, "default", path),
+        dimensions=_read_dimensions(check, table, path),
+        owners=check.texts(table, "owners", path, 100, chars=_MAX_CHARS, least_chars=1),
+        script=_read_script_name(check, table, path, scripts),
+        settings=_read_settings(check, table, path),
     )
-    if given and not (patterns or group.prefixes or group.default):
+    if table and not (patterns or group.prefixes or group.default):
         check.note_shown(
-            path, "a group without bots", "bots, prefixes or default = true: it would have no bot", "missing"
+            path, "a group that matches no bot", "at least one of bots, prefixes and default = true", "missing"
         )
     return group
 
 
-def _ids(check: Checker, text: str, path: Path, room: list[int]) -> list[str]:
-    """``vm{1..3}`` is vm1, vm2 and vm3; ``vm{01..12}`` has two digits throughout."""
-    found = [text]
-    while (one := _RANGE.search(found[0])) is not None:
-        first, last = int(one[1]), int(one[2])
-        if first > last or (last - first + 1) * len(found) > room[0]:
-            allowed = f"ranges that go up, and at most {MAX_BOTS} bots in all"
-            check.note(path, text, allowed, "range")
+def _expand_ranges(check: Checker, pattern: str, path: Path, ids_left: list[int]) -> list[str]:
+    """``vm{1..3}`` becomes vm1, vm2 and vm3; ``vm{01..12}`` has two digits throughout.
+
+    ``ids_left[0]`` is how many ids the file may still have: a short range could stand for more than fit into memory.
+    """
+    ids = [pattern]
+    while (match := _RANGE.search(ids[0])) is not None:
+        first, last = int(match[1]), int(match[2])
+        if first > last or (last - first + 1) * len(ids) > ids_left[0]:
+            allowed = f"ascending ranges such as {{1..9}}, and at most {MAX_BOTS} bots in the whole file"
+            check.note(path, pattern, allowed, "range")
             return []
-        width = len(one[1]) if one[1].startswith("0") else 0
+        width = len(match[1]) if match[1].startswith("0") else 0
         numbers = [str(n).zfill(width) for n in range(first, last + 1)]
-        found = [_RANGE.sub(number, each, count=1) for each in found for number in numbers]
-    if "{" in found[0] or "}" in found[0]:
-        check.note(path, text, "an id, with ranges like {1..9}", "syntax")
+        ids = [_RANGE.sub(number, bot_id, count=1) for bot_id in ids for number in numbers]
+    if "{" in ids[0] or "}" in ids[0]:
+        check.note(path, pattern, "a bot id; braces only in ranges such as {1..9}", "syntax")
         return []
-    room[0] -= len(found)
-    return found
+    ids_left[0] -= len(ids)
+    return ids
 
 
-def _dimensions(check: Checker, given: dict[str, object], path: Path) -> dict[str, list[str]]:
-    raw = given.get("dimensions")
+def _read_dimensions(check: Checker, table: dict[str, object], path: Path) -> dict[str, list[str]]:
+    raw = table.get("dimensions")
     if raw is None:
         return {}
     here = (*path, "dimensions")
-    told = check.record(raw, here)
-    if "id" in told:
-        check.note((*here, "id"), told["id"], "none: a bot's id is its own", "contradiction")
+    values = check.record(raw, here)
+    if "id" in values:
+        check.note((*here, "id"), values["id"], "no value: a bot always sets its id itself", "contradiction")
     before = check.count
     probe = Checker(check.limits)
-    found = bot_dimensions(probe, {"pool": ["any"], **told, "id": ["any"]}, here)
-    for problem in probe.problems:
-        check.problems.append(problem)
-    return {key: found[key] for key in told if key in found} if check.count == before else {}
+    # A group need not set the two dimensions that every bot must have.
+    dimensions = bot_dimensions(probe, {"pool": ["any"], **values, "id": ["any"]}, here)
+    check.problems.extend(probe.problems)
+    return {key: dimensions[key] for key in values if key in dimensions} if check.count == before else {}
 
 
-def _script(check: Checker, given: dict[str, object], path: Path, scripts: Mapping[str, str]) -> str:
-    name = check.text(given, "script", path, 128, pattern=SCRIPT_NAME, allowed="the plain name of a .py file", default="")
+def _read_script_name(check: Checker, table: dict[str, object], path: Path, scripts: Mapping[str, str]) -> str:
+    name = check.text(
+        table, "script", path, 128, pattern=SCRIPT_NAME, allowed="the name of a .py file, without a folder", default=""
+    )
     if name and name not in scripts:
-        there = ", ".join(sorted(scripts)) or "there is none"
-        check.note((*path, "script"), name, f"a file of scripts/: {there}", "unknown")
+        existing = ", ".join(sorted(scripts)) or "there are none"
+        check.note((*path, "script"), name, f"a file in scripts/ ({existing})", "unknown")
     return name
 
 
-def _settings(check: Checker, given: dict[str, object], path: Path) -> dict[str, Any]:
-    told = check.mapping(given, "settings", path, 1000)
+def _read_settings(check: Checker, table: dict[str, object], path: Path) -> dict[str, Any]:
+    settings = check.mapping(table, "settings", path, 1000)
     try:
-        _encode(told)
+        _encode(settings)
     except (TypeError, RecursionError):
-        check.note((*path, "settings"), told, "what JSON can say: no dates", "type")
+        check.note((*path, "settings"), settings, "values that JSON has; write dates and times as text", "type")
         return {}
-    return dict(told)
+    return dict(settings)
 
 
-def _compare(check: Checker, groups: list[BotGroup]) -> None:
-    """No bot may be of two groups by the same right."""
-    _distinct(check, [(group.name, ("group", i, "name")) for i, group in enumerate(groups)], "a name no other has")
+def _check_unambiguous(check: Checker, groups: list[BotGroup]) -> None:
+    """Record ids, prefixes and defaults that would put a bot into two groups."""
+    names = [(group.name, ("group", i, "name")) for i, group in enumerate(groups)]
+    _check_distinct(check, names, "a name that no other group has")
     ids = [(bot_id, ("group", i, "bots")) for i, group in enumerate(groups) for bot_id in group.bots]
-    _distinct(check, ids, "bots that no other group, and no other range, has")
+    _check_distinct(check, ids, "each bot id only once in the whole file")
     prefixes = sorted(
         (prefix, ("group", i, "prefixes", j))
         for i, group in enumerate(groups)
@@ -222,17 +234,18 @@ def _compare(check: Checker, groups: list[BotGroup]) -> None:
     shorter = ""
     for prefix, where in prefixes:
         if shorter and prefix.startswith(shorter):
-            check.note(where, prefix, f"prefixes that do not overlap: {shorter!r} begins it", "overlap")
+            check.note(where, prefix, f"a prefix that does not begin with another one ({shorter!r})", "overlap")
         else:
             shorter = prefix
-    usual = [i for i, group in enumerate(groups) if group.default]
-    for i in usual[1:]:
-        check.note_shown(("group", i, "default"), "true", f"one default group; group[{usual[0]}] is it", "duplicate")
+    defaults = [i for i, group in enumerate(groups) if group.default]
+    for i in defaults[1:]:
+        allowed = f"at most one default group; group[{defaults[0]}] is the default"
+        check.note_shown(("group", i, "default"), "true", allowed, "duplicate")
 
 
-def _distinct(check: Checker, named: Sequence[tuple[str, Path]], allowed: str) -> None:
+def _check_distinct(check: Checker, names: Sequence[tuple[str, Path]], allowed: str) -> None:
     seen: set[str] = set()
-    for name, path in named:
+    for name, path in names:
         if name and name in seen:
             check.note(path, name, allowed, "duplicate")
         seen.add(name)

@@ -1,8 +1,8 @@
-"""The settings folder: bots.toml, pools.toml, bot_config.py, bootstrap.py and scripts/*.py, read and checked as one.
+"""Reads and checks the configuration folder: bots.toml, pools.toml, bot_config.py, bootstrap.py and scripts/*.py.
 
-A folder counts as a whole or not at all: whatever is wrong with any file is told at once, and what was in force stays
-so. Python files are compiled, never run: they are the bots' programs. Where there is no folder, nothing is decided:
-one group for all bots that gives nothing, and no pool with rules.
+A folder is accepted as a whole or rejected as a whole, with all its problems. Python files are compiled but never
+run, because they are programs for the bots. Every file is optional: without ``bots.toml`` all bots are accepted and get
+an empty configuration; without ``pools.toml`` no pool has a policy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros
 from myrmidon.model.validation import Checker, is_clean, show_value
-from myrmidon.server.config.bot_groups import EMPTY_GROUP_CONFIG, SCRIPT_NAME, BotGroups, BotGroupConfig, read_groups
+from myrmidon.server.config.bot_groups import EMPTY_GROUP_CONFIG, SCRIPT_NAME, BotGroupConfig, BotGroups, read_groups
 from myrmidon.server.config.pools import NO_POOLS, Pools, read_pools
 
 BOTS, POOLS, BOT_CONFIG, BOOTSTRAP = "bots.toml", "pools.toml", "bot_config.py", "bootstrap.py"
@@ -29,18 +29,19 @@ FILES = (BOTS, POOLS, BOT_CONFIG, BOOTSTRAP)
 SCRIPTS = "scripts"
 MAX_FILE_BYTES = 1 << 20
 OLDEST_PYTHON = (3, 8)
-"""The oldest Python that a bot may have, and so the one that its programs must be written for."""
-_OPTIONAL = re.compile(r"\..*|.*~|README(\..*)?|__pycache__|.*\.(bak|orig|sw[op])")
-"""What may lie in the folder besides: editors and people leave such things."""
-
+"""The oldest Python that a bot may run on: the Python files of the folder must compile for it."""
+_IGNORED = re.compile(r"\..*|.*~|README(\..*)?|__pycache__|.*\.(bak|orig|sw[op])")
+"""Other files that may be in the folder, such as backups of editors. Unknown names are errors: they may be typos."""
 
 NO_GROUP = "none"
+"""The configuration version of a bot that is in no group."""
 
 
 class FleetConfig(Struct, frozen=True, kw_only=True):
-    """A folder that was found good, ready to be asked."""
+    """A valid configuration folder, parsed."""
 
     position: int = 0
+    """Its number among all versions that were ever active; 0 for none."""
     version: str = ""
     created_at: Micros = 0
     who: str = ""
@@ -50,7 +51,7 @@ class FleetConfig(Struct, frozen=True, kw_only=True):
     cached: dict[str, BotGroupConfig | None] = {}
 
     def group_config(self, bot_id: str) -> BotGroupConfig | None:
-        """What a bot is given; None when no group has it."""
+        """The configuration of the bot's group; None if the bot is in no group."""
         if self.groups is None:
             return EMPTY_GROUP_CONFIG
         if bot_id not in self.cached:
@@ -66,16 +67,19 @@ class FleetConfig(Struct, frozen=True, kw_only=True):
         return self.group_config(bot_id) is not None and not self.asleep
 
     def config_version_of(self, bot_id: str) -> str:
-        """The name of what a bot is given; one that is in no group must shake hands, and hear so."""
-        given = self.group_config(bot_id)
-        return given.version if given is not None else NO_GROUP
+        """The version of the bot's configuration. A bot that reports another one is told to restart.
+
+        For a bot in no group it is ``NO_GROUP``, which no bot reports: the bot restarts, and its handshake is rejected.
+        """
+        config = self.group_config(bot_id)
+        return config.version if config is not None else NO_GROUP
 
 
 NO_CONFIG = FleetConfig()
 
 
 def read_folder(folder: Path) -> dict[str, str]:
-    """The texts of the files by name, ``scripts/x.py`` among them; InvalidRequest names those that cannot be read."""
+    """The contents of the files by name, such as ``scripts/x.py``. Raises InvalidRequest with all unreadable files."""
     problems: list[Problem] = []
     files: dict[str, str] = {}
     if not folder.exists():
@@ -84,21 +88,22 @@ def read_folder(folder: Path) -> dict[str, str]:
         name = path.name
         if name == SCRIPTS and path.is_dir():
             for script in sorted(path.iterdir()):
-                _read_one(script, f"{SCRIPTS}/{script.name}", files, problems)
+                _read_file(script, f"{SCRIPTS}/{script.name}", files, problems)
         elif name in FILES:
-            _read_one(path, name, files, problems)
-        elif not _OPTIONAL.fullmatch(name):
-            problems.append(Problem(name, "a file", f"one of {', '.join(FILES)} and {SCRIPTS}/", "unknown"))
+            _read_file(path, name, files, problems)
+        elif not _IGNORED.fullmatch(name):
+            problems.append(Problem(name, "an unknown file", f"one of {', '.join(FILES)} and {SCRIPTS}/", "unknown"))
     if problems:
         raise InvalidRequest(problems)
     return files
 
 
-def _read_one(path: Path, name: str, files: dict[str, str], problems: list[Problem]) -> None:
-    if _OPTIONAL.fullmatch(path.name):
+def _read_file(path: Path, name: str, files: dict[str, str], problems: list[Problem]) -> None:
+    if _IGNORED.fullmatch(path.name):
         return
     if name.startswith(SCRIPTS) and not SCRIPT_NAME.fullmatch(path.name):
-        problems.append(Problem(name, show_value(path.name), "the plain name of a .py file", "unknown"))
+        allowed = "a .py file whose name consists of letters, digits, '_', '-' and '.'"
+        problems.append(Problem(name, show_value(path.name), allowed, "unknown"))
         return
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -106,34 +111,35 @@ def _read_one(path: Path, name: str, files: dict[str, str], problems: list[Probl
             return
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        problems.append(Problem(name, type(error).__name__, f"a text file that can be read ({error})", "file"))
+        problems.append(Problem(name, type(error).__name__, f"a readable text file ({error})", "file"))
         return
     if not is_clean(text):
-        problems.append(Problem(name, "text with NUL", "text without NUL", "characters"))
+        problems.append(Problem(name, "text with a NUL character", "text without NUL characters", "characters"))
         return
     files[name] = text
 
 
 Fingerprint = tuple[tuple[str, int, int], ...]
+"""Path, modification time in nanoseconds and size of every entry."""
 
 
-def newest_change(seen: Fingerprint) -> int:
-    """When the last change was made to anything in the folder, in nanoseconds; 0 when there is no folder."""
-    return max((changed for _, changed, _ in seen), default=0)
+def newest_change(entries: Fingerprint) -> int:
+    """The time of the latest change in the folder, in nanoseconds; 0 if there is no folder."""
+    return max((changed_at for _, changed_at, _ in entries), default=0)
 
 
 def fingerprint(folder: Path) -> Fingerprint:
-    """Changes with every edit; cheap enough to be looked at every second or two."""
-    places = [folder, folder / SCRIPTS]
-    places += [entry for place in places if place.is_dir() for entry in place.iterdir()]
-    found = []
-    for place in sorted(places):
+    """Changes with every edit, and is cheap enough to be taken every second or two."""
+    paths = [folder, folder / SCRIPTS]
+    paths += [entry for path in paths if path.is_dir() for entry in path.iterdir()]
+    entries = []
+    for path in sorted(paths):
         try:
-            told = place.stat()
+            stat = path.stat()
         except OSError:
             continue
-        found.append((str(place), told.st_mtime_ns, told.st_size))
-    return tuple(found)
+        entries.append((str(path), stat.st_mtime_ns, stat.st_size))
+    return tuple(entries)
 
 
 def digest_of(text: str) -> str:
@@ -141,18 +147,18 @@ def digest_of(text: str) -> str:
 
 
 def version_of(files: Mapping[str, str]) -> str:
-    """The version of a whole folder: names and contents."""
-    told = sha256()
+    """The version of a folder: a digest of the names and contents of its files."""
+    digest = sha256()
     for name, text in sorted(files.items()):
-        told.update(f"{name}\0{digest_of(text)}\n".encode())
-    return told.hexdigest()
+        digest.update(f"{name}\0{digest_of(text)}\n".encode())
+    return digest.hexdigest()
 
 
 # ---------------------------------------------------------------- checking
 
 
 def build_config(files: Mapping[str, str], **facts: Any) -> FleetConfig:
-    """The folder ready for use; InvalidRequest lists everything that is wrong, by file and place in it."""
+    """Parse and check the files of a folder. Raises InvalidRequest with all problems, by file and path in the file."""
     problems: list[Problem] = []
     for name, text in sorted(files.items()):
         if name.endswith(".py"):
@@ -161,31 +167,33 @@ def build_config(files: Mapping[str, str], **facts: Any) -> FleetConfig:
     groups, pools = None, NO_POOLS
     if BOTS in files:
         check = Checker()
-        groups = read_groups(check, _decoded(files[BOTS], BOTS, problems), scripts)
-        problems += _placed(BOTS, check)
+        groups = read_groups(check, _parse_toml(files[BOTS], BOTS, problems), scripts)
+        problems += _with_file_name(BOTS, check)
     if POOLS in files:
         check = Checker()
-        pools = read_pools(check, _decoded(files[POOLS], POOLS, problems), digest_of(files[POOLS])[:16])
-        problems += _placed(POOLS, check)
+        pools = read_pools(check, _parse_toml(files[POOLS], POOLS, problems), digest_of(files[POOLS])[:16])
+        problems += _with_file_name(POOLS, check)
     if problems:
         raise InvalidRequest(problems)
     return FleetConfig(version=version_of(files), files=dict(files), groups=groups, pools=pools, cached={}, **facts)
 
 
-def _decoded(text: str, name: str, problems: list[Problem]) -> dict[str, Any]:
+def _parse_toml(text: str, name: str, problems: list[Problem]) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        problems.append(Problem(name, "text", f"TOML: {error}", "syntax"))
+        problems.append(Problem(name, "a syntax error", f"TOML ({error})", "syntax"))
         return {}
 
 
-def _placed(name: str, check: Checker) -> list[Problem]:
-    return [structs.replace(one, path=f"{name}: {one.path}" if one.path else name) for one in check.problems]
+def _with_file_name(name: str, check: Checker) -> list[Problem]:
+    return [
+        structs.replace(problem, path=f"{name}: {problem.path}" if problem.path else name) for problem in check.problems
+    ]
 
 
 def check_python(name: str, text: str) -> list[Problem]:
-    """Whether a program can be compiled, also by the oldest Python that bots may have."""
+    """The reason why a file does not compile, here or for the oldest Python of the bots; an empty list if it does."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -195,16 +203,16 @@ def check_python(name: str, text: str) -> list[Problem]:
         line = getattr(error, "lineno", None)
         where = f"{name}: line {line}" if line else name
         version = ".".join(map(str, OLDEST_PYTHON))
-        return [Problem(where, "text", f"Python {version} that compiles: {error}", "syntax")]
+        return [Problem(where, "a syntax error", f"code that compiles for Python {version} ({error})", "syntax")]
     for node in tree.body if name == BOOTSTRAP else ():
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            allowed = "nothing from __future__: the server's address and token are put in front of it"
-            return [Problem(f"{name}: line {node.lineno}", "an import", allowed, "syntax")]
+            allowed = "no import from __future__: the server inserts lines before the text of this file"
+            return [Problem(f"{name}: line {node.lineno}", "an import from __future__", allowed, "syntax")]
     return []
 
 
 def check_folder(folder: Path) -> list[Problem]:
-    """Everything that is wrong with a settings folder; what ``myrmidon config check`` shows."""
+    """All problems of a configuration folder; ``myrmidon config check`` prints them."""
     try:
         build_config(read_folder(folder))
     except InvalidRequest as error:

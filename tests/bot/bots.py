@@ -71,13 +71,13 @@ def python38() -> str | None:
 
 
 class BotProcess:
-    """A bot that was started: the keeper's process, and through it the soldier's."""
+    """A bot that was started: the supervisor's process, and through it the worker's."""
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
         self.folder = folder
         self.process = process
 
-    def soldier(self) -> int:
+    def worker(self) -> int:
         """The pid of the process that does the work."""
         path = self.folder / "bot.pid"
         return int(wait_for(lambda: path.exists() and path.read_text().strip(), "the bot's pid"))

@@ -163,7 +163,7 @@ def test_a_bot_that_was_away_longer_than_its_lease_has_lost_its_run(server: Live
         assert state(server, task_id) == "RUNNING"
         stack.enter_context(bot_of(server, tmp_path / f"{pool}-2", pool))
         if how == "frozen":
-            freeze(first.soldier())
+            freeze(first.worker())
         else:
             way.rate, way.faults = 1.0, ("refused",)
         told = ended(server, task_id)
@@ -174,7 +174,7 @@ def test_a_bot_that_was_away_longer_than_its_lease_has_lost_its_run(server: Live
         assert told["runs"][0]["evidence"]["last_heartbeat"]
         assert alive(int(pid.read_text())), "the first command knows of nothing"
         if how == "frozen":
-            thaw(first.soldier())
+            thaw(first.worker())
         else:
             way.calm()
         wait_for(lambda: not alive(int(pid.read_text())), "the end of the first command")
@@ -202,7 +202,7 @@ def test_kill_of_the_server_and_of_bots_in_mid_flight(server: LiveServer, tmp_pa
                 victim.kill()
                 victim.start()
             else:
-                os.kill(victim.soldier(), signal.SIGKILL)
+                os.kill(victim.worker(), signal.SIGKILL)
         told = [ended(server, task_id) for task_id in made]
     assert {one["result"]["state"] for one in told} == {"SUCCEEDED"}
     starts = Counter(line.split()[0] for line in ledger.read_text().splitlines() if line.endswith("start"))
@@ -219,7 +219,7 @@ def _lines(ledger: Path, end: str) -> int:
 
 
 def test_poison_kills_two_bots_at_most_and_the_others_go_on(server: LiveServer, tmp_path: Path):
-    """A task that takes its bot with it, keeper and all: it is tried once more, elsewhere, and then no more."""
+    """A task that takes its bot with it, supervisor and all: it is tried once more, elsewhere, and then no more."""
     with ExitStack() as stack:
         names = [f"taster{number}" for number in (1, 2, 3)]
         bots = {name: stack.enter_context(bot_of(server, tmp_path / name, "taste")) for name in names}
@@ -379,7 +379,7 @@ def test_a_command_that_cannot_even_be_killed_is_left_behind(server: LiveServer,
     freeze_itself = f"echo $$ > {pid}; echo $$ > {place}/cgroup.procs; echo FROZEN > {place}/freezer.state; sleep 600"
     try:
         with bot_of(server, tmp_path / "ditch", "ditch") as bot:
-            before = bot.soldier()
+            before = bot.worker()
             properties = {"execution_timeout_s": 5, "grace_period_s": 0}
             task_id = submit(server, "ditch", SHELL, "-c", freeze_itself, retries=0, lease_s=LONG_S, **properties)
             told = ended(server, task_id)
@@ -387,7 +387,7 @@ def test_a_command_that_cannot_even_be_killed_is_left_behind(server: LiveServer,
             assert told["runs"][0]["evidence"]["message"] == "the command could not be killed"
             assert alive(int(pid.read_text()))
             assert ended(server, submit(server, "ditch", "/bin/true"))["result"]["state"] == "SUCCEEDED"
-            assert bot.soldier() != before
+            assert bot.worker() != before
             (place / "freezer.state").write_text("THAWED")
             wait_for(lambda: not alive(int(pid.read_text())), "the end of what was left behind")
     finally:

@@ -45,7 +45,7 @@ def test_a_machine_that_goes_down_is_no_fault_of_the_task(stub: Stub, tmp_path: 
         pid_file = tmp_path / "pid"
         run = stub.submit(SHELL, "-c", f"echo $$ > {pid_file}; exec sleep 1000")
         pid = int(wait_for(lambda: pid_file.exists() and pid_file.read_text().strip(), "the command"))
-        os.kill(bot.soldier(), signal.SIGTERM)
+        os.kill(bot.worker(), signal.SIGTERM)
         stub.until(lambda: [r for r in stub.reports if r["run"] == run], "its start")
         os.kill(pid, signal.SIGTERM)
         result = stub.result(run)
@@ -59,11 +59,11 @@ def test_a_command_that_ends_itself_by_that_signal_has_failed_by_itself(stub: St
         assert (result["type"], result["exit_code"]) == ("finish", -15)
 
 
-@pytest.mark.parametrize("whom", ["keeper", "soldier"])
+@pytest.mark.parametrize("whom", ["supervisor", "worker"])
 def test_a_signal_shows_where_every_thread_is_and_the_bot_goes_on(stub: Stub, tmp_path: Path, whom: str):
     with a_bot(stub.url, tmp_path / "b1") as bot:
         assert stub.run("/bin/true")["exit_code"] == 0
-        os.kill(bot.process.pid if whom == "keeper" else bot.soldier(), signal.SIGUSR1)
+        os.kill(bot.process.pid if whom == "supervisor" else bot.worker(), signal.SIGUSR1)
         stacks = tmp_path / "b1" / "stacks.log"
         wait_for(lambda: "next_task" in stacks.read_text() and "session_loop.py" in stacks.read_text(), "the stacks")
         assert stub.run("/bin/true")["exit_code"] == 0
@@ -74,14 +74,14 @@ def test_a_signal_opens_a_prompt_inside_the_bot_for_one_visitor(stub: Stub, tmp_
     folder = tmp_path / "b1"
     with a_bot(stub.url, folder) as bot:
         assert stub.run("/bin/true")["exit_code"] == 0
-        os.kill(bot.process.pid, signal.SIGUSR2)  # the keeper passes it on
+        os.kill(bot.process.pid, signal.SIGUSR2)  # the supervisor passes it on
         wait_for((folder / "console").is_socket, "the prompt")
         said = _visit(folder, "print('at', bot.id, session_loop.session)\n1/0\nexit()\n")
         assert (said.returncode, f"at b1 {stub.hellos[0]['session']}" in said.stdout) == (0, True)
         assert "ZeroDivisionError" in said.stdout
         assert not (folder / "console").exists()
         (folder / "console").write_text("precious")
-        os.kill(bot.soldier(), signal.SIGUSR2)
+        os.kill(bot.worker(), signal.SIGUSR2)
         wait_for(lambda: "console exists and is not a socket" in (folder / "bot.log").read_text(), "a refusal")
         assert (folder / "console").read_text() == "precious"
         assert stub.run("/bin/true")["exit_code"] == 0

@@ -81,7 +81,7 @@ def test_a_bot_killed_in_the_middle_leaves_no_process_and_comes_back_without_the
         script = f"(setsid sleep 600 & echo $! >> {pids}); echo hello; echo $$ >> {pids}; sleep 600"
         run = stub.submit(SHELL, "-c", script)
         stub.until(lambda: stub.log(run) == b"hello\n", "the command's start")
-        os.kill(bot.soldier(), signal.SIGKILL)
+        os.kill(bot.worker(), signal.SIGKILL)
         stub.until(lambda: len(stub.hellos) == 2, "the second handshake")
         assert stub.hellos[1]["holds"] == []
         assert stub.hellos[1]["session"] > stub.hellos[0]["session"]
@@ -95,7 +95,7 @@ def test_the_log_of_a_run_whose_bot_was_killed_still_arrives(stub: Stub, tmp_pat
         run = stub.submit(SHELL, "-c", f"sleep 0.3; echo last words; touch {said}; sleep 600")
         spooled = lambda: list((tmp_path / "b1" / "spool").glob("*/0.*"))  # noqa: E731 - or gone from there already
         wait_for(lambda: said.exists() and (spooled() or stub.log(run)), "the words in the spool")
-        os.kill(bot.soldier(), signal.SIGKILL)
+        os.kill(bot.worker(), signal.SIGKILL)
         stub.until(lambda: stub.log(run) == b"last words\n", "the last words")
 
 
@@ -107,12 +107,12 @@ def test_a_result_is_delivered_after_a_restart(stub: Stub, tmp_path: Path):
         stub.down = True
         (tmp_path / "go").touch()  # not before: its result could arrive
         wait_for(lambda: b'"exit_code":7' in (tmp_path / "b1" / "journal").read_bytes(), "the journal")
-        os.kill(bot.soldier(), signal.SIGKILL)
+        os.kill(bot.worker(), signal.SIGKILL)
         bot.kill()
         stub.down = False
     with a_bot(stub.url, tmp_path / "b1"):
         assert stub.result(run)["exit_code"] == 7
-        assert any(hello["holds"] == [run] for hello in stub.hellos)  # or one that the keeper has still started
+        assert any(hello["holds"] == [run] for hello in stub.hellos)  # or one that the supervisor has still started
         assert stub.log(run) == b"out\n"
         stub.submit("/bin/true")  # the answer to the report comes with the next task
         wait_for(lambda: b'"exit_code":7' not in (tmp_path / "b1" / "journal").read_bytes(), "the journal's end")
@@ -123,9 +123,9 @@ def test_killing_the_keeper_kills_the_bot_and_its_command(stub: Stub, tmp_path: 
     with a_bot(stub.url, tmp_path / "b1") as bot:
         stub.submit(SHELL, "-c", f"(setsid sleep 600 & echo $! >> {pids}); echo $$ >> {pids}; sleep 600")
         wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2, "the command's start")
-        soldier = bot.soldier()
+        worker = bot.worker()
         bot.kill()
-        wait_for(lambda: not alive(soldier), "the end of the bot")
+        wait_for(lambda: not alive(worker), "the end of the bot")
         wait_for(lambda: not [pid for pid in pids.read_text().split() if alive(int(pid))], "the end of the command")
 
 
@@ -135,10 +135,10 @@ def test_what_outlived_bot_and_keeper_dies_when_the_bot_comes_back(stub: Stub, t
         unmarked = f"env -i setsid sh -c 'echo $$ >> {pid}; sleep 600'"
         stub.submit(SHELL, "-c", f"echo $$ >> {pid}; {unmarked} & sleep 600")
         wait_for(lambda: pid.exists() and len(pid.read_text().split()) == 2, "the command's start")
-        soldier = bot.soldier()
-        freeze(soldier)  # so that it cannot see the keeper die
+        worker = bot.worker()
+        freeze(worker)  # so that it cannot see the supervisor die
         bot.kill()
-        os.kill(soldier, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
         pids = [int(one) for one in pid.read_text().split()]
         assert all(map(alive, pids))
     with a_bot(stub.url, tmp_path / "b1"):
@@ -160,12 +160,12 @@ def test_a_bot_frozen_past_its_lease_kills_its_command_and_starts_clean(stub: St
         script = f"trap '' TERM; echo $$ > {pid}; while :; do sleep 0.1; done"
         run = stub.submit(SHELL, "-c", script, lease_s=0.1, grace_period_s=1000)
         stub.until(lambda: [r for r in stub.reports if r["type"] == "start"], "the start")
-        freeze(bot.soldier())
+        freeze(bot.worker())
         beats = len(stub.calls)
         with stub.change:
             stub.lost.add(run)
         time.sleep(0.4)  # at least this much time passes for everybody but the bot: more than the lease
-        thaw(bot.soldier())
+        thaw(bot.worker())
         stub.until(lambda: len(stub.calls) > beats, "a sign of life")
         wait_for(lambda: not alive(int(pid.read_text())), "the end of the command")
         assert stub.run("/bin/true")["exit_code"] == 0

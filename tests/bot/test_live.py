@@ -127,7 +127,7 @@ def test_everything_a_task_may_ask_for_is_there(server: LiveServer, pool: str):
 
 
 def test_a_time_limit_ends_as_one(server: LiveServer, pool: str):
-    told = ended(server, submit(server, pool, SHELL, "-c", "sleep 60", execution_timeout_s=1))
+    told = ended(server, submit(server, pool, SHELL, "-c", "sleep 600", execution_timeout_s=1))
     assert (told["result"]["state"], told["result"]["reason"]) == ("TIMED_OUT", "hard_timeout")
 
 
@@ -162,7 +162,7 @@ def test_a_bot_that_is_killed_loses_its_run_and_the_task_is_tried_again(server: 
         task_id = submit(server, "killed", SHELL, "-c", script)
         wait_for(lambda: pids.exists() and pids.read_text().strip(), "the command's start")
         wait_for(lambda: has_started(server, task_id), "the run's start")
-        os.kill(bot.soldier(), signal.SIGKILL)
+        os.kill(bot.worker(), signal.SIGKILL)
         told = ended(server, task_id)
         assert told["result"]["state"] == "SUCCEEDED"
         assert [run["state"] for run in told["runs"]] == ["BOT_DIED", "SUCCEEDED"]
@@ -184,7 +184,7 @@ def test_a_result_that_could_not_be_reported_is_delivered_after_both_have_died(t
         go.touch()
         journal = tmp_path / "journal" / "journal"
         wait_for(lambda: b'"exit_code":5' in journal.read_bytes(), "the journal")
-        os.kill(bot.soldier(), signal.SIGKILL)
+        os.kill(bot.worker(), signal.SIGKILL)
         server.start()
         told = ended(server, task_id)
         assert (told["result"]["state"], told["result"]["exit_code"], len(told["runs"])) == ("FAILED", 5, 1)
@@ -231,7 +231,7 @@ def test_a_bot_starts_with_one_line_on_a_clean_machine(server: LiveServer, inter
         assert ended(server, task_id)["result"]["state"] == "SUCCEEDED"
         assert json.loads((folder / "bot.json").read_text())["server"] == server.url
     finally:
-        keeper = int(Path(f"/proc/{pid.read_text().strip()}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(keeper, signal.SIGTERM)
-        wait_for(lambda: not alive(keeper), "the bot's end")
+        supervisor = int(Path(f"/proc/{pid.read_text().strip()}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(supervisor, signal.SIGTERM)
+        wait_for(lambda: not alive(supervisor), "the bot's end")
         process.wait(HANG_S)

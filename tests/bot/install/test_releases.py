@@ -62,7 +62,7 @@ def test_three_bots_go_through_good_bad_and_reverted_releases(stub: Stub, tmp_pa
     names = ("b1", "b2", "b3")
     # Only the zip that hangs is given up soon: a good one may be as slow as this machine is.
     hasty = source_with(
-        "updater", "child.wait(patience)", "child.wait(1.0 if b'it-hangs' in _read(path) else patience)"
+        "updater", "child.wait(timeout_s)", "child.wait(1.0 if b'it-hangs' in _read(path) else timeout_s)"
     )
     first = zip_files(stub.url, updater=hasty)
     good = _release(stub, updater=hasty)
@@ -275,6 +275,6 @@ def test_a_new_zip_that_is_killed_once_gets_a_second_chance_and_no_third(stub: S
         for count in (2, 3):
             stub.until(lambda count=count: len(stub.hellos) == count, f"handshake {count}")
             assert _version(stub, "b1") == version
-            os.kill(bot.soldier(), signal.SIGKILL)
+            os.kill(bot.worker(), signal.SIGKILL)
         stub.until(lambda: _version(stub, "b1") == old, "the return")
         stub.until(lambda: _bad(stub) == [version], "a complaint")

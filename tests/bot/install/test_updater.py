@@ -124,5 +124,5 @@ def test_a_good_zip_that_crashes_is_started_again(stub: Stub, tmp_path: Path):
         for count in (1, 2, 3):
             stub.until(lambda count=count: len(stub.hellos) == count, f"handshake {count}")
             assert stub.run("/bin/true")["exit_code"] == 0
-            os.kill(bot.soldier(), signal.SIGKILL)
+            os.kill(bot.worker(), signal.SIGKILL)
         stub.until(lambda: len(stub.hellos) == 4, "the fourth handshake")

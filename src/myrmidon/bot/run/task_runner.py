@@ -3,8 +3,8 @@
     work/secret   the secret bytes; MYRMIDON_SECRET_FILE is its path
 
 When the report is made, all files of the command are removed and all its processes are killed. An error of the task,
-such as a missing program, is a failed task with a message in its stderr. An error of the bot is reported as a fault, and
-the server retries the task elsewhere.
+such as a missing program, is a failed task with a message in its stderr. An error of the bot is reported as a fault,
+and the server retries the task elsewhere.
 """
 
 from __future__ import annotations

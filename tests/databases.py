@@ -23,6 +23,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from tests import servers
+from tests.deadline import HANG_S
 
 DIALECTS = ("sqlite", "postgresql", "mariadb")
 DEAD_ROWS_BEFORE_VACUUM = 2000
@@ -271,11 +272,11 @@ class Rows:
 
 
 class PostgreSQLLink:
-    """An administrator's connection: looks past foreign keys, and does not wait long for a lock."""
+    """An administrator's connection: looks past foreign keys, and does not wait for ever for a lock."""
 
     def __init__(self, url: str) -> None:
         self._db = psycopg.connect(
-            url, autocommit=True, options="-c session_replication_role=replica -c lock_timeout=3s"
+            url, autocommit=True, options=f"-c session_replication_role=replica -c lock_timeout={HANG_S:.0f}s"
         )
 
     def tables(self) -> list[str]:
@@ -322,7 +323,7 @@ class MariaDBLink:
             host=at.hostname, port=at.port or 0, user=at.username, database=self._name, autocommit=True,
             ssl_disabled=True, client_flag=CLIENT.MULTI_STATEMENTS, charset="utf8mb4", init_command=(
                 "SET SESSION sql_mode = 'ANSI_QUOTES', foreign_key_checks = 0,"
-                " innodb_lock_wait_timeout = 3, lock_wait_timeout = 3"
+                f" innodb_lock_wait_timeout = {HANG_S:.0f}, lock_wait_timeout = {HANG_S:.0f}"
             ),
         )  # fmt: skip
 

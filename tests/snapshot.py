@@ -133,7 +133,9 @@ class _Sqlite:
 class _Postgresql:
     def __init__(self, url: str) -> None:
         self._db = psycopg.connect(
-            url, autocommit=True, options="-c session_replication_role=replica -c lock_timeout=5s -c jit=off"
+            url,
+            autocommit=True,
+            options=f"-c session_replication_role=replica -c lock_timeout={HANG_S:.0f}s -c jit=off",
         )
         self._db.execute(b"CREATE SCHEMA IF NOT EXISTS kept_rows")
 
@@ -172,8 +174,8 @@ class _Mariadb:
         self._db = pymysql.connect(
             host=at.hostname, port=at.port or 0, user=at.username, database=self._name, autocommit=True,
             ssl_disabled=True, client_flag=CLIENT.MULTI_STATEMENTS, charset="utf8mb4", init_command=(
-                "SET SESSION sql_mode = 'ANSI_QUOTES', foreign_key_checks = 0, innodb_lock_wait_timeout = 5,"
-                " lock_wait_timeout = 5"
+                "SET SESSION sql_mode = 'ANSI_QUOTES', foreign_key_checks = 0,"
+                f" innodb_lock_wait_timeout = {HANG_S:.0f}, lock_wait_timeout = {HANG_S:.0f}"
             ),
         )  # fmt: skip
 

@@ -330,7 +330,7 @@ def test_collect_writes_to_a_file_what_it_shows_a_person(terminal: Terminal, tmp
 
 def test_an_expired_token_is_shown_as_such(terminal: Terminal):
     made = terminal.json("token", "create", "soon over", "--expires", "1s")
-    until = time.monotonic() + 30
+    until = time.monotonic() + HANG_S
     while time.monotonic() < until:
         [line] = [line for line in terminal.ok("token", "list").splitlines() if made["id"] in line]
         if "expired" in line:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from itertools import product
 
 import pytest
@@ -181,11 +180,10 @@ def test_dimensions_past_their_limits_are_refused(path, raw):
     assert [p.path for p in read(raw)[1]] == [path]
 
 
-def test_a_dimension_bomb_is_refused_fast():
+def test_a_dimension_bomb_is_refused():
+    """Before its combinations are put together: there are more of them than any machine could hold."""
     bomb = wanted(**{f"k{i}": ["|".join(f"{i}.{j}.{a}" for a in range(8)) for j in range(16)] for i in range(31)})
-    started = time.perf_counter()
     _, (problem,) = read(bomb)
-    assert time.perf_counter() - started < 1
     assert problem.value == "too many combinations of alternatives"
 
 

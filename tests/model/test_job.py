@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-import time
+import sys
 from itertools import pairwise
 
 import pytest
@@ -401,29 +401,37 @@ def chain(n):
     return Graph(name="chain", nodes=nodes[::-1])
 
 
-def seconds(work):
-    best = 1e9
-    for _ in range(3):
-        started = time.perf_counter()
+def steps(work):
+    """How many lines of Python a call runs through: what it costs, on a busy machine as on an idle one."""
+    lines = 0
+
+    def trace(frame, event, arg):
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
         work()
-        best = min(best, time.perf_counter() - started)
-    return best
+    finally:
+        sys.settrace(before)
+    return lines
 
 
 def test_a_chain_of_100000_is_wired_without_recursion_and_in_linear_time():
-    small, large = chain(20_000), chain(100_000)
-    wiring = build_dag(large)
-    assert wiring.order == list(range(99_999, -1, -1))
-    assert seconds(lambda: build_dag(large)) < 5 * 4 * seconds(lambda: build_dag(small))
+    assert build_dag(chain(100_000)).order == list(range(99_999, -1, -1))
+    small, large = chain(1000), chain(5000)
+    assert steps(lambda: build_dag(large)) < 6 * steps(lambda: build_dag(small))
 
 
 def test_a_fan_of_100000_is_ordered_in_linear_time():
     def fan(n):
         return [[], *([0] for _ in range(n - 2)), list(range(n - 1))]
 
-    small, large = fan(20_000), fan(100_000)
-    assert topological_order(large)[-1] == 99_999
-    assert seconds(lambda: topological_order(large)) < 5 * 4 * seconds(lambda: topological_order(small))
+    assert topological_order(fan(100_000))[-1] == 99_999
+    small, large = fan(1000), fan(5000)
+    assert steps(lambda: topological_order(large)) < 6 * steps(lambda: topological_order(small))
 
 
 def test_a_cycle_of_100000_is_found():
@@ -438,9 +446,8 @@ def test_parsing_a_graph_is_linear():
     def document(n):
         return a_graph({f"t{i}": a_node(*([f"t{i - 1}"] if i else [])) for i in range(n)})
 
-    small, large = document(400), document(2000)
-    parse_graph(small)
-    assert seconds(lambda: parse_graph(large)) < 5 * 4 * seconds(lambda: parse_graph(small))
+    small, large = document(200), document(1000)
+    assert steps(lambda: parse_graph(large)) < 6 * steps(lambda: parse_graph(small))
 
 
 # -- $subs ---------------------------------------------------------------------------------------------------

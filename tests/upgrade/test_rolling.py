@@ -95,13 +95,13 @@ class Installation:
     def __init__(self, stack: ExitStack, database: str, folder: Path, balancer: Balancer, previous: Path) -> None:
         self.balancer = balancer
         self.old = stack.enter_context(
-            live_server(database, folder=folder / "old", source=previous, public_url=balancer.url, stop_s=1.0)
+            live_server(database, folder=folder / "old", source=previous, public_url=balancer.url, stop_s=HANG_S)
         )
         balancer.add(self.old.port)
         (folder / "new").mkdir()
         (folder / "new" / "admin.token").write_text(self.old.token)
         self.new = LiveServer(
-            database, folder / "new", {"public_url": balancer.url, "stop_s": 1.0, "release_grace_s": 1.0}
+            database, folder / "new", {"public_url": balancer.url, "stop_s": HANG_S, "release_grace_s": 1.0}
         )
         stack.callback(self.new.close)
 

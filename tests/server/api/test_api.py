@@ -466,10 +466,14 @@ def test_a_stopping_server_takes_nothing_new(app):
 
 
 def test_a_body_in_pieces_is_put_together_and_bounded(tmp_path):
-    with inside(tmp_path, body_limit=1024, body_timeout_s=0.1) as app:
+    with inside(tmp_path, body_limit=1024) as app:
         whole = [b'{"na', b'me": "p', b'ieces"}', b""]
         assert app.post("/api/v1/groups", pieces=whole).status == 200
         assert app.post("/api/v1/groups", pieces=[b"x" * 600, b"x" * 600, b""]).code == "request.too_large"
+
+
+def test_a_body_that_does_not_end_is_refused(tmp_path):
+    with inside(tmp_path, body_timeout_s=0.1) as app:
         assert app.post("/api/v1/groups", pieces=[b'{"name"']).code == "request.too_slow"
 
 

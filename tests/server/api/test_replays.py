@@ -51,7 +51,7 @@ class Outside:
         self.meet_bot()
         wanted = server.get("/api/v1/server")[1]["bot_version"]
         db = SimpleNamespace(engine=SimpleNamespace(write=lambda _: self.add_release()))
-        self.context = SimpleNamespace(hub=SimpleNamespace(wanted=wanted), db=db)
+        self.context = SimpleNamespace(hub=SimpleNamespace(active_release=wanted), db=db)
 
     def add_release(self) -> None:
         """One that can be taken back; the server itself would have to be started from other sources."""

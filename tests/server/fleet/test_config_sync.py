@@ -32,8 +32,8 @@ def myrmidon(*words: str, server: LiveServer | None = None) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
-def wait_for(true: Callable[[], Any], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
+def wait_for(true: Callable[[], Any]) -> None:
+    end = time.monotonic() + HANG_S
     while not true():
         assert time.monotonic() < end, "it never came"
         time.sleep(0.05)  # nothing tells of it

@@ -26,7 +26,7 @@ def batch(swarm: Swarm) -> dict[str, str]:
         "good": swarm.new("true", tags=[tag, "kind:a"]),
         "bad": swarm.new("false", tags=[tag, "kind:b"]),
         "good too": swarm.new("true", tags=[tag, "kind:b", "extra:1"]),
-        "slow": swarm.new("sleep", "30", tags=[tag, "kind:a"], execution_timeout_secs=1),
+        "slow": swarm.new("sleep", "600", tags=[tag, "kind:a"], execution_timeout_secs=1),
         "waits": swarm.new("true", tags=[tag, "kind:a"], dimensions=haiku, wait_for_capacity=True),
         "nobody": swarm.new("true", tags=[tag, "kind:c"], dimensions=haiku),
         "gone": swarm.new("true", tags=[tag, "kind:a"], dimensions=haiku, wait_for_capacity=True),
@@ -158,7 +158,7 @@ def test_the_bot_is_shown_in_full(either):
 
 
 def test_a_busy_bot_shows_its_task(swarm):
-    task = swarm.new(SH, "-c", "echo up; exec sleep 60", name="busy")
+    task = swarm.new(SH, "-c", "echo up; exec sleep 600", name="busy")
     wait_for(lambda: swarm.output(task) == "up\n", "the first word")
     found = swarm.call("bot.get", bot_id="b1")
     assert (found["task_name"], found["task_id"][:-1]) == ("busy", task[:-1])

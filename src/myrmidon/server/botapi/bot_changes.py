@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from msgspec import json
 
 from myrmidon.model.ids import Micros
-from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler import bots as scheduler_bots
 from myrmidon.server.botapi.bot_snapshot import BotSnapshot, read_snapshot, register_bot
 from myrmidon.server.botapi.messages import ExchangeRequest, encode
 from myrmidon.server.context import ServerContext
@@ -85,7 +85,7 @@ def _write_change(
     else:
         state = before.state if before is not None else "{}"
     reasons = health_reasons(json.decode(state, type=dict[str, Any]))
-    change = fleet.BotChange(
+    change = scheduler_bots.BotChange(
         bot_id=bot_id,
         session=request.session,
         dimensions=dimensions,
@@ -93,5 +93,5 @@ def _write_change(
         quarantined=reasons[0],
         maintenance=reasons[1],
     )
-    fleet.change_bot(tx, change, now=now, ids=context.ids, rules=context.rules, limits=context.limits)
+    scheduler_bots.change_bot(tx, change, now=now, ids=context.ids, rules=context.rules, limits=context.limits)
     return read_snapshot(tx, bot_id, request.session), reasons

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from myrmidon.model.errors import BrokenPromise, NotFound, WrongState
 from myrmidon.model.ids import Micros
-from myrmidon.model.task_result import Report
+from myrmidon.model.task_result import Finish, Report
 from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.report import Outcome, Reply
@@ -102,19 +102,32 @@ async def write_exchange(
         directive = directive_for(context, bot) if not written.tasks else None
     if bot is None:
         raise BrokenPromise("a bot was neither in memory nor read from the database")
-    bot.flushed_at = now
-    if hub.canary_release:
-        rollout.check_canary_progress(context, bot, finished=bool(finished))
-    record_reports(context, reports, written.replies)
-    record_claim(context, bot, request.nonce, written.tasks)
-    if request.state is not None:
-        bot.state_written_at = now
+    _record_commit(context, bot, request, reports, written, now)
     if written.n and len(written.tasks) < written.n:
         hub.mark_empty(bot, work_seq)
     if wakeup is not None and written.left_for_others and wakeup.forward_count < MAX_FORWARDS:
         hub.wake(wakeup.queue, forward_count=wakeup.forward_count + 1)
     more = written.more or hub.num_partial_submits > 0
     return ExchangeResult(bot, directive, written.replies, written.stop, written.tasks, more)
+
+
+def _record_commit(
+    context: ServerContext,
+    bot: ConnectedBot,
+    request: ExchangeRequest,
+    reports: Sequence[Report],
+    written: TxResult,
+    now: Micros,
+) -> None:
+    """Record a committed exchange in the bot's in-memory state, the rollout of a canary and the metrics."""
+    bot.flushed_at = now
+    if context.hub.canary_release:
+        finished = any(isinstance(report, Finish) for report in reports)
+        rollout.check_canary_progress(context, bot, finished=finished)
+    record_reports(context, reports, written.replies)
+    record_claim(context, bot, request.nonce, written.tasks)
+    if request.state is not None:
+        bot.state_written_at = now
 
 
 def _shared_queues(bot: ConnectedBot, waiting_peers: int) -> list[int]:

@@ -12,7 +12,7 @@ from importlib.metadata import version as installed
 from myrmidon.model.bot import Bot, Handshake
 from myrmidon.model.errors import Forbidden, InvalidRequest, Problem, Unauthorized
 from myrmidon.model.ids import Micros, show_run
-from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler import bots as scheduler_bots
 from myrmidon.scheduler.policy import DAY, SECOND
 from myrmidon.server.auth.authenticator import bot_credential
 from myrmidon.server.botapi.bot_changes import HealthReasons, health_reasons
@@ -43,7 +43,7 @@ async def handshake(context: ServerContext, call: Call) -> HandshakeResponse:
     reasons = health_reasons(body.state, body.quarantined, body.maintenance)
     request = _to_handshake(call, group, reasons)
 
-    def write(tx: Tx) -> tuple[fleet.HandshakeResult, BotSnapshot]:
+    def write(tx: Tx) -> tuple[scheduler_bots.HandshakeResult, BotSnapshot]:
         stored = bots.read(tx, body.bot_id)
         if call.who.role is Role.BOT and stored is None:
             raise Unauthorized("This bot was deleted; register it again with a bootstrap token.")
@@ -51,7 +51,9 @@ async def handshake(context: ServerContext, call: Call) -> HandshakeResponse:
             _check_gone(tx, stored, context, now)
         if call.who.role is not Role.BOT:
             _check_session(body.session, max(now, stored.session if stored is not None else 0))
-        result = fleet.handshake(tx, request, now=now, ids=context.ids, rules=context.rules, limits=context.limits)
+        result = scheduler_bots.handshake(
+            tx, request, now=now, ids=context.ids, rules=context.rules, limits=context.limits
+        )
         return result, read_snapshot(tx, body.bot_id, body.session)
 
     result, snapshot = await context.db.write(write)
@@ -110,7 +112,7 @@ def _to_handshake(call: Call, group: BotGroupConfig, reasons: HealthReasons) -> 
 
 
 def _to_response(
-    context: ServerContext, result: fleet.HandshakeResult, group: BotGroupConfig, now: Micros
+    context: ServerContext, result: scheduler_bots.HandshakeResult, group: BotGroupConfig, now: Micros
 ) -> HandshakeResponse:
     credential = bot_credential(context.keys.bot, result.bot_id, result.session)
     release = rollout.release_for(context, result.bot_id)

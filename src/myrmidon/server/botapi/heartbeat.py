@@ -6,7 +6,7 @@ from functools import partial
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import show_run
-from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler import bots as scheduler_bots
 from myrmidon.server.auth.authenticator import bearer_of
 from myrmidon.server.botapi.bot_changes import MAX_TEXT_CHARS, record_config_version
 from myrmidon.server.botapi.bot_snapshot import connected_bot, require_bot_id
@@ -47,13 +47,15 @@ async def event(context: ServerContext, call: Call) -> EventResponse:
     """Record an event of a bot for its owner, and act on those that tell its end or a bad release."""
     body: BotEvent = call.body
     bot_id = require_bot_id(call)
-    if body.kind not in fleet.BOT_EVENT_KINDS:
-        raise InvalidRequest([Problem("kind", body.kind[:100], ", ".join(sorted(fleet.BOT_EVENT_KINDS)), "choice")])
+    if body.kind not in scheduler_bots.BOT_EVENT_KINDS:
+        raise InvalidRequest(
+            [Problem("kind", body.kind[:100], ", ".join(sorted(scheduler_bots.BOT_EVENT_KINDS)), "choice")]
+        )
     message = body.message[:MAX_TEXT_CHARS].replace("\x00", "")
     now = context.now()
     await context.db.write(
         partial(
-            fleet.record_event,
+            scheduler_bots.record_event,
             bot_id=bot_id,
             kind=body.kind,
             message=message,
@@ -63,7 +65,9 @@ async def event(context: ServerContext, call: Call) -> EventResponse:
         )
     )
     if body.ended:
-        stop = partial(fleet.mark_bot_stopped, session=body.session, now=now, ids=context.ids, rules=context.rules)
+        stop = partial(
+            scheduler_bots.mark_bot_stopped, session=body.session, now=now, ids=context.ids, rules=context.rules
+        )
         await context.db.write(partial(stop, bot_id=bot_id))
     if body.bad_release:
         await rollout.report_failure(context, bot_id, body.bad_release)

@@ -20,10 +20,11 @@ from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.report import LogBytes, Outcome, Reply
+from myrmidon.server.dispatch.claims import ATTEMPT_BITS
 
 _NO_RUN = (0, 0)
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
-Nonce: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST >> 10)]
+Nonce: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST >> ATTEMPT_BITS)]
 LogOffset: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 50)]
 """An offset in a log. The limit leaves room to add lengths without overflow; no command writes a petabyte."""
 Integer: TypeAlias = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]

@@ -48,7 +48,7 @@ def test_a_bad_edit_reaches_one_bot_and_a_good_one_all(tmp_path: Path):
         wait_for(lambda: states(server) == ["bad", "active"], "the end of the bad release")
         assert releases(server)[0]["num_failures"] == 1, "only one bot has tried it"
         assert versions(server) == {FEW: first, REST: first}
-        wait_for(lambda: "a release was taken back" in server.log, "the server's word of it")
+        wait_for(lambda: "release reverted" in server.log, "the server's word of it")
 
         write(folder, bot_config_py="x = 2\n")
         wait_for(lambda: states(server)[0] == "canary", "the next release")

@@ -227,7 +227,7 @@ def test_a_fleet_that_is_asleep_finishes_what_it_has_and_begins_nothing_until_it
         (task,) = (await bot.exchange(config=config))["tasks"]
         write(settings, bots_toml="asleep = true\n" + GROUPS)
         await heart._folder.poll()
-        assert "the fleet is asleep" in capsys.readouterr().out
+        assert "fleet is asleep" in capsys.readouterr().out
         told = await bot.exchange(config=config, reports=[finish(task)])
         assert (told["order"], told["tasks"], await state_of(context, mine)) == (None, [], "SUCCEEDED")
         poll = asyncio.ensure_future(bot.exchange(config=config, wait_s=POLL_S))
@@ -255,7 +255,7 @@ def test_a_bad_edit_is_refused_loudly_and_what_was_in_force_stays(context, setti
         await heart._folder.poll()
         assert context.state.config.version == good
         said = capsys.readouterr().out
-        assert "the settings folder is wrong" in said
+        assert "configuration folder is invalid" in said
         assert "group[2].name" in said
         assert "bot_config.py: line 1" in said
         assert b"myrmidon_config_refused_total 1.0" in context.metrics.render(await numbers(context), now=0, skew=0)

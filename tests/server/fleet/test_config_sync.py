@@ -56,8 +56,8 @@ def test_an_edit_counts_without_a_restart_and_a_wrong_one_not_at_all(server):
     status, welcome = handshake(server, "b1")
     assert (status, welcome["dimensions"], welcome["settings"]) == (200, {"pool": ["lab"]}, {"caches": {"items": 5}})
     write(config, bots_toml=GROUPS + "[[group]]\nname = 'twice'\ndefault = true\n")
-    wait_for(lambda: "the settings folder is wrong" in server.log)
-    (told,) = [line for line in map(json.loads, server.log.splitlines()) if "is wrong" in line["event"]]
+    wait_for(lambda: "configuration folder is invalid" in server.log)
+    (told,) = [line for line in map(json.loads, server.log.splitlines()) if "folder is invalid" in line["event"]]
     assert told["level"] == "error"
     assert "bots.toml: group[2].default" in told["problems"][0]
     assert b"myrmidon_config_refused_total 1.0" in server.call("GET", "/metrics").data

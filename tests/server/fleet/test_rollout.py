@@ -126,7 +126,7 @@ def test_one_bot_that_cannot_live_with_a_canary_is_enough_to_take_it_back(contex
         assert (await few.exchange(n=0))["version"] == bad
         await few.event("bot_error", "it hangs", bad_release=bad)
         assert (context.hub.active_release, context.hub.canary_release) == (old, "")
-        assert "a release was taken back" in capsys.readouterr().out
+        assert "release reverted" in capsys.readouterr().out
         await rollout.offer_zip(context)
         assert context.hub.canary_release == "", "never again"
         listed = await releases.list_releases(context, Call(who=ADMIN))

@@ -1,7 +1,8 @@
-"""The settings folder on its way to all servers: edits are checked, stored, and picked up by everybody.
+"""Keeps the fleet configuration of all servers on a database the same.
 
-Each server looks at its own folder, and at the database for what the others have found in theirs. The newest edit
-counts, whichever server saw it. An edit that is wrong is refused as a whole, loudly, and what was in force stays so.
+Each server watches its own configuration folder and stores a valid change as the new active version. Each server also
+polls the database for versions that others have stored. The newest change wins, whichever server read it. An invalid
+change is rejected as a whole, and the active version stays.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import pwd
 import socket
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +21,9 @@ from myrmidon.scheduler import servers
 from myrmidon.server.config.config_folder import (
     BOOTSTRAP,
     BOT_CONFIG,
-    FleetConfig,
+    BOTS,
     Fingerprint,
+    FleetConfig,
     build_config,
     digest_of,
     fingerprint,
@@ -33,159 +36,160 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import pool_order
 from myrmidon.store.tables import settings_version as configs
 
-log = structlog.get_logger("settings")
+log = structlog.get_logger("config")
 
 SETTLE_S = 0.1
-
-_TRIES = 3
-_RELEASED = (BOT_CONFIG, BOOTSTRAP)
-"""Files that are in the bots' zip: an edit of one is a new release."""
+"""How long a changed folder is left alone before it is read, so that an editor can finish writing a file."""
+_ATTEMPTS = 3
+_ZIPPED_FILES = (BOT_CONFIG, BOOTSTRAP)
+"""Files that are part of the bot zip: a change of one creates a new release."""
 
 
 async def refresh(context: ServerContext) -> bool:
-    """Take over what is in force by now; True when that has changed."""
+    """Load the active configuration from the database; True if it is another one than before."""
     position = await context.db.read(configs.position)
     if position in (context.state.config.position, context.state.invalid_config):
         return False
-    found = await context.db.read(configs.current)
-    if found is None:
+    stored = await context.db.read(configs.current)
+    if stored is None:
         return False
-    texts = {name: version.content for name, version in found.files.items()}
+    texts = {name: version.content for name, version in stored.files.items()}
     try:
-        fleet = build_config(texts, position=found.position, created_at=found.created_at, who=found.who)
+        config = build_config(texts, position=stored.position, created_at=stored.created_at, who=stored.who)
     except InvalidRequest as error:
-        # A newer server has accepted what this one does not understand; better the old settings than none.
+        # A server of a newer version has accepted what this one cannot parse.
         context.state.invalid_config = position
-        _tell(context, error, "the settings in force are of a newer version; this server keeps what it has")
+        _report_invalid(context, error, "active configuration is invalid for this version; keeping the previous one")
         return False
-    await _take_over(context, fleet)
+    await _activate(context, config)
     return True
 
 
-async def _take_over(context: ServerContext, fleet: FleetConfig) -> None:
-    before, context.state.config = context.state.config, fleet
+async def _activate(context: ServerContext, config: FleetConfig) -> None:
+    before, context.state.config = context.state.config, config
     context.state.invalid_config = 0
-    log.info("settings of the fleet", version=fleet.version[:12], who=fleet.who, files=sorted(fleet.files))
-    if fleet.asleep:
-        log.warning("bots.toml says that the fleet is asleep: no bot gets any task")
-    for seat in tuple(context.hub.bots.values()):
-        given_other = seat.config is not None and seat.config != fleet.config_version_of(seat.bot_id)
-        if given_other or fleet.may_work(seat.bot_id) != before.may_work(seat.bot_id):
-            context.hub.recheck(seat.bot_id)
-    if context.state.offered_release and any(before.files.get(name) != fleet.files.get(name) for name in _RELEASED):
+    log.info("configuration active", version=config.version[:12], who=config.who, files=sorted(config.files))
+    if config.asleep:
+        log.warning("fleet is asleep; no bot gets tasks", file=BOTS)
+    for bot in tuple(context.hub.bots.values()):
+        outdated = bot.config is not None and bot.config != config.config_version_of(bot.bot_id)
+        if outdated or config.may_work(bot.bot_id) != before.may_work(bot.bot_id):
+            context.hub.recheck(bot.bot_id)
+    if context.state.offered_release and any(
+        before.files.get(name) != config.files.get(name) for name in _ZIPPED_FILES
+    ):
         await rollout.offer_zip(context)
 
 
 class ConfigFolderWatcher:
-    """The settings folder of this server, and what it looked like when it was last looked at."""
+    """Stores changes of this server's configuration folder as the active version, and loads those of other servers."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
-        self._place: Path = context.settings.config_folder
-        self._seen: Fingerprint | None = None
+        self._folder: Path = context.settings.config_folder
+        self._last: Fingerprint | None = None
+        """The fingerprint of the folder when it was last handled; None before the first time."""
 
     async def start(self) -> None:
-        """What is in force, and what the folder says that nobody has heard of yet."""
+        """Load the active configuration, store the folder if it is newer, and set the order of the pools."""
         context = self._context
         await refresh(context)
         await self.poll()
-        await context.db.write(partial(_order_pools, fleet=context.state.config))
+        await context.db.write(partial(_set_pool_orders, config=context.state.config))
 
     async def poll(self) -> None:
-        """Pick up what other servers have found, and what has changed here."""
+        """Load what other servers have stored, and store what has changed in the folder."""
         await refresh(self._context)
-        seen = await self._print()
-        if seen == self._seen:
+        current = await self._fingerprint()
+        if current == self._last:
             return
-        first, before = self._seen is None, self._seen
-        if not first and seen:
-            # Whoever edits may be in the middle of it, and half a file would pass for a whole one.
+        first, before = self._last is None, self._last
+        if not first and current:
+            # A half written file may parse, and would be taken for a whole one.
             await asyncio.sleep(SETTLE_S)
-        if not seen and before:
-            log.warning("the settings folder is gone; what was in force stays so", folder=str(self._place))
-        if not seen or await self._offer(seen, first=first):
-            self._seen = seen  # else it changed while it was read, and is looked at again soon
+        if not current and before:
+            log.warning("configuration folder is missing; keeping the active configuration", folder=str(self._folder))
+        if not current or await self._handle_change(current, first=first):
+            self._last = current  # otherwise the next poll tries again
 
-    async def _print(self) -> Fingerprint:
-        return await self._context.db.run_in_thread(lambda: fingerprint(self._place))
+    async def _fingerprint(self) -> Fingerprint:
+        return await self._context.db.run_in_thread(lambda: fingerprint(self._folder))
 
-    async def _offer(self, seen: Fingerprint, *, first: bool) -> bool:
-        """Check what the folder says now, and bring it into force; False when it was changing meanwhile."""
+    async def _handle_change(self, current: Fingerprint, *, first: bool) -> bool:
+        """Check the folder and activate it if it is valid; False to try again, because it changed meanwhile."""
         context = self._context
         try:
-            files = await context.db.run_in_thread(lambda: read_folder(self._place))
-            if await self._print() != seen:
+            files = await context.db.run_in_thread(lambda: read_folder(self._folder))
+            if await self._fingerprint() != current:
                 return False
-            return await self._bring(build_config(files), seen, first=first)
+            return await self._store_if_new(build_config(files), current, first=first)
         except InvalidRequest as error:
-            _tell(context, error, "the settings folder is wrong; what was in force stays so")
+            _report_invalid(context, error, "configuration folder is invalid; keeping the active configuration")
         return True
 
-    async def _bring(self, fleet: FleetConfig, seen: Fingerprint, *, first: bool) -> bool:
-        """True when there is nothing left to do about it."""
+    async def _store_if_new(self, config: FleetConfig, current: Fingerprint, *, first: bool) -> bool:
+        """Store a valid configuration unless it is active, or older than the active one; False to try again."""
         context = self._context
-        in_force = fleet.version == context.state.config.version and not context.state.invalid_config
-        if in_force or (first and not fleet.files):
+        is_active = config.version == context.state.config.version and not context.state.invalid_config
+        if is_active or (first and not config.files):
             return True
-        if first and await self._is_old(fleet, seen):
+        if first and await self._is_old(config, current):
             log.warning(
-                "the settings folder is as it was earlier, and a newer version is in force; edit a file to go back",
-                folder=str(self._place),
-                in_force_since=context.state.config.created_at,
+                "configuration folder has an old version; edit or touch a file to activate it",
+                folder=str(self._folder),
+                active_since=context.state.config.created_at,
                 who=context.state.config.who,
             )
             return True
-        return await self._put(fleet, _who(seen))
+        return await self._store(config, _author(current))
 
-    async def _is_old(self, fleet: FleetConfig, seen: Fingerprint) -> bool:
-        """Whether this server was merely started again with what it had: others know better by now."""
-        if newest_change(seen) // 1000 > self._context.state.config.created_at:
+    async def _is_old(self, config: FleetConfig, current: Fingerprint) -> bool:
+        """Whether the folder was active once and has not been edited since another version became active."""
+        if newest_change(current) // 1000 > self._context.state.config.created_at:
             return False
-        return await self._context.db.read(partial(configs.exists, version=fleet.version))
+        return await self._context.db.read(partial(configs.exists, version=config.version))
 
-    async def _put(self, fleet: FleetConfig, who: str) -> bool:
-        """Bring an edit into force for all servers; False when others were faster each time."""
+    async def _store(self, config: FleetConfig, who: str) -> bool:
+        """Make a configuration the active one for all servers; False if other servers stored theirs at each attempt."""
         context = self._context
-        files = {name: (digest_of(text), text) for name, text in fleet.files.items()}
-        for _ in range(_TRIES):
+        files = {name: (digest_of(text), text) for name, text in config.files.items()}
+        for _ in range(_ATTEMPTS):
 
             def put(
                 tx: Tx, newest: int = max(context.state.config.position, context.state.invalid_config)
             ) -> int | None:
-                place = configs.put(
-                    tx, version=fleet.version, files=files, who=who, now=context.now(), expected_position=newest
+                position = configs.put(
+                    tx, version=config.version, files=files, who=who, now=context.now(), expected_position=newest
                 )
-                if place is not None:
-                    _order_pools(tx, fleet)
-                return place
+                if position is not None:
+                    _set_pool_orders(tx, config)
+                return position
 
-            done = await context.db.write(put) is not None
+            stored = await context.db.write(put) is not None
             await refresh(context)
-            if done:
-                return True  # else another server was faster: the edit that comes last counts
+            if stored:
+                return True
         return False
 
 
-def _order_pools(tx: Tx, fleet: FleetConfig) -> None:
-    """How pools order their tasks is looked up in the database by every submit."""
-    for pool, rules in sorted(fleet.pools.policies.items()):
-        if rules.order is not None and pool_order.of_pool(tx, pool) != rules.order:
-            servers.set_pool_order(tx, pool, rules.order)
+def _set_pool_orders(tx: Tx, config: FleetConfig) -> None:
+    """Write the task orders of ``pools.toml`` to the database, where every submit looks them up."""
+    for pool, policy in sorted(config.pools.policies.items()):
+        if policy.order is not None and pool_order.of_pool(tx, pool) != policy.order:
+            servers.set_pool_order(tx, pool, policy.order)
 
 
-def _who(seen: Fingerprint) -> str:
-    """Whose edit it was, as far as the file system tells."""
-    newest = max(seen, key=lambda one: one[1], default=None)
-    name = "somebody"
+def _author(entries: Fingerprint) -> str:
+    """The owner of the file that changed last, and this host."""
+    newest = max(entries, key=lambda entry: entry[1], default=None)
+    name = "unknown"
     if newest is not None:
-        try:
+        with suppress(OSError, KeyError):
             name = pwd.getpwuid(Path(newest[0]).stat().st_uid).pw_name
-        except (OSError, KeyError):
-            name = "somebody"
     return f"{name}@{socket.gethostname()}"[:256]
 
 
-def _tell(context: ServerContext, error: InvalidRequest, what: str) -> None:
+def _report_invalid(context: ServerContext, error: InvalidRequest, event: str) -> None:
     context.metrics.config_refused()
-    problems = [str(one) for one in error.problems]
-    log.error(what, version=context.state.config.version[:12], problems=problems)
+    problems = [str(problem) for problem in error.problems]
+    log.error(event, active_version=context.state.config.version[:12], problems=problems)

@@ -1,8 +1,9 @@
-"""Which zip each bot shall run: a new release goes to a few bots first, then to all, or back for ever.
+"""Rolls out bot releases: decides which bot zip each bot must run, promotes canaries, reverts failed releases.
 
-Every server builds its own zip and says which one that is; the database settles which of them counts, so that all
-servers tell a bot the same. A release is good when a bot has finished a task with it or has lived with it for a
-while, and bad when bots report that it was not fine. What is remembered here are copies of what the database says.
+Every server builds a zip and offers it. The database selects one of them, so that all servers tell a bot the same. With
+``canary_percent`` a new release goes to a share of the bots first. It is promoted when such a bot has finished a task
+with it or has run it for ``canary_s``, and reverted when bots report that it fails. ``context.hub`` holds a copy of the
+choice, which is refreshed every few seconds.
 """
 
 from __future__ import annotations
@@ -30,28 +31,29 @@ from myrmidon.store.tables.release import Choice, ReleaseInfo, ReleaseState
 log = structlog.get_logger("releases")
 
 RENEW_INTERVAL: Micros = 10 * SECOND
+"""How often a server renews its offer; other servers ignore offers older than ``release_grace_s``."""
 DIGEST_CHARS = 64
-_SHARE_OF_ALL = 10
-"""One of so many living bots must have failed with a release that all run before it is taken back, and at least two."""
+_FAILING_SHARE = 10
+"""A release that all bots run is reverted when one of this many live bots has failed with it, and at least two."""
 
 
 @lru_cache(maxsize=65536)
 def bucket(bot_id: str) -> int:
-    """0 to 99, the same for a bot on every server and for ever."""
+    """A number from 0 to 99 that never changes for a bot id: canaries are the bots with the lowest ones."""
     return int.from_bytes(sha256(bot_id.encode()).digest()[:4], "big") % 100
 
 
 def release_for(context: ServerContext, bot_id: str) -> str:
-    """The digest of the zip that this bot shall run."""
+    """The digest of the zip that this bot must run."""
     hub = context.hub
     return hub.canary_release if hub.canary_release and bucket(bot_id) < hub.canary_share else hub.active_release
 
 
 async def offer_zip(context: ServerContext) -> str:
-    """Bring this server's zip to the database; the digest that all bots shall have is wanted from now on."""
+    """Build this server's zip, store it, and update the choice; the digest of the active release."""
     files = context.state.config.files
     zipped = await context.db.run_in_thread(lambda: build_zip(bot_files(public_url(context), files)))
-    now, who = context.now(), context.state.config.who or _ourselves()
+    now, who = context.now(), context.state.config.who or _user_and_host()
     offer = partial(
         release.offer, digest=zipped.digest, content=zipped.content, server=context.server.id, who=who[:256], now=now
     )
@@ -60,7 +62,7 @@ async def offer_zip(context: ServerContext) -> str:
     return await update_choice(context)
 
 
-def _ourselves() -> str:
+def _user_and_host() -> str:
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):
@@ -68,16 +70,16 @@ def _ourselves() -> str:
 
 
 async def get_active_release(context: ServerContext) -> str:
-    """The digest that all bots shall have, also in the first moments of a server."""
+    """The digest of the active release; builds and offers a zip if this server has just started."""
     return context.hub.active_release or await offer_zip(context)
 
 
 async def update_choice(context: ServerContext) -> str:
-    """See which zip is for whom, and have that decided where it is not; the digest of the one for all bots."""
+    """Load the choice of releases, or make it if the stored one is outdated; the digest of the active release."""
     now = context.now()
     since = now - seconds(context.settings.release_grace_s)
     careful = 0 < context.settings.canary_percent < 100
-    # A server of an older version tells bots of the active release only: beside it a few bots would go to and fro.
+    # A server of an older version does not know canaries: canary bots would switch back and forth between servers.
     wait = careful and not await context.db.read(partial(servers.all_servers_current, now=now, rules=context.rules))
     choice = await context.db.read(partial(release.current_choice, since=since, careful=careful, wait=wait))
     if choice is None:
@@ -85,32 +87,32 @@ async def update_choice(context: ServerContext) -> str:
     share = await _share(context, choice) if choice.canary else 0
     hub = context.hub
     if (hub.active_release, hub.canary_release) != (choice.active, choice.canary):
-        log.info("releases", active=choice.active[:12], canary=choice.canary[:12], share=share)
+        log.info("bot releases selected", active=choice.active[:12], canary=choice.canary[:12], canary_percent=share)
     hub.active_release, hub.canary_release, hub.canary_share = choice.active, choice.canary, share
     return hub.active_release
 
 
 async def _share(context: ServerContext, choice: Choice) -> int:
-    """How many of a hundred bots try the new release; enough that at least one living bot does."""
-    living = await context.db.read(release.alive_bots)
-    if not living:
-        context.hub.proven_release = choice.canary  # nobody is there to try it
-    return canary_share(living, context.settings.canary_percent)
+    alive = await context.db.read(release.alive_bots)
+    if not alive:
+        context.hub.proven_release = choice.canary  # no bot could ever prove it
+    return canary_share(alive, context.settings.canary_percent)
 
 
-def canary_share(living: Collection[str], percent: int) -> int:
-    return max(percent, min((bucket(bot_id) + 1 for bot_id in living), default=percent))
+def canary_share(alive: Collection[str], percent: int) -> int:
+    """The percentage of bots that get the canary: at least ``percent``, and so many that one live bot gets it."""
+    return max(percent, min((bucket(bot_id) + 1 for bot_id in alive), default=percent))
 
 
 async def refresh(context: ServerContext) -> bool:
-    """What a server does about releases every few seconds; True when another zip is wanted now."""
+    """Renew the offer, promote a proven canary, update the choice; True if the choice has changed."""
     before, now, hub = (context.hub.active_release, context.hub.canary_release), context.now(), context.hub
     if context.state.offered_release and now - context.state.offered_at >= RENEW_INTERVAL:
         await context.db.write(partial(_renew, context=context, now=now))
         context.state.offered_at = now
     if hub.proven_release and hub.proven_release == hub.canary_release:
         if await context.db.write(partial(release.promote, digest=hub.proven_release, now=now)):
-            log.info("a release has shown that it is good; it goes to all bots", release=hub.proven_release)
+            log.info("canary release promoted", release=hub.proven_release)
         hub.proven_release = ""
     await update_choice(context)
     return before != (hub.active_release, hub.canary_release)
@@ -121,74 +123,74 @@ def _renew(tx: Tx, context: ServerContext, now: Micros) -> None:
     release.delete_old_backers(tx, now - 10 * seconds(context.settings.release_grace_s))
 
 
-def check_canary_progress(context: ServerContext, seat: ConnectedBot, *, finished: bool) -> None:
-    """A bot speaks; if it runs a release that is on trial, that may show that the release is good.
+def check_canary_progress(context: ServerContext, bot: ConnectedBot, *, finished: bool) -> None:
+    """Mark the canary as proven if this bot has finished a run with it, or has run it for ``canary_s``.
 
-    A result counts only from a process that was given work: one that has just started may tell of its predecessor's.
+    A finished run counts only if this process of the bot has claimed a task: a process that has just started may
+    report the run of its predecessor, which ran another release.
     """
     hub = context.hub
-    if seat.version != hub.canary_release or hub.proven_release == hub.canary_release:
+    if bot.version != hub.canary_release or hub.proven_release == hub.canary_release:
         return
-    if (finished and seat.nonce) or context.now() - seat.first_seen_at >= seconds(context.settings.canary_s):
+    if (finished and bot.nonce) or context.now() - bot.first_seen_at >= seconds(context.settings.canary_s):
         hub.proven_release = hub.canary_release
 
 
-# ---------------------------------------------------------------- taking back
+# ---------------------------------------------------------------- failures
 
 
 async def report_failure(context: ServerContext, bot_id: str, digest: str) -> None:
-    """A bot says that a zip was not fine; from a certain number of bots on, the release is taken back."""
+    """Record that a bot rejected a release, and revert the release if enough bots have."""
     hub = context.hub
     if len(digest) != DIGEST_CHARS or (digest == hub.canary_release and bucket(bot_id) >= hub.canary_share):
-        return  # no zip at all, or one that this bot was never told to run
+        return  # not a digest, or a canary that this bot was never told to run
     now = context.now()
-    failed = await context.db.write(partial(_note_failure, digest=digest, bot_id=bot_id, now=now))
-    if failed is None:
+    num_failures = await context.db.write(partial(_record_failure, digest=digest, bot_id=bot_id, now=now))
+    if num_failures is None:
         return
     context.metrics.release_failed()
-    log.warning("a bot could not live with a release", bot=bot_id, release=digest, failures=failed)
+    log.warning("bot rejected release", bot=bot_id, release=digest, failures=num_failures)
     try:
-        known = await context.db.write(partial(_judge, digest=digest, now=now))
+        reverted = await context.db.write(partial(_revert_if_failing, digest=digest, now=now))
     except WrongState as error:
-        log.warning("the only release there is fails", release=digest, error=error.message)
+        log.warning("failing release cannot be reverted", release=digest, error=error.message)
         return
-    if known is not None:
-        await _taken_back(context, known)
+    if reverted is not None:
+        await _after_revert(context, reverted)
 
 
-def _note_failure(tx: Tx, digest: str, bot_id: str, now: Micros) -> int | None:
+def _record_failure(tx: Tx, digest: str, bot_id: str, now: Micros) -> int | None:
+    """How many bots have rejected this release; None if there is no such release."""
     if release.read(tx, digest) is None:
         return None
     return release.record_failure(tx, digest, bot_id, now)
 
 
-def _judge(tx: Tx, digest: str, now: Micros) -> ReleaseInfo | None:
-    """Take a release back if enough bots have failed with it."""
-    known = next((one for one in release.read_all(tx, since=now) if one.digest == digest), None)
-    if known is None or known.state == ReleaseState.BAD:
+def _revert_if_failing(tx: Tx, digest: str, now: Micros) -> ReleaseInfo | None:
+    info = next((info for info in release.read_all(tx, since=now) if info.digest == digest), None)
+    if info is None or info.state == ReleaseState.BAD:
         return None
-    if known.state != ReleaseState.CANARY and not exceeds_failure_limit(known.num_failures, release.num_alive_bots(tx)):
+    if info.state != ReleaseState.CANARY and not exceeds_failure_limit(info.num_failures, release.num_alive_bots(tx)):
         return None
-    bots = "bot" if known.num_failures == 1 else "bots"
-    why = f"{known.num_failures} {bots} could not live with it"
-    return release.revert(tx, digest, who="the bots", why=why, now=now)
+    bots = "bot" if info.num_failures == 1 else "bots"
+    return release.revert(tx, digest, who="server", why=f"rejected by {info.num_failures} {bots}", now=now)
 
 
-def exceeds_failure_limit(failures: int, living: int) -> bool:
-    """Two bots and a tenth of the fleet, or all bots there are: one broken machine says nothing of a release."""
-    return failures >= living or (failures >= 2 and failures * _SHARE_OF_ALL >= living)
+def exceeds_failure_limit(failures: int, alive: int) -> bool:
+    """Two bots and a tenth of the fleet, or all live bots: a single failure may be the fault of one machine."""
+    return failures >= alive or (failures >= 2 and failures * _FAILING_SHARE >= alive)
 
 
 async def revert(context: ServerContext, digest: str, *, who: str, why: str) -> ReleaseInfo:
-    """Take a release back by hand. Saying it again is the same as saying it once."""
-    known = await context.db.write(partial(release.revert, digest=digest, who=who, why=why, now=context.now()))
-    if known is None:
+    """Revert a release at an administrator's request; reverting it again changes nothing."""
+    info = await context.db.write(partial(release.revert, digest=digest, who=who, why=why, now=context.now()))
+    if info is None:
         raise NotFound("release", digest[:DIGEST_CHARS])
-    await _taken_back(context, known)
-    return known
+    await _after_revert(context, info)
+    return info
 
 
-async def _taken_back(context: ServerContext, known: ReleaseInfo) -> None:
+async def _after_revert(context: ServerContext, info: ReleaseInfo) -> None:
     context.metrics.release_reverted()
     await update_choice(context)
-    log.error("a release was taken back", release=known.digest, who=known.who, why=known.why, active=context.hub.active_release)
+    log.error("release reverted", release=info.digest, who=info.who, why=info.why, active=context.hub.active_release)

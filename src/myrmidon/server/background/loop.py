@@ -260,22 +260,22 @@ class BackgroundWork:
         context, now = self._context, self._context.now()
         old = now - (0 if everyone else heartbeat_write_interval(context))
         due = [
-            seat
-            for seat in context.hub.bots.values()
-            if seat.future is not None and not seat.future.done() and seat.flushed_at <= old
+            bot
+            for bot in context.hub.bots.values()
+            if bot.future is not None and not bot.future.done() and bot.flushed_at <= old
         ]
         for start in range(0, len(due), HEARTBEAT_BATCH):
             some = due[start : start + HEARTBEAT_BATCH]
-            beats = [(seat.bot_id, seat.session, now) for seat in some]
+            beats = [(bot.bot_id, bot.session, now) for bot in some]
             await context.db.write(partial(_beat, beats=beats))
-            for seat in some:
-                seat.flushed_at = now
+            for bot in some:
+                bot.flushed_at = now
         self._forget_silent(now)
         return len(due)
 
     def _forget_silent(self, now: Micros) -> None:
         hub, silent = self._context.hub, now - 2 * self._context.rules.dead_after
-        gone = [seat.bot_id for seat in hub.bots.values() if seat.future is None and seat.seen_at < silent]
+        gone = [bot.bot_id for bot in hub.bots.values() if bot.future is None and bot.seen_at < silent]
         for bot_id in gone:
             hub.forget(bot_id)
 

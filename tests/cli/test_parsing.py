@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from myrmidon.cli import exit_codes
 from myrmidon.cli.main import Commands, myrmidon
 from myrmidon.cli.request_options import build_request, request_options
-from myrmidon.model.task_parsing import parse_task
+from myrmidon.model.task_validation import parse_task
 from tests.architecture import source
 
 

@@ -7,7 +7,7 @@ import pytest
 from myrmidon.model.dag import build_dag
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.job_document import parse_graph
-from myrmidon.model.task_parsing import parse_task
+from myrmidon.model.task_validation import parse_task
 
 DIGEST = "ab" * 32
 

@@ -12,7 +12,6 @@ from myrmidon.model.dag import build_dag
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.job import Graph, encode_graph
 from myrmidon.model.job_document import labels_of, parse_graph
-from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import (
     TaskRequest,
     automatic_tags,
@@ -21,6 +20,7 @@ from myrmidon.model.task_request import (
     properties_hash,
     properties_json,
 )
+from myrmidon.model.task_validation import parse_task
 from myrmidon.model.validation import is_clean
 from tests.model.requests import DIGEST, a_function, a_graph, a_node, a_task, constant, one_slice, output_of
 

@@ -9,7 +9,6 @@ import pytest
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.ids import EPOCH_MS, IdSource, show_run, show_task
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import (
     Cache,
     Constant,
@@ -26,6 +25,7 @@ from myrmidon.model.task_request import (
     properties_hash,
     properties_json,
 )
+from myrmidon.model.task_validation import parse_task
 from tests.model.requests import (
     DIGEST,
     a_function,

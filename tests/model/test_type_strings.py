@@ -17,7 +17,7 @@ from myrmidon.model.type_strings import (
     OptionalOf,
     Primitive,
     TupleOf,
-    normal,
+    canonical,
     parse,
     same,
     show,
@@ -49,12 +49,12 @@ READ = {
 def test_a_type_string_is_read_and_shown_canonically(text):
     assert parse(text) == READ[text]
     assert parse(show(parse(text))) == READ[text]
-    assert " " not in normal(text)
+    assert " " not in canonical(text)
 
 
 @pytest.mark.parametrize("alias", ALIASES)
 def test_aliases_are_normalised_at_every_depth(alias):
-    assert normal(f"Map<{'int' if alias == 'float' else alias},List<{alias}>>").endswith(f"List<{ALIASES[alias]}>>")
+    assert canonical(f"Map<{'int' if alias == 'float' else alias},List<{alias}>>").endswith(f"List<{ALIASES[alias]}>>")
 
 
 def test_types_are_the_same_when_their_canonical_texts_are():
@@ -153,8 +153,8 @@ type_strings = st.recursive(
 
 @given(type_strings)
 def test_showing_what_was_parsed_and_parsing_it_again_changes_nothing(text):
-    once = normal(text)
-    assert normal(once) == once
+    once = canonical(text)
+    assert canonical(once) == once
     assert parse(once) == parse(text)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.validation import (
     MAX_PROBLEMS,
-    NOTHING,
+    NO_RECORD,
     Checker,
     is_clean,
     is_relative,
@@ -105,8 +105,8 @@ def test_paths_that_could_escape_or_are_not_normal_are_not(path):
 
 
 READS = {
-    "text": lambda check, raw: check.text(raw, "x", (), 3, least=1, default="d"),
-    "required text": lambda check, raw: check.text(raw, "x", (), 3, least=1),
+    "text": lambda check, raw: check.text(raw, "x", (), 3, minimum=1, default="d"),
+    "required text": lambda check, raw: check.text(raw, "x", (), 3, minimum=1),
     "pattern": lambda check, raw: check.text(raw, "x", (), 3, pattern=re.compile("[a-z]*"), default=""),
     "integer": lambda check, raw: check.integer(raw, "x", (), 1, 3, default=2),
     "required integer": lambda check, raw: check.integer(raw, "x", (), 1, 3),
@@ -203,8 +203,8 @@ def test_an_unknown_key_is_a_problem_whose_value_is_not_shown():
 
 def test_a_wrong_object_reads_as_nothing():
     check = Checker()
-    assert check.record([1], ("x",)) is NOTHING
-    assert check.record({1: 2}, ("x",)) is NOTHING
+    assert check.record([1], ("x",)) is NO_RECORD
+    assert check.record({1: 2}, ("x",)) is NO_RECORD
     assert check.count == 2
 
 

@@ -125,7 +125,7 @@ class Inside:
         async def send(message: Any) -> None:
             answer.append(message)
             if begin_only:
-                scope["gone"]()  # as the listener does when the connection is lost
+                scope["on_disconnect"]()  # as the listener does when the connection is lost
 
         await self.app(scope, receive, send)
         fields = {name.decode(): value.decode() for name, value in answer[0]["headers"]}

@@ -585,7 +585,7 @@ def test_the_size_of_caches_is_learned_from_bots_and_told_to_the_next(any_door):
 
 @pytest.mark.parametrize(("bots_of_a_pool", "place"), [(1, 1), (4, 4), (20, 19), (100, 95)])
 def test_95_of_100_bots_need_no_more_than_the_size_that_is_told(bots_of_a_pool, place):
-    assert cache_hints.percentile(range(bots_of_a_pool, 0, -1)) == place
+    assert cache_hints.percentile_95(range(bots_of_a_pool, 0, -1)) == place
 
 
 # ---------------------------------------------------------------- numbers

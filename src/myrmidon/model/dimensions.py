@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from myrmidon.model.limits import Limits
-from myrmidon.model.validation import NOTHING, Checker, Path
+from myrmidon.model.validation import NO_RECORD, Checker, Path
 
 Required: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
 """A parsed canonical text: for each key its values, each a set of alternatives."""
@@ -98,32 +98,32 @@ def flat(dims: Mapping[str, Collection[str]]) -> list[str]:
 
 
 def task_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:
-    """What a task wants, checked and put in canonical order.
+    """The dimensions that a task requires, checked and in canonical order.
 
-    Every count is compared before anything is expanded: a bomb of alternatives costs no more than its bytes.
+    All counts are checked before anything is expanded, so that many alternatives cannot exhaust memory.
     """
     usual = _usual_dimensions(raw, check.limits)
     return _checked_dimensions(check, raw, path) if usual is None else usual
 
 
 def _checked_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:
-    """The same for any set, with all problems noted."""
-    dims = _read(check, raw, path, _wanted_value)
+    """Like task_dimensions, without the shortcut for common sets."""
+    dims = _read(check, raw, path, _task_value)
     if not dims:
         return dims
-    _one_of(check, dims, "pool", path, required=True)
-    _one_of(check, dims, "id", path, required=False)
+    _check_single(check, dims, "pool", path, required=True)
+    _check_single(check, dims, "id", path, required=False)
     if any("|" in value for value in dims.get("pool", ())):
         check.note((*path, "pool"), dims["pool"][0], "one pool, never alternatives", "pool")
-    _bounded_product(check, dims, path)
+    _check_combinations(check, dims, path)
     return dims
 
 
 def _usual_dimensions(raw: object, limits: Limits) -> dict[str, list[str]] | None:
-    """The set as ``task_dimensions`` would return it, if it has one simple value per key; else None: look closer.
+    """The checked set if it has one simple value per key; else None, and _checked_dimensions must check it.
 
-    Fleets have few sets of dimensions: one that was seen before is known to be right. Nobody may change what
-    this returns, since all tasks that want the same share it.
+    A fleet uses few sets of dimensions, so the results are cached. Callers must not modify the result: all tasks with
+    the same set share it.
     """
     if type(raw) is not dict or "pool" not in raw or len(raw) > limits.dimension_keys:
         return None
@@ -150,10 +150,10 @@ def _usual_set(pairs: tuple[tuple[str, str], ...]) -> dict[str, list[str]] | Non
 
 def bot_dimensions(check: Checker, raw: object, path: Path) -> dict[str, list[str]]:
     """The dimensions that a bot reports, checked and sorted: exactly one id, at least one pool, no OR."""
-    dims = _read(check, raw, path, _had_value)
+    dims = _read(check, raw, path, _bot_value)
     if not dims:
         return dims
-    _one_of(check, dims, "id", path, required=True)
+    _check_single(check, dims, "id", path, required=True)
     if "pool" not in dims:
         check.note_shown((*path, "pool"), "nothing", "at least one pool", "missing")
     return dims
@@ -164,7 +164,7 @@ def _read(
 ) -> dict[str, list[str]]:
     given = check.record(raw, path)
     if not 1 <= len(given) <= check.limits.dimension_keys:
-        if given is not NOTHING:
+        if given is not NO_RECORD:
             check.note(path, raw, f"1..{check.limits.dimension_keys} keys", "too_many" if given else "missing")
         return {}
     dims = {key: _read_key(check, key, given[key], path, read_value) for key in given}
@@ -197,8 +197,8 @@ def _read_key(
     return sorted(values)
 
 
-def _had_value(check: Checker, value: str, path: Path) -> str | None:
-    found = check.item(value, path, check.limits.dimension_value_chars, least=1)
+def _bot_value(check: Checker, value: str, path: Path) -> str | None:
+    found = check.item(value, path, check.limits.dimension_value_chars, minimum=1)
     if found is not None and found.strip() != found:
         check.note(path, found, _VALUE_RULE, "space")
     elif found is not None and "|" in found:
@@ -206,13 +206,13 @@ def _had_value(check: Checker, value: str, path: Path) -> str | None:
     return found
 
 
-def _wanted_value(check: Checker, value: str, path: Path) -> str | None:
-    most = check.limits.dimension_value_chars
+def _task_value(check: Checker, value: str, path: Path) -> str | None:
+    limit = check.limits.dimension_value_chars
     if value.count("|") >= check.limits.dimension_alternatives * 2:
         check.note(path, value, f"at most {check.limits.dimension_alternatives} alternatives", "or")
         return None
     for alternative in value.split("|"):
-        if check.item(alternative, path, most, least=1) is None:
+        if check.item(alternative, path, limit, minimum=1) is None:
             return None
         if alternative.strip() != alternative:
             check.note(path, value, _VALUE_RULE, "space")
@@ -220,7 +220,7 @@ def _wanted_value(check: Checker, value: str, path: Path) -> str | None:
     return canonical_value(value)
 
 
-def _one_of(check: Checker, dims: dict[str, list[str]], key: str, path: Path, *, required: bool) -> None:
+def _check_single(check: Checker, dims: dict[str, list[str]], key: str, path: Path, *, required: bool) -> None:
     values = dims.get(key)
     if values is None and required:
         check.note_shown((*path, key), "nothing", f"exactly one {key}", "missing")
@@ -228,7 +228,7 @@ def _one_of(check: Checker, dims: dict[str, list[str]], key: str, path: Path, *,
         check.note((*path, key), values, f"exactly one {key}" if required else f"at most one {key}", key)
 
 
-def _bounded_product(check: Checker, dims: dict[str, list[str]], path: Path) -> None:
+def _check_combinations(check: Checker, dims: dict[str, list[str]], path: Path) -> None:
     combinations = 1
     for values in dims.values():
         for value in values:

@@ -15,10 +15,9 @@ from msgspec import structs
 from myrmidon.model.dag import DagBuilder, ExistingTask
 from myrmidon.model.job import FailurePolicy, Graph, Node, RequiresPolicy, composed_routing
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.task_parsing import read_task
 from myrmidon.model.task_request import OutputOf, TaskRequest
-from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags
-from myrmidon.model.validation import MAX_DEPTH, NOTHING, Checker, Path, show_value
+from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags, read_task
+from myrmidon.model.validation import MAX_DEPTH, NO_RECORD, Checker, Path, show_value
 
 _GRAPH_KEYS: Final = (frozenset(Graph.__struct_fields__) - {"nodes"}) | {"tasks"}
 _NODE_KEYS: Final = frozenset({"requires", "requires_policy", "hold", "reruns", "task"})
@@ -57,7 +56,7 @@ def parse_graph(
     """
     check = Checker(limits)
     given = check.record(raw, ())
-    if given is NOTHING:
+    if given is NO_RECORD:
         check.finish()
     check.unknown_keys(given, _GRAPH_KEYS, ())
     external_id = read_external_id(check, given, ())
@@ -71,7 +70,7 @@ def parse_graph(
         routing=routing,
         failure_policy=check.choice(given, "failure_policy", (), _POLICIES, FailurePolicy.CONTINUE),
         max_num_retries=check.integer(given, "max_num_retries", (), 0, limits.job_retries_max, default=0),
-        deadline_s=check.maybe_integer(given, "deadline_s", (), 1, limits.deadline_max_s),
+        deadline_s=check.optional_integer(given, "deadline_s", (), 1, limits.deadline_max_s),
         metadata=read_metadata(check, given, ()),
         tags=read_tags(check, given, ()),
     )
@@ -121,7 +120,7 @@ def _labelled_nodes(check: Checker, tasks: object) -> list[tuple[str, Path, obje
 def _from_object(check: Checker, tasks: dict[str, object]) -> list[tuple[str, Path, object]]:
     given = check.record(tasks, ("tasks",))
     for label in given:
-        check.item(label, ("tasks", label), check.limits.label_chars, least=1)
+        check.item(label, ("tasks", label), check.limits.label_chars, minimum=1)
     return [(label, ("tasks", label), raw) for label, raw in given.items()]
 
 
@@ -130,9 +129,9 @@ def _from_list(check: Checker, tasks: Sequence[object]) -> list[tuple[str, Path,
     seen: dict[str, int] = {}
     for i, raw in enumerate(tasks):
         node = check.record(raw, ("tasks", i))
-        if node is NOTHING:
+        if node is NO_RECORD:
             continue
-        label = check.text(node, "label", ("tasks", i), check.limits.label_chars, least=1)
+        label = check.text(node, "label", ("tasks", i), check.limits.label_chars, minimum=1)
         first = seen.setdefault(label, i)
         if label and first != i:
             check.note(
@@ -159,7 +158,7 @@ def _node(check: Checker, value: object, path: Path, *, label: str, subs: Mappin
         label=label,
         request=request,
         requires=check.texts(
-            raw, "requires", path, check.limits.parents, chars=check.limits.label_chars, least_chars=1
+            raw, "requires", path, check.limits.parents, chars=check.limits.label_chars, minimum_chars=1
         ),
         policy=policy,
         hold=check.boolean(raw, "hold", path),

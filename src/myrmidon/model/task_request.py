@@ -8,7 +8,7 @@
     └── outputs[]
 
 This file has the structs and their canonical texts, which are stored and hashed. It does not parse user input
-(task_parsing.py) and has nothing to do with jobs (job.py), bots or making ids. The larger structs are excluded from
+(task_validation.py) and has nothing to do with jobs (job.py), bots or making ids. The larger structs are excluded from
 garbage collection (``gc=False``): they are frozen and built bottom-up, so they cannot be part of a cycle, and a
 graph may have 100,000 of them.
 """

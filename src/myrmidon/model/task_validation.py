@@ -1,7 +1,7 @@
-"""Reading a task request with care: every field, given or not, and every problem it has.
+"""Parse untyped JSON into a TaskRequest, collecting every problem.
 
-From untyped JSON to structs. What is wrong is noted in a Checker with its path, its value and what is allowed, and
-left at something harmless, so that reading goes on and all problems come back at once.
+Problems are recorded in a Checker with path, value and what is allowed; a wrong field gets a harmless value, so that
+parsing continues and all problems are reported at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from myrmidon.model import type_strings
 from myrmidon.model.dimensions import task_dimensions
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.ids import try_parse_id
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.task_request import (
     Cache,
     Constant,
@@ -29,7 +30,7 @@ from myrmidon.model.task_request import (
     Slice,
     TaskRequest,
 )
-from myrmidon.model.validation import LARGEST, NOTHING, RELATIVE, Checker, Path, is_clean, is_relative
+from myrmidon.model.validation import MAX_INT64, NO_RECORD, RELATIVE_PATH_RULE, Checker, Path, is_clean, is_relative
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAMESPACE = re.compile(r"[a-zA-Z0-9\-._]+")
@@ -52,11 +53,26 @@ _PAYLOAD_KEYS: Final = frozenset(Payload.__struct_fields__)
 _OUTPUT_KEYS: Final = frozenset(Output.__struct_fields__)
 
 
-def checked_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskRequest:
-    """Every field, given or not, with all problems noted."""
+def parse_task(raw: object, limits: Limits = DEFAULT_LIMITS) -> TaskRequest:
+    """The request as a struct, or InvalidRequest with every problem it has.
+
+    Inputs that are outputs of other tasks are refused: a task without a job has no such tasks.
+    """
+    check = Checker(limits)
+    request = read_task(check, raw, ())
+    for i, source in enumerate(request.inputs):
+        if isinstance(source, OutputOf):
+            allowed = "constant or shared inputs: this task is in no job"
+            check.note(("inputs", i, "label"), source.label, allowed, "job")
+    check.finish()
+    return request
+
+
+def read_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskRequest:
+    """The request as a struct, with problems recorded in ``check``. ``label`` is the default name."""
     limits = check.limits
     given = check.record(raw, path)
-    if given is NOTHING:
+    if given is NO_RECORD:
         return TaskRequest(name=label, slices=[])
     check.unknown_keys(given, _TASK_KEYS, path)
     function = read_function(check, given, path)
@@ -71,21 +87,21 @@ def checked_task(check: Checker, raw: object, path: Path, label: str = "") -> Ta
         ),
         **{key: read(check, given, path) for key, read in _OPTIONAL_IN_TASK.items() if key in given},
     )
-    note_contradictions(check, request, path)
+    _check_contradictions(check, request, path)
     return request
 
 
 def _name(check: Checker, raw: dict[str, object], path: Path, usual: str | Function | None) -> str:
-    """Users name their commands; a function, or a task of a graph, may go by what it is called there."""
-    most = check.limits.name_chars
+    """The name; for tasks of a job the label, and for functions the function's name, is the default."""
+    limit = check.limits.name_chars
     if not usual:
-        return check.text(raw, "name", path, most, least=1)
+        return check.text(raw, "name", path, limit, minimum=1)
     default = usual if isinstance(usual, str) else usual.func_name
-    return check.text(raw, "name", path, most, least=1, default=default)
+    return check.text(raw, "name", path, limit, minimum=1, default=default)
 
 
-def note_contradictions(check: Checker, request: TaskRequest, path: Path) -> None:
-    """Fields that are fine alone and wrong together."""
+def _check_contradictions(check: Checker, request: TaskRequest, path: Path) -> None:
+    """Record problems of fields that are valid alone but not together."""
     if request.function is None and (request.inputs or request.outputs):
         field = "inputs" if request.inputs else "outputs"
         check.note(
@@ -103,15 +119,15 @@ def note_contradictions(check: Checker, request: TaskRequest, path: Path) -> Non
 
 
 def _slices(check: Checker, raw: dict[str, object], path: Path, function: Function | None) -> list[Slice]:
-    values = check.listing(raw, "slices", path, check.limits.slices, least=1)
+    values = check.listing(raw, "slices", path, check.limits.slices, minimum=1)
     slices = [_slice(check, value, (*path, "slices", i), function) for i, value in enumerate(values)]
     if len(slices) > 1:
-        compare_slices(check, slices, (*path, "slices"))
+        _check_slices(check, slices, (*path, "slices"))
     return slices
 
 
-def compare_slices(check: Checker, slices: list[Slice], path: Path) -> None:
-    """A fallback must differ from what came before it, and stay in the pool whose rules were checked."""
+def _check_slices(check: Checker, slices: list[Slice], path: Path) -> None:
+    """Record slices that repeat an earlier one or use another pool: permissions are checked for one pool only."""
     pool = slices[0].properties.dimensions.get("pool")
     for i, later in enumerate(slices[1:], 1):
         other = later.properties.dimensions.get("pool")
@@ -146,7 +162,7 @@ def _slice(check: Checker, value: object, path: Path, function: Function | None)
 def _properties(check: Checker, value: object, path: Path, function: Function | None) -> Properties:
     limits = check.limits
     raw = check.record(value, path)
-    if raw is NOTHING:
+    if raw is NO_RECORD:
         return Properties(dimensions={})
     check.unknown_keys(raw, _PROPERTIES_KEYS, path)
     shortest, longest = limits.execution_timeout_min_s, limits.execution_timeout_max_s
@@ -163,9 +179,9 @@ def _properties(check: Checker, value: object, path: Path, function: Function | 
 
 
 def _io_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | None:
-    """0 and nothing both mean: none."""
+    """0 and an absent value both mean no timeout."""
     longest = check.limits.execution_timeout_max_s
-    return check.maybe_integer(raw, "io_timeout_s", path, 0, longest) or None
+    return check.optional_integer(raw, "io_timeout_s", path, 0, longest) or None
 
 
 def _command(check: Checker, raw: dict[str, object], path: Path, function: Function | None) -> list[str]:
@@ -209,7 +225,7 @@ def read_env_prefixes(check: Checker, raw: dict[str, object], path: Path) -> dic
     for key in given:
         _env_key(check, key, here)
     return {
-        key: _paths(check, given, key, here, most=limits.env_prefix_paths, chars=limits.env_prefix_chars)
+        key: _paths(check, given, key, here, limit=limits.env_prefix_paths, chars=limits.env_prefix_chars)
         for key in given
     }
 
@@ -218,11 +234,13 @@ def read_output_paths(check: Checker, raw: dict[str, object], path: Path) -> lis
     if raw.get("outputs") is None:
         return []
     limits = check.limits
-    return sorted(set(_paths(check, raw, "outputs", path, most=limits.output_paths, chars=limits.output_path_chars)))
+    return sorted(set(_paths(check, raw, "outputs", path, limit=limits.output_paths, chars=limits.output_path_chars)))
 
 
-def _paths(check: Checker, raw: dict[str, object], key: str, path: Path, *, most: int, chars: int) -> list[str]:
-    return check.texts(raw, key, path, most, chars=chars, least_chars=1, fits=is_relative, allowed=RELATIVE)
+def _paths(check: Checker, raw: dict[str, object], key: str, path: Path, *, limit: int, chars: int) -> list[str]:
+    return check.texts(
+        raw, key, path, limit, chars=chars, minimum_chars=1, fits=is_relative, allowed=RELATIVE_PATH_RULE
+    )
 
 
 def _caches(check: Checker, raw: dict[str, object], path: Path) -> list[Cache]:
@@ -246,7 +264,7 @@ def _cache(check: Checker, value: object, path: Path) -> Cache:
     check.unknown_keys(raw, _CACHE_KEYS, path)
     return Cache(
         name=check.text(
-            raw, "name", path, limits.cache_name_chars, least=1, pattern=CACHE_NAME, allowed="a-z, 0-9 and _"
+            raw, "name", path, limits.cache_name_chars, minimum=1, pattern=CACHE_NAME, allowed="a-z, 0-9 and _"
         ),
         path=check.relative(raw, "path", path, limits.cache_path_chars),
     )
@@ -266,19 +284,19 @@ def read_files(check: Checker, raw: dict[str, object], path: Path) -> FilesRef |
     here = (*path, "inputs")
     given = check.record(raw["inputs"], here)
     check.unknown_keys(given, _FILES_KEYS, here)
-    most = check.limits.namespace_chars
+    limit = check.limits.namespace_chars
     rule = "letters, digits and - . _"
     return FilesRef(
         digest=_digest(check, given, here),
-        size=check.integer(given, "size", here, 0, LARGEST),
+        size=check.integer(given, "size", here, 0, MAX_INT64),
         namespace=check.text(
-            given, "namespace", here, most, least=1, pattern=_NAMESPACE, allowed=rule, default="default"
+            given, "namespace", here, limit, minimum=1, pattern=_NAMESPACE, allowed=rule, default="default"
         ),
     )
 
 
 def _digest(check: Checker, raw: dict[str, object], path: Path) -> str:
-    return check.text(raw, "digest", path, 64, least=64, pattern=_DIGEST, allowed="SHA-256 as 64 lower-case hex")
+    return check.text(raw, "digest", path, 64, minimum=64, pattern=_DIGEST, allowed="SHA-256 as 64 lower-case hex")
 
 
 def read_function(check: Checker, raw: dict[str, object], path: Path) -> Function | None:
@@ -287,10 +305,10 @@ def read_function(check: Checker, raw: dict[str, object], path: Path) -> Functio
     here = (*path, "function")
     given = check.record(raw["function"], here)
     check.unknown_keys(given, _FUNCTION_KEYS, here)
-    most = check.limits.function_name_chars
+    limit = check.limits.function_name_chars
     return Function(
-        package_name=check.text(given, "package_name", here, most, least=1),
-        func_name=check.text(given, "func_name", here, most, least=1),
+        package_name=check.text(given, "package_name", here, limit, minimum=1),
+        func_name=check.text(given, "func_name", here, limit, minimum=1),
         language=check.choice(given, "language", here, _LANGUAGES, Language.PYTHON),
     )
 
@@ -299,8 +317,8 @@ def read_inputs(check: Checker, raw: dict[str, object], path: Path) -> list[Inpu
     if raw.get("inputs") is None:
         return []
     values = check.listing(raw, "inputs", path, check.limits.inputs)
-    found = [_input(check, value, (*path, "inputs", i)) for i, value in enumerate(values)]
-    return [one for one in found if one is not None]
+    inputs = [_input(check, value, (*path, "inputs", i)) for i, value in enumerate(values)]
+    return [source for source in inputs if source is not None]
 
 
 def _input(check: Checker, value: object, path: Path) -> Input | None:
@@ -308,7 +326,7 @@ def _input(check: Checker, value: object, path: Path) -> Input | None:
     kind = raw.get("kind")
     reader = _INPUT_KINDS.get(kind) if isinstance(kind, str) else None
     if reader is None:
-        if raw is not NOTHING:
+        if raw is not NO_RECORD:
             check.note((*path, "kind"), kind, f"one of {', '.join(_INPUT_KINDS)}", "choice")
         return None
     return reader(check, raw, path)
@@ -325,7 +343,7 @@ def _shared(check: Checker, raw: dict[str, object], path: Path) -> Shared:
     parsed = try_parse_id(given)
     if parsed is not None and parsed[1] == 0:
         return Shared(type=_type(check, raw, path), shared_value_id=parsed[0])
-    number = check.integer(raw, "shared_value_id", path, 1, LARGEST)
+    number = check.integer(raw, "shared_value_id", path, 1, MAX_INT64)
     return Shared(type=_type(check, raw, path), shared_value_id=number)
 
 
@@ -333,7 +351,7 @@ def _output_of(check: Checker, raw: dict[str, object], path: Path) -> OutputOf:
     check.unknown_keys(raw, frozenset({"kind", "type", "label", "position"}), path)
     return OutputOf(
         type=_type(check, raw, path),
-        label=check.text(raw, "label", path, check.limits.label_chars, least=1),
+        label=check.text(raw, "label", path, check.limits.label_chars, minimum=1),
         position=check.integer(raw, "position", path, 0, check.limits.outputs - 1, default=0),
     )
 
@@ -348,7 +366,7 @@ _INPUT_KINDS: Final[dict[str, Callable[[Checker, dict[str, object], Path], Input
 def _payload(check: Checker, value: object, path: Path) -> Payload:
     limits = check.limits
     raw = check.record(value, path)
-    if raw is NOTHING:
+    if raw is NO_RECORD:
         return Payload(size=0)
     check.unknown_keys(raw, _PAYLOAD_KEYS, path)
     by_digest = raw.get("digest") is not None
@@ -380,22 +398,21 @@ def _output(check: Checker, value: object, path: Path) -> Output:
 
 
 def _type(check: Checker, raw: dict[str, object], path: Path) -> str:
-    """The canonical type string; empty, which is no type, when it is wrong."""
-    text = check.text(raw, "type", path, check.limits.type_chars, least=1)
+    """The canonical type string; empty when it is wrong."""
+    text = check.text(raw, "type", path, check.limits.type_chars, minimum=1)
     if not text:
         return ""
     try:
-        return type_strings.normal(text)
+        return type_strings.canonical(text)
     except InvalidRequest as wrong:
         check.note((*path, "type"), text, wrong.problems[0].allowed, "type_string")
         return ""
 
 
 def read_account(check: Checker, raw: dict[str, object], path: Path) -> str:
-    most = check.limits.service_account_chars
+    limit = check.limits.service_account_chars
     rule = "none, bot or an e-mail address"
-    found = check.text(raw, "service_account", path, most, pattern=_ACCOUNT, allowed=rule, default="none")
-    return found or "none"
+    return check.text(raw, "service_account", path, limit, pattern=_ACCOUNT, allowed=rule, default="none") or "none"
 
 
 def read_secret(check: Checker, raw: dict[str, object], path: Path) -> bytes | None:
@@ -414,7 +431,7 @@ def read_parent(check: Checker, raw: dict[str, object], path: Path) -> tuple[int
 
 
 def read_tags(check: Checker, raw: dict[str, object], path: Path) -> list[str]:
-    """Manual tags, sorted and unique; each has the form ``key:value``."""
+    """The user's tags, sorted and unique; each has the form ``key:value``."""
     if raw.get("tags") is None:
         return []
     limits = check.limits
@@ -427,33 +444,33 @@ def _has_colon(tag: str) -> bool:
 
 
 def read_external_id(check: Checker, raw: dict[str, object], path: Path) -> str | None:
-    """The id a client chose for itself."""
+    """The id that the client chose for the task."""
     if raw.get("external_id") is None:
         return None
-    most = check.limits.external_id_chars
-    return check.text(raw, "external_id", path, most, least=1, pattern=EXTERNAL_ID, allowed=EXTERNAL_ID_RULE)
+    limit = check.limits.external_id_chars
+    return check.text(raw, "external_id", path, limit, minimum=1, pattern=EXTERNAL_ID, allowed=EXTERNAL_ID_RULE)
 
 
 def read_routing(check: Checker, raw: dict[str, object], path: Path) -> str:
-    """The words a client adds to the routing keys of its messages."""
-    most = check.limits.routing_chars
-    return check.text(raw, "routing", path, most, pattern=ROUTING, allowed=ROUTING_RULE, default="")
+    """The words that the client adds to the routing keys of its events."""
+    limit = check.limits.routing_chars
+    return check.text(raw, "routing", path, limit, pattern=ROUTING, allowed=ROUTING_RULE, default="")
 
 
 def read_metadata(check: Checker, raw: dict[str, object], path: Path) -> dict[str, str]:
-    """Texts kept with the request for people to read; nothing in here acts on them."""
+    """Texts that are stored with the request and otherwise ignored."""
     limits = check.limits
     given = check.mapping(raw, "metadata", path, limits.metadata_keys)
     metadata: dict[str, str] = {}
     for key, value in given.items():
         here = (*path, "metadata", key)
-        check.item(key, here, limits.metadata_key_chars, least=1)
+        check.item(key, here, limits.metadata_key_chars, minimum=1)
         metadata[key] = check.item(value, here, limits.metadata_value_chars) or ""
     return metadata
 
 
 def _soft_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | None:
-    return check.maybe_integer(raw, "soft_timeout_s", path, 1, check.limits.execution_timeout_max_s)
+    return check.optional_integer(raw, "soft_timeout_s", path, 1, check.limits.execution_timeout_max_s)
 
 
 # Most requests use few fields, so only those that are given are read; the structs have the defaults of the others.
@@ -471,7 +488,9 @@ _OPTIONAL_IN_TASK: Final[dict[str, _Reader]] = {
         raw, "max_instances", path, 1, check.limits.instances_max, default=1
     ),
     "soft_timeout_s": _soft_timeout,
-    "deadline_s": lambda check, raw, path: check.maybe_integer(raw, "deadline_s", path, 1, check.limits.deadline_max_s),
+    "deadline_s": lambda check, raw, path: check.optional_integer(
+        raw, "deadline_s", path, 1, check.limits.deadline_max_s
+    ),
     "secret_bytes": read_secret,
     "evaluate_only": lambda check, raw, path: check.boolean(raw, "evaluate_only", path),
     "external_id": read_external_id,

@@ -107,7 +107,7 @@ def same(a: Type, b: Type) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def normal(text: str) -> str:
+def canonical(text: str) -> str:
     """The canonical form of a type string; raises as parse does."""
     return show(parse(text))
 

@@ -17,19 +17,18 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias, TypeVar
 
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.limits import DEFAULT_LIMITS as DEFAULT_LIMITS  # noqa: PLC0414
-from myrmidon.model.limits import Limits as Limits  # noqa: PLC0414
+from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 
 Path: TypeAlias = tuple[str | int, ...]
 E = TypeVar("E", bound=str)
 
 MAX_PROBLEMS: Final = 1_000
 MAX_DEPTH: Final = 32
-LARGEST: Final = (1 << 63) - 1
+MAX_INT64: Final = (1 << 63) - 1
 REQUIRED: Final = "\0required"
 """Marks a field without a default: it is a problem if it is missing."""
 
-NOTHING: Final[dict[str, object]] = {}
+NO_RECORD: Final[dict[str, object]] = {}
 """Returned in place of an object that is missing or wrong; compare with ``is``."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_$\-]{1,255}")
@@ -139,11 +138,11 @@ class Checker:
         """The value as an object with text keys; an empty one if it is something else."""
         if not isinstance(value, dict):
             self.note(path, value, "an object", "type")
-            return NOTHING
+            return NO_RECORD
         for key in value:
             if not isinstance(key, str):
                 self.note(path, key, "keys that are text", "type")
-                return NOTHING
+                return NO_RECORD
         return value
 
     def unknown_keys(self, raw: Mapping[str, object], known: frozenset[str], path: Path) -> None:
@@ -154,32 +153,32 @@ class Checker:
             if key not in known:
                 self.note_shown((*path, key), kind_of(raw[key]), f"one of {', '.join(sorted(known))}", "unknown")
 
-    def mapping(self, raw: Mapping[str, object], key: str, path: Path, most: int) -> dict[str, object]:
-        """An optional object of at most that many keys."""
+    def mapping(self, raw: Mapping[str, object], key: str, path: Path, limit: int) -> dict[str, object]:
+        """An optional object of at limit that many keys."""
         value = raw.get(key)
         if value is None:
-            return NOTHING
+            return NO_RECORD
         record = self.record(value, (*path, key))
-        if len(record) > most:
-            self.note((*path, key), record, f"at most {most} keys", "too_many")
-            return NOTHING
+        if len(record) > limit:
+            self.note((*path, key), record, f"at most {limit} keys", "too_many")
+            return NO_RECORD
         return record
 
-    def listing(self, raw: Mapping[str, object], key: str, path: Path, most: int, *, least: int = 0) -> list[object]:
-        """A list of least..most items; absent is empty. The items of a list that is too long are not checked."""
+    def listing(self, raw: Mapping[str, object], key: str, path: Path, limit: int, *, minimum: int = 0) -> list[object]:
+        """A list of minimum..limit items; absent is empty. The items of a list that is too long are not checked."""
         value = raw.get(key)
-        if value is None and not least:
+        if value is None and not minimum:
             return []
         if not isinstance(value, (list, tuple)):
             self.note(
                 (*path, key),
                 value,
-                f"a list of {least}..{most} items",
+                f"a list of {minimum}..{limit} items",
                 "missing" if value is None else "type",
             )
             return []
-        if not least <= len(value) <= most:
-            self.note((*path, key), value, f"{least}..{most} items", "too_many" if len(value) > most else "missing")
+        if not minimum <= len(value) <= limit:
+            self.note((*path, key), value, f"{minimum}..{limit} items", "too_many" if len(value) > limit else "missing")
             return []
         return list(value)
 
@@ -190,45 +189,45 @@ class Checker:
         raw: Mapping[str, object],
         key: str,
         path: Path,
-        most: int,
+        limit: int,
         *,
-        least: int = 0,
+        minimum: int = 0,
         pattern: re.Pattern[str] | None = None,
         allowed: str = "",
         default: str = REQUIRED,
     ) -> str:
-        """A text of least..most characters that matches the whole pattern; ``allowed`` describes the pattern."""
+        """A text of minimum..limit characters that matches the whole pattern; ``allowed`` describes the pattern."""
         value = raw.get(key)
         if value is None:
             if default is not REQUIRED:
                 return default
-            self.note_shown((*path, key), "nothing", allowed or f"text of {least}..{most} characters", "missing")
+            self.note_shown((*path, key), "nothing", allowed or f"text of {minimum}..{limit} characters", "missing")
             return ""
         if (
             isinstance(value, str)
-            and least <= len(value) <= most
+            and minimum <= len(value) <= limit
             and (pattern is None or pattern.fullmatch(value))
             and is_clean(value)
         ):
             return value
-        self.item(value, (*path, key), most, least=least, pattern=pattern, allowed=allowed)
+        self.item(value, (*path, key), limit, minimum=minimum, pattern=pattern, allowed=allowed)
         return "" if default is REQUIRED else default
 
     def item(
         self,
         value: object,
         path: Path,
-        most: int,
+        limit: int,
         *,
-        least: int = 0,
+        minimum: int = 0,
         pattern: re.Pattern[str] | None = None,
         allowed: str = "",
     ) -> str | None:
         """Like ``text`` for a value that is not a field, e.g. an item of a list; None when it is wrong."""
         if not isinstance(value, str):
             self.note(path, value, allowed or "text", "type")
-        elif not least <= len(value) <= most:
-            self.note(path, value, f"text of {least}..{most} characters", "length")
+        elif not minimum <= len(value) <= limit:
+            self.note(path, value, f"text of {minimum}..{limit} characters", "length")
         elif not is_clean(value):
             self.note(path, value, "text without NUL and without lone surrogates", "characters")
         elif pattern is not None and not pattern.fullmatch(value):
@@ -242,20 +241,20 @@ class Checker:
         raw: Mapping[str, object],
         key: str,
         path: Path,
-        most: int,
+        limit: int,
         *,
         chars: int,
-        least_chars: int = 0,
+        minimum_chars: int = 0,
         fits: Callable[[str], bool] | None = None,
         allowed: str = "",
     ) -> list[str]:
-        """A list of at most that many texts for which ``fits`` is true; ``allowed`` describes the condition."""
+        """A list of at limit that many texts for which ``fits`` is true; ``allowed`` describes the condition."""
         if raw.get(key) is None:
             return []
         valid: list[str] = []
-        for i, value in enumerate(self.listing(raw, key, path, most)):
-            if not (isinstance(value, str) and least_chars <= len(value) <= chars and is_clean(value)):
-                self.item(value, (*path, key, i), chars, least=least_chars)
+        for i, value in enumerate(self.listing(raw, key, path, limit)):
+            if not (isinstance(value, str) and minimum_chars <= len(value) <= chars and is_clean(value)):
+                self.item(value, (*path, key, i), chars, minimum=minimum_chars)
             elif fits is not None and not fits(value):
                 self.note((*path, key, i), value, allowed, "pattern")
             else:
@@ -267,27 +266,27 @@ class Checker:
         raw: Mapping[str, object],
         key: str,
         path: Path,
-        least: int,
-        most: int,
+        minimum: int,
+        limit: int,
         *,
         default: int | None = None,
     ) -> int:
-        """A whole number in least..most; without a default it is required."""
+        """A whole number in minimum..limit; without a default it is required."""
         value = raw.get(key)
         if value is None:
             if default is not None:
                 return default
-            self.note_shown((*path, key), "nothing", f"a whole number in {least}..{most}", "missing")
-            return least
-        if type(value) is int and least <= value <= most:
+            self.note_shown((*path, key), "nothing", f"a whole number in {minimum}..{limit}", "missing")
+            return minimum
+        if type(value) is int and minimum <= value <= limit:
             return value
         code = "range" if type(value) is int else "type"
-        self.note((*path, key), value, f"a whole number in {least}..{most}", code)
-        return least if default is None else default
+        self.note((*path, key), value, f"a whole number in {minimum}..{limit}", code)
+        return minimum if default is None else default
 
-    def maybe_integer(self, raw: Mapping[str, object], key: str, path: Path, least: int, most: int) -> int | None:
-        """A whole number in least..most, or nothing."""
-        return None if raw.get(key) is None else self.integer(raw, key, path, least, most)
+    def optional_integer(self, raw: Mapping[str, object], key: str, path: Path, minimum: int, limit: int) -> int | None:
+        """A whole number in minimum..limit, or nothing."""
+        return None if raw.get(key) is None else self.integer(raw, key, path, minimum, limit)
 
     def boolean(self, raw: Mapping[str, object], key: str, path: Path, *, default: bool = False) -> bool:
         """true or false, not 0 or 1."""
@@ -311,45 +310,45 @@ class Checker:
         return chosen
 
     def bytes_(
-        self, raw: Mapping[str, object], key: str, path: Path, most: int, *, secret: bool = False
+        self, raw: Mapping[str, object], key: str, path: Path, limit: int, *, secret: bool = False
     ) -> bytes | None:
         """Bytes, or base64 text of them; absent is None. Problems never show the content."""
         value = raw.get(key)
         if value is None:
             return None
-        decoded = _decoded(value, most)
-        if decoded is not None and len(decoded) <= most:
+        decoded = _decoded(value, limit)
+        if decoded is not None and len(decoded) <= limit:
             return decoded
         shown = "a secret" if secret else kind_of(value) if decoded is None else f"{len(decoded)} bytes"
-        self.note_shown((*path, key), shown, f"at most {most} bytes, as base64 text", "bytes")
+        self.note_shown((*path, key), shown, f"at most {limit} bytes, as base64 text", "bytes")
         return None
 
-    def relative(self, raw: Mapping[str, object], key: str, path: Path, most: int, *, default: str = REQUIRED) -> str:
+    def relative(self, raw: Mapping[str, object], key: str, path: Path, limit: int, *, default: str = REQUIRED) -> str:
         """A path below the run's working directory, see is_relative."""
-        value = self.text(raw, key, path, most, least=1 if default is REQUIRED else 0, default=default)
+        value = self.text(raw, key, path, limit, minimum=1 if default is REQUIRED else 0, default=default)
         if not value or is_relative(value):
             return value
-        self.note((*path, key), value, RELATIVE, "path")
+        self.note((*path, key), value, RELATIVE_PATH_RULE, "path")
         return ""
 
 
-RELATIVE: Final = "a normalised relative path with forward slashes and without '..'"
-_STEP = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|\\|^[A-Za-z]:")
+RELATIVE_PATH_RULE: Final = "a normalised relative path with forward slashes and without '..'"
+_BAD_PATH_STEP = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|\\|^[A-Za-z]:")
 
 
 def is_relative(path: str) -> bool:
-    """True for a path that stays below where it starts, on every system, written the one normal way."""
-    return path == "." or not _STEP.search(path)
+    """Whether a path is relative, normalised, and stays below its start directory on every operating system."""
+    return path == "." or not _BAD_PATH_STEP.search(path)
 
 
-def _decoded(value: object, most: int) -> bytes | None:
+def _decoded(value: object, limit: int) -> bytes | None:
     """The bytes of a value, or None. A text that is far too long is not decoded, only made to fail the size check."""
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     if not isinstance(value, str):
         return None
-    if len(value) > most * 2 + 8:
-        return b"\0" * (most + 1)
+    if len(value) > limit * 2 + 8:
+        return b"\0" * (limit + 1)
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):

@@ -11,7 +11,7 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.task_result import Evidence
-from myrmidon.model.validation import LARGEST, Checker
+from myrmidon.model.validation import MAX_INT64, Checker
 from myrmidon.scheduler.capacity import handle_lost_capacity
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import propagate
@@ -81,18 +81,18 @@ def _check_handshake(request: Handshake) -> None:
     given = structs.asdict(request)
     check = Checker()
     for field, limit in _MAX_CHARS.items():
-        check.item(given[field], (field,), limit, least=int(field == "bot_id"))
+        check.item(given[field], (field,), limit, minimum=int(field == "bot_id"))
     for field in _TEXTS:
         if given[field] is not None:
             check.item(given[field], (field,), _STATE_CHARS)
-    check.integer(given, "session", (), 0, LARGEST)
+    check.integer(given, "session", (), 0, MAX_INT64)
     check.finish()
 
 
 def check_id(bot_id: str) -> None:
     """Raise InvalidRequest for an id that a new bot must not have; existing bots keep theirs."""
     check = Checker()
-    check.item(bot_id, ("bot_id",), _MAX_CHARS["bot_id"], least=1, pattern=BOT_ID, allowed=BOT_ID_RULE)
+    check.item(bot_id, ("bot_id",), _MAX_CHARS["bot_id"], minimum=1, pattern=BOT_ID, allowed=BOT_ID_RULE)
     check.finish()
 
 
@@ -287,7 +287,7 @@ def record_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, 
     bot = bots.read(tx, bot_id)
     if bot is None or bot.session != session:
         raise WrongState("the session of this bot has ended; a new handshake is required")
-    for _, at, last_kind, last_message in bot_event.read(tx, bot_id, before=LARGEST, n=1):
+    for _, at, last_kind, last_message in bot_event.read(tx, bot_id, before=MAX_INT64, n=1):
         if (last_kind, last_message) == (kind, message) and now - at < _REPEAT_WINDOW:
             return False
     bot_event.insert(tx, bot, ids.next(now), at=now, kind=kind, message=message)

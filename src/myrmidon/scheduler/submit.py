@@ -14,9 +14,9 @@ from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import FailurePolicy, Graph
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
-from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import TaskRequest
 from myrmidon.model.task_result import TaskResult
+from myrmidon.model.task_validation import parse_task
 from myrmidon.scheduler.idempotency import check_key, key_conflict
 from myrmidon.scheduler.new_tasks import NewTask, check_parents, check_shared, digest_of, open_group, store_new_tasks
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules

@@ -185,7 +185,7 @@ def test_only_an_administrator_calls_the_end_of_a_bot_off_and_nobody_repeats_it(
     assert "administrator" in refused.json["error"]["message"]
     assert app.post("/api/v1/tasks/cancel", {"tags": ["swarming.terminate:1"]}, token=user).status == 200
     (args,) = app.context.db.engine.read(lambda tx: tx.all("SELECT args FROM drains"))[0]
-    assert '"orders":false' in args
+    assert '"terminate_tasks":false' in args
     assert app.post(f"{order}/cancel").json["state"] == "CANCELED"
     for who in (user, app.token("admin")):
         assert app.post(f"{order}/rerun", {"force": True}, token=who).code == "wrong_state"
@@ -382,7 +382,7 @@ def test_a_group_with_work_is_not_deleted(app):
 
 def test_a_quota_of_tasks_is_kept_and_freed_again(any_app, monkeypatch):
     app = any_app
-    monkeypatch.setattr("myrmidon.server.quotas.FRESH", 0)
+    monkeypatch.setattr("myrmidon.server.quotas.COUNT_MAX_AGE", 0)
     app.context.quotas._settings = app.context.settings.__class__(quotas={"default": Quota(pending_tasks=3)})
     made = app.submit(a_task(), a_task())
     full = app.post("/api/v1/tasks", {"tasks": [a_task(), a_task()]})
@@ -450,7 +450,7 @@ def test_an_overloaded_server_says_so_and_hears_heartbeats(tmp_path):
 def test_a_server_that_should_get_no_work_says_why(app, monkeypatch):
     assert app.get("/readyz", token="").status == 200
     app.context.state.enrolled = False
-    monkeypatch.setattr(app.context.db.engine, "_broken", "no more sectors")
+    monkeypatch.setattr(app.context.db.engine, "_disk_error", "no more sectors")
     clock = app.context.now
     app.context.now = lambda: clock() + 3_000_000
     reply = app.get("/readyz", token="")

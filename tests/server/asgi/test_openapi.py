@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
-from myrmidon.model.task_parsing import parse_task
 from myrmidon.model.task_request import Properties, Slice, TaskRequest
+from myrmidon.model.task_validation import parse_task
 from myrmidon.server.api.submit import EXAMPLE
 from tests.deadline import HANG_S
 from tests.live import live_server

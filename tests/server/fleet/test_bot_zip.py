@@ -82,5 +82,5 @@ def test_the_script_says_what_is_wrong_when_the_server_is_away(python, tmp_path)
         env={"HOME": str(tmp_path), "MYRMIDON_BOT_DIR": str(tmp_path / "bot")},
     )
     assert said.returncode == 1
-    assert "cannot get the bot from http://127.0.0.1:9" in said.stderr
+    assert "cannot download the bot from http://127.0.0.1:9" in said.stderr
     assert not (tmp_path / "bot").exists()

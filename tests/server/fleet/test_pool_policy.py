@@ -199,7 +199,7 @@ def test_priorities_below_twenty_need_a_right_and_are_refused_or_raised(app):
         apply_pool_policy(app.context, stranger, a_task(priority=19))
     raised, notes = apply_pool_policy(app.context, stranger, a_task("other", priority=0), clamp=True)
     assert raised["priority"] == 20
-    assert "raised to 20" in notes[0]
+    assert "to 20" in notes[0]
     for who in (Identity("root", Role.ADMIN), Identity("a user", Role.USER, "x"), Identity("z", Role.USER, "oncall")):
         same, notes = apply_pool_policy(app.context, who, a_task(priority=0), clamp=True)
         assert (same["priority"], notes) == (0, [])

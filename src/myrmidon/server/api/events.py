@@ -13,7 +13,7 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct, json
 
 from myrmidon.model.ids import Micros, show_task
-from myrmidon.model.validation import LARGEST
+from myrmidon.model.validation import MAX_INT64
 from myrmidon.server.calls import (
     READERS,
     Answer,
@@ -35,7 +35,7 @@ _encode = json.Encoder().encode
 class EventsQuery(Struct, frozen=True, kw_only=True):
     """``after``: the position of the last event received; 0 for all stored events; absent for new events only."""
 
-    after: Annotated[int, Meta(ge=0, le=LARGEST)] | None = None
+    after: Annotated[int, Meta(ge=0, le=MAX_INT64)] | None = None
 
 
 class EventData(Struct, frozen=True):
@@ -55,12 +55,12 @@ async def events(context: ServerContext, call: Call) -> Answer:
     query: EventsQuery = call.query
     group = await context.groups.scope_of(call)
     last_id = call.headers.get("last-event-id", "")
-    if last_id.isdecimal() and len(last_id) < 20 and int(last_id) <= LARGEST:
+    if last_id.isdecimal() and len(last_id) < 20 and int(last_id) <= MAX_INT64:
         position = int(last_id)
     elif query.after is not None:
         position = query.after
     else:
-        position = LARGEST
+        position = MAX_INT64
     # A position beyond the newest event is from before the database was restored from a backup: without this, the
     # client would miss all events until the outbox has grown to that position.
     position = min(position, await context.db.read(outbox.newest))

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, json
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import RUN_CAP, next_run_number, show_run, show_task
 from myrmidon.model.task_result import TaskResult, TaskRun
-from myrmidon.model.validation import LARGEST
+from myrmidon.model.validation import MAX_INT64
 from myrmidon.server.calls import (
     READERS,
     Answer,
@@ -40,7 +40,7 @@ RECHECK_SHARED_S = 0.5
 """The same where other servers may write to the log: their writes do not notify this server."""
 _encode = json.Encoder().encode
 
-Offset = Annotated[int, Meta(ge=0, le=LARGEST)]
+Offset = Annotated[int, Meta(ge=0, le=MAX_INT64)]
 RunNumber = Annotated[int, Meta(ge=1, le=RUN_CAP)]
 
 

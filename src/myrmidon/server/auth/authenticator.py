@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from myrmidon.model.errors import Forbidden, InvalidRequest, MyrmidonError, Overloaded, Problem, Unauthorized
 from myrmidon.model.ids import IdSource, Micros
-from myrmidon.model.validation import LARGEST, show_value
+from myrmidon.model.validation import MAX_INT64, show_value
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.calls import NOBODY, Identity, Role
 from myrmidon.server.context import ServerContext
@@ -258,7 +258,7 @@ class Authenticator:
 
     async def _from_database(self, bearer: str, address: str) -> Identity | None:
         match = TOKEN.fullmatch(bearer)
-        if match is None or (token_id := int(match[1], 16)) > LARGEST:
+        if match is None or (token_id := int(match[1], 16)) > MAX_INT64:
             return None
         self._check_failures(address)
         secret = match[2]

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from myrmidon.model.ids import Micros, show_run, show_task, try_parse_id
 from myrmidon.model.task_request import Cache, FilesRef, Properties, is_terminate_task, properties_from_json
 from myrmidon.model.task_result import Fault, Finish, GiveBack, PerformanceStats, Report, Start
-from myrmidon.model.validation import LARGEST
+from myrmidon.model.validation import MAX_INT64
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import SECOND
@@ -23,11 +23,11 @@ from myrmidon.scheduler.report import LogBytes, Outcome, Reply
 from myrmidon.server.dispatch.claims import ATTEMPT_BITS
 
 _NO_RUN = (0, 0)
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
-Nonce: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST >> ATTEMPT_BITS)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT64)]
+Nonce: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT64 >> ATTEMPT_BITS)]
 LogOffset: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 50)]
 """An offset in a log. The limit leaves room to add lengths without overflow; no command writes a petabyte."""
-Integer: TypeAlias = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Integer: TypeAlias = Annotated[int, Meta(ge=-MAX_INT64, le=MAX_INT64)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Dollars: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 

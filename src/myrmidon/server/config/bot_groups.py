@@ -140,18 +140,18 @@ def read_groups(check: Checker, raw: object, scripts: Mapping[str, str]) -> BotG
 def _read_group(check: Checker, raw: object, path: Path, scripts: Mapping[str, str], ids_left: list[int]) -> BotGroup:
     table = check.record(raw, path)
     check.unknown_keys(table, _GROUP_KEYS, path)
-    patterns = check.texts(table, "bots", path, MAX_BOTS, chars=_MAX_CHARS, least_chars=1)
+    patterns = check.texts(table, "bots", path, MAX_BOTS, chars=_MAX_CHARS, minimum_chars=1)
     group = BotGroup(
-        name=check.text(table, "name", path, _MAX_CHARS, least=1),
+        name=check.text(table, "name", path, _MAX_CHARS, minimum=1),
         bots=[
             bot_id
             for i, pattern in enumerate(patterns)
             for bot_id in _expand_ranges(check, pattern, (*path, "bots", i), ids_left)
         ],
-        prefixes=check.texts(table, "prefixes", path, MAX_GROUPS, chars=_MAX_CHARS, least_chars=1),
+        prefixes=check.texts(table, "prefixes", path, MAX_GROUPS, chars=_MAX_CHARS, minimum_chars=1),
         default=check.boolean(table, "default", path),
         dimensions=_read_dimensions(check, table, path),
-        owners=check.texts(table, "owners", path, 100, chars=_MAX_CHARS, least_chars=1),
+        owners=check.texts(table, "owners", path, 100, chars=_MAX_CHARS, minimum_chars=1),
         script=_read_script_name(check, table, path, scripts),
         settings=_read_settings(check, table, path),
     )

@@ -103,7 +103,7 @@ def read_pools(check: Checker, raw: object, version: str) -> Pools:
 
 
 def _read_pool(check: Checker, name: str, raw: object, path: Path, templates: _Templates) -> PoolPolicy:
-    check.item(name, path, check.limits.dimension_value_chars, least=1)
+    check.item(name, path, check.limits.dimension_value_chars, minimum=1)
     table = check.record(raw, path)
     check.unknown_keys(table, _POOL_KEYS, path)
     limits = check.limits
@@ -113,7 +113,7 @@ def _read_pool(check: Checker, name: str, raw: object, path: Path, templates: _T
     return PoolPolicy(
         name=name,
         order=_read_order(check, table, path),
-        default_expiration_s=check.maybe_integer(
+        default_expiration_s=check.optional_integer(
             table, "default_expiration_s", path, limits.expiration_min_s, limits.expiration_max_s
         ),
         roles=_read_roles(check, table, path),
@@ -137,7 +137,7 @@ def _read_order(check: Checker, table: dict[str, object], path: Path) -> Order |
 
 
 def _read_names(check: Checker, table: dict[str, object], key: str, path: Path) -> list[str]:
-    return check.texts(table, key, path, 1000, chars=256, least_chars=1)
+    return check.texts(table, key, path, 1000, chars=256, minimum_chars=1)
 
 
 def _read_roles(check: Checker, table: dict[str, object], path: Path) -> frozenset[str] | None:
@@ -201,7 +201,7 @@ class _Templates:
             table = check.record(item, here)
             check.unknown_keys(table, frozenset({"name", "path"}), here)
             name = check.text(
-                table, "name", here, limits.cache_name_chars, least=1, pattern=CACHE_NAME, allowed="a-z, 0-9 and _"
+                table, "name", here, limits.cache_name_chars, minimum=1, pattern=CACHE_NAME, allowed="a-z, 0-9 and _"
             )
             caches.append(Cache(name=name, path=check.relative(table, "path", here, limits.cache_path_chars)))
         return caches

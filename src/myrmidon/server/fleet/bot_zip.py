@@ -1,7 +1,7 @@
-"""The bot zip: one file that is a whole bot, made from this installation and named by its contents.
+"""Builds the bot zip, a complete bot in one file, and the script that installs it on a new machine.
 
-The same sources, the same settings folder and the same public address make the same bytes on every server. This file
-also makes the script that brings a bot to a new machine. Which zip is for whom is decided elsewhere.
+The build is reproducible: the same sources, configuration folder and public URL give the same bytes on every server.
+``rollout`` decides which zip each bot must run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from myrmidon.model.ids import Micros
 from myrmidon.server.config.config_folder import BOOTSTRAP, BOT_CONFIG
 from myrmidon.server.context import ServerContext
 
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)
-"""A zip wants a time for every file; one that never changes keeps equal contents equal."""
+_FILE_TIME = (1980, 1, 1, 0, 0, 0)
+"""The time of every file in a zip; fixed, so that builds are reproducible."""
 
 
 class BotZip(Struct, frozen=True):
-    """A zip and the digest of what is in it."""
+    """A zip and the digest of its contents."""
 
     digest: str
     content: bytes
@@ -37,19 +37,21 @@ class BotZip(Struct, frozen=True):
 DEFAULT_BOT_CONFIG = "myrmidon/bot/hooks/default_bot_config.py"
 
 
-def bot_files(server_url: str, config: Mapping[str, str] | None = None) -> dict[str, bytes]:
-    """What a bot consists of: its package, the start of it, where its server is, and its administrator's hooks.
+def bot_files(server_url: str, config_files: Mapping[str, str] | None = None) -> dict[str, bytes]:
+    """The contents of the zip: the bot's package and entry point, the server's URL, and the hooks for all bots.
 
-    The script that brings a bot to a machine is in it for its digest's sake: an edit of it is a new release, too.
+    bootstrap.py is included only because the digest must change with it: then a change of it is a new release.
     """
-    given = config or {}
-    found = dict(_python_files(files("myrmidon") / "bot", "myrmidon/bot"))
-    own = {f"config/{name}": given[name].encode() for name in (BOT_CONFIG, BOOTSTRAP) if name in given}
+    config_files = config_files or {}
+    package = dict(_python_files(files("myrmidon") / "bot", "myrmidon/bot"))
+    included = {
+        f"config/{name}": config_files[name].encode() for name in (BOT_CONFIG, BOOTSTRAP) if name in config_files
+    }
     return {
-        **found,
-        f"config/{BOT_CONFIG}": found[DEFAULT_BOT_CONFIG],
-        **own,
-        "__main__.py": found["myrmidon/bot/__main__.py"],
+        **package,
+        f"config/{BOT_CONFIG}": package[DEFAULT_BOT_CONFIG],
+        **included,
+        "__main__.py": package["myrmidon/bot/__main__.py"],
         "myrmidon/__init__.py": (files("myrmidon") / "__init__.py").read_bytes(),
         "config.json": json.encode({"server": server_url}),
     }
@@ -65,20 +67,20 @@ def _python_files(package: Traversable, name: str) -> Iterator[tuple[str, bytes]
 
 
 def digest_of(contents: Mapping[str, bytes]) -> str:
-    """The version of a bot: names and contents, whatever the zip around them looks like."""
-    told = sha256()
+    """The version of a bot: a digest of file names and contents, independent of how they are zipped."""
+    digest = sha256()
     for name, content in sorted(contents.items()):
         encoded = name.encode()
-        told.update(b"%d:%s%d:" % (len(encoded), encoded, len(content)) + content)
-    return told.hexdigest()
+        digest.update(b"%d:%s%d:" % (len(encoded), encoded, len(content)) + content)
+    return digest.hexdigest()
 
 
 def build_zip(contents: Mapping[str, bytes]) -> BotZip:
-    """The same contents make the same bytes, whenever and wherever."""
+    """A zip of these files; the same contents always give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in sorted(contents.items()):
-            entry = zipfile.ZipInfo(name, _LONG_AGO)
+            entry = zipfile.ZipInfo(name, _FILE_TIME)
             entry.external_attr = 0o644 << 16
             entry.create_system = 3
             archive.writestr(entry, content, zipfile.ZIP_STORED)
@@ -86,7 +88,7 @@ def build_zip(contents: Mapping[str, bytes]) -> BotZip:
 
 
 def public_url(context: ServerContext) -> str:
-    """Where bots find this installation: the setting, or the address of this very server."""
+    """The URL under which bots reach the server: the setting, or else the address that this server listens on."""
     settings = context.settings
     if settings.public_url:
         return settings.public_url.rstrip("/")
@@ -99,17 +101,18 @@ def public_url(context: ServerContext) -> str:
 def bootstrap_script(
     *, server: str, token: str, digest: str, pool: str, bot_id: str, now: Micros, text: str | None = None
 ) -> str:
-    """Python 3.8 text; every value in it is a literal, so that nothing a caller sends is ever code.
+    """A Python 3.8 script that downloads and starts a bot.
 
-    ``text`` is the administrator's bootstrap.py: it finds the same five names as the usual one.
+    Values are inserted as literals, so that nothing a caller sends can run as code. ``text`` is an administrator's
+    bootstrap.py, used in place of the default script; both can use the constants SERVER, TOKEN, DIGEST, POOL and BOT_ID.
     """
-    given = {"server": server, "token": token, "digest": digest, "pool": pool, "bot_id": bot_id}
-    values = {name: repr(value) for name, value in given.items()}
-    return _HEAD.substitute(values, made_at=now // 1_000_000) + (_USUAL if text is None else text)
+    constants = {"server": server, "token": token, "digest": digest, "pool": pool, "bot_id": bot_id}
+    values = {name: repr(value) for name, value in constants.items()}
+    return _HEADER.substitute(values, made_at=now // 1_000_000) + (_DEFAULT_SCRIPT if text is None else text)
 
 
-_HEAD = Template("""\
-# Turns this machine into a bot of a Myrmidon server. Made at $made_at (Unix time); works with Python 3.8 and later.
+_HEADER = Template("""\
+# Installs and starts a bot of a Myrmidon server on this machine, with Python 3.8 or later. Created at Unix time $made_at.
 SERVER = $server
 TOKEN = $token
 DIGEST = $digest
@@ -117,7 +120,7 @@ POOL = $pool
 BOT_ID = $bot_id
 """)
 
-_USUAL = """
+_DEFAULT_SCRIPT = """
 import hashlib
 import io
 import os
@@ -132,30 +135,30 @@ def fail(text):
 
 
 def digest_of(content):
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for name in sorted(archive.namelist()):
             encoded, data = name.encode(), archive.read(name)
-            told.update(b"%d:%s%d:" % (len(encoded), encoded, len(data)) + data)
-    return told.hexdigest()
+            digest.update(b"%d:%s%d:" % (len(encoded), encoded, len(data)) + data)
+    return digest.hexdigest()
 
 
 def download():
     request = urllib.request.Request(SERVER + "/bot/v1/zip/" + DIGEST, headers={"Authorization": "Bearer " + TOKEN})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.read()
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.read()
     except OSError as error:
-        fail("cannot get the bot from %s: %s" % (SERVER, error))
+        fail("cannot download the bot from %s: %s" % (SERVER, error))
 
 
 def main():
     if sys.version_info < (3, 8):
-        fail("this is Python %d.%d; a bot needs 3.8 or later" % sys.version_info[:2])
+        fail("Python %d.%d is too old; a bot needs Python 3.8 or later" % sys.version_info[:2])
     folder = os.path.abspath(os.path.expanduser(os.environ.get("MYRMIDON_BOT_DIR") or "~/myrmidon-bot"))
     content = download()
     if digest_of(content) != DIGEST:
-        fail("the download is damaged; try again")
+        fail("the downloaded bot is corrupt (wrong digest); try again")
     first = folder + ".first.zip"
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     with open(os.open(first, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -167,6 +170,7 @@ def main():
         arguments += ["--bot-id", BOT_ID]
     environment = dict(os.environ, MYRMIDON_BOT_TOKEN=TOKEN)
     if os.name == "posix":
+        # Standard input may be the pipe that this script was read from.
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.execve(sys.executable, arguments, environment)

@@ -1,7 +1,7 @@
-"""How large named caches get, so that a bot can make room before a task: measured at the bots, told to the next ones.
+"""Estimates the sizes of named caches, which are sent along with tasks so that a bot can free disk space first.
 
-The size that 95 of 100 bots of a pool and system do not exceed. It is written down when it has grown by a tenth or
-is a day old, and forgotten when no bot has confirmed it for eight days.
+A hint is the 95th percentile of the sizes that the live bots of a pool and operating system report. It is stored when
+it has grown by a tenth or the stored value is a day old, and deleted when no bot has confirmed it for eight days.
 """
 
 from __future__ import annotations
@@ -24,85 +24,89 @@ from myrmidon.store.tables import cache_sizes as store
 from myrmidon.store.tables.cache_sizes import CacheSize
 
 MAX_AGE: Micros = 8 * DAY
-_NAME_CHARS = 128
-_LARGEST = 1 << 50
+_MAX_NAME_CHARS = 128
+_MAX_SIZE = 1 << 50
 
 
 def size_hints_for(context: ServerContext, os: str) -> Callable[[Properties], dict[str, int]]:
-    """For the tasks of a bot with this system: how large each of their caches gets, as far as that is known."""
+    """A function that returns the known cache sizes of a task, for bots with this operating system.
 
-    def hints(todo: Properties) -> dict[str, int]:
-        pool = todo.dimensions.get("pool", [""])[0]
-        known = context.caches.cache_sizes.get((pool, os), {})
-        others = context.caches.cache_sizes.get((pool, ""), {})
-        found = {cache.name: known.get(cache.name, others.get(cache.name)) for cache in todo.caches}
-        return {name: size for name, size in found.items() if size is not None}
+    If a size is not known for this system, it is the largest one of all systems.
+    """
+
+    def hints(properties: Properties) -> dict[str, int]:
+        pool = properties.dimensions.get("pool", [""])[0]
+        same_os = context.caches.cache_sizes.get((pool, os), {})
+        any_os = context.caches.cache_sizes.get((pool, ""), {})
+        sizes = {cache.name: same_os.get(cache.name, any_os.get(cache.name)) for cache in properties.caches}
+        return {name: size for name, size in sizes.items() if size is not None}
 
     return hints
 
 
 async def load(context: ServerContext) -> None:
-    """Know what is written down; under the system "" is the largest of all systems."""
+    """Load the stored sizes into memory, with the largest one of all systems under the system ""."""
     hints: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-    for one in await context.db.read(store.read_all):
-        hints[one.pool, one.os][one.name] = one.size
-        anywhere = hints[one.pool, ""]
-        anywhere[one.name] = max(anywhere.get(one.name, 0), one.size)
+    for stored in await context.db.read(store.read_all):
+        hints[stored.pool, stored.os][stored.name] = stored.size
+        any_os = hints[stored.pool, ""]
+        any_os[stored.name] = max(any_os.get(stored.name, 0), stored.size)
     context.caches.cache_sizes = dict(hints)
 
 
 async def update(context: ServerContext) -> int:
-    """Ask what all bots have said of their caches, and write down what is new; how much that was."""
+    """Compute the sizes from the reports of all live bots and store those that have changed; how many these were."""
     now = context.now()
-    lately = {seat.bot_id: seat.cache_sizes for seat in context.hub.bots.values() if seat.cache_sizes}
-    sizes = await context.db.read(partial(_gather, lately=lately))
-    known = {(one.pool, one.os, one.name): one for one in await context.db.read(store.read_all)}
-    fresh = [
+    recent = {bot.bot_id: bot.cache_sizes for bot in context.hub.bots.values() if bot.cache_sizes}
+    reported = await context.db.read(partial(_reported_sizes, recent=recent))
+    stored = {(size.pool, size.os, size.name): size for size in await context.db.read(store.read_all)}
+    changed = [
         CacheSize(*key, size, now)
-        for key, found in sorted(sizes.items())
-        if _is_news(known.get(key), size := percentile(found), now)
+        for key, sizes in sorted(reported.items())
+        if _should_store(stored.get(key), size := percentile_95(sizes), now)
     ]
-    if fresh or any(one.measured_at < now - MAX_AGE for one in known.values()):
-        await context.db.write(partial(_write, fresh=fresh, before=now - MAX_AGE))
+    if changed or any(size.measured_at < now - MAX_AGE for size in stored.values()):
+        await context.db.write(partial(_write, changed=changed, before=now - MAX_AGE))
     await load(context)
-    return len(fresh)
+    return len(changed)
 
 
-def _write(tx: Tx, fresh: list[CacheSize], before: Micros) -> None:
-    store.save(tx, fresh)
+def _write(tx: Tx, changed: list[CacheSize], before: Micros) -> None:
+    store.save(tx, changed)
     store.delete_old(tx, before)
 
 
-def _is_news(known: CacheSize | None, size: int, now: Micros) -> bool:
-    return known is None or size > known.size * 11 // 10 or known.measured_at < now - DAY
+def _should_store(stored: CacheSize | None, size: int, now: Micros) -> bool:
+    return stored is None or size > stored.size * 11 // 10 or stored.measured_at < now - DAY
 
 
-def percentile(sizes: Iterable[int]) -> int:
-    """95 of 100 are no larger."""
-    found = sorted(sizes)
-    return found[-(-len(found) * 95 // 100) - 1]
+def percentile_95(sizes: Iterable[int]) -> int:
+    """The smallest of the sizes that at least 95 % of them do not exceed."""
+    ordered = sorted(sizes)
+    return ordered[-(-len(ordered) * 95 // 100) - 1]
 
 
-def _gather(tx: Tx, lately: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str, str], list[int]]:
+def _reported_sizes(tx: Tx, recent: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str, str], list[int]]:
+    """The sizes by pool, system and cache name. ``recent`` has reports that are newer than the stored states."""
     sizes: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for bot_id, has, state in store.bot_states(tx):
-        caches = {**_named(state), **lately.get(bot_id, {})}
+    for bot_id, canonical, state in store.bot_states(tx):
+        caches = {**_sizes_in_state(state), **recent.get(bot_id, {})}
         if not caches:
             continue
-        sets = dimensions.bot_sets(has)
-        os = dimensions.os_family(sets.get("os", frozenset()))
-        for pool in sets.get("pool", ()):
+        values = dimensions.bot_sets(canonical)
+        os = dimensions.os_family(values.get("os", frozenset()))
+        for pool in values.get("pool", ()):
             for name, size in caches.items():
-                if len(name) <= _NAME_CHARS and CACHE_NAME.fullmatch(name) and 0 <= size <= _LARGEST:
+                if len(name) <= _MAX_NAME_CHARS and CACHE_NAME.fullmatch(name) and 0 <= size <= _MAX_SIZE:
                     sizes[pool, os, name].append(size)
     return sizes
 
 
-def _named(state: str) -> dict[str, int]:
-    """The sizes in a bot's state; it may be anything that the bot's hooks have put there."""
-    said: Any = json.decode(state)
-    named = said.get("named_caches") if isinstance(said, dict) else None
+def _sizes_in_state(state: str) -> dict[str, int]:
+    """The cache sizes in a bot's state. Hooks can put anything into a state: values of other types are ignored."""
+    decoded: Any = json.decode(state)
+    named = decoded.get("named_caches") if isinstance(decoded, dict) else None
     if not isinstance(named, dict):
         return {}
-    found = {name: size["size"] if isinstance(size, dict) and "size" in size else size for name, size in named.items()}
-    return {name: size for name, size in found.items() if type(size) is int}
+    sizes = {name: size["size"] if isinstance(size, dict) and "size" in size else size for name, size in named.items()}
+    return {name: size for name, size in sizes.items() if type(size) is int}

@@ -184,7 +184,7 @@ def test_only_an_administrator_calls_the_end_of_a_bot_off_and_nobody_repeats_it(
     assert (refused.status, refused.code) == (403, "forbidden")
     assert "administrator" in refused.json["error"]["message"]
     assert app.post("/api/v1/tasks/cancel", {"tags": ["swarming.terminate:1"]}, token=user).status == 200
-    (args,) = app.context.db.engine.read(lambda tx: tx.all("SELECT args FROM drains"))[0]
+    (args,) = app.context.db.engine.read(lambda tx: tx.all("SELECT args FROM chunked_work"))[0]
     assert '"terminate_tasks":false' in args
     assert app.post(f"{order}/cancel").json["state"] == "CANCELED"
     for who in (user, app.token("admin")):
@@ -350,7 +350,7 @@ def test_a_late_copy_of_the_order_of_a_pool_changes_nothing(any_app):
 def test_a_mass_cancel_means_only_what_has_all_the_tags(app):
     app.submit(a_task(tags=["a:1", "b:1"]), a_task(tags=["a:1"]))
     assert app.post("/api/v1/tasks/cancel", {"tags": ["a:1", "b:1"]}).status == 200
-    assert app.context.db.engine.read(lambda tx: tx.all("SELECT kind FROM drains")) == [("tagged",)]
+    assert app.context.db.engine.read(lambda tx: tx.all("SELECT kind FROM chunked_work")) == [("tagged",)]
     assert app.post("/api/v1/tasks/cancel", {"tags": []}).code == "request.invalid"
 
 

@@ -33,7 +33,7 @@ from tests.server.wire import WireBot, wait_for
 pytestmark = pytest.mark.untraced
 CHANGING = [line for line in every_route() if line.mutates and line.style in (Style.OURS, Style.V1)]
 """The older prefix of v1 leads to the same handlers."""
-NOT_COUNTED = {"bot_events", "bot_event_facts", "drains", "marks"}
+NOT_COUNTED = {"bot_events", "bot_event_facts", "chunked_work", "shared_numbers"}
 """What a bot says of itself may be written down more than once; what is still to be carried out comes and goes; marks
 are made by a sweep, which may come in between."""
 _keys = itertools.count(1)

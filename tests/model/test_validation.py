@@ -110,7 +110,7 @@ READS = {
     "pattern": lambda check, raw: check.text(raw, "x", (), 3, pattern=re.compile("[a-z]*"), default=""),
     "integer": lambda check, raw: check.integer(raw, "x", (), 1, 3, default=2),
     "required integer": lambda check, raw: check.integer(raw, "x", (), 1, 3),
-    "maybe integer": lambda check, raw: check.maybe_integer(raw, "x", (), 1, 3),
+    "maybe integer": lambda check, raw: check.optional_integer(raw, "x", (), 1, 3),
     "boolean": lambda check, raw: check.boolean(raw, "x", (), default=True),
     "texts": lambda check, raw: check.texts(raw, "x", (), 2, chars=3),
     "listing": lambda check, raw: check.listing(raw, "x", (), 2),

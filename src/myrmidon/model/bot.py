@@ -37,7 +37,7 @@ class Bot(Struct):
     matched_at: Micros
     num_quick_failures: int
     quick_failure_at: Micros | None
-    alarm_at: Micros | None
+    due_at: Micros | None
     idle_at: Micros | None
 
 

@@ -34,7 +34,7 @@ class TaskResult(Struct, gc=False):
     killing: int
     forced: int
     resolves_all: int
-    plain: int
+    skips_request_lookup: int
     num_parents: int
     num_succeeded_parents: int
     num_children: int
@@ -53,7 +53,7 @@ class TaskResult(Struct, gc=False):
     completed_at: Micros | None
     abandoned_at: Micros | None
     modified_at: Micros
-    alarm_at: Micros | None
+    due_at: Micros | None
 
     @property
     def final(self) -> bool:
@@ -84,7 +84,7 @@ class TaskRun(Struct, gc=False):
     ended_at: Micros | None
     lease: Micros
     soft_at: Micros | None
-    alarm_at: Micros | None
+    due_at: Micros | None
     exit_code: int | None
     duration: float | None
     instance: int = 0

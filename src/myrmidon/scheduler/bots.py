@@ -132,7 +132,7 @@ def _upsert_bot(
     bot.maintenance = request.maintenance
     bot.heartbeat = max(bot.heartbeat, uow.now)
     bot.matched_at = uow.now
-    bot.alarm_at = uow.now + uow.rules.dead_after
+    bot.due_at = uow.now + uow.rules.dead_after
     bots.save(uow.tx, bot)
     return bot
 
@@ -158,7 +158,7 @@ def _new_bot(uow: UnitOfWork, request: Handshake, *, busy: bool) -> Bot:
         matched_at=uow.now,
         num_quick_failures=0,
         quick_failure_at=None,
-        alarm_at=None,
+        due_at=None,
         idle_at=None if busy else uow.now,
     )
 
@@ -343,7 +343,7 @@ def mark_bot_dead(uow: UnitOfWork, bot_id: str) -> bool:
     bot = _lock_bot(uow, bot_id)
     silent_until = bot.heartbeat + uow.rules.dead_after
     if not bot.alive or silent_until > uow.now:
-        bot.alarm_at = silent_until if bot.alive else None
+        bot.due_at = silent_until if bot.alive else None
         bots.save(uow.tx, bot)
         return False
     bot_event.insert(uow.tx, bot, uow.new_id(), at=uow.now, kind="bot_missing")
@@ -353,6 +353,6 @@ def mark_bot_dead(uow: UnitOfWork, bot_id: str) -> bool:
 
 def _set_dead(uow: UnitOfWork, bot: Bot) -> None:
     bot.alive = 0
-    bot.alarm_at = None
+    bot.due_at = None
     bots.save(uow.tx, bot)
     handle_lost_capacity(uow, task_queues.unmatch_bot(uow.tx, bot.id))

@@ -221,7 +221,7 @@ def _start(uow: UnitOfWork, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRu
     since = _idle_since(uow, bot)
     task_run.insert(uow.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
     uow.flush()
-    return _claimed(uow, runs, token, work, special=sorted(task.id for _, task in taken if not task.plain))
+    return _claimed(uow, runs, token, work, special=sorted(task.id for _, task in taken if not task.skips_request_lookup))
 
 
 def _idle_since(uow: UnitOfWork, bot: Bot) -> Micros | None:
@@ -245,7 +245,7 @@ def _new_run(
         ended_at=None,
         lease=lease,
         soft_at=None,
-        alarm_at=uow.now + uow.rules.start_within,
+        due_at=uow.now + uow.rules.start_within,
         exit_code=None,
         duration=None,
         instance=row.instance,

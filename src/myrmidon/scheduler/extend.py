@@ -97,7 +97,7 @@ def _check_open(uow: UnitOfWork, job: Job) -> None:
         raise WrongState(f"the job has ended ({job.state}) and accepts no more tasks; submit a new job")
     if job.sealed_at is not None:
         raise WrongState("the job is sealed and accepts no more tasks; submit a new job")
-    if job.num_draining and chunked_work.exists(uow.tx, chunked_work.RESET, job.id):
+    if job.num_chunked_work and chunked_work.exists(uow.tx, chunked_work.RESET, job.id):
         raise WrongState("the job is being reset for another run; try again in a moment")
 
 

@@ -309,7 +309,7 @@ def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResu
         killing=0,
         forced=0,
         resolves_all=int(new_task.policy == RequiresPolicy.ALL_RESOLVED),
-        plain=_is_plain(new_task.request),
+        skips_request_lookup=_is_plain(new_task.request),
         num_parents=len(new_task.parents),
         num_succeeded_parents=len(new_task.satisfied),
         num_children=0,
@@ -328,7 +328,7 @@ def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResu
         completed_at=None,
         abandoned_at=None,
         modified_at=uow.now,
-        alarm_at=new_task.deadline_at,
+        due_at=new_task.deadline_at,
     )
 
 

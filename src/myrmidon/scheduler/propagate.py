@@ -56,7 +56,7 @@ def _propagate_ends(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -
 
 def _store_dedupe_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> None:
     """Store the results of idempotent tasks under their dedupe keys."""
-    candidates = [task for task in succeeded if not task.plain]
+    candidates = [task for task in succeeded if not task.skips_request_lookup]
     uow.load_run_policies(task.id for task in candidates)
     sources = [task for task in candidates if uow.run_policy(task.id).idempotent]
     uow.load_requests(task.id for task in sources)
@@ -196,7 +196,7 @@ def _end_job_if_done(uow: UnitOfWork, job: Job) -> None:
     No task is ready, running or held and no chunked work is pending, so every task that still waits has a parent that
     failed.
     """
-    if job.state != JobState.RUNNING or job.staged or job.num_active or job.num_draining:
+    if job.state != JobState.RUNNING or job.staged or job.num_active or job.num_chunked_work:
         return
     if job.num_succeeded == job.num_tasks:
         job.blocked_by = None

@@ -161,8 +161,8 @@ class _ReportHandler:
             return _STALE
         now = self.uow.now
         run.started_at = now
-        run.soft_at = None if task.plain else _soft_timeout_at(self._run_policy(task), now)
-        run.alarm_at = min(now + run.lease, run.soft_at) if run.soft_at is not None else now + run.lease
+        run.soft_at = None if task.skips_request_lookup else _soft_timeout_at(self._run_policy(task), now)
+        run.due_at = min(now + run.lease, run.soft_at) if run.soft_at is not None else now + run.lease
         self.uow.touch_run(run)
         return _ACCEPTED
 
@@ -213,7 +213,7 @@ class _ReportHandler:
 
     def _write_outputs(self, task: TaskResult, given: Sequence[OutputValue]) -> bool:
         """Store the outputs of a function, once; False when they do not have the requested types."""
-        if task.plain or self._run_policy(task).func_name is None:
+        if task.skips_request_lookup or self._run_policy(task).func_name is None:
             return not given
         uow = self.uow
         expected = values.outputs(uow.tx, [task.id]).get(task.id, [])

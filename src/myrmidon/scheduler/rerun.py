@@ -102,7 +102,7 @@ def _check_rerunnable(uow: UnitOfWork, task: TaskResult, *, force: bool) -> None
     job = uow.job_of(task)
     if job and job.state in (JobState.CANCELLED, JobState.PENDING_RETRY):
         raise WrongState(f"the job is {job.state}; its tasks cannot be rerun one by one")
-    if job and job.num_draining:
+    if job and job.num_chunked_work:
         raise WrongState("the job is still processing an earlier change; try again in a moment")
     if uow.requests[task.id].deadline_at <= uow.now:
         raise WrongState("the deadline of the task has passed; submit a new task")
@@ -136,7 +136,7 @@ def _start_generation(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
     task.bot_id = None
     task.deduped_from = task.deduped_run = task.cost_saved_usd = None
     task.started_at = task.completed_at = task.abandoned_at = None
-    task.alarm_at = uow.requests[task.id].deadline_at
+    task.due_at = uow.requests[task.id].deadline_at
 
 
 def reopen_job(uow: UnitOfWork, task: TaskResult) -> None:
@@ -266,7 +266,7 @@ def rerun_job(
         raise WrongState("the job was cancelled; submit a new job")
     if job.state == JobState.SUCCEEDED and not full:
         raise WrongState("the job has succeeded; use full to rerun all of it")
-    if job.num_draining and job.state != JobState.RUNNING:
+    if job.num_chunked_work and job.state != JobState.RUNNING:
         raise WrongState("the job is being deleted; submit a new job")
     if job.deadline_at <= now:
         raise WrongState("the deadline of the job has passed; submit a new job")

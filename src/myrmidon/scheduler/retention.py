@@ -39,7 +39,7 @@ def delete_job(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource
         raise NotFound("job", show_task(job_id))
     if chunked_work.exists(tx, chunked_work.DELETE_JOB, job_id):
         return
-    if job.state in (JobState.RUNNING, JobState.PENDING_RETRY) or job.num_active or job.num_draining:
+    if job.state in (JobState.RUNNING, JobState.PENDING_RETRY) or job.num_active or job.num_chunked_work:
         raise WrongState(f"the job is {job.state}, or some of its tasks have not ended; cancel it and wait for them")
     begin_deletion(uow, job)
     jobs.save(tx, uow.jobs.values())
@@ -47,7 +47,7 @@ def delete_job(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource
 
 def begin_deletion(uow: UnitOfWork, job: Job) -> None:
     """Start deleting a locked job, unless that was started before."""
-    job.alarm_at = None
+    job.due_at = None
     if not chunked_work.exists(uow.tx, chunked_work.DELETE_JOB, job.id):
         uow.start_chunked_work(chunked_work.DELETE_JOB, job.id, job=job)
 

@@ -223,7 +223,7 @@ def _unstage(uow: UnitOfWork, draft: JobDraft) -> Job:
     if job is None:
         raise WrongState("the job took too long to arrive and was dropped; submit it again")
     job.staged = 0
-    job.alarm_at = None
+    job.due_at = None
     job.num_tasks = len(draft.task_ids)
     job.num_active = sum(node.hold for node in draft.graph.nodes)
     jobs.add_event(uow.tx, job, "running", uow.now)
@@ -311,7 +311,7 @@ def start_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     unannounced = [task for task in page if task.seq == 0 and task.state == TaskState.WAITING]
     uow.load_requests(task.id for task in unannounced)
     for task in unannounced:
-        task.alarm_at = uow.requests[task.id].deadline_at
+        task.due_at = uow.requests[task.id].deadline_at
         uow.touch(task)
     if len(page) < CHUNK:
         uow.finish_chunked_work(work)

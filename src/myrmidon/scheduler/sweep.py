@@ -252,7 +252,7 @@ def sweep_runs(
     tasks = uow.lock(task_id for task_id, _ in due)
     uow.load_requests(tasks)
     runs = [run for run in task_run.read(tx, sorted(tasks)) if run.live]
-    due_runs = [run for run in runs if (run.task_id, run.run) in set(due) and (run.alarm_at or now + 1) <= now]
+    due_runs = [run for run in runs if (run.task_id, run.run) in set(due) and (run.due_at or now + 1) <= now]
     locked_bots = bots.lock_many(tx, sorted({run.bot_id for run in due_runs}))
     resumed_at = shared_numbers.read(tx, _RESUMED_AT) or 0
     lost: dict[str, list[TaskRun]] = {}
@@ -289,13 +289,13 @@ def _keep_run(
             end = max(
                 end, lease_end(run, heartbeat, resumed_at)
             )  # it may have started, and the bot may still report its end
-        run.alarm_at = end
+        run.due_at = end
     else:
         end = lease_end(run, heartbeat, resumed_at)
         if end > uow.now and run.soft_at is not None and run.soft_at <= uow.now:
             run.soft_at = None
             _grant_instance(uow, task, run, runs)
-        run.alarm_at = min(end, run.soft_at) if run.soft_at is not None else end
+        run.due_at = min(end, run.soft_at) if run.soft_at is not None else end
     if end <= uow.now:
         return False
     uow.touch_run(run)
@@ -401,9 +401,9 @@ def sweep_tasks(
     if not due:
         return 0
     uow = UnitOfWork(tx, now, ids, rules)
-    tasks = {i: t for i, t in uow.lock(due).items() if t.alarm_at is not None and t.alarm_at <= now}
+    tasks = {i: t for i, t in uow.lock(due).items() if t.due_at is not None and t.due_at <= now}
     old = [task.id for task in tasks.values() if task.final]
-    ending = {task.id: task.alarm_at or now for task in tasks.values() if not task.final}
+    ending = {task.id: task.due_at or now for task in tasks.values() if not task.final}
     for task_id in ending:
         _end_at_deadline(uow, tasks[task_id])
     if effects is not None:
@@ -440,14 +440,14 @@ def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     uow = UnitOfWork(tx, now, ids, rules)
     uow.lock_jobs(due)
     for job in list(uow.jobs.values()):
-        if job.alarm_at is None or job.alarm_at > now:
+        if job.due_at is None or job.due_at > now:
             continue
         if job.staged or job.state not in (JobState.RUNNING, JobState.PENDING_RETRY):
             begin_deletion(uow, job)
         elif job.state == JobState.PENDING_RETRY:
             retry_job(uow, job)
         else:
-            job.alarm_at = None
+            job.due_at = None
     propagate(uow)
     return len(due)
 

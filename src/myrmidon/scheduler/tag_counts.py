@@ -58,7 +58,7 @@ def update_tag_counts(db: Db, *, now: Micros, rules: Rules = DEFAULT_RULES, limi
 def _count_span(db: Db, span: Span, now: Micros) -> None:
     """Count a span, or postpone it while many of its tasks have not ended, without reading their tags."""
     if not span.sealed and db.read(partial(tag_counts.num_unfinished, span=span)) > MAX_UNFINISHED:
-        db.write(partial(tag_counts.postpone, first_id=span.first_id, look_at=_next_check(span, now)))
+        db.write(partial(tag_counts.postpone, first_id=span.first_id, check_at=_next_check(span, now)))
         return
     counts = db.read(partial(_read_span, span=span))
     db.write(partial(_seal, counts=counts, now=now))
@@ -72,7 +72,7 @@ def _read_span(tx: Tx, span: Span) -> SpanCounts:
         span,
         num_tasks=len(members),
         seq_sum=sum(task.seq for task in ended),
-        loose=json.encode(unfinished).decode(),
+        unfinished=json.encode(unfinished).decode(),
         times=json.encode(
             {name: time_range for name in sorted(SORTABLE) if (time_range := _time_range(ended, name))}
         ).decode(),
@@ -110,13 +110,13 @@ def _seal(tx: Tx, counts: SpanCounts, now: Micros) -> None:
     unfinished = counts.span.unfinished_ids
     ended = counts.span.num_tasks - len(unfinished)
     if tag_counts.ended(tx, known) != (ended, counts.span.seq_sum) or counts.staged or len(unfinished) > MAX_UNFINISHED:
-        blank = structs.replace(known, sealed=0, loose="[]", look_at=_next_check(known, now))
+        blank = structs.replace(known, sealed=0, unfinished="[]", check_at=_next_check(known, now))
         tag_counts.save(tx, blank, [], locked)
     elif not counts.span.num_tasks:
         tag_counts.delete(tx, known, locked)
     else:
-        look_at = _next_check(known, now) if unfinished else None
-        tag_counts.save(tx, structs.replace(counts.span, sealed=1, look_at=look_at), counts.rows, locked)
+        check_at = _next_check(known, now) if unfinished else None
+        tag_counts.save(tx, structs.replace(counts.span, sealed=1, check_at=check_at), counts.rows, locked)
 
 
 def _next_check(span: Span, now: Micros) -> Micros:
@@ -135,7 +135,7 @@ def check_tag_counts(db: Db, *, now: Micros) -> int:
     while page := db.read(partial(tag_counts.sealed_after, first_id=after, n=SPANS_AT_ONCE)):
         wrong = [span.first_id for span in page if not db.read(partial(_is_consistent, span=span))]
         if wrong:
-            opened += db.write(partial(tag_counts.open_spans, task_ids=wrong, look_at=now))
+            opened += db.write(partial(tag_counts.open_spans, task_ids=wrong, check_at=now))
         after = page[-1].first_id
     return opened
 

@@ -163,7 +163,7 @@ class UnitOfWork:
 
     def _may_be_queued(self, task: TaskResult) -> bool:
         """Whether the task may have a row in task_to_run while it runs, for a further instance."""
-        return not task.plain
+        return not task.skips_request_lookup
 
     def start_run(self, task: TaskResult) -> None:
         """Move a task to RUNNING; the caller has deleted its row of task_to_run.
@@ -183,7 +183,7 @@ class UnitOfWork:
             task.abandoned_at = task.abandoned_at or self.now
         task.killing = 0
         task.held = 0
-        task.alarm_at = None if task.job_id is not None else self.now + self.rules.retention
+        task.due_at = None if task.job_id is not None else self.now + self.rules.retention
         self.ended.append(task)
 
     def hold(self, task: TaskResult, *, held: bool) -> None:
@@ -225,14 +225,14 @@ class UnitOfWork:
         chunked_work.insert(self.tx, [started])
         self.started_work.append(started)
         if job:
-            job.num_draining += 1
+            job.num_chunked_work += 1
         return started
 
     def finish_chunked_work(self, work: ChunkedWork) -> None:
         """Delete chunked work that is complete."""
         chunked_work.finish(self.tx, work)
         if work.job_id is not None and work.job_id in self.jobs:
-            self.jobs[work.job_id].num_draining -= 1
+            self.jobs[work.job_id].num_chunked_work -= 1
 
     def move_job(self, job: Job, state: JobState, what: str) -> None:
         """Change the state of a locked job and add an event."""
@@ -240,10 +240,10 @@ class UnitOfWork:
         job.state = state
         if state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
             job.ended_at = self.now
-            job.alarm_at = self.now + self.rules.retention
+            job.due_at = self.now + self.rules.retention
         else:
             job.ended_at = None
-            job.alarm_at = self.now if state == JobState.PENDING_RETRY else None
+            job.due_at = self.now if state == JobState.PENDING_RETRY else None
         jobs_store.add_event(self.tx, job, what, self.now)
 
     # -- counters

@@ -316,7 +316,7 @@ def test_a_log_that_cannot_be_written_stops_nobody():
         import logging, structlog
         from myrmidon.server.process import configure_logging
         configure_logging("info")
-        structlog.get_logger("server").warning("part of the service failed", error="x" * 20_000)
+        structlog.get_logger("server").warning("background job failed", error="x" * 20_000)
         logging.getLogger("uvicorn").warning("a library speaks")
         print("went on")
     """

@@ -104,7 +104,7 @@ def bootstrap_script(
     """A Python 3.8 script that downloads and starts a bot.
 
     Values are inserted as literals, so that nothing a caller sends can run as code. ``text`` is an administrator's
-    bootstrap.py, used in place of the default script; both can use the constants SERVER, TOKEN, DIGEST, POOL and BOT_ID.
+    bootstrap.py, used in place of the default script. Both can use the constants SERVER, TOKEN, DIGEST, POOL, BOT_ID.
     """
     constants = {"server": server, "token": token, "digest": digest, "pool": pool, "bot_id": bot_id}
     values = {name: repr(value) for name, value in constants.items()}
@@ -112,7 +112,7 @@ def bootstrap_script(
 
 
 _HEADER = Template("""\
-# Installs and starts a bot of a Myrmidon server on this machine, with Python 3.8 or later. Created at Unix time $made_at.
+# Installs and starts a bot of a Myrmidon server on this machine. Needs Python 3.8 or later. Created at $made_at.
 SERVER = $server
 TOKEN = $token
 DIGEST = $digest

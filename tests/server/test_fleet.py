@@ -258,7 +258,7 @@ def test_a_bad_edit_is_refused_loudly_and_what_was_in_force_stays(context, setti
         assert "configuration folder is invalid" in said
         assert "group[2].name" in said
         assert "bot_config.py: line 1" in said
-        assert b"myrmidon_config_refused_total 1.0" in context.metrics.render(await numbers(context), now=0, skew=0)
+        assert b"myrmidon_config_rejected_total 1.0" in context.metrics.render(await numbers(context), now=0, skew=0)
         write(settings, bots_toml=GROUPS.replace("5", "6"), bot_config_py="x = 1\n")
         await heart._folder.poll()
         assert gives(context, "b1").settings == {"caches": {"items": 6}}
@@ -593,7 +593,7 @@ def test_95_of_100_bots_need_no_more_than_the_size_that_is_told(bots_of_a_pool, 
 
 async def shown(context):
     text = context.metrics.render(await numbers(context), now=0, skew=0).decode()
-    wanted = ("waited_in_vain_seconds_count", "run_lost_seconds_count", "no_resource_total")
+    wanted = ("expiry_detection_lag_seconds_count", "run_lost_seconds_count", "no_resource_total")
     lines = [line.removeprefix("myrmidon_") for line in text.splitlines() if line.startswith("myrmidon_")]
     lines = [line for line in lines if line.startswith(wanted)]
     return {name: float(count) for name, count in (line.rsplit(" ", 1) for line in lines) if float(count)}
@@ -632,11 +632,11 @@ def test_what_waited_in_vain_and_what_was_lost_is_counted_with_how_late_it_was_n
             await heart.sweep()
         counted = await shown(context)
         assert counted == {
-            'waited_in_vain_seconds_count{end="next_slice"}': 1.0,
-            'waited_in_vain_seconds_count{end="expired"}': 1.0,
-            'waited_in_vain_seconds_count{end="deadline"}': 1.0,
-            'run_lost_seconds_count{why="bot_lost"}': 1.0,
-            'run_lost_seconds_count{why="not_started"}': 1.0,
+            'expiry_detection_lag_seconds_count{outcome="next_slice"}': 1.0,
+            'expiry_detection_lag_seconds_count{outcome="expired"}': 1.0,
+            'expiry_detection_lag_seconds_count{outcome="deadline"}': 1.0,
+            'run_lost_seconds_count{reason="bot_lost"}': 1.0,
+            'run_lost_seconds_count{reason="not_started"}': 1.0,
             "no_resource_total": 1.0,
         }
 

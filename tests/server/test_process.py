@@ -162,8 +162,8 @@ def test_a_caller_that_hangs_up_is_not_waited_for(server):
         until_it_says(server, b"myrmidon_bots_waiting 1.0")
     until_it_says(server, b"myrmidon_bots_waiting 0.0")
     with dial(server, head(server, length=100) + b"{"):
-        until_it_says(server, b"myrmidon_calls_at_work 2.0")  # this one, and the one that asks
-    until_it_says(server, b"myrmidon_calls_at_work 1.0")
+        until_it_says(server, b"myrmidon_calls_in_progress 2.0")  # this one, and the one that asks
+    until_it_says(server, b"myrmidon_calls_in_progress 1.0")
     assert "Exception" not in server.log
 
 
@@ -333,8 +333,8 @@ def test_metrics_tell_what_the_issue_of_the_day_may_be(server):
     for name in (
         "request_seconds_bucket", "writer_wait_seconds_count", "commit_batch_size_count", "pending_seconds_count",
         "queue_depth{", "queue_age_seconds{", "bots{", "sweep_lag_seconds", "outbox_age_seconds",
-        "clock_skew_seconds", "tasks_unfinished{", "calls_at_work", "bots_waiting", "waited_in_vain_seconds",
-        "run_lost_seconds", "no_resource_total", "config_refused_total", "releases_reverted_total",
+        "clock_skew_seconds", "tasks_unfinished{", "calls_in_progress", "bots_waiting", "expiry_detection_lag_seconds",
+        "run_lost_seconds", "no_resource_total", "config_rejected_total", "releases_reverted_total",
     ):  # fmt: skip
         assert f"myrmidon_{name}" in text
     assert server.get("/metrics", token="")[0] == 401

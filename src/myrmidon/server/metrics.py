@@ -1,4 +1,4 @@
-"""What Prometheus is told. Counters are kept as things happen; gauges are read when somebody asks."""
+"""Metrics for Prometheus. Counters and histograms are updated as things happen, gauges when the page is requested."""
 
 from __future__ import annotations
 
@@ -16,61 +16,78 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """One registry per server, so that several can live in one process."""
+    """The metrics of one server, in a registry of its own: tests run several servers in one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         histogram, gauge = partial(Histogram, registry=self.registry), partial(Gauge, registry=self.registry)
         self._requests = histogram(
             "myrmidon_request_seconds",
-            "Time to answer a request; long polls and streams are not in it.",
+            "Time to answer a request, without long polls and streams.",
             ["method", "path", "status"],
             buckets=_LATENCY_S,
         )
         self._writer_wait = histogram(
-            "myrmidon_writer_wait_seconds", "Time a write waits for its turn.", buckets=_LATENCY_S
+            "myrmidon_writer_wait_seconds", "Time from a request for a write to its start.", buckets=_LATENCY_S
         )
-        self._commit_sizes = histogram("myrmidon_commit_batch_size", "Writes in one commit.", buckets=_SIZES)
-        self._pending = histogram("myrmidon_pending_seconds", "Age of a task when a bot takes it.", buckets=_DURATION_S)
-        self._runs = histogram("myrmidon_run_seconds", "Duration of a run, by its end.", ["end"], buckets=_DURATION_S)
-        self._depth = gauge("myrmidon_queue_depth", "Tasks ready to run, by pool.", ["pool"])
-        self._age = gauge("myrmidon_queue_age_seconds", "How long the oldest of them waits, by pool.", ["pool"])
-        self._tasks = gauge("myrmidon_tasks_unfinished", "Tasks that wait for bots or run, by state.", ["state"])
-        self._bots = gauge("myrmidon_bots", "Bots by state.", ["state"])
-        self._sweep_lag = gauge("myrmidon_sweep_lag_seconds", "Age of the oldest thing that is due.")
-        self._outbox_age = gauge("myrmidon_outbox_age_seconds", "Age of the oldest event without a number.")
+        self._commit_sizes = histogram("myrmidon_commit_batch_size", "Writes per commit.", buckets=_SIZES)
+        self._pending = histogram(
+            "myrmidon_pending_seconds", "Time from the submission of a task to its first claim.", buckets=_DURATION_S
+        )
+        self._runs = histogram(
+            "myrmidon_run_seconds",
+            "Duration of a run, by outcome: succeeded, failed, timed_out, killed.",
+            ["outcome"],
+            buckets=_DURATION_S,
+        )
+        self._depth = gauge("myrmidon_queue_depth", "Tasks that wait for a bot, by pool.", ["pool"])
+        self._age = gauge(
+            "myrmidon_queue_age_seconds", "Time since the submission of the oldest waiting task, by pool.", ["pool"]
+        )
+        self._tasks = gauge("myrmidon_tasks_unfinished", "Tasks that wait for a bot or run, by state.", ["state"])
+        self._bots = gauge("myrmidon_bots", "Bots, by state; a bot can be in several.", ["state"])
+        self._sweep_lag = gauge(
+            "myrmidon_sweep_lag_seconds", "How long the oldest expiry or timeout is overdue; 0 if none is."
+        )
+        self._outbox_age = gauge(
+            "myrmidon_outbox_age_seconds",
+            "Age of the oldest event that streams cannot deliver yet; 0 if there is none.",
+        )
         self._skew = gauge("myrmidon_clock_skew_seconds", "This server's clock minus the database's.")
-        self._in_progress = gauge("myrmidon_calls_at_work", "Calls being answered now; waiting ones are not in it.")
-        self._waiting = gauge("myrmidon_bots_waiting", "Bots whose polls this server holds.")
+        self._in_progress = gauge(
+            "myrmidon_calls_in_progress", "Calls being answered now, without long polls and streams."
+        )
+        self._waiting = gauge("myrmidon_bots_waiting", "Bots whose long polls this server holds.")
         counter = partial(Counter, registry=self.registry)
-        self._refused = counter("myrmidon_calls_refused", "Calls turned away.", ["code"])
-        self._config_refused = counter("myrmidon_config_refused", "Edits of the settings folder that were wrong.")
-        self._release_failures = counter("myrmidon_release_failures", "Bots that could not live with a release.")
-        self._reverted = counter("myrmidon_releases_reverted", "Releases of the bot that were taken back.")
+        self._call_errors = counter("myrmidon_call_errors", "Calls answered with an error, by error code.", ["code"])
+        self._config_rejected = counter("myrmidon_config_rejected", "Invalid versions of the configuration folder.")
+        self._release_failures = counter("myrmidon_release_failures", "Reports of bots that rejected a release.")
+        self._reverted = counter("myrmidon_releases_reverted", "Bot releases that were reverted.")
         self._expiry_lag = histogram(
-            "myrmidon_waited_in_vain_seconds",
-            "How late the end of waiting was noticed, by what came of it: expired, next_slice, deadline.",
-            ["end"],
+            "myrmidon_expiry_detection_lag_seconds",
+            "How late the server detected that a slice or task had waited too long,"
+            " by outcome: expired, next_slice, deadline.",
+            ["outcome"],
             buckets=_LATENCY_S,
         )
         self._lost = histogram(
             "myrmidon_run_lost_seconds",
-            "How long a lost run was silent before it was noticed, by why: bot_lost, not_started.",
-            ["why"],
+            "How long a lost run had been silent when the server detected it, by reason: bot_lost, not_started.",
+            ["reason"],
             buckets=_DURATION_S,
         )
-        self._no_resource = counter("myrmidon_no_resource", "Tasks given up because no bot could run them.")
+        self._no_resource = counter("myrmidon_no_resource", "Tasks that ended because no bot could run them.")
 
-    # -- as things happen
+    # -- counters and histograms
 
     def request_done(self, method: str, path: str, status: int, seconds: float) -> None:
         self._requests.labels(method, path, str(status)).observe(seconds)
 
-    def call_refused(self, code: str) -> None:
-        self._refused.labels(code).inc()
+    def call_failed(self, code: str) -> None:
+        self._call_errors.labels(code).inc()
 
-    def config_refused(self) -> None:
-        self._config_refused.inc()
+    def config_rejected(self) -> None:
+        self._config_rejected.inc()
 
     def release_failed(self) -> None:
         self._release_failures.inc()
@@ -78,13 +95,13 @@ class Metrics:
     def release_reverted(self) -> None:
         self._reverted.inc()
 
-    def wait_expired(self, end: str, late_s: float) -> None:
-        """A slice or a task has waited long enough; that was noticed so late."""
-        self._expiry_lag.labels(end).observe(late_s)
+    def wait_expired(self, outcome: str, lag_s: float) -> None:
+        """Record a slice or task that waited too long, and how late that was detected."""
+        self._expiry_lag.labels(outcome).observe(lag_s)
 
-    def run_lost(self, why: str, silent_s: float) -> None:
-        """A run was given up, so long after the last sign of life of it."""
-        self._lost.labels(why).observe(silent_s)
+    def run_lost(self, reason: str, silent_s: float) -> None:
+        """Record a lost run, and the time since the last sign of life of it."""
+        self._lost.labels(reason).observe(silent_s)
 
     def no_resource(self, count: int) -> None:
         self._no_resource.inc(count)
@@ -96,32 +113,32 @@ class Metrics:
         self._commit_sizes.observe(size)
 
     def claimed(self, pending_s: float) -> None:
-        """A run was handed to a bot; its task had been submitted so long ago."""
+        """Record the first claim of a task, and the time since its submission."""
         self._pending.observe(pending_s)
 
-    def run_ended(self, end: str, duration_s: float) -> None:
-        """A run has ended: succeeded, failed, timed_out or killed."""
-        self._runs.labels(end).observe(duration_s)
+    def run_ended(self, outcome: str, duration_s: float) -> None:
+        """Record a finished run: succeeded, failed, timed_out or killed."""
+        self._runs.labels(outcome).observe(duration_s)
 
     def set_in_progress(self, calls: int, waiting: int) -> None:
         self._in_progress.set(calls)
         self._waiting.set(waiting)
 
-    # -- when somebody asks
+    # -- gauges
 
-    def render(self, numbers: Gauges, *, now: Micros, skew: Micros) -> bytes:
-        """The whole page, with gauges as the database has them now."""
+    def render(self, values: Gauges, *, now: Micros, skew: Micros) -> bytes:
+        """The page for Prometheus, with gauges set to the given values."""
         for gauge in (self._depth, self._age, self._tasks, self._bots):
             gauge.clear()
-        for pool, depth, oldest in numbers.pools:
+        for pool, depth, oldest in values.pools:
             self._depth.labels(pool).set(depth)
             self._age.labels(pool).set(_age(oldest, now))
-        for state, count in numbers.tasks:
+        for state, count in values.tasks:
             self._tasks.labels(state).set(count)
-        for state, count in numbers.bots:
+        for state, count in values.bots:
             self._bots.labels(state).set(count)
-        self._sweep_lag.set(_age(numbers.oldest_due, now))
-        self._outbox_age.set(_age(numbers.oldest_event, now))
+        self._sweep_lag.set(_age(values.oldest_due, now))
+        self._outbox_age.set(_age(values.oldest_event, now))
         self._skew.set(skew / SECOND)
         return generate_latest(self.registry)
 

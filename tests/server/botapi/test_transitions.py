@@ -449,7 +449,7 @@ def test_the_metrics_count_what_becomes_of_tasks(server):
     page = server.get("/metrics")[1].decode()
     for name in (
         'queue_depth{pool="default"}', 'queue_age_seconds{pool="default"}', "pending_seconds_count",
-        'run_seconds_count{end="succeeded"}', 'bots{state="alive"}', "commit_batch_size_count",
+        'run_seconds_count{outcome="succeeded"}', 'bots{state="alive"}', "commit_batch_size_count",
         "writer_wait_seconds_count", "sweep_lag_seconds", "outbox_age_seconds", "clock_skew_seconds",
         "request_seconds_count",
     ):  # fmt: skip

@@ -60,7 +60,7 @@ def test_an_edit_counts_without_a_restart_and_a_wrong_one_not_at_all(server):
     (told,) = [line for line in map(json.loads, server.log.splitlines()) if "folder is invalid" in line["event"]]
     assert told["level"] == "error"
     assert "bots.toml: group[2].default" in told["problems"][0]
-    assert b"myrmidon_config_refused_total 1.0" in server.call("GET", "/metrics").data
+    assert b"myrmidon_config_rejected_total 1.0" in server.call("GET", "/metrics").data
     assert handshake(server, "b1")[1]["settings"] == {"caches": {"items": 5}}
     write(config, bots_toml=GROUPS.replace("5", "6").replace("default = true", 'bots = ["b2"]'))
     wait_for(lambda: handshake(server, "b1")[1]["settings"] == {"caches": {"items": 6}})

@@ -221,7 +221,7 @@ class Endpoint:
                 )
         elif error.status >= 500 and not error.retry_after_s:
             log.error("handler failed", path=self._route.path, request_id=request_id, exc_info=error)
-        self._context.metrics.call_refused(error.code)
+        self._context.metrics.call_failed(error.code)
         fields = [(b"content-type", JSON.encode()), *SECURITY_HEADERS]
         if error.retry_after_s:
             fields.append((b"retry-after", str(error.retry_after_s).encode()))

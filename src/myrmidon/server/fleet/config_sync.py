@@ -190,6 +190,6 @@ def _author(entries: Fingerprint) -> str:
 
 
 def _report_invalid(context: ServerContext, error: InvalidRequest, event: str) -> None:
-    context.metrics.config_refused()
+    context.metrics.config_rejected()
     problems = [str(problem) for problem in error.problems]
     log.error(event, active_version=context.state.config.version[:12], problems=problems)

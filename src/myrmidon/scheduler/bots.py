@@ -178,8 +178,8 @@ def _end_runs_not_held(uow: UnitOfWork, request: Handshake, boot_id: str) -> lis
     lost = [run for run in mine if run not in kept and run.session < request.session]
     evidence = Evidence(message="the bot reconnected without this run", boot_id=request.boot_id)
     reliable = bool(request.begun and boot_id) and request.boot_id == boot_id
-    waited = {run.task_id for run in lost}.difference(request.begun) if reliable else ()
-    end_lost_runs(uow, lost, runs, why="bot_restarted", evidence=evidence, begun=request.begun, waited=waited)
+    not_started = {run.task_id for run in lost}.difference(request.begun) if reliable else ()
+    end_lost_runs(uow, lost, runs, why="bot_restarted", evidence=evidence, begun=request.begun, not_started=not_started)
     propagate(uow)
     return [(run.task_id, run.run) for run in kept]
 

@@ -221,7 +221,9 @@ def _start(uow: UnitOfWork, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRu
     since = _idle_since(uow, bot)
     task_run.insert(uow.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
     uow.flush()
-    return _claimed(uow, runs, token, work, special=sorted(task.id for _, task in taken if not task.skips_request_lookup))
+    return _claimed(
+        uow, runs, token, work, special=sorted(task.id for _, task in taken if not task.skips_request_lookup)
+    )
 
 
 def _idle_since(uow: UnitOfWork, bot: Bot) -> Micros | None:

@@ -309,7 +309,7 @@ def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResu
         killing=0,
         forced=0,
         resolves_all=int(new_task.policy == RequiresPolicy.ALL_RESOLVED),
-        skips_request_lookup=_is_plain(new_task.request),
+        skips_request_lookup=_skips_request_lookup(new_task.request),
         num_parents=len(new_task.parents),
         num_succeeded_parents=len(new_task.satisfied),
         num_children=0,
@@ -332,7 +332,7 @@ def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResu
     )
 
 
-def _is_plain(request: TaskRequest) -> int:
+def _skips_request_lookup(request: TaskRequest) -> int:
     if request.function is not None or request.max_instances > 1 or request.secret_bytes is not None:
         return 0
     for task_slice in request.slices:

@@ -191,12 +191,12 @@ def known_not_started(run: TaskRun, heartbeat: Micros, rules: Rules) -> bool:
     return run.started_at is None and heartbeat >= run.claimed_at + rules.start_within
 
 
-def may_have_started(run: TaskRun, *, retries: int, waited: bool) -> bool:
+def may_have_started(run: TaskRun, *, retries: int, not_started: bool) -> bool:
     """Whether the loss of a run counts as a retry.
 
-    A task without retries must not run twice, so it counts as started unless it is known that it was not (``waited``).
+    A task without retries must not run twice, so it counts as started unless ``not_started`` says that it was not.
     """
-    return run.started_at is not None or (retries == 0 and not waited)
+    return run.started_at is not None or (retries == 0 and not not_started)
 
 
 def service_was_away(now: Micros, last_alive: Micros, rules: Rules) -> bool:

@@ -48,13 +48,13 @@ def end_lost_runs(
     why: str,
     evidence: Evidence,
     begun: Collection[int] = (),
-    waited: Collection[int] = (),
+    not_started: Collection[int] = (),
 ) -> None:
     """End live runs of locked tasks whose bot was lost; a run that had not started does not count as a retry.
 
     A bot reports the start of a command only if the command runs longer than a moment. A task that crashes its bot at
     once would otherwise be tried for ever, so a loss counts if the task is in ``begun`` (the bot recorded its start) or
-    if its runs were lost too often before. Tasks in ``waited`` are known not to have started.
+    if its runs were lost too often before. Tasks in ``not_started`` are known not to have started.
     """
     if not lost:
         return
@@ -66,7 +66,7 @@ def end_lost_runs(
         task = tasks[run.task_id]
         run.evidence = json.encode(evidence).decode()
         retries = uow.requests[task.id].retries
-        counts = run.task_id in begun or may_have_started(run, retries=retries, waited=run.task_id in waited)
+        counts = run.task_id in begun or may_have_started(run, retries=retries, not_started=run.task_id in not_started)
         verdict = judge_lost(task, why, retries=retries) if counts else judge_unstarted(task)
         uow.end_run(run, RunState.KILLED if task.killing else RunState.BOT_DIED, why if counts else _NOT_STARTED)
         others = [other for other in live(runs, task) if other is not run]

@@ -265,8 +265,8 @@ def sweep_runs(
         evidence = Evidence(last_heartbeat=bot.heartbeat if bot else None, boot_id=bot.boot_id if bot else "")
         if effects is not None:
             effects.lost += [_silence(run, bot.heartbeat if bot else 0, now) for run in lost_runs]
-        waited = {run.task_id for run in lost_runs if known_not_started(run, bot.heartbeat if bot else 0, rules)}
-        end_lost_runs(uow, lost_runs, runs, why="bot_lost", evidence=evidence, waited=waited)
+        not_started = {run.task_id for run in lost_runs if known_not_started(run, bot.heartbeat if bot else 0, rules)}
+        end_lost_runs(uow, lost_runs, runs, why="bot_lost", evidence=evidence, not_started=not_started)
     propagate(uow)
     return len(due_runs)
 
@@ -284,8 +284,8 @@ def _keep_run(
     """Set the next due time of a run; False if it is lost. May grant another instance after the soft timeout."""
     if run.started_at is None:
         end = start_deadline(run, resumed_at, uow.rules.start_within)
-        waited = known_not_started(run, heartbeat, uow.rules)
-        if may_have_started(run, retries=uow.requests[task.id].retries, waited=waited):
+        not_started = known_not_started(run, heartbeat, uow.rules)
+        if may_have_started(run, retries=uow.requests[task.id].retries, not_started=not_started):
             end = max(
                 end, lease_end(run, heartbeat, resumed_at)
             )  # it may have started, and the bot may still report its end

@@ -32,13 +32,13 @@ RUNNING = """UPDATE task_results SET state = 'RUNNING', reason = '', run_number 
 ENDED = RowUpdate(
     "task_runs",
     key="task_id, run",
-    sets="""started_at, modified_at, ended_at, duration, state = 'SUCCEEDED', reason = '', alarm_at = NULL,
+    sets="""started_at, modified_at, ended_at, duration, state = 'SUCCEEDED', reason = '', due_at = NULL,
         exit_code = 0""",
     types="bigint, int, bigint, bigint, bigint, double",
 )
 SUCCEEDED = """UPDATE task_results SET state = 'SUCCEEDED', reason = '', instance_id = 1, completed_at = {},
-    modified_at = {}, alarm_at = {}, seq = seq + 1 WHERE id {ids}"""
-NUMBERED = "UPDATE marks SET value = value + {} WHERE name = 'outbox_position'"
+    modified_at = {}, due_at = {}, seq = seq + 1 WHERE id {ids}"""
+NUMBERED = "UPDATE shared_numbers SET value = value + {} WHERE name = 'outbox_position'"
 BEAT = "UPDATE bots SET heartbeat = {}, idle_at = {} WHERE id = {}"
 
 RETENTION = 30 * 86_400 * 1_000_000

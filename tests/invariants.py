@@ -57,11 +57,11 @@ OVERDUE = {
     "a task is not final past its deadline": """
         SELECT r.id, r.state FROM task_results r JOIN task_requests q ON q.id = r.id
          WHERE r.state IN ('WAITING', 'READY', 'RUNNING') AND q.deadline_at <= :now""",
-    "the alarm of a task is overdue": "SELECT id, state FROM task_results WHERE alarm_at <= :now",
-    "a run is lost and nobody noticed": "SELECT task_id, run, bot_id FROM task_runs WHERE alarm_at <= :now",
+    "the alarm of a task is overdue": "SELECT id, state FROM task_results WHERE due_at <= :now",
+    "a run is lost and nobody noticed": "SELECT task_id, run, bot_id FROM task_runs WHERE due_at <= :now",
     "a right to run has expired": "SELECT task_id, instance FROM task_to_run WHERE expires_at <= :now",
-    "a drain is left": "SELECT id, kind, subject FROM drains WHERE id > 0 OR created_at > :now",
-    "a job waits for a sweep": "SELECT id, state FROM jobs WHERE alarm_at <= :now",
+    "a drain is left": "SELECT id, kind, subject FROM chunked_work WHERE id > 0 OR created_at > :now",
+    "a job waits for a sweep": "SELECT id, state FROM jobs WHERE due_at <= :now",
     "a job is still staged": "SELECT id, creation_time FROM jobs WHERE staged = 1 AND creation_time <= :now",
     "an event has no number": "SELECT subject, seq FROM outbox WHERE position IS NULL AND at <= :now",
 }
@@ -76,9 +76,9 @@ def overdue(tx: Tx, now: int) -> list[str]:
 
 TASKS = "SELECT id, seq, num_succeeded_parents, num_children, run_number FROM task_results"
 JOBS = """
-    SELECT id, seq, state, staged, num_tasks, num_succeeded, num_failed, num_active, num_draining FROM jobs
+    SELECT id, seq, state, staged, num_tasks, num_succeeded, num_failed, num_active, num_chunked_work FROM jobs
 """
-DRAINS = "SELECT kind, subject, job_id FROM drains"
+DRAINS = "SELECT kind, subject, job_id FROM chunked_work"
 DELETING_JOBS = "SELECT j.id FROM jobs j JOIN resource_groups g ON g.id = j.resource_group_id WHERE g.deleting = 1"
 TOLD = "SELECT subject, seq, position, kind, state, body FROM outbox WHERE subject {in:ids} ORDER BY subject, seq"
 
@@ -175,7 +175,7 @@ INPUTS = """
 OUTPUTS = INPUTS.replace("task_inputs", "task_outputs")
 SETTLED_PARENTS = """
     SELECT r.id FROM task_results r JOIN jobs j ON j.id = r.job_id
-     WHERE r.id {in:ids} AND j.num_draining = 0
+     WHERE r.id {in:ids} AND j.num_chunked_work = 0
 """
 UNFED = """
     SELECT e.parent, e.child FROM task_edges e
@@ -244,9 +244,9 @@ class _Page:
         if task.state != TaskState.RUNNING:
             yield from (f"has the live run {run.run}" for run in runs if run.live)
         for run in runs:
-            facts = (run.ended_at is None, run.alarm_at is not None, run.state == RunState.RUNNING)
+            facts = (run.ended_at is None, run.due_at is not None, run.state == RunState.RUNNING)
             if len(set(facts)) != 1:
-                when = f"{run.state}, ended {run.ended_at}, alarm {run.alarm_at}"
+                when = f"{run.state}, ended {run.ended_at}, alarm {run.due_at}"
                 yield f"has a run {run.run} that is neither live nor ended: {when}"
             if run.live and run.generation != task.generation:
                 yield f"has a live run {run.run} of generation {run.generation}"
@@ -327,11 +327,11 @@ class _Page:
             yield from (f"has no output {row[1]}" for row in self.outputs.get(task.id, []) if not _written(row))
 
     def _alarms(self, task: TaskResult) -> Iterable[str]:
-        if not task.final and task.alarm_at is None and task.seq:
+        if not task.final and task.due_at is None and task.seq:
             yield "has no alarm for its deadline"
-        if task.final and task.job_id is not None and task.alarm_at is not None:
+        if task.final and task.job_id is not None and task.due_at is not None:
             yield "has an alarm of its own although its job's retention is its own"
-        if task.final and task.job_id is None and task.alarm_at is None:
+        if task.final and task.job_id is None and task.due_at is None:
             yield "has no alarm for its retention"
         if task.final and task.completed_at is None:
             yield "has ended at no time"
@@ -400,8 +400,8 @@ def _job_problems(tx: Tx, ids: Sequence[int], world: _World, told: dict[int, tup
     for job in jobs_store.read(tx, ids).values():
         name = f"job {job.id} ({job.state}, seq {job.seq}, {job.num_succeeded} of {job.num_tasks} tasks)"
         found += [f"4 {name} {what}" for what in _job_events(job, events.get(job.id, []), told)]
-        if job.num_draining != world.drains.get(job.id, 0):
-            found.append(f"7 {name} counts {job.num_draining} drains and has {world.drains.get(job.id, 0)}")
+        if job.num_chunked_work != world.drains.get(job.id, 0):
+            found.append(f"7 {name} counts {job.num_chunked_work} drains and has {world.drains.get(job.id, 0)}")
         if job.id not in world.removing:
             found += [f"7 {name} {what}" for what in _job_counts(job, counts.get(job.id, []))]
     return found
@@ -421,13 +421,13 @@ def _job_counts(job: Job, counts: Sequence[tuple[Any, ...]]) -> Iterable[str]:
         yield f"counts (tasks, succeeded, failed, active) {kept}; there are {(tasks, succeeded, failed, active)}"
     if job.state == JobState.SUCCEEDED and succeeded != tasks:
         yield f"has succeeded with {succeeded} of {tasks} tasks"
-    if succeeded == tasks and not job.num_draining and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED):
+    if succeeded == tasks and not job.num_chunked_work and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED):
         yield "has not succeeded although all its tasks have"
-    if job.state == JobState.RUNNING and not active and not job.num_draining:
+    if job.state == JobState.RUNNING and not active and not job.num_chunked_work:
         yield "has nothing that could still move it"
     if (job.state in JOB_FINAL) != (job.ended_at is not None):
         yield f"has ended at {job.ended_at}"
-    if job.state == JobState.PENDING_RETRY and job.alarm_at is None:
+    if job.state == JobState.PENDING_RETRY and job.due_at is None:
         yield "waits for a retry that nobody will make"
 
 
@@ -458,13 +458,13 @@ BROKEN = {
     "3 a task waits for nothing, and nobody will start it": """
         SELECT r.id, r.job_id FROM task_results r JOIN jobs j ON j.id = r.job_id
          WHERE r.state = 'WAITING' AND r.held = 0 AND (r.forced = 1 OR r.num_succeeded_parents >= r.num_parents)
-           AND j.state = 'RUNNING' AND j.staged = 0 AND j.num_draining = 0""",
+           AND j.state = 'RUNNING' AND j.staged = 0 AND j.num_chunked_work = 0""",
     "1 a run is live, but its task is not running": """
         SELECT u.task_id, u.run, r.state FROM task_runs u LEFT JOIN task_results r ON r.id = u.task_id
-         WHERE u.alarm_at IS NOT NULL AND (r.state IS NULL OR r.state <> 'RUNNING')""",
+         WHERE u.due_at IS NOT NULL AND (r.state IS NULL OR r.state <> 'RUNNING')""",
     "1 a run has ended and still has an alarm": """
         SELECT task_id, run, state FROM task_runs
-         WHERE alarm_at IS NOT NULL AND (ended_at IS NOT NULL OR state <> 'RUNNING')""",
+         WHERE due_at IS NOT NULL AND (ended_at IS NOT NULL OR state <> 'RUNNING')""",
     "2 a run began before its bot was idle": "SELECT task_id, run, bot_id FROM task_runs WHERE idle_since > claimed_at",
     "7 nothing references a shared value": """
         SELECT v.id, v.type FROM shared_values v
@@ -479,7 +479,8 @@ BROKEN = {
          WHERE f.id IS NULL""",
     "4 a sink is ahead of the events": """
         SELECT s.name, s.position FROM sinks s
-         WHERE s.position > (SELECT COALESCE(MAX(m.value), 0) FROM marks m WHERE m.name = 'outbox_position')""",
+         WHERE s.position > (
+             SELECT COALESCE(MAX(m.value), 0) FROM shared_numbers m WHERE m.name = 'outbox_position')""",
     "0 a right to run is in a queue that does not exist": """
         SELECT t.task_id, t.queue FROM task_to_run t LEFT JOIN task_dimensions d ON d.id = t.queue
          WHERE d.id IS NULL""",
@@ -491,7 +492,7 @@ def _rows(tx: Tx, world: _World) -> list[tuple[str, tuple[Any, ...]]]:
 
 
 POSITIONS = "SELECT COUNT(position), COUNT(DISTINCT position), COALESCE(MAX(position), 0) FROM outbox"
-LAST_POSITION = "SELECT COALESCE(MAX(value), 0) FROM marks WHERE name = 'outbox_position'"
+LAST_POSITION = "SELECT COALESCE(MAX(value), 0) FROM shared_numbers WHERE name = 'outbox_position'"
 
 
 def _positions(tx: Tx, *, nothing_removed: bool) -> Iterable[str]:
@@ -541,7 +542,7 @@ _OF_TASKS = (
     ("task_to_run", "task_id"),
     ("task_runs", "task_id"),
     ("performance_stats", "task_id"),
-    ("task_donors", "task_id"),
+    ("dedupe_sources", "task_id"),
     ("task_edges", "parent"),
     ("task_edges", "child"),
     ("completed_task_edges", "parent"),
@@ -558,7 +559,7 @@ _OF_JOBS = (
     ("task_labels", "job_id"),
     ("input_tasks", "job_id"),
     ("output_tasks", "job_id"),
-    ("drains", "job_id"),
+    ("chunked_work", "job_id"),
 )
 _OTHERS = (
     ("task_results", "id", "task_requests", "id"),

@@ -20,7 +20,7 @@ def link(dialect):
         "CREATE TABLE marks (id INT PRIMARY KEY)",
     ):
         link.run(statement)
-    link.run("INSERT INTO marks VALUES (7)")
+    link.run("INSERT INTO shared_numbers VALUES (7)")
     yield link
     link.close()
 
@@ -29,10 +29,10 @@ def link(dialect):
 def test_emptying_leaves_exactly_what_the_migration_left(link):
     rows = databases.Rows(link)
     link.run('INSERT INTO "values" VALUES (1), (2)')
-    link.run("UPDATE marks SET id = 8")
+    link.run("UPDATE shared_numbers SET id = 8")
     rows.empty()
     assert link.rows('SELECT * FROM "values"') == []
-    assert link.rows("SELECT * FROM marks") == [(7,)]
+    assert link.rows("SELECT * FROM shared_numbers") == [(7,)]
 
 
 @on_servers

@@ -120,7 +120,9 @@ class Stage:
         """What must be the same when a client calls twice. A mark of 0 says as much as none."""
         again = {self.verb.told_again, "bot_event_facts"} if self.verb.told_again else set()
         kept = {table: found for table, found in rows.items() if table not in again}
-        return named({**kept, "marks": [text for text in kept.get("marks", []) if not NOUGHT.search(text)]})
+        return named(
+            {**kept, "shared_numbers": [text for text in kept.get("shared_numbers", []) if not NOUGHT.search(text)]}
+        )
 
     def crash_at(self, n: int) -> None:
         where = f"{self.verb.name} at event {n} of {len(self.events)}, {self.events[n - 1]}"

@@ -105,12 +105,12 @@ class Explainer:
                     seen.append(text)
                     return _Nothing()
 
-                self._link.say = hear
+                self._link.query = hear
                 try:
                     change = self._link.delete_rows if deletes else self._link.update_rows
                     change(statement, [*rows, *rows])  # joined, as several are
                 finally:
-                    del self._link.say
+                    del self._link.query
                 return self._ask_mariadb(seen[0])
 
     def _ask_postgresql(self, text: bytes, values: Any) -> Any:
@@ -120,7 +120,7 @@ class Explainer:
 
     def _ask_mariadb(self, text: str) -> Any:
         """As a table: with ANSI_QUOTES the JSON form quotes names inside its strings, and is none."""
-        return self._link.say("EXPLAIN " + text).rows
+        return self._link.query("EXPLAIN " + text).rows
 
 
 class _Nothing:

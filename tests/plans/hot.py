@@ -94,7 +94,7 @@ def _tallied(tx: Any, w: World, first_id: int) -> None:
     rows = [(tag, first_id, w.group, state, 1) for tag in ("", "pool:default", "k:v") for state in ("FAILED", "KILLED")]
     span = tag_counts.read(tx, first_id)
     assert span is not None
-    tag_counts.save(tx, structs.replace(span, sealed=1, num_tasks=1, look_at=None), rows, tag_counts.lock(tx))
+    tag_counts.save(tx, structs.replace(span, sealed=1, num_tasks=1, check_at=None), rows, tag_counts.lock(tx))
 
 
 def _newest(w: World, n: int) -> int:

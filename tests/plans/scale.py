@@ -16,10 +16,19 @@ FEWER = {"task_tags": 200, "outbox": 400}
 """Copies of what a task has several of: these are big enough."""
 STEP = 1 << 24
 SECOND = 1_000_000
-ALONE = {"marks", "pools", "resource_groups", "schema_version", "schedulers", "sinks", "tokens", "drains"}
+ALONE = {
+    "shared_numbers",
+    "pools",
+    "resource_groups",
+    "schema_version",
+    "schedulers",
+    "sinks",
+    "tokens",
+    "chunked_work",
+}
 BOT = {("bots", "id"), ("bot_settings", "bot_id")}
 NAMES = {"bot_id", "request_key"}
-HASHES = {("task_dimensions", "hash"), ("task_donors", "dedupe_key")}
+HASHES = {("task_dimensions", "hash"), ("dedupe_sources", "dedupe_key")}
 FIXED = {("task_to_run", "queue"), ("task_slices", "queue"), ("task_to_run", "task_rank")}
 
 

@@ -832,8 +832,8 @@ class CarryOnCarryOnOfOneDrain:
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
-        assert w.value("SELECT COUNT(*) FROM drains") == 0
-        assert w.value("SELECT num_draining FROM jobs") == 0
+        assert w.value("SELECT COUNT(*) FROM chunked_work") == 0
+        assert w.value("SELECT num_chunked_work FROM jobs") == 0
         assert [w.state(f["tasks"][label]) for label in "xyz"] == ["READY", "READY", "WAITING"]
         w.run_all()
         assert w.job_state(f["job"]) == "SUCCEEDED"
@@ -856,7 +856,7 @@ class CarryOnCarryOnOfAMassCancel:
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert [w.state(i) for i in f["tasks"]] == ["CANCELED", "CANCELED"]
-        assert w.value("SELECT COUNT(*) FROM drains") == 0
+        assert w.value("SELECT COUNT(*) FROM chunked_work") == 0
         assert [events(w, i, "CANCELED") for i in f["tasks"]] == [1, 1]
 
 

@@ -452,7 +452,7 @@ def test_a_queue_is_looked_at_once(w):
     w.do(fleet.delete_bot, "b2")
     w.bot("b1")
     w.do(fleet.delete_bot, "b1")
-    assert w.count("drains") == 1
+    assert w.count("chunked_work") == 1
 
 
 def test_signs_of_life_of_idle_bots_are_written_together(w):

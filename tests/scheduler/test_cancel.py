@@ -222,7 +222,7 @@ def test_a_mass_cancel_goes_on_in_chunks(w, small_chunks):
 def test_a_mass_cancel_that_finds_nothing_ends(w):
     w.do(cancel.cancel_tagged, ["no:thing", "at:all"], group_id=w.group.id)
     w.carry()
-    assert w.count("drains") == 0
+    assert w.count("chunked_work") == 0
 
 
 def test_a_mass_cancel_said_again_with_its_key_means_nothing_new(w):

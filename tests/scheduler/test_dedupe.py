@@ -78,7 +78,7 @@ def test_the_newest_donor_answers(w):
     donor(w)
     w.advance(7 * 86_400 - 10)
     w.bot("b1")
-    w.db.write(lambda tx: tx.run("UPDATE task_donors SET created_at = 0"))
+    w.db.write(lambda tx: tx.run("UPDATE dedupe_sources SET created_at = 0"))
     second = donor(w)
     assert w.task(w.submit(idempotent=True)).deduped_from == second
 

@@ -38,7 +38,7 @@ BREAKS = [
     ("UPDATE task_to_run SET instance = 1 WHERE task_id = :ready", "not exactly that of instance 0"),
     ("UPDATE task_results SET state = 'READY' WHERE id = :running", "has the live run 1"),
     ("UPDATE task_runs SET ended_at = 5 WHERE task_id = :running", "neither live nor ended"),
-    ("UPDATE task_runs SET alarm_at = 5 WHERE task_id = :done", "a run has ended and still has an alarm"),
+    ("UPDATE task_runs SET due_at = 5 WHERE task_id = :done", "a run has ended and still has an alarm"),
     ("UPDATE task_runs SET generation = 2 WHERE task_id = :running", "live run 1 of generation 2"),
     ("UPDATE task_runs SET state = 'FAILED' WHERE task_id = :done", "2 task"),
     ("UPDATE task_runs SET idle_since = claimed_at + 1 WHERE task_id = :done", "began before its bot was idle"),
@@ -63,7 +63,7 @@ BREAKS = [
     ("UPDATE sinks SET position = 9999", None),
     ("UPDATE request_keys SET subject = 17", "stands for 17, which does not exist"),
     ("UPDATE jobs SET num_active = 7 WHERE id = :job", "counts (tasks, succeeded, failed, active)"),
-    ("UPDATE jobs SET num_draining = 1 WHERE id = :job", "counts 1 drains and has 0"),
+    ("UPDATE jobs SET num_chunked_work = 1 WHERE id = :job", "counts 1 drains and has 0"),
     ("UPDATE jobs SET state = 'FAILED' WHERE id = :first", "has not succeeded although all its tasks have"),
     ("UPDATE jobs SET state = 'SUCCEEDED', ended_at = 5 WHERE id = :job", "has succeeded with 0 of 2 tasks"),
     ("UPDATE jobs SET ended_at = 5 WHERE id = :job", "has ended at 5"),
@@ -77,7 +77,7 @@ BREAKS = [
     ("DELETE FROM task_results WHERE id = :done", "task_requests.id -> task_results"),
     ("UPDATE secret_bytes SET task_id = 17", "secret_bytes.task_id -> task_results"),
     ("DELETE FROM jobs WHERE id = :job", "task_results.job_id -> jobs"),
-    ("UPDATE task_results SET alarm_at = NULL WHERE id = :ready", "has no alarm for its deadline"),
+    ("UPDATE task_results SET due_at = NULL WHERE id = :ready", "has no alarm for its deadline"),
     ("UPDATE task_results SET completed_at = NULL WHERE id = :done", "has ended at no time"),
     ("UPDATE task_results SET state = 'WAITING', held = 0 WHERE id = :ready", "waits for nothing"),
     ("UPDATE task_results SET forced = 1 WHERE id = :y", "nobody will start it"),
@@ -117,7 +117,7 @@ def test_everything_that_is_broken_is_named_at_once(w):
 
 
 def test_a_lost_number_is_seen_when_nothing_was_removed(w):
-    break_it(w, "UPDATE marks SET value = value + 1 WHERE name = 'outbox_position'", {})
+    break_it(w, "UPDATE shared_numbers SET value = value + 1 WHERE name = 'outbox_position'", {})
     check(w.db)
     with pytest.raises(AssertionError):
         check(w.db, nothing_removed=True)

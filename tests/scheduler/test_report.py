@@ -32,7 +32,7 @@ def test_a_started_run_has_a_lease(world):
     world.advance(1)
     assert world.start(run).outcome == Outcome.ACCEPTED
     row = world.last_run(task)
-    assert (row.started_at, row.alarm_at) == (world.now, world.now + seconds(60))
+    assert (row.started_at, row.due_at) == (world.now, world.now + seconds(60))
 
 
 def test_starting_twice_is_the_same_as_once(running):
@@ -78,7 +78,7 @@ def test_how_a_run_ends_is_how_its_task_ends(world, given, state, reason):
     assert world.finish(world.take("b1"), **given).outcome == Outcome.ACCEPTED
     run = world.last_run(task)
     assert (world.state(task), world.task(task).reason, run.state, run.reason) == (state, reason, state, reason)
-    assert (run.exit_code, run.ended_at, run.alarm_at) == (given["exit_code"], world.now, None)
+    assert (run.exit_code, run.ended_at, run.due_at) == (given["exit_code"], world.now, None)
 
 
 def test_everything_a_bot_says_at_the_end_is_kept(running):

@@ -152,7 +152,7 @@ def test_a_retention_that_had_begun_is_called_off(w):
     task = w.submit(retries=0)
     w.do_one("b1", 1)
     w.rerun(task)
-    assert w.task(task).alarm_at == w.now + seconds(7 * 86_400)
+    assert w.task(task).due_at == w.now + seconds(7 * 86_400)
 
 
 # ---------------------------------------------------------------- in a job

@@ -224,7 +224,7 @@ def test_a_graph_that_never_came_whole_is_removed(world, small_chunks):
     world.removed = True
     world.advance(3601)
     world.sweep()
-    assert [world.count(t) for t in ("jobs", "task_results", "task_requests", "task_edges", "drains")] == [0] * 5
+    assert [world.count(t) for t in ("jobs", "task_results", "task_requests", "task_edges", "chunked_work")] == [0] * 5
 
 
 def test_a_staged_task_past_its_deadline_stays_unseen(world, small_chunks):

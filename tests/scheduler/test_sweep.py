@@ -77,7 +77,7 @@ def test_a_heartbeat_that_came_first_wins(w):
     w.beat("b1", run)
     w.advance(1)
     w.sweep()
-    assert (w.state(task), w.last_run(task).alarm_at) == ("RUNNING", w.now + seconds(299))
+    assert (w.state(task), w.last_run(task).due_at) == ("RUNNING", w.now + seconds(299))
 
 
 def test_the_lease_of_a_request_counts(w):
@@ -195,7 +195,7 @@ def test_bots_that_were_heard_of_are_looked_at_later_and_the_silent_ones_are_bur
     for name in ("b2", "b3"):
         w.bot(name)
     w.lose("b2", seconds=600)
-    alarms = {name: w.bot_row(name).alarm_at for name in ("b1", "b2", "b3")}
+    alarms = {name: w.bot_row(name).due_at for name in ("b1", "b2", "b3")}
     assert alarms == {"b1": w.now + seconds(600), "b2": None, "b3": w.now + seconds(600)}
     assert [w.bot_row(name).alive for name in alarms] == [1, 0, 1]
 
@@ -419,9 +419,9 @@ def test_the_dimensions_of_the_fleet_are_counted(w):
 
 def test_a_job_whose_alarm_came_too_early_is_left_alone(w):
     job = w.job({"a": []})
-    w.db.write(lambda tx: tx.run("UPDATE jobs SET alarm_at = :now", now=w.now))
+    w.db.write(lambda tx: tx.run("UPDATE jobs SET due_at = :now", now=w.now))
     w.sweep()
-    assert (w.job_state(job), w.job_row(job).alarm_at) == ("RUNNING", None)
+    assert (w.job_state(job), w.job_row(job).due_at) == ("RUNNING", None)
 
 
 def test_two_servers_that_sweep_at_once_are_harmless(w, monkeypatch):

@@ -33,7 +33,7 @@ WINNER = "SELECT state FROM task_runs WHERE task_id = :task AND run = :run"
 EXISTING = "SELECT id, state FROM task_results"
 EXISTING_JOBS = "SELECT id FROM jobs WHERE staged = 0"
 LIVE_RUNS = "SELECT task_id, run, bot_id, generation, started_at, state, reason, ended_at, lease FROM task_runs"
-RESUMED = "SELECT value FROM marks WHERE name = 'resumed_at'"
+RESUMED = "SELECT value FROM shared_numbers WHERE name = 'resumed_at'"
 ONCE = """
     SELECT r.task_id, r.generation, COUNT(*) FROM task_runs r JOIN task_requests q ON q.id = r.task_id
      WHERE q.retries = 0 AND q.max_num_retries = 0 AND q.max_num_instances = 1 AND r.started_at IS NOT NULL

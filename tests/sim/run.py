@@ -44,23 +44,23 @@ RULES = Rules(
 )
 CHUNKED = ("submit_job", "propagate", "rerun", "cancel", "capacity", "retention")
 EMPTY_IN_THE_END = (
-    "request_keys", "drains", "task_requests", "task_slices", "secret_bytes", "task_tags", "task_to_run",
-    "task_results", "task_runs", "performance_stats", "task_donors", "task_logs", "log_chunks", "jobs", "task_labels",
-    "task_edges", "completed_task_edges", "input_tasks", "output_tasks", "values", "job_to_shared_value_ref",
-    "task_inputs", "task_outputs", "outbox",
+    "request_keys", "chunked_work", "task_requests", "task_slices", "secret_bytes", "task_tags", "task_to_run",
+    "task_results", "task_runs", "performance_stats", "dedupe_sources", "task_logs", "log_chunks", "jobs",
+    "task_labels", "task_edges", "completed_task_edges", "input_tasks", "output_tasks", "values",
+    "job_to_shared_value_ref", "task_inputs", "task_outputs", "outbox",
 )  # fmt: skip
 EMPTY_WITHOUT_GROUPS = (
     "resource_groups", "shared_values", "resource_group_to_shared_value_ref", "shared_value_localities",
 )  # fmt: skip
-OTHERS = ("marks", "pools", "task_dimensions", "bot_dimensions", "bots", "bot_events", "sinks")
+OTHERS = ("shared_numbers", "pools", "task_dimensions", "bot_dimensions", "bots", "bot_events", "sinks")
 UNFINISHED = "SELECT id, state, reason FROM task_results WHERE state IN ('WAITING', 'READY', 'RUNNING')"
 OPEN_JOBS = "SELECT id, state FROM jobs WHERE state IN ('RUNNING', 'PENDING_RETRY')"
 ACTIVE = """
     SELECT (SELECT COUNT(*) FROM task_results WHERE state IN ('READY', 'RUNNING'))
          + (SELECT COUNT(*) FROM jobs WHERE state IN ('RUNNING', 'PENDING_RETRY'))
-         + (SELECT COUNT(*) FROM drains)
+         + (SELECT COUNT(*) FROM chunked_work)
 """
-OLD_RUNS = "SELECT task_id, run, bot_id FROM task_runs WHERE alarm_at IS NOT NULL AND claimed_at < :before"
+OLD_RUNS = "SELECT task_id, run, bot_id FROM task_runs WHERE due_at IS NOT NULL AND claimed_at < :before"
 UNREFERENCED = """
     SELECT id FROM shared_values v
      WHERE NOT EXISTS (SELECT 1 FROM resource_group_to_shared_value_ref r WHERE r.id = v.id)

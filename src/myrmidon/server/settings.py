@@ -1,7 +1,8 @@
-"""Settings: defaults, a TOML file, the environment and flags, each stronger than the one before.
+"""The settings of a server, from defaults, a TOML file, environment variables and flags; later ones override earlier.
 
 Names are the same everywhere: ``public_url`` in the file, ``MYRMIDON_PUBLIC_URL`` in the environment (lists and
-tables as JSON) and ``--public-url`` as a flag. Reading settings opens no database; every problem is told at once.
+tables as JSON) and ``--public-url`` as a flag. Reading settings opens no database, and reports all problems together.
+docs/server.md describes every setting.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import ssl
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
@@ -33,11 +35,11 @@ ROLES = ("admin", "user", "viewer", "bot-bootstrap")
 ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 LOG_LEVELS = ("debug", "info", "warning", "error")
 OTHER_VARIABLES = re.compile(r"CONFIG|TOKEN|SERVER|COMPLETE|COVERAGE|SECRET_FILE|(BOT|TASK|TEST|BENCH)_\w+")
-"""Variables with our prefix that are others': the command line's, the bots' and their tasks', the tests'."""
+"""Variables with the same prefix that are no settings: those of the command line, bots, tasks, tests and benchmarks."""
 
 
 class AllowedNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Requests from a network that need no token: who they are taken for, and what they may do."""
+    """A network whose requests need no token, and the identity and permissions that they get."""
 
     network: str
     name: str
@@ -46,91 +48,114 @@ class AllowedNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PoolOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a pool orders its tasks: fifo or lifo, and how many seconds of waiting are worth a step of priority."""
+    """The task order of a pool: fifo or lifo, and how many seconds of waiting raise the priority by one step."""
 
     task_order: str = FIFO
     ageing_s: int = 0
 
 
 class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much a resource group may have waiting."""
+    """How many tasks and bytes of requests a resource group may have waiting for bots."""
 
     pending_tasks: int = 1_000_000
     pending_bytes: int = 4 << 30
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything an administrator may change."""
+    """Everything that an administrator can set."""
 
-    # where the data lies
+    # data
     data_dir: str = ""
+    """The data folder; default: ``myrmidon`` in the user's data folder."""
     database: str = ""
+    """The URL of the database; default: an SQLite file in ``data_dir``."""
     log_database: str = ""
+    """The URL of the database for the output of tasks; default: a second file on SQLite, otherwise ``database``."""
     config_dir: str = ""
-    """The settings folder: bots.toml, pools.toml, bot_config.py, bootstrap.py and scripts/*.py."""
+    """The folder with the fleet configuration; default: ``config`` in ``data_dir``."""
     durable: bool = True
-    """False accepts database servers that may lose commits; for tests only."""
+    """False accepts database servers that may lose committed data; for tests only."""
 
-    # where the server is found
+    # address
     host: str = "127.0.0.1"
     port: int = 8910
+    """0 selects a free port."""
     public_url: str = ""
+    """The URL under which bots and people reach the server; it is stored in the bot zip."""
     tls_certificate: str = ""
     tls_key: str = ""
+    """PEM files for HTTPS; the key must have no password."""
     plain_http: bool = False
-    """Allow an address beyond this machine without TLS."""
+    """Allow connections from other machines without HTTPS."""
 
-    # who may come in
+    # access
     allowed_hosts: list[str] = []
+    """Further host names that requests may use, besides that of ``public_url`` and the local ones."""
     allowed_origins: list[str] = []
+    """Origins of web pages on other servers that may call this one."""
     allow: list[AllowedNetwork] = []
+    """Networks that need no token."""
     proxies: list[str] = []
+    """Networks of trusted proxies, whose ``X-Forwarded-For`` header is used."""
     failed_attempts: int = 20
-    """How many wrong tokens an address may show in a minute."""
+    """Invalid tokens per minute and address before further ones are rejected with 429."""
 
     # limits
     body_limit: int = 1 << 20
     large_body_limit: int = 64 << 20
+    """Reserved for graph documents and values; no call uses it yet."""
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     most_connections: int = 50_000
     most_calls: int = 1_000
-    """Calls at work at once, waiting ones not counted; more are told to come again."""
+    """Concurrent calls, without long polls and streams; further ones are rejected and may be repeated."""
     quota: Quota = Quota()
+    """For each resource group that is not in ``quotas``."""
     quotas: dict[str, Quota] = {}
 
-    # how the work is done
+    # scheduling
     pools: dict[str, PoolOrder] = {}
+    """Task orders by pool, applied at every start to pools whose order ``pools.toml`` does not set."""
     default_group: str = "default"
+    """The resource group of calls that name none."""
     default_deadline_s: int = 7 * 86_400
+    """The deadline of tasks that set none."""
     start_within_s: int = 30
+    """How long a bot may hold a claimed task before it starts it."""
     shortest_lease_s: int = 30
+    """The smallest lease that a task may request."""
     shortest_timeout_s: int = 1
-    """The least execution timeout that a task may ask for."""
+    """The smallest execution timeout that a task may request."""
     dead_after_s: int = 600
+    """A bot is dead after it has sent nothing for this time."""
     retention_days: int = 30
+    """How long ended tasks, logs and events are kept."""
     dedupe_days: int = 7
+    """How old the result of an equal task may be to be reused."""
     log_mib: int = 100
+    """The largest log of a run; of a longer one the head and the tail are kept."""
     sweep_s: float = 5.0
+    """The interval of the background pass for expiries, timeouts and lost bots."""
     poll_s: float = 30.0
+    """How long the long poll of an idle bot is held."""
     heartbeat_s: float = 10.0
+    """How often a busy bot sends a heartbeat."""
     canary_percent: int = 0
-    """The share of the bots that get a new release first; 0: all of them at once."""
+    """The percentage of the bots that get a new release first; 0: all bots get it at once."""
     canary_s: float = 600.0
-    """A bot that has lived so long with a new release shows that it is good; so does one that has finished a task."""
+    """A release is accepted after a canary bot has run it for this time, or has finished a task with it."""
     release_grace_s: float = 60.0
-    """How long a release is kept when no server is left that would hand it out."""
+    """How long bots keep a release after the last server that offers it has gone."""
     stop_s: float = 5.0
-    """How long a stop waits for calls that are under way, and then for the database to write what is left."""
+    """How long a stopping server waits for running calls, and then for the database to write what is left."""
 
-    # what it tells
+    # monitoring
     log_level: str = "info"
     metrics_open: bool = False
-    """Whether /metrics needs no token."""
+    """/metrics needs no token."""
 
     @property
     def data_folder(self) -> Path:
-        """Where the data lies."""
         if self.data_dir:
             return Path(self.data_dir).expanduser()
         home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
@@ -138,7 +163,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def config_folder(self) -> Path:
-        """Where the settings of the fleet lie."""
+        """The folder with the fleet configuration."""
         return Path(self.config_dir).expanduser() if self.config_dir else self.data_folder / "config"
 
     @property
@@ -147,7 +172,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def log_database_url(self) -> str:
-        """On SQLite a second file with a writer of its own; elsewhere the same database."""
+        """The database of the logs: on SQLite a second file, which has its own writer, otherwise the same database."""
         return self.log_database or logs.log_url(self.database_url)
 
     @property
@@ -156,7 +181,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.host == "localhost" or _is_loopback(self.host)
 
     def rules(self, secret_key: bytes) -> Rules:
-        """The numbers of the core that these settings decide."""
+        """The rules of the scheduler that follow from these settings."""
         log_bytes = self.log_mib << 20
         return Rules(
             default_deadline=self.default_deadline_s * SECOND,
@@ -182,22 +207,22 @@ def read_settings(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> Settings:
-    """Settings from all places. InvalidRequest lists every problem, whatever place it comes from.
+    """Read and check the settings from all sources. Raises InvalidRequest with all problems of all sources.
 
-    ``file`` must exist when it is named; flags that are None were not given.
+    A named ``file`` must exist. Flags that are None count as absent.
     """
     environment = os.environ if environment is None else environment
     problems: list[Problem] = []
-    given: dict[str, tuple[str, object]] = {}
+    values: dict[str, tuple[str, object]] = {}
     for name, value in _from_file(file or environment.get(f"{PREFIX}CONFIG"), problems).items():
-        given[name] = (f"file: {name}", value)
+        values[name] = (f"file: {name}", value)
     for name, value in _from_environment(environment, problems).items():
-        given[name] = (f"{PREFIX}{name.upper()}", value)
+        values[name] = (f"{PREFIX}{name.upper()}", value)
     for name, value in (flags or {}).items():
         if value is not None:
-            said = _parse_text(name, value) if isinstance(value, str) and name in _TYPES else value
-            given[name] = (f"--{name.replace('_', '-')}", said)
-    settings = _convert(given, problems)
+            parsed = _parse_text(name, value) if isinstance(value, str) and name in _TYPES else value
+            values[name] = (f"--{name.replace('_', '-')}", parsed)
+    settings = _convert(values, problems)
     problems += check(settings)
     if problems:
         raise InvalidRequest(problems)
@@ -210,32 +235,34 @@ def _from_file(file: str | None, problems: list[Problem]) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(file).read_text())
     except OSError as error:
-        problems.append(Problem("config", file, f"a file that can be read ({error.strerror})", "file"))
+        problems.append(Problem("config", file, f"a readable file ({error.strerror})", "file"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        problems.append(Problem("config", file, f"TOML: {error}", "syntax"))
+        problems.append(Problem("config", file, f"a TOML file ({error})", "syntax"))
     return {}
 
 
 def _from_environment(environment: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
-    found = {}
+    values = {}
     for variable, text in sorted(environment.items()):
         name = variable.removeprefix(PREFIX)
         if name == variable or OTHER_VARIABLES.fullmatch(name):
             continue
         if name.lower() not in _TYPES:
-            problems.append(_unknown(variable))
+            problems.append(_unknown(variable, name.lower()))
             continue
-        found[name.lower()] = _parse_text(name.lower(), text)
-    return found
+        values[name.lower()] = _parse_text(name.lower(), text)
+    return values
 
 
-def _unknown(place: str) -> Problem:
-    """Without what was given there: behind a name with a slip in it may be a secret."""
-    return Problem(place, "an unknown name", "the name of a setting", "unknown")
+def _unknown(source: str, name: str) -> Problem:
+    """The problem of an unknown name. The value is not shown: the name may be misspelt and the value a secret."""
+    similar = get_close_matches(name, _TYPES, n=1)
+    hint = f" (did you mean {similar[0]}?)" if similar else ""
+    return Problem(source, "an unknown name", f"the name of a setting{hint}", "unknown")
 
 
 def _parse_text(name: str, text: str) -> object:
-    """What a variable says: text as it stands, everything else as JSON."""
+    """The value of a variable or flag: texts are taken as they are, everything else is JSON."""
     if _TYPES[name] is str:
         return text
     try:
@@ -244,21 +271,29 @@ def _parse_text(name: str, text: str) -> object:
         return text
 
 
-def _convert(given: Mapping[str, tuple[str, object]], problems: list[Problem]) -> Settings:
-    """The settings that could be read; a problem for each that could not."""
-    good: dict[str, Any] = {}
-    for name, (place, value) in given.items():
+def _convert(values: Mapping[str, tuple[str, object]], problems: list[Problem]) -> Settings:
+    """The settings whose values have the right type, the others with their defaults, and a problem for each of these."""
+    converted: dict[str, Any] = {}
+    for name, (source, value) in values.items():
         if name not in _TYPES:
-            problems.append(_unknown(place))
+            problems.append(_unknown(source, name))
             continue
         try:
-            good[name] = msgspec.convert(value, _TYPES[name])
+            converted[name] = msgspec.convert(value, _TYPES[name])
         except msgspec.ValidationError as error:
-            problems.append(Problem(place, show_value(value), str(error), "type"))
-    return Settings(**good)
+            allowed = _TYPE_NAMES.get(_TYPES[name]) or _describe(error)
+            problems.append(Problem(source, show_value(value), allowed, "type"))
+    return Settings(**converted)
+
+
+def _describe(error: msgspec.ValidationError) -> str:
+    """``Object missing required field `name` - at `$[0]` `` as ``a valid value (object ...)``."""
+    detail = str(error)
+    return f"a valid value ({detail[:1].lower()}{detail[1:]})"
 
 
 _TYPES: dict[str, Any] = get_type_hints(Settings)
+_TYPE_NAMES: dict[Any, str] = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
 _DAY_S, _MONTH_S, _CENTURY_DAYS = 86_400, 30 * 86_400, 36_500
 _RANGES: dict[str, tuple[float, float]] = {
     "port": (0, 65_535),
@@ -271,7 +306,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "failed_attempts": (1, 1_000_000),
     "default_deadline_s": (1, 12 * _MONTH_S),
     "start_within_s": (1, _DAY_S),
-    "shortest_lease_s": (1, DEFAULT_LIMITS.lease_default_s),  # what a task gets that asks for none
+    "shortest_lease_s": (1, DEFAULT_LIMITS.lease_default_s),  # the lease of a task that requests none must be allowed
     "shortest_timeout_s": (1, DEFAULT_LIMITS.execution_timeout_max_s),
     "dead_after_s": (1, _MONTH_S),
     "retention_days": (1, _CENTURY_DAYS),
@@ -288,11 +323,11 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def check(settings: Settings) -> list[Problem]:
-    """Everything that is wrong with settings that could be read; what ``myrmidon config check`` shows."""
+    """All problems of settings whose types are right; ``myrmidon config check`` prints them."""
     problems = [
-        Problem(name, str(getattr(settings, name)), f"{least} to {most}", "range")
-        for name, (least, most) in _RANGES.items()
-        if not least <= getattr(settings, name) <= most  # so, because nothing is true of what is not a number
+        Problem(name, str(getattr(settings, name)), f"{minimum} to {maximum}", "range")
+        for name, (minimum, maximum) in _RANGES.items()
+        if not minimum <= getattr(settings, name) <= maximum  # also true for NaN, unlike "< minimum or > maximum"
     ]
     if settings.log_level not in LOG_LEVELS:
         problems.append(Problem("log_level", settings.log_level, ", ".join(LOG_LEVELS), "choice"))
@@ -308,23 +343,29 @@ def check(settings: Settings) -> list[Problem]:
 def _check_database(name: str, url: str) -> list[Problem]:
     scheme = url.partition(":")[0]
     if scheme not in ("sqlite", "postgresql", "postgres", "mysql", "mariadb"):
-        return [Problem(name, scheme, "sqlite:///path, postgresql://... or mysql://...", "choice")]
+        allowed = "a URL that begins with sqlite:///, postgresql:// or mysql://"
+        return [Problem(name, show_value(scheme), allowed, "choice")]  # the rest may contain a password
     if scheme == "sqlite" and (
         not url.removeprefix("sqlite:///") or not url.startswith("sqlite:///") or ":memory:" in url
     ):
-        return [Problem(name, url, "sqlite:/// and the path of a file", "syntax")]
+        return [Problem(name, url, "sqlite:/// followed by the path of a file", "syntax")]
     return []
 
 
 def _check_address(settings: Settings) -> list[Problem]:
     problems = _check_tls(settings.tls_certificate, settings.tls_key)
     if not settings.is_local and not settings.tls_certificate and not settings.plain_http:
-        allowed = "an address of this machine, or tls_certificate and tls_key, or plain_http = true behind a proxy"
+        allowed = (
+            "a loopback address such as 127.0.0.1; for other addresses set tls_certificate and tls_key,"
+            " or plain_http = true if a proxy terminates TLS"
+        )
         problems.append(Problem("host", settings.host, allowed, "unsafe"))
     urls = [("public_url", settings.public_url)] if settings.public_url else []
     urls += [("allowed_origins", url) for url in settings.allowed_origins]
-    problems += [Problem(name, url, "http://host or https://host", "syntax") for name, url in urls if not _is_url(url)]
-    allowed = "the name or the address of a host alone, such as myrmidon.example or [::1]"
+    problems += [
+        Problem(name, url, "a URL such as https://myrmidon.example", "syntax") for name, url in urls if not _is_url(url)
+    ]
+    allowed = "a host name or address, such as myrmidon.example, 10.0.0.1:8910 or [::1]"
     problems += [
         Problem("allowed_hosts", host, allowed, "syntax")
         for host in settings.allowed_hosts
@@ -334,21 +375,20 @@ def _check_address(settings: Settings) -> list[Problem]:
 
 
 def _check_tls(certificate: str, key: str) -> list[Problem]:
-    """The files are read as the server will read them; it has nobody to ask for a password."""
-    named = (("tls_certificate", certificate), ("tls_key", key))
+    """Problems of the two files, which are loaded as the server will load them."""
+    paths = (("tls_certificate", certificate), ("tls_key", key))
     problems = [
-        Problem(name, path, "a file that can be read", "file")
-        for name, path in named
-        if path and not os.access(path, os.R_OK)
+        Problem(name, path, "a readable file", "file") for name, path in paths if path and not os.access(path, os.R_OK)
     ]
     if bool(certificate) != bool(key):
-        problems.append(Problem("tls_key", key, "both tls_certificate and tls_key, or none", "missing"))
+        missing = "tls_key" if certificate else "tls_certificate"
+        problems.append(Problem(missing, "nothing", "both tls_certificate and tls_key, or neither", "missing"))
     if problems or not certificate:
         return problems
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
-        allowed = f"a certificate chain in PEM, and as tls_key its key without a password ({error})"
+        allowed = f"a PEM certificate chain whose key, without a password, is in tls_key ({error})"
         return [Problem("tls_certificate", certificate, allowed, "file")]
     return []
 
@@ -365,39 +405,38 @@ def _is_url(url: str) -> bool:
 
 
 def _check_networks(settings: Settings) -> list[Problem]:
-    named = [("proxies", text) for text in settings.proxies]
-    named += [("allow.network", entry.network) for entry in settings.allow]
+    networks = [("proxies", text) for text in settings.proxies]
+    networks += [("allow.network", entry.network) for entry in settings.allow]
     problems = [
-        Problem(where, text, "a network such as 10.0.0.0/8 or an address", "syntax")
-        for where, text in named
+        Problem(path, text, "an address, or a network such as 10.0.0.0/8", "syntax")
+        for path, text in networks
         if not _is_network(text)
     ]
     if settings.allow and settings.host in ALL_ADDRESSES and not (settings.public_url or settings.allowed_hosts):
-        # Without a token, the name is all that keeps a strange page in a trusted browser from calling us.
-        allowed = "the names of this server, or public_url, where networks need no token"
+        # DNS rebinding: without a token, only the Host header tells the calls of a foreign web page from others.
+        allowed = "the host names of this server (or set public_url), because allow lets networks in without a token"
         problems.append(Problem("allowed_hosts", "nothing", allowed, "missing"))
     for entry in settings.allow:
         if entry.role not in ROLES:
-            problems.append(Problem("allow.role", entry.role, ", ".join(ROLES), "choice"))
+            problems.append(Problem("allow.role", entry.role, f"one of {', '.join(ROLES)}", "choice"))
         if entry.role != "admin" and not entry.group:
-            problems.append(Problem("allow.group", "nothing", f"a resource group for role {entry.role}", "missing"))
+            problems.append(Problem("allow.group", "nothing", f"a resource group, for role {entry.role}", "missing"))
         if entry.role == "admin" and entry.group:
-            problems.append(Problem("allow.group", entry.group, "none for role admin, which has all", "contradiction"))
+            allowed = "no group, because role admin has access to all groups"
+            problems.append(Problem("allow.group", entry.group, allowed, "contradiction"))
     return problems
 
 
 def _check_groups(settings: Settings) -> list[Problem]:
-    """Names of resource groups, and how much they may have waiting."""
-    named = [("default_group", settings.default_group), *(("quotas", name) for name in settings.quotas)]
-    named += [("allow.group", entry.group) for entry in settings.allow if entry.group]
-    problems = [Problem(where, show_value(name), NAME, "length") for where, name in named if not is_name(name)]
-    for where, quota in [
-        ("quota", settings.quota),
-        *((f"quotas.{name}", one) for name, one in settings.quotas.items()),
-    ]:
-        for field, most in to_builtins(quota).items():
-            if most < 0:
-                problems.append(Problem(f"{where}.{field}", str(most), "0 or more", "range"))
+    """Problems of the names of resource groups, and of their quotas."""
+    names = [("default_group", settings.default_group), *(("quotas", name) for name in settings.quotas)]
+    names += [("allow.group", entry.group) for entry in settings.allow if entry.group]
+    problems = [Problem(path, show_value(name), NAME, "length") for path, name in names if not is_name(name)]
+    quotas = {"quota": settings.quota, **{f"quotas.{name}": quota for name, quota in settings.quotas.items()}}
+    for path, quota in quotas.items():
+        for field, limit in to_builtins(quota).items():
+            if limit < 0:
+                problems.append(Problem(f"{path}.{field}", str(limit), "0 or more", "range"))
     return problems
 
 
@@ -409,7 +448,7 @@ def _check_pools(settings: Settings) -> list[Problem]:
         if pool.task_order not in (FIFO, LIFO):
             problems.append(Problem(f"pools.{name}.task_order", pool.task_order, f"{FIFO} or {LIFO}", "choice"))
         if not 0 <= pool.ageing_s <= _MONTH_S or (pool.ageing_s and pool.task_order == LIFO):
-            allowed = f"0 to {_MONTH_S} seconds, and 0 with lifo: ageing serves the oldest first"
+            allowed = f"0 to {_MONTH_S}, and 0 with task_order = 'lifo'"
             problems.append(Problem(f"pools.{name}.ageing_s", str(pool.ageing_s), allowed, "contradiction"))
     return problems
 
@@ -430,5 +469,5 @@ def _is_loopback(host: str) -> bool:
 
 
 def seconds(value: float) -> Micros:
-    """A setting in seconds as the core counts time."""
+    """Seconds as microseconds."""
     return round(value * SECOND)

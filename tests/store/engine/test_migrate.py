@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from myrmidon.model.bot import Bot
 from myrmidon.model.errors import BrokenPromise, StoreRefused
 from myrmidon.store.engine.db import Db, Dialect
 from myrmidon.store.engine.migrate import CODE_VERSION, Migration, migrate, parse, shipped, verify
@@ -111,22 +110,30 @@ def test_a_migration_killed_at_any_statement_is_completed_by_the_next(new_db_url
     assert db.read(lambda tx: tx.all("SELECT name, body, size FROM item")) == []
 
 
+ADDS_COLUMNS = parse(
+    "0003_columns.sql",
+    """-- oldest code: 1
+ALTER TABLE item {add_column} weight BIGINT;
+ALTER TABLE other {add_column} note BIGINT;
+""",
+)
+
+
 def test_columns_join_tables_with_rows_whatever_is_killed_and_code_of_before_goes_on(
     new_db_url: str, open_test_db: Open
 ) -> None:
     """The statements of the code of before name the columns that it knows."""
-    fuse, before = Fuse(), shipped()[:2]
+    fuse = Fuse()
     db = open_test_db(new_db_url, probe=fuse)
-    migrate(db, NOW, migrations=before, code=2)
-    bots = Insert("bots", ", ".join(name for name in Bot.__struct_fields__ if name != "idle_at"))
-    facts = (1, 0, "", "", "", "", "{}", "{}", 1, 1, 0, None, None, NOW, NOW, NOW, 0, None, None)
-    db.write(lambda tx: tx.insert(bots, [("met before", *facts)]))
-    assert fuse.migrate(db, shipped()[:3]) > 8
-    assert migrate(db, NOW, migrations=before, code=2) == verify(db, migrations=before, code=1) == []
-    db.write(lambda tx: tx.insert(bots, [("met later", *facts)]))
-    found = db.read(lambda tx: tx.all("SELECT id, idle_at FROM bots ORDER BY id"))
-    assert found == [("met before", None), ("met later", None)]
-    assert db.read(lambda tx: tx.all("SELECT idle_since FROM task_runs")) == []
+    migrate(db, NOW, migrations=BOTH, code=2)
+    items = Insert("item", "id, name, size")
+    db.write(lambda tx: tx.insert(items, [(1, "before", 5)]))
+    assert fuse.migrate(db, [*BOTH, ADDS_COLUMNS]) > 5
+    assert migrate(db, NOW, migrations=BOTH, code=2) == verify(db, migrations=BOTH, code=2) == []
+    db.write(lambda tx: tx.insert(items, [(2, "later", 6)]))
+    found = db.read(lambda tx: tx.all("SELECT name, size, weight FROM item ORDER BY id"))
+    assert found == [("before", 5, None), ("later", 6, None)]
+    assert db.read(lambda tx: tx.all("SELECT note FROM other")) == []
 
 
 def test_two_servers_may_migrate_at_once(new_db_url: str, open_test_db: Open, dialect: str) -> None:

@@ -46,12 +46,12 @@ def test_tasks_that_become_alike_are_saved_like_others(world: World, n: int) -> 
     def save(tx: Any) -> None:
         tasks = list(task_result.read(tx, ids).values())
         for task in tasks:
-            task.state, task.reason, task.alarm_at, task.ready_at = TaskState.CANCELED, "why", 7, None
+            task.state, task.reason, task.due_at, task.ready_at = TaskState.CANCELED, "why", 7, None
         task_result.save(tx, tasks, world.now)
 
     world.db.write(save)
     for task in world.db.read(lambda tx: task_result.read(tx, ids)).values():
-        assert (task.state, task.reason, task.alarm_at, task.ready_at) == ("CANCELED", "why", 7, None)
+        assert (task.state, task.reason, task.due_at, task.ready_at) == ("CANCELED", "why", 7, None)
         assert (task.seq, task.modified_at, task.run_number) == (2, world.now, 0)
 
 

@@ -111,7 +111,7 @@ def seal_all(w: World) -> int:
     done = 0
     while n := tally.update_tag_counts(w.db, now=w.now):
         done += n
-        if w.value("SELECT COUNT(*) FROM task_spans WHERE look_at <= :now", now=w.now) == 0:
+        if w.value("SELECT COUNT(*) FROM task_spans WHERE check_at <= :now", now=w.now) == 0:
             break
     return done
 
@@ -121,7 +121,7 @@ def test_counts_are_true_whatever_happens(world, small_spans):
     check_all(world)
     assert seal_all(world) > 5
     assert world.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1") > 5
-    assert world.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1 AND loose <> '[]'") > 0
+    assert world.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1 AND unfinished <> '[]'") > 0
     check_all(world)
     world.do(rerun.rerun, world.value("SELECT MIN(id) FROM task_results WHERE state = 'FAILED'"))
     check_few(world)
@@ -137,7 +137,7 @@ def test_counts_are_true_whatever_happens(world, small_spans):
 
 def test_a_count_of_sealed_spans_reads_no_rows_of_tasks(world, small_spans):
     seal_all(world)
-    world.db.write(lambda tx: tx.run("UPDATE task_spans SET loose = '[]'"))
+    world.db.write(lambda tx: tx.run("UPDATE task_spans SET unfinished = '[]'"))
     last = world.value("SELECT MAX(until_id) FROM task_spans WHERE sealed = 1")
     first_open = world.value("SELECT MIN(first_id) FROM task_spans WHERE sealed = 0") or last
     search = TaskSearch(terms=[["pool:default"]], states=("SUCCEEDED", DEDUPED), high=min(last, first_open))
@@ -158,7 +158,7 @@ def test_a_span_that_an_older_server_has_changed_is_found_out(world, small_spans
     seal_all(world)
     assert tally.check_tag_counts(world.db, now=world.now) == 0
     change = "UPDATE task_results SET seq = seq + 1, state = 'FAILED' WHERE id >= :low AND id < :high AND state = 'SUCCEEDED'"  # noqa: E501
-    for kind in ("loose = '[]'", "loose <> '[]'"):
+    for kind in ("unfinished = '[]'", "unfinished <> '[]'"):
         sealed = f"SELECT MAX(first_id) FROM task_spans WHERE sealed = 1 AND {kind}"
         span = world.value(sealed)
         until = world.value("SELECT until_id FROM task_spans WHERE first_id = :id", id=span)

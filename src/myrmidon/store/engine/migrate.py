@@ -22,7 +22,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.engine.sql import Dialect, Insert
 
-CODE_VERSION = 3
+CODE_VERSION = 1
 """Compared with ``oldest code`` of the files; incremented with every release that changes the schema."""
 
 LOCK_WAIT_S = 60

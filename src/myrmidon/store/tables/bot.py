@@ -99,7 +99,7 @@ def heartbeat_many(tx: Tx, beats: Sequence[tuple[str, int, Micros]]) -> None:
     tx.update_rows(_HEARTBEATS, sorted(beats))
 
 
-DUE = "SELECT id FROM bots WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+DUE = "SELECT id FROM bots WHERE due_at <= :now ORDER BY due_at LIMIT :n"
 
 
 def due(tx: Tx, now: Micros, n: int) -> list[str]:
@@ -108,7 +108,7 @@ def due(tx: Tx, now: Micros, n: int) -> list[str]:
 
 
 POSTPONE_CHECKS = """
-    UPDATE bots SET alarm_at = heartbeat + :dead_after
+    UPDATE bots SET due_at = heartbeat + :dead_after
      WHERE id {in_text:ids} AND alive = 1 AND heartbeat > :now - :dead_after
 """
 

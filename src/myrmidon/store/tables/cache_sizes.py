@@ -20,11 +20,11 @@ class CacheSize(Struct, frozen=True):
 
 
 _COLUMNS = "pool, os, name, size, measured_at"
-_ROWS = Insert("cache_hints", _COLUMNS)
-ALL = f"SELECT {_COLUMNS} FROM cache_hints ORDER BY pool, os, name"
-DELETE_OLD = "DELETE FROM cache_hints WHERE measured_at < :before"
+_ROWS = Insert("cache_sizes", _COLUMNS)
+ALL = f"SELECT {_COLUMNS} FROM cache_sizes ORDER BY pool, os, name"
+DELETE_OLD = "DELETE FROM cache_sizes WHERE measured_at < :before"
 _UPDATE = RowUpdate(
-    "cache_hints", key="pool, os, name", sets="size, measured_at", types="text, text, text, bigint, bigint"
+    "cache_sizes", key="pool, os, name", sets="size, measured_at", types="text, text, text, bigint, bigint"
 )
 BOT_STATES = "SELECT id, dimensions, state FROM bots WHERE alive = 1 AND id > :after ORDER BY id LIMIT :n"
 PAGE = 500

@@ -39,18 +39,18 @@ class ChunkedWork(Struct):
 
 
 _COLUMNS = ", ".join(ChunkedWork.__struct_fields__)
-_ROWS = Insert("drains", _COLUMNS)
+_ROWS = Insert("chunked_work", _COLUMNS)
 
 
 def insert(tx: Tx, drains: Sequence[ChunkedWork]) -> None:
     tx.insert(_ROWS, [structs.astuple(drain) for drain in drains])
 
 
-PENDING = f"SELECT {_COLUMNS} FROM drains WHERE id > :after ORDER BY id LIMIT :n"
-LOCK = f"SELECT {_COLUMNS} FROM drains WHERE id = :id {{for_update}}"
-ADVANCE = "UPDATE drains SET position = :position, args = :args WHERE id = :id"
-FINISH = "DELETE FROM drains WHERE id = :id"
-OF_KIND = "SELECT COUNT(*) FROM drains WHERE kind = :kind AND subject = :subject"
+PENDING = f"SELECT {_COLUMNS} FROM chunked_work WHERE id > :after ORDER BY id LIMIT :n"
+LOCK = f"SELECT {_COLUMNS} FROM chunked_work WHERE id = :id {{for_update}}"
+ADVANCE = "UPDATE chunked_work SET position = :position, args = :args WHERE id = :id"
+FINISH = "DELETE FROM chunked_work WHERE id = :id"
+OF_KIND = "SELECT COUNT(*) FROM chunked_work WHERE kind = :kind AND subject = :subject"
 
 
 def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[ChunkedWork]:

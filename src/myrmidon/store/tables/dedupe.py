@@ -6,7 +6,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert
 
-_ROWS = Insert("task_donors", "dedupe_key, task_id, run, created_at")
+_ROWS = Insert("dedupe_sources", "dedupe_key, task_id, run, created_at")
 
 
 def insert(tx: Tx, rows: Sequence[tuple[str, int, int, Micros]]) -> None:
@@ -16,7 +16,7 @@ def insert(tx: Tx, rows: Sequence[tuple[str, int, int, Micros]]) -> None:
 
 FIND = """
     SELECT d.dedupe_key, d.task_id, r.run, r.cost_usd
-      FROM task_donors d JOIN task_results t ON t.id = d.task_id AND t.state = 'SUCCEEDED'
+      FROM dedupe_sources d JOIN task_results t ON t.id = d.task_id AND t.state = 'SUCCEEDED'
       JOIN task_runs r ON r.task_id = t.id AND r.run = t.instance_id
      WHERE d.dedupe_key {in_text:keys} AND d.created_at > :since
      ORDER BY d.task_id

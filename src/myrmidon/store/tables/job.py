@@ -19,8 +19,8 @@ from myrmidon.store.tables import outbox
 class Job(Struct):
     """A submitted graph.
 
-    ``num_active`` counts tasks that are READY, RUNNING or held, ``num_draining`` the unfinished chunked work that may
-    still change tasks. The job cannot end while either is above zero.
+    ``num_active`` counts tasks that are READY, RUNNING or held, ``num_chunked_work`` the unfinished chunked work that
+    may still change tasks. The job cannot end while either is above zero.
     """
 
     id: int
@@ -40,12 +40,12 @@ class Job(Struct):
     error: str | None
     deadline_at: Micros
     ended_at: Micros | None
-    alarm_at: Micros | None
+    due_at: Micros | None
     num_tasks: int
     num_succeeded: int
     num_failed: int
     num_active: int
-    num_draining: int
+    num_chunked_work: int
     tags: str
     metadata: str
 
@@ -96,8 +96,8 @@ def _event(job: Job, what: str, now: Micros) -> tuple[int, int, Micros, str, str
 _SAVE = RowUpdate(
     "jobs",
     key="id",
-    sets="""state, seq, num_retries, staged, sealed_at, blocked_by, error, ended_at, alarm_at, num_tasks, num_succeeded,
-        num_failed, num_active, num_draining""",
+    sets="""state, seq, num_retries, staged, sealed_at, blocked_by, error, ended_at, due_at, num_tasks, num_succeeded,
+        num_failed, num_active, num_chunked_work""",
     types="bigint, text, int, int, int, bigint, bigint, text, bigint, bigint, int, int, int, int, int",
 )
 
@@ -105,8 +105,8 @@ _SAVE = RowUpdate(
 def save(tx: Tx, jobs: Iterable[Job]) -> None:
     """Write the counters and states of locked jobs."""
     rows = [
-        (j.id, j.state, j.seq, j.num_retries, j.staged, j.sealed_at, j.blocked_by, j.error, j.ended_at, j.alarm_at,
-         j.num_tasks, j.num_succeeded, j.num_failed, j.num_active, j.num_draining)
+        (j.id, j.state, j.seq, j.num_retries, j.staged, j.sealed_at, j.blocked_by, j.error, j.ended_at, j.due_at,
+         j.num_tasks, j.num_succeeded, j.num_failed, j.num_active, j.num_chunked_work)
         for j in jobs
     ]  # fmt: skip
     if rows and tx.update_rows(_SAVE, rows) != len(rows):
@@ -119,7 +119,7 @@ def add_event(tx: Tx, job: Job, what: str, now: Micros) -> None:
     outbox.write(tx, [_event(job, what, now)])
 
 
-DUE = "SELECT id FROM jobs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+DUE = "SELECT id FROM jobs WHERE due_at <= :now ORDER BY due_at LIMIT :n"
 
 
 def due(tx: Tx, now: Micros, n: int) -> list[int]:
@@ -188,7 +188,7 @@ DELETES = tuple(
         ("output_tasks", "job_id"),
         ("task_labels", "job_id"),
         ("request_keys", "subject"),
-        ("drains", "job_id"),
+        ("chunked_work", "job_id"),
         ("jobs", "id"),
     )
 )

@@ -3,10 +3,10 @@
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert
 
-_ROWS = Insert("marks", "name, value")
-READ = "SELECT value FROM marks WHERE name = :name"
-LOCK = "SELECT value FROM marks WHERE name = :name {for_update}"
-PUT = "UPDATE marks SET value = :value WHERE name = :name"
+_ROWS = Insert("shared_numbers", "name, value")
+READ = "SELECT value FROM shared_numbers WHERE name = :name"
+LOCK = "SELECT value FROM shared_numbers WHERE name = :name {for_update}"
+PUT = "UPDATE shared_numbers SET value = :value WHERE name = :name"
 
 
 def read(tx: Tx, name: str) -> int | None:

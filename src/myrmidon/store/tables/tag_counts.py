@@ -25,7 +25,7 @@ ALL_TASKS = ""
 
 
 class Span(Struct, frozen=True):
-    """A range of ids. ``look_at`` is when to check it next.
+    """A range of ids. ``check_at`` is when to check it next.
 
     ``times`` has the earliest and the latest of each kind of time of its counted tasks, as JSON.
     """
@@ -35,14 +35,14 @@ class Span(Struct, frozen=True):
     sealed: int
     num_tasks: int
     seq_sum: int
-    loose: str
+    unfinished: str
     times: str
-    look_at: Micros | None
+    check_at: Micros | None
 
     @property
     def unfinished_ids(self) -> list[int]:
         """Its tasks that are not counted, because they have not ended."""
-        return json.decode(self.loose, type=list[int]) if self.loose != "[]" else []
+        return json.decode(self.unfinished, type=list[int]) if self.unfinished != "[]" else []
 
     def time_range(self, key: str) -> tuple[Micros, Micros] | None:
         """The earliest and the latest time of this kind; None when no counted task has one."""
@@ -51,7 +51,7 @@ class Span(Struct, frozen=True):
 
 _COLUMNS = ", ".join(Span.__struct_fields__)
 _SPANS = Insert("task_spans", _COLUMNS)
-_COUNTS = Insert("task_tallies", "tag, first_id, resource_group_id, state, num_tasks")
+_COUNTS = Insert("tag_counts", "tag, first_id, resource_group_id, state, num_tasks")
 
 # Two statements: the first finds the span that contains an id.
 LAST_AT = "SELECT MAX(first_id) FROM task_spans WHERE first_id <= :id"
@@ -66,7 +66,7 @@ def spans(tx: Tx, low: int, high: int) -> list[Span]:
 
 
 OF_TAG = """
-    SELECT first_id, resource_group_id, state, num_tasks FROM task_tallies
+    SELECT first_id, resource_group_id, state, num_tasks FROM tag_counts
      WHERE tag = :tag AND first_id >= :low AND first_id < :high
 """
 
@@ -97,11 +97,14 @@ class SpanRange(Struct, frozen=True):
 FIRST_FROM = "SELECT MIN(first_id) FROM task_spans WHERE first_id >= :low"
 LAST_BEFORE = "SELECT first_id, until_id FROM task_spans WHERE first_id < :high ORDER BY first_id DESC LIMIT 2"
 TOTALS = """
-    SELECT COUNT(*), SUM(sealed), SUM(until_id - first_id), SUM(CASE WHEN loose <> '[]' THEN 1 ELSE 0 END)
+    SELECT COUNT(*), SUM(sealed), SUM(until_id - first_id), SUM(CASE WHEN unfinished <> '[]' THEN 1 ELSE 0 END)
       FROM task_spans WHERE first_id >= :low AND first_id < :high
 """
 OPEN = "SELECT first_id, until_id FROM task_spans WHERE first_id >= :low AND first_id < :high AND sealed = 0"
-UNFINISHED = "SELECT loose FROM task_spans WHERE first_id >= :low AND first_id < :high AND sealed = 1 AND loose <> '[]'"
+UNFINISHED = """
+    SELECT unfinished FROM task_spans
+     WHERE first_id >= :low AND first_id < :high AND sealed = 1 AND unfinished <> '[]'
+"""
 
 
 def whole_spans(tx: Tx, low: int, high: int) -> SpanRange | None:
@@ -126,14 +129,14 @@ def _holes(found: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 SPANS_OF_TAG = (
-    "SELECT COUNT(DISTINCT first_id) FROM task_tallies WHERE tag = :tag AND first_id >= :low AND first_id < :high"
+    "SELECT COUNT(DISTINCT first_id) FROM tag_counts WHERE tag = :tag AND first_id >= :low AND first_id < :high"
 )
 SUMS = """
-    SELECT state, SUM(num_tasks) FROM task_tallies
+    SELECT state, SUM(num_tasks) FROM tag_counts
      WHERE tag = :tag AND first_id >= :low AND first_id < :high GROUP BY state
 """
 SUMS_OF_GROUP = """
-    SELECT state, SUM(num_tasks) FROM task_tallies
+    SELECT state, SUM(num_tasks) FROM tag_counts
      WHERE tag = :tag AND first_id >= :low AND first_id < :high AND resource_group_id = :resource_group GROUP BY state
 """
 
@@ -146,7 +149,7 @@ def sums(tx: Tx, tag: str, span_range: SpanRange, group_id: int | None) -> dict[
 
 
 SPANS_WITH_STATES = """
-    SELECT DISTINCT first_id FROM task_tallies
+    SELECT DISTINCT first_id FROM tag_counts
      WHERE tag = '' AND first_id >= :low AND first_id < :high AND state {in_text:states}
 """
 
@@ -172,11 +175,11 @@ def version(tx: Tx) -> int:
 # ---------------------------------------------------------------- opening
 
 
-_OPEN_SPANS = "UPDATE task_spans SET sealed = 0, look_at = :look WHERE first_id {in:spans}"
-_DELETE_COUNTS = "DELETE FROM task_tallies WHERE first_id {in:spans}"
+_OPEN_SPANS = "UPDATE task_spans SET sealed = 0, check_at = :look WHERE first_id {in:spans}"
+_DELETE_COUNTS = "DELETE FROM tag_counts WHERE first_id {in:spans}"
 
 
-def open_spans(tx: Tx, task_ids: Iterable[int], look_at: Micros) -> int:
+def open_spans(tx: Tx, task_ids: Iterable[int], check_at: Micros) -> int:
     """Invalidate the stored counts that cover these tasks; how many spans were opened.
 
     The version is locked even when no span is opened, so that a transaction that is sealing a span waits, and then sees
@@ -190,7 +193,7 @@ def open_spans(tx: Tx, task_ids: Iterable[int], look_at: Micros) -> int:
     first_ids = sorted({span.first_id for span in sealed if _contains_any(span, ids)})
     if first_ids:
         shared_numbers.put(tx, _VERSION, last + 1)
-        tx.run(_OPEN_SPANS, spans=first_ids, look=look_at)
+        tx.run(_OPEN_SPANS, spans=first_ids, look=check_at)
         tx.run(_DELETE_COUNTS, spans=first_ids)
     return len(first_ids)
 
@@ -204,7 +207,7 @@ def _contains_any(span: Span, ids: Sequence[int]) -> bool:
 BOUNDARY = "SELECT id FROM task_results WHERE id >= :low AND id < :high ORDER BY id LIMIT 1 OFFSET :n"
 LAST_AND_STAGED = """
     SELECT (SELECT MAX(first_id) FROM task_spans),
-           (SELECT MIN(id) FROM jobs WHERE alarm_at <= :until AND staged = 1)
+           (SELECT MIN(id) FROM jobs WHERE due_at <= :until AND staged = 1)
 """
 
 
@@ -231,10 +234,10 @@ def add_span(tx: Tx, first_id: int, until_id: int, now: Micros) -> bool:
     return tx.insert_new(_SPANS, [(first_id, until_id, 0, 0, 0, "[]", "{}", now)]) == 1
 
 
-DUE = f"SELECT {_COLUMNS} FROM task_spans WHERE look_at <= :now ORDER BY look_at LIMIT :n"
+DUE = f"SELECT {_COLUMNS} FROM task_spans WHERE check_at <= :now ORDER BY check_at LIMIT :n"
 READ = f"SELECT {_COLUMNS} FROM task_spans WHERE first_id = :id"
 SEALED = f"SELECT {_COLUMNS} FROM task_spans WHERE first_id > :after AND sealed = 1 ORDER BY first_id LIMIT :n"
-FIRST_DUE = "SELECT MIN(look_at) FROM task_spans"
+FIRST_DUE = "SELECT MIN(check_at) FROM task_spans"
 
 
 def due(tx: Tx, now: Micros, n: int) -> list[Span]:
@@ -309,7 +312,7 @@ UNFINISHED_IN_SPAN = """
     SELECT COUNT(*) FROM task_results
      WHERE id >= :low AND id < :high AND state IN ('WAITING', 'READY', 'RUNNING')
 """
-POSTPONE = "UPDATE task_spans SET look_at = :look_at WHERE first_id = :id AND sealed = 0"
+POSTPONE = "UPDATE task_spans SET check_at = :check_at WHERE first_id = :id AND sealed = 0"
 
 
 def num_unfinished(tx: Tx, span: Span) -> int:
@@ -318,19 +321,19 @@ def num_unfinished(tx: Tx, span: Span) -> int:
     return row[0] if row else 0
 
 
-def postpone(tx: Tx, first_id: int, look_at: Micros) -> None:
+def postpone(tx: Tx, first_id: int, check_at: Micros) -> None:
     """Check an open span later; counts do not depend on when."""
-    tx.run(POSTPONE, id=first_id, look_at=look_at)
+    tx.run(POSTPONE, id=first_id, check_at=check_at)
 
 
 SAVE = """
     UPDATE task_spans
-       SET sealed = :sealed, num_tasks = :num_tasks, seq_sum = :seq_sum, loose = :loose, times = :times,
-           look_at = :look_at
+       SET sealed = :sealed, num_tasks = :num_tasks, seq_sum = :seq_sum, unfinished = :unfinished, times = :times,
+           check_at = :check_at
      WHERE first_id = :first_id
 """
 DELETE = "DELETE FROM task_spans WHERE first_id = :id"
-DELETE_COUNTS = "DELETE FROM task_tallies WHERE first_id = :id"
+DELETE_COUNTS = "DELETE FROM tag_counts WHERE first_id = :id"
 
 
 def lock(tx: Tx) -> int:
@@ -349,9 +352,9 @@ def save(tx: Tx, span: Span, rows: Sequence[tuple[str, int, int, str, int]], loc
         sealed=span.sealed,
         num_tasks=span.num_tasks,
         seq_sum=span.seq_sum,
-        loose=span.loose,
+        unfinished=span.unfinished,
         times=span.times,
-        look_at=span.look_at,
+        check_at=span.check_at,
     )
 
 

@@ -19,9 +19,9 @@ from myrmidon.store.engine.sql import Insert, Row, RowUpdate, names
 from myrmidon.store.tables import outbox
 
 _COLUMNS = """id, job_id, resource_group_id, state, seq, generation, held, killing, forced, resolves_all,
-    plain, num_parents, num_succeeded_parents, num_children, num_retries, num_reruns, run_number, instance_id,
-    current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at, started_at,
-    completed_at, abandoned_at, modified_at, alarm_at"""
+    skips_request_lookup, num_parents, num_succeeded_parents, num_children, num_retries, num_reruns, run_number,
+    instance_id, current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at, started_at,
+    completed_at, abandoned_at, modified_at, due_at"""
 _ROWS = Insert("task_results", _COLUMNS)
 
 READ = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id"
@@ -96,7 +96,7 @@ def _body(*fields: Any) -> str:
 
 _SAVED = """state, generation, held, killing, forced, num_succeeded_parents, num_children, num_retries, num_reruns,
     run_number, instance_id, current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at,
-    started_at, completed_at, abandoned_at, modified_at, alarm_at"""
+    started_at, completed_at, abandoned_at, modified_at, due_at"""
 _SAVE = RowUpdate(
     "task_results",
     key="id, seq",
@@ -125,7 +125,7 @@ def save(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
             t.seq, t.state, t.generation, t.held, t.killing, t.forced, t.num_succeeded_parents, t.num_children,
             t.num_retries, t.num_reruns, t.run_number, t.instance_id, t.current_task_slice, t.bot_id, t.reason,
             t.deduped_from, t.deduped_run, t.cost_saved_usd, t.ready_at, t.started_at, t.completed_at,
-            t.abandoned_at, t.modified_at, t.alarm_at,
+            t.abandoned_at, t.modified_at, t.due_at,
         )  # fmt: skip
         alike.setdefault(values, []).append(t)
     if _update(tx, alike) != len(tasks):
@@ -202,7 +202,7 @@ def lock_of_job(tx: Tx, job_id: int, *, after: int, n: int) -> list[TaskResult]:
     return [TaskResult(*row) for row in tx.all(OF_JOB, job=job_id, after=after, n=n)]
 
 
-DUE = "SELECT id FROM task_results WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+DUE = "SELECT id FROM task_results WHERE due_at <= :now ORDER BY due_at LIMIT :n"
 
 
 def due(tx: Tx, now: Micros, n: int) -> list[int]:
@@ -210,12 +210,12 @@ def due(tx: Tx, now: Micros, n: int) -> list[int]:
     return [row[0] for row in tx.all(DUE, now=now, n=n)]
 
 
-POSTPONE = "UPDATE task_results SET alarm_at = :alarm WHERE id = :id"
+POSTPONE = "UPDATE task_results SET due_at = :alarm WHERE id = :id"
 
 
-def postpone(tx: Tx, task_id: int, alarm_at: Micros) -> None:
+def postpone(tx: Tx, task_id: int, due_at: Micros) -> None:
     """Check a staged task later. No event: the task is not visible yet."""
-    tx.run(POSTPONE, id=task_id, alarm=alarm_at)
+    tx.run(POSTPONE, id=task_id, alarm=due_at)
 
 
 CANCELED_BY_USER = """
@@ -245,7 +245,7 @@ DELETES = tuple(
     f"DELETE FROM {table} WHERE {column} {{in:ids}}"
     for table, column in (
         ("task_to_run", "task_id"),
-        ("task_donors", "task_id"),
+        ("dedupe_sources", "task_id"),
         ("performance_stats", "task_id"),
         ("task_runs", "task_id"),
         ("task_results", "id"),

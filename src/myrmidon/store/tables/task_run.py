@@ -11,7 +11,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert, RowUpdate
 
 _REPORT_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
-    soft_at, alarm_at, exit_code, duration"""
+    soft_at, due_at, exit_code, duration"""
 _COLUMNS = f"""{_REPORT_COLUMNS}, instance, generation, slice, nonce, resource_group_id, modified_at, evidence,
     cost_usd, stdout_size, stderr_size, outputs_ref"""
 _ROWS = Insert("task_runs", f"{_COLUMNS}, bot_version, bot_dimensions, idle_since")
@@ -53,7 +53,7 @@ def live_tokens(tx: Tx, task_ids: Sequence[int], bot_id: str) -> dict[tuple[int,
     return {(task_id, run): hashed for task_id, run, hashed, bot in found if bot == bot_id}
 
 
-LIVE_OF_BOT = f"SELECT {_COLUMNS} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL ORDER BY task_id, run"
+LIVE_OF_BOT = f"SELECT {_COLUMNS} FROM task_runs WHERE bot_id = :bot AND due_at IS NOT NULL ORDER BY task_id, run"
 
 
 def live_of_bot(tx: Tx, bot_id: str) -> list[TaskRun]:
@@ -61,7 +61,7 @@ def live_of_bot(tx: Tx, bot_id: str) -> list[TaskRun]:
     return [TaskRun(*row) for row in tx.all(LIVE_OF_BOT, bot=bot_id)]
 
 
-DUE = "SELECT task_id, run FROM task_runs WHERE alarm_at <= :now ORDER BY alarm_at LIMIT :n"
+DUE = "SELECT task_id, run FROM task_runs WHERE due_at <= :now ORDER BY due_at LIMIT :n"
 
 
 def due(tx: Tx, now: Micros, n: int) -> list[tuple[int, int]]:
@@ -72,7 +72,7 @@ def due(tx: Tx, now: Micros, n: int) -> list[tuple[int, int]]:
 _SAVE = RowUpdate(
     "task_runs",
     key="task_id, run",
-    sets="""state, reason, evidence, started_at, modified_at, ended_at, soft_at, alarm_at, exit_code, duration,
+    sets="""state, reason, evidence, started_at, modified_at, ended_at, soft_at, due_at, exit_code, duration,
         cost_usd, stdout_size, stderr_size, outputs_ref, session""",
     where="ended_at IS NULL",
     types="""bigint, int, text, text, text, bigint, bigint, bigint, bigint, bigint, bigint, double, double, bigint,
@@ -86,17 +86,17 @@ def save(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
     for r in runs:
         r.modified_at = now
         if r.ended_at is not None:
-            r.alarm_at = None
+            r.due_at = None
         rows.append(
             (r.task_id, r.run, r.state, r.reason, r.evidence, r.started_at, r.modified_at, r.ended_at, r.soft_at,
-             r.alarm_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session)
+             r.due_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session)
         )  # fmt: skip
     if rows and tx.update_rows(_SAVE, rows) != len(rows):
         raise BrokenPromise(f"a run that has ended was to be changed: {[row[:2] for row in rows][:10]}")
 
 
 COUNT_BY_GROUP = """
-    SELECT resource_group_id, COUNT(*) FROM task_runs WHERE alarm_at IS NOT NULL GROUP BY resource_group_id
+    SELECT resource_group_id, COUNT(*) FROM task_runs WHERE due_at IS NOT NULL GROUP BY resource_group_id
 """
 
 

@@ -35,11 +35,11 @@ class HistoryEntry(Struct, frozen=True):
 _RUN = "task_id, run, resource_group_id, state, reason, claimed_at, ended_at, bot_dimensions, bot_version"
 # Two statements: the index of a bot's runs has ended runs in the order of their tasks; live runs are few.
 ENDED = f"""
-    SELECT {_RUN} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NULL AND task_id < :before
+    SELECT {_RUN} FROM task_runs WHERE bot_id = :bot AND due_at IS NULL AND task_id < :before
      ORDER BY task_id DESC, run DESC LIMIT :n
 """
 LIVE = f"""
-    SELECT {_RUN} FROM task_runs WHERE bot_id = :bot AND alarm_at IS NOT NULL AND task_id < :before
+    SELECT {_RUN} FROM task_runs WHERE bot_id = :bot AND due_at IS NOT NULL AND task_id < :before
      ORDER BY task_id DESC, run DESC LIMIT :n
 """
 RUNS_PER_PAGE = 2_000

@@ -136,8 +136,8 @@ BOT_STATES = {
     "quarantined": "b.quarantined IS NOT NULL",
     "maintenance": "b.maintenance IS NOT NULL",
     "draining": "b.draining = 1",
-    "busy": "EXISTS (SELECT 1 FROM task_runs r WHERE r.bot_id = b.id AND r.alarm_at IS NOT NULL)",
-    "idle": "b.serving = 1 AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.bot_id = b.id AND r.alarm_at IS NOT NULL)",
+    "busy": "EXISTS (SELECT 1 FROM task_runs r WHERE r.bot_id = b.id AND r.due_at IS NOT NULL)",
+    "idle": "b.serving = 1 AND NOT EXISTS (SELECT 1 FROM task_runs r WHERE r.bot_id = b.id AND r.due_at IS NOT NULL)",
 }
 
 
@@ -165,7 +165,7 @@ class BotSearch(Struct, frozen=True, kw_only=True):
     busy: bool | None = None
 
 
-_BUSY = "EXISTS (SELECT 1 FROM task_runs u WHERE u.bot_id = b.id AND u.alarm_at IS NOT NULL)"
+_BUSY = "EXISTS (SELECT 1 FROM task_runs u WHERE u.bot_id = b.id AND u.due_at IS NOT NULL)"
 _BOT_CONDITIONS = {
     "dead": ("b.alive = 0", "b.alive = 1"),
     "quarantined": ("b.quarantined IS NOT NULL", "b.quarantined IS NULL"),
@@ -215,7 +215,7 @@ def count_bots(tx: Tx, search: BotSearch) -> BotCounts:
 
 
 LIVE_RUNS_OF_BOTS = """
-    SELECT bot_id, task_id, run, resource_group_id FROM task_runs WHERE alarm_at IS NOT NULL AND bot_id {in_text:bots}
+    SELECT bot_id, task_id, run, resource_group_id FROM task_runs WHERE due_at IS NOT NULL AND bot_id {in_text:bots}
      ORDER BY bot_id, task_id, run
 """
 
@@ -249,12 +249,12 @@ _RUN_LINE = """u.task_id, u.run, u.resource_group_id, r.name, u.state, u.reason,
 # Two statements: the index of a bot's runs has ended runs in the order of their tasks; live runs are few.
 ENDED_RUNS = f"""
     SELECT {_RUN_LINE} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
-     WHERE u.bot_id = :bot AND u.alarm_at IS NULL AND u.task_id < :before
+     WHERE u.bot_id = :bot AND u.due_at IS NULL AND u.task_id < :before
      ORDER BY u.task_id DESC, u.run DESC LIMIT :n
 """
 LIVE_RUNS = f"""
     SELECT {_RUN_LINE} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
-     WHERE u.bot_id = :bot AND u.alarm_at IS NOT NULL AND u.task_id < :before
+     WHERE u.bot_id = :bot AND u.due_at IS NOT NULL AND u.task_id < :before
      ORDER BY u.task_id DESC, u.run DESC LIMIT :n
 """
 

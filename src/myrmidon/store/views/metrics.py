@@ -55,7 +55,7 @@ DEPTHS = """
     SELECT d.pool, COUNT(*), MIN(r.task_id) FROM task_to_run r JOIN task_dimensions d ON d.id = r.queue
      GROUP BY d.pool ORDER BY d.pool
 """
-RUNNING = "SELECT COUNT(*), COUNT(DISTINCT bot_id) FROM task_runs WHERE alarm_at IS NOT NULL"
+RUNNING = "SELECT COUNT(*), COUNT(DISTINCT bot_id) FROM task_runs WHERE due_at IS NOT NULL"
 FLEET = """
     SELECT SUM(alive), SUM(1 - alive), SUM(serving), SUM(draining),
            SUM(CASE WHEN quarantined IS NULL THEN 0 ELSE 1 END), SUM(CASE WHEN maintenance IS NULL THEN 0 ELSE 1 END)

@@ -25,9 +25,9 @@ class NextDue(Struct, frozen=True):
 
 # MIN, not EXISTS: databases may plan EXISTS as a scan of the whole table after many rows have been due.
 FIRST = """
-    SELECT (SELECT MIN(alarm_at) FROM task_runs), (SELECT MIN(alarm_at) FROM bots),
-           (SELECT MIN(expires_at) FROM task_to_run), (SELECT MIN(alarm_at) FROM task_results),
-           (SELECT MIN(alarm_at) FROM jobs), (SELECT MIN(id) * 0 FROM drains),
+    SELECT (SELECT MIN(due_at) FROM task_runs), (SELECT MIN(due_at) FROM bots),
+           (SELECT MIN(expires_at) FROM task_to_run), (SELECT MIN(due_at) FROM task_results),
+           (SELECT MIN(due_at) FROM jobs), (SELECT MIN(id) * 0 FROM chunked_work),
            (SELECT MIN(at) FROM bot_events), (SELECT MIN(used_at) FROM task_dimensions)
 """
 

@@ -64,12 +64,12 @@ _RUN = ", ".join(f"u.{name}" for name in TaskRun.__struct_fields__)
 # Two statements: the index of a bot's runs has ended runs in the order of their tasks; live runs are few.
 ENDED = f"""
     SELECT r.name, r.created_at, {_RUN} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
-     WHERE u.bot_id = :bot AND u.alarm_at IS NULL AND u.task_id >= :low AND u.task_id < :high
+     WHERE u.bot_id = :bot AND u.due_at IS NULL AND u.task_id >= :low AND u.task_id < :high
      ORDER BY u.task_id DESC, u.run DESC LIMIT :n
 """
 LIVE = f"""
     SELECT r.name, r.created_at, {_RUN} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
-     WHERE u.bot_id = :bot AND u.alarm_at IS NOT NULL AND u.task_id >= :low AND u.task_id < :high
+     WHERE u.bot_id = :bot AND u.due_at IS NOT NULL AND u.task_id >= :low AND u.task_id < :high
 """
 
 

@@ -4,7 +4,7 @@
 
 -- ---------------------------------------------------------------- servers
 
-CREATE TABLE IF NOT EXISTS marks (
+CREATE TABLE IF NOT EXISTS shared_numbers (
     name VARCHAR(64) NOT NULL PRIMARY KEY,
     value BIGINT NOT NULL
 ){clustered};
@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS request_keys (
 CREATE INDEX IF NOT EXISTS request_keys_subject ON request_keys (subject);
 
 -- Unfinished chunked work: changes of many rows that are applied in several transactions, up to position.
-CREATE TABLE IF NOT EXISTS drains (
+CREATE TABLE IF NOT EXISTS chunked_work (
     id {id},
     kind VARCHAR(16) NOT NULL,
     subject BIGINT NOT NULL,
@@ -55,7 +55,7 @@ CREATE TABLE IF NOT EXISTS drains (
     args {longtext} NOT NULL,
     created_at BIGINT NOT NULL
 ){table};
-CREATE INDEX IF NOT EXISTS drains_job ON drains (job_id);
+CREATE INDEX IF NOT EXISTS chunked_work_job ON chunked_work (job_id);
 
 CREATE TABLE IF NOT EXISTS pools (
     name VARCHAR(256) NOT NULL PRIMARY KEY,
@@ -190,7 +190,7 @@ CREATE TABLE IF NOT EXISTS task_results (
     killing INT NOT NULL,
     forced INT NOT NULL,
     resolves_all INT NOT NULL,
-    plain INT NOT NULL,
+    skips_request_lookup INT NOT NULL,
     num_parents INT NOT NULL,
     num_succeeded_parents INT NOT NULL,
     num_children INT NOT NULL,
@@ -209,9 +209,9 @@ CREATE TABLE IF NOT EXISTS task_results (
     completed_at BIGINT,
     abandoned_at BIGINT,
     modified_at BIGINT NOT NULL,
-    alarm_at BIGINT
+    due_at BIGINT
 ){table};
-CREATE INDEX IF NOT EXISTS task_results_alarm ON task_results (alarm_at);
+CREATE INDEX IF NOT EXISTS task_results_due ON task_results (due_at);
 CREATE INDEX IF NOT EXISTS task_results_job ON task_results (job_id, id);
 
 CREATE TABLE IF NOT EXISTS task_runs (
@@ -234,7 +234,7 @@ CREATE TABLE IF NOT EXISTS task_runs (
     ended_at BIGINT,
     lease BIGINT NOT NULL,
     soft_at BIGINT,
-    alarm_at BIGINT,
+    due_at BIGINT,
     exit_code BIGINT,
     duration DOUBLE PRECISION,
     cost_usd DOUBLE PRECISION NOT NULL,
@@ -243,10 +243,12 @@ CREATE TABLE IF NOT EXISTS task_runs (
     outputs_ref {longtext},
     bot_version VARCHAR(64) NOT NULL,
     bot_dimensions {longtext} NOT NULL,
+    -- since when the bot was idle when it claimed the run
+    idle_since BIGINT,
     PRIMARY KEY (task_id, run)
 ){clustered};
-CREATE INDEX IF NOT EXISTS task_runs_alarm ON task_runs (alarm_at);
-CREATE INDEX IF NOT EXISTS task_runs_bot ON task_runs (bot_id, alarm_at);
+CREATE INDEX IF NOT EXISTS task_runs_due ON task_runs (due_at);
+CREATE INDEX IF NOT EXISTS task_runs_bot ON task_runs (bot_id, due_at);
 
 CREATE TABLE IF NOT EXISTS performance_stats (
     task_id BIGINT NOT NULL,
@@ -264,14 +266,14 @@ CREATE TABLE IF NOT EXISTS performance_stats (
 
 -- Succeeded idempotent tasks by the digest of what they ran: an equal task takes their result. A table of its own, so
 -- that other tasks pay for no index.
-CREATE TABLE IF NOT EXISTS task_donors (
+CREATE TABLE IF NOT EXISTS dedupe_sources (
     dedupe_key VARCHAR(64) NOT NULL,
     task_id BIGINT NOT NULL,
     run INT NOT NULL,
     created_at BIGINT NOT NULL,
     PRIMARY KEY (dedupe_key, task_id)
 ){clustered};
-CREATE INDEX IF NOT EXISTS task_donors_task ON task_donors (task_id);
+CREATE INDEX IF NOT EXISTS dedupe_sources_task ON dedupe_sources (task_id);
 
 -- On SQLite the next two tables are in a second file with its own writer.
 CREATE TABLE IF NOT EXISTS task_logs (
@@ -320,19 +322,19 @@ CREATE TABLE IF NOT EXISTS jobs (
     error {longtext},
     deadline_at BIGINT NOT NULL,
     ended_at BIGINT,
-    alarm_at BIGINT,
+    due_at BIGINT,
     num_tasks INT NOT NULL,
     num_succeeded INT NOT NULL,
     num_failed INT NOT NULL,
     num_active INT NOT NULL,
-    num_draining INT NOT NULL,
+    num_chunked_work INT NOT NULL,
     tags {longtext} NOT NULL,
     metadata {longtext} NOT NULL
 ){table};
 CREATE UNIQUE INDEX IF NOT EXISTS jobs_external ON jobs (resource_group_id, external_id);
 CREATE INDEX IF NOT EXISTS jobs_creation ON jobs (creation_time);
 CREATE INDEX IF NOT EXISTS jobs_state ON jobs (state, id);
-CREATE INDEX IF NOT EXISTS jobs_alarm ON jobs (alarm_at);
+CREATE INDEX IF NOT EXISTS jobs_due ON jobs (due_at);
 
 CREATE TABLE IF NOT EXISTS task_labels (
     job_id BIGINT NOT NULL,
@@ -452,9 +454,11 @@ CREATE TABLE IF NOT EXISTS bots (
     matched_at BIGINT NOT NULL,
     num_quick_failures INT NOT NULL,
     quick_failure_at BIGINT,
-    alarm_at BIGINT
+    due_at BIGINT,
+    -- since when the bot is idle
+    idle_at BIGINT
 ){table};
-CREATE INDEX IF NOT EXISTS bots_alarm ON bots (alarm_at);
+CREATE INDEX IF NOT EXISTS bots_due ON bots (due_at);
 
 CREATE TABLE IF NOT EXISTS bot_settings (
     bot_id VARCHAR(256) NOT NULL PRIMARY KEY,
@@ -485,6 +489,53 @@ CREATE TABLE IF NOT EXISTS releases (
     content {blob} NOT NULL
 ){clustered};
 
+-- Every version of every file of the configuration folder that has been active.
+-- Kind "folder" is the folder itself: its files, each with the position of its version.
+CREATE TABLE IF NOT EXISTS config_versions (
+    kind VARCHAR(128) NOT NULL,
+    position BIGINT NOT NULL,
+    version VARCHAR(64) NOT NULL,
+    created_at BIGINT NOT NULL,
+    who VARCHAR(256) NOT NULL,
+    content {longtext} NOT NULL,
+    PRIMARY KEY (kind, position)
+){clustered};
+
+-- The state of a bot release.
+CREATE TABLE IF NOT EXISTS release_states (
+    digest VARCHAR(64) NOT NULL PRIMARY KEY,
+    state VARCHAR(8) NOT NULL CHECK (state IN ('new', 'canary', 'good', 'bad')),
+    offered_at BIGINT NOT NULL,
+    changed_at BIGINT NOT NULL,
+    who VARCHAR(256) NOT NULL,
+    why {longtext} NOT NULL
+){clustered};
+
+-- Which release each running server backs. A row that is no longer renewed belongs to a stopped server.
+CREATE TABLE IF NOT EXISTS release_backers (
+    server_id {id},
+    digest VARCHAR(64) NOT NULL,
+    renewed_at BIGINT NOT NULL
+){table};
+
+-- Bots that rejected a release after their self-test.
+CREATE TABLE IF NOT EXISTS release_failures (
+    digest VARCHAR(64) NOT NULL,
+    bot_id VARCHAR(256) NOT NULL,
+    failed_at BIGINT NOT NULL,
+    PRIMARY KEY (digest, bot_id)
+){clustered};
+
+-- The 95th percentile of the size of a named cache on bots of this pool and operating system.
+CREATE TABLE IF NOT EXISTS cache_sizes (
+    pool VARCHAR(256) NOT NULL,
+    os VARCHAR(64) NOT NULL,
+    name VARCHAR(128) NOT NULL,
+    size BIGINT NOT NULL,
+    measured_at BIGINT NOT NULL,
+    PRIMARY KEY (pool, os, name)
+){clustered};
+
 -- ---------------------------------------------------------------- events
 
 -- position is NULL until the sequencer has processed the committed row.
@@ -505,6 +556,50 @@ CREATE TABLE IF NOT EXISTS sinks (
     position BIGINT NOT NULL,
     holder BIGINT,
     held_until BIGINT
+){clustered};
+
+-- ---------------------------------------------------------------- counting
+
+-- Ranges of ids in which no new task is created. In a sealed one ended tasks are counted in tag_counts; "unfinished" lists
+-- the ids of its unfinished tasks.
+CREATE TABLE IF NOT EXISTS task_spans (
+    first_id {id},
+    until_id BIGINT NOT NULL,
+    sealed INT NOT NULL,
+    num_tasks INT NOT NULL,
+    seq_sum BIGINT NOT NULL,
+    unfinished {longtext} NOT NULL,
+    times {longtext} NOT NULL,
+    check_at BIGINT
+){table};
+CREATE INDEX IF NOT EXISTS task_spans_check ON task_spans (check_at);
+
+-- Tasks by tag and state. The empty tag stands for all tasks. State DEDUPED: succeeded with the result of another task.
+CREATE TABLE IF NOT EXISTS tag_counts (
+    tag VARCHAR(321) NOT NULL,
+    first_id BIGINT NOT NULL,
+    resource_group_id BIGINT NOT NULL,
+    state VARCHAR(12) NOT NULL,
+    num_tasks INT NOT NULL,
+    PRIMARY KEY (tag, first_id, resource_group_id, state)
+){clustered};
+CREATE INDEX IF NOT EXISTS tag_counts_span ON tag_counts (first_id);
+
+-- When a server of another version than the last one started.
+CREATE TABLE IF NOT EXISTS server_versions (
+    at BIGINT NOT NULL PRIMARY KEY,
+    version VARCHAR(64) NOT NULL
+){clustered};
+
+-- More columns of bot_events.
+CREATE TABLE IF NOT EXISTS bot_event_facts (
+    bot_id VARCHAR(256) NOT NULL,
+    id BIGINT NOT NULL,
+    address VARCHAR(40) NOT NULL,
+    authenticated VARCHAR(256) NOT NULL,
+    quarantined {longtext},
+    maintenance {longtext},
+    PRIMARY KEY (bot_id, id)
 ){clustered};
 
 -- Rows of these tables are updated and deleted soon: without these settings dead rows slow every claim and report.

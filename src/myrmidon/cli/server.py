@@ -72,7 +72,7 @@ def config() -> None:
 def check(*, as_json: bool, **options: Any) -> None:
     """Read the settings as `server` does, and print them or every problem with them.
 
-    The settings folder (`config_dir`) is checked too: bots.toml, pools.toml and the bots' Python files.
+    The configuration folder (`config_dir`) is checked too: bots.toml, pools.toml and the bots' Python files.
     """
     from msgspec import json, to_builtins
 
@@ -81,7 +81,7 @@ def check(*, as_json: bool, **options: Any) -> None:
     settings = settings_from_options(options)
     if problems := check_folder(settings.config_folder):
         lines = [f"  {problem}" for problem in problems]
-        raise InvalidSettings("\n".join([f"The settings folder {settings.config_folder} is invalid:", *lines]))
+        raise InvalidSettings("\n".join([f"The configuration folder {settings.config_folder} is invalid:", *lines]))
     shown = {
         **to_builtins(settings),
         "data_dir": str(settings.data_folder),

@@ -188,11 +188,11 @@ class Client:
         return self._post(f"releases/{_segment(digest)}/revert", {"reason": reason}, key)
 
     def config(self) -> Json:
-        """The active version of the settings folder."""
+        """The active version of the configuration folder."""
         return self._get("config")
 
     def config_history(self, file: str | None = None, **page: Any) -> Json:
-        """Versions of the settings folder, or of one of its files, newest first."""
+        """Versions of the configuration folder, or of one of its files, newest first."""
         return self._get("config/history", {**page, **({"file": file} if file is not None else {})})
 
     def bot_dimensions(self, pool: str | None = None) -> Json:

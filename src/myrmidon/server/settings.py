@@ -272,7 +272,7 @@ def _parse_text(name: str, text: str) -> object:
 
 
 def _convert(values: Mapping[str, tuple[str, object]], problems: list[Problem]) -> Settings:
-    """The settings whose values have the right type, the others with their defaults, and a problem for each of these."""
+    """The settings with values of the right type; for each of the others a problem is added and the default used."""
     converted: dict[str, Any] = {}
     for name, (source, value) in values.items():
         if name not in _TYPES:
@@ -287,13 +287,19 @@ def _convert(values: Mapping[str, tuple[str, object]], problems: list[Problem]) 
 
 
 def _describe(error: msgspec.ValidationError) -> str:
-    """``Object missing required field `name` - at `$[0]` `` as ``a valid value (object ...)``."""
+    """What msgspec found wrong in a list or table, as the end of "allowed: ..."."""
     detail = str(error)
     return f"a valid value ({detail[:1].lower()}{detail[1:]})"
 
 
 _TYPES: dict[str, Any] = get_type_hints(Settings)
-_TYPE_NAMES: dict[Any, str] = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
+_TYPE_NAMES: dict[Any, str] = {
+    str: "text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    list[str]: 'a list of texts such as ["a", "b"]',
+}
 _DAY_S, _MONTH_S, _CENTURY_DAYS = 86_400, 30 * 86_400, 36_500
 _RANGES: dict[str, tuple[float, float]] = {
     "port": (0, 65_535),

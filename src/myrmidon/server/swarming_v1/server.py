@@ -77,7 +77,7 @@ async def bootstrap_token(context: ServerContext, call: Call) -> v1.BootstrapTok
 
 
 async def get_bootstrap(context: ServerContext, call: Call) -> v1.FileContent:
-    """The bootstrap script: the one in the settings folder, or the default one."""
+    """The bootstrap script: the one in the configuration folder, or the default one."""
     default = bootstrap_script(
         server=public_url(context), token="", digest=context.hub.active_release, pool="", bot_id="", now=context.now()
     )
@@ -85,7 +85,7 @@ async def get_bootstrap(context: ServerContext, call: Call) -> v1.FileContent:
 
 
 async def get_bot_config(context: ServerContext, call: Call) -> v1.FileContent:
-    """The hooks of the bots: those in the settings folder, or the default ones."""
+    """The hooks of the bots: those in the configuration folder, or the default ones."""
     return await _file(context, BOT_CONFIG, (files("myrmidon.bot.hooks") / "default_bot_config.py").read_text())
 
 

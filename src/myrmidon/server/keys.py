@@ -1,4 +1,4 @@
-"""The secrets of an installation, and what is signed with them. They are never logged and never leave the servers."""
+"""The secret keys of an installation, shared by its servers through the database. They must never be logged."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ from msgspec import Struct
 
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Db, Tx
-from myrmidon.store.tables import server_keys as stored
+from myrmidon.store.tables import server_keys
 
 _KEY_BYTES = 32
 
 
 class Keys(Struct, frozen=True, repr_omit_defaults=True):
-    """``run_token`` signs runs, ``secret`` digests of requests, ``bot`` bots' credentials, ``cursor`` cursors."""
+    """Keys for HMACs, one for each purpose."""
 
     run_token: bytes
+    """Tokens of runs."""
     secret: bytes
+    """Digests that callers must not be able to compute, such as those of requests."""
     bot: bytes
+    """Credentials of bots."""
     cursor: bytes
+    """Cursors of lists."""
 
     def __repr__(self) -> str:
-        """Never shows a key."""
         return "Keys(...)"
 
 
 def open_keys(db: Db, now: Micros) -> Keys:
-    """The keys of the installation, made at its first start."""
-    offered = [(name, secrets.token_bytes(_KEY_BYTES)) for name in Keys.__struct_fields__]
+    """Load the keys from the database; the first server to start creates them."""
+    candidates = [(name, secrets.token_bytes(_KEY_BYTES)) for name in Keys.__struct_fields__]
 
-    def keep(tx: Tx) -> Keys:
-        kept = stored.get_or_create(tx, offered, now)
-        return Keys(**{name: kept[name] for name in Keys.__struct_fields__})
+    def get_or_create(tx: Tx) -> Keys:
+        keys = server_keys.get_or_create(tx, candidates, now)
+        return Keys(**{name: keys[name] for name in Keys.__struct_fields__})
 
-    return db.write(keep)
+    return db.write(get_or_create)

@@ -1,7 +1,7 @@
-"""Quotas: how much a resource group may have waiting.
+"""Enforces quotas: how many tasks and bytes a resource group may have waiting for bots.
 
-Counting rows for every submit would cost more than the submit, so what is known is a few seconds old and what was let
-in since is added to it. A group can thus go a little over its quota when several servers let it in at once.
+Counting rows for every submit would cost more than the submit. So a count is used for a few seconds, and what this
+server has accepted since is added to it. A group can exceed its quota a little by submitting to several servers.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from myrmidon.store.views import metrics
 T = TypeVar("T")
 
 COUNT_MAX_AGE: Micros = 5 * SECOND
+"""After this time the next submit starts a new count."""
 
 
 class ReadTransaction(Protocol):
-    """How the database is asked."""
+    """Runs a function in a read transaction and returns its result."""
 
     def __call__(self, fn: Callable[[Tx], T], /) -> Awaitable[T]: ...
 
 
 class Usage(Struct):
-    """What a group had waiting when it was last counted, and what was let in that may not be in that count.
-
-    Of the new ones, ``stored`` are those that are on disk by now: the next count has them.
-    """
+    """What a group had waiting at the last count, and what was accepted since."""
 
     counted_at: Micros = 0
     tasks: int = 0
     num_bytes: int = 0
     reserved_tasks: int = 0
+    """Accepted tasks that the last count may not include."""
     reserved_bytes: int = 0
     stored_tasks: int = 0
+    """Those of the reserved tasks that are on disk: the next count includes them."""
     stored_bytes: int = 0
     counting: bool = False
 
@@ -72,17 +72,18 @@ class Quotas:
         *,
         tasks: int,
         num_bytes: int,
-        known: Callable[[Tx], int],
+        count_stored: Callable[[Tx], int],
     ) -> AsyncIterator[None]:
-        """Room for these tasks while they are stored; QuotaExceeded when there is none.
+        """Reserve quota for tasks that are stored inside the ``async with``; QuotaExceeded if there is not enough.
 
-        ``known`` counts those that an earlier call has stored: they need no room, and whoever asks for them again
-        must learn that they exist. It is asked only when there is too little room for all.
+        ``count_stored`` counts those that an earlier call with the same request keys has stored. They need no quota, so
+        that a repeated submit returns them even when the quota is used up. It is called only if the quota does not
+        suffice for all tasks.
         """
         try:
             usage = await self._reserve(group, group_id, tasks, num_bytes)
         except QuotaExceeded:
-            new = tasks - await self._read(known)
+            new = tasks - await self._read(count_stored)
             if new == tasks:
                 raise
             if new == 0:
@@ -102,15 +103,15 @@ class Quotas:
             usage = self._usage[group_id] = Usage()
             await self._count(group_id, usage)
         quota = self._settings.quota_of(group)
-        old = usage.counted_at + COUNT_MAX_AGE <= self._now()
-        if old and not usage.fits(quota, tasks, num_bytes):
+        outdated = usage.counted_at + COUNT_MAX_AGE <= self._now()
+        if outdated and not usage.fits(quota, tasks, num_bytes):
             await self._count(group_id, usage)
-        elif old:
+        elif outdated:
             self._count_in_background(group_id, usage)
         if not usage.fits(quota, tasks, num_bytes):
             raise QuotaExceeded(
-                f"The resource group {group} has {usage.tasks + usage.reserved_tasks} tasks"
-                f" ({usage.num_bytes + usage.reserved_bytes} bytes) waiting; it may have {quota.pending_tasks}"
+                f"Resource group {group} has {usage.tasks + usage.reserved_tasks} waiting tasks"
+                f" ({usage.num_bytes + usage.reserved_bytes} bytes); its quota is {quota.pending_tasks} tasks"
                 f" ({quota.pending_bytes} bytes)."
             )
         usage.reserved_tasks += tasks
@@ -118,11 +119,14 @@ class Quotas:
         return usage
 
     async def _count(self, group_id: int, usage: Usage) -> None:
-        """What is stored while the count goes on may be in it or not: it is counted twice rather than never."""
+        """Count the waiting tasks, and release the reservations of those that were stored before the count began.
+
+        Tasks that are stored during the count may or may not be included: their reservations stay until the next one.
+        """
         began, tasks, num_bytes = self._now(), usage.stored_tasks, usage.stored_bytes
-        found = await self._read(lambda tx: metrics.pending(tx, group_id))
-        usage.counted_at, usage.tasks, usage.num_bytes = began, found.tasks, found.num_bytes
-        # Another count may have ended meanwhile and taken its part already.
+        pending = await self._read(lambda tx: metrics.pending(tx, group_id))
+        usage.counted_at, usage.tasks, usage.num_bytes = began, pending.tasks, pending.num_bytes
+        # A concurrent count may have ended meanwhile and released some of them.
         tasks, num_bytes = min(tasks, usage.stored_tasks), min(num_bytes, usage.stored_bytes)
         usage.stored_tasks -= tasks
         usage.reserved_tasks -= tasks
@@ -130,7 +134,7 @@ class Quotas:
         usage.reserved_bytes -= num_bytes
 
     def _count_in_background(self, group_id: int, usage: Usage) -> None:
-        """Nobody waits for it: the next submits go by what is known."""
+        """Start a count; until it ends, submits use the previous one."""
         if usage.counting:
             return
         usage.counting = True
@@ -139,8 +143,8 @@ class Quotas:
         counting.add_done_callback(partial(self._on_counted, usage))
 
     def _on_counted(self, usage: Usage, counting: asyncio.Task[None]) -> None:
-        """A count that failed is made again by the next submit; the database's trouble is told elsewhere."""
+        """A count that failed is repeated by the next submit, which also reports the error of the database."""
         self._counts.discard(counting)
         usage.counting = False
         if not counting.cancelled():
-            counting.exception()
+            counting.exception()  # marks it as retrieved; asyncio would log it otherwise

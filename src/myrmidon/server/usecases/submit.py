@@ -98,8 +98,10 @@ async def store_within_quota(
     """
 
     async def reserve_and_store(group_id: int) -> T:
-        known = partial(_count_stored, group_id=group_id, keys=keys)
-        async with context.quotas.reserve(group, group_id, tasks=num_tasks, num_bytes=call.body_size, known=known):
+        count_stored = partial(_count_stored, group_id=group_id, keys=keys)
+        async with context.quotas.reserve(
+            group, group_id, tasks=num_tasks, num_bytes=call.body_size, count_stored=count_stored
+        ):
             return await store(group_id)
 
     return await context.groups.run_in(call, group, reserve_and_store)

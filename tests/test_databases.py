@@ -17,7 +17,7 @@ def link(dialect):
     link = databases.connect(servers.new_database(databases.server_url(dialect)))
     for statement in (
         'CREATE TABLE "values" (id INT PRIMARY KEY)',
-        "CREATE TABLE marks (id INT PRIMARY KEY)",
+        "CREATE TABLE shared_numbers (id INT PRIMARY KEY)",
     ):
         link.run(statement)
     link.run("INSERT INTO shared_numbers VALUES (7)")

@@ -1,8 +1,8 @@
-"""Backups, and the move to another database.
+"""Backs up, restores and copies the databases of an installation.
 
-A backup is a folder with two SQLite files, whatever the installation runs on: on SQLite they are copies of its own
-two files, made while the server works; on a database server they are an export as of one moment. Restoring is the
-same the other way round. Tokens and keys are part of it, so a backup is as secret as the installation.
+A backup is a folder with two SQLite files, whatever database the installation uses: on SQLite they are copies of its
+own two files, on a database server each is an export of a consistent snapshot. The server keeps running meanwhile. A
+backup contains tokens and keys, so it is as secret as the installation itself.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MAIN_FILE = "myrmidon.db"
 LOG_FILE = "myrmidon.db-logs"
 INFO_FILE = "backup.json"
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
-"""The endings of what SQLite keeps for one file. A part that another file has left would be read into a new one."""
+"""A database file and its companions. They move together: a companion of another database would corrupt a new one."""
 
 
 class BackupInfo(Struct, frozen=True):
-    """What a backup says of itself."""
+    """The content of backup.json: the version and kind of database that the backup was made of, and when."""
 
     version: str
     made_at: Micros
@@ -51,16 +51,16 @@ class BackupInfo(Struct, frozen=True):
 
 
 def backup(settings: Settings, folder: Path) -> BackupInfo:
-    """Copy everything into a new folder; it appears under its name only when it is complete."""
+    """Copy everything into a new folder, which gets its name only when it is complete and on disk."""
     if folder.exists():
-        raise StoreRefused(f"{folder} is there already. Give the backup a new folder.")
+        raise StoreRefused(f"{folder} exists already. Name a new folder for the backup.")
     url, log_url = map(_require_existing, (settings.database_url, settings.log_database_url))
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        # The logs come last: then no task of the copy lacks what it had written by then.
-        for one, name, is_log in ((url, MAIN_FILE, False), (log_url, LOG_FILE, True)):
-            _export(one, fresh / name, logs_only=is_log, durable=settings.durable)
+        # Logs last: then the copy has all output that the copied tasks had written.
+        for source, name, is_log in ((url, MAIN_FILE, False), (log_url, LOG_FILE, True)):
+            _export(source, fresh / name, logs_only=is_log, durable=settings.durable)
         about = BackupInfo(version("myrmidon"), clock(), url.partition(":")[0])
         (fresh / INFO_FILE).write_bytes(msgspec.json.encode(about))
         for path in [*fresh.iterdir(), fresh]:
@@ -77,21 +77,24 @@ def _export(url: str, to: Path, *, logs_only: bool, durable: bool) -> None:
     if url.startswith("sqlite:"):
         sqlite.backup_file(url.removeprefix("sqlite:///"), to)
         return
-    with tempfile.TemporaryDirectory(prefix="export-", dir=to.parent) as place:
-        export = f"{place}/{to.name}"
-        made = _open(f"sqlite:///{export}", durable=False, bulk=logs_only)
-        with _open(url, durable=durable) as source, made as target:
+    with tempfile.TemporaryDirectory(prefix="export-", dir=to.parent) as folder:
+        export = f"{folder}/{to.name}"
+        opening = _open(f"sqlite:///{export}", durable=False, bulk=logs_only)
+        with _open(url, durable=durable) as source, opening as target:
             migrate(target, clock())
             copy(source, target, logs=logs_only)
-            sqlite.backup_file(export, to)  # one file, without the others that SQLite keeps beside a working one
+            sqlite.backup_file(export, to)  # a single file, without the companions of an open database
 
 
 # ---------------------------------------------------------------- restore
 
 
 def restore(settings: Settings, folder: Path, *, replace: bool = False) -> BackupInfo:
-    """Put a backup in place. The server must be stopped; with ``replace``, what is there now is kept beside it."""
-    about = _read_info(folder)
+    """Restore a backup. The server must be stopped.
+
+    Existing SQLite files are an error; with ``replace`` they are renamed. A database server's database must be empty.
+    """
+    info = _read_info(folder)
     for name in (MAIN_FILE, LOG_FILE):
         sqlite.check_file(folder / name)
     urls = (settings.database_url, settings.log_database_url)
@@ -99,15 +102,15 @@ def restore(settings: Settings, folder: Path, *, replace: bool = False) -> Backu
         Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if len(set(urls)) == 2 and all(url.startswith("sqlite:") for url in urls):
         _restore_files(dict(zip(urls, (MAIN_FILE, LOG_FILE), strict=True)), folder, replace=replace)
-        return about
+        return info
     with ExitStack() as opened:
         main, log = (f"sqlite:///{_working_copy(opened, folder / name)}" for name in (MAIN_FILE, LOG_FILE))
         source = _open_both(opened, main, log)
         target = _open_both(opened, *urls, durable=settings.durable)
-        for one in (*source, *target):  # the backup may be that of an earlier release
-            migrate(one, clock())
+        for db in (*source, *target):  # the backup may be of an earlier version
+            migrate(db, clock())
         _copy_both(source, target)
-    return about
+    return info
 
 
 def _read_info(folder: Path) -> BackupInfo:
@@ -117,108 +120,106 @@ def _read_info(folder: Path) -> BackupInfo:
         raise StoreRefused(f"{folder} is not a backup: {INFO_FILE} cannot be read ({error}).") from error
 
 
-def _working_copy(kept: ExitStack, path: Path) -> Path:
-    """A copy to work on: opening a database writes beside it, and a backup is not to be touched."""
-    place = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="myrmidon-restore-")))
-    return Path(shutil.copy2(path, place / path.name))
+def _working_copy(stack: ExitStack, path: Path) -> Path:
+    """A temporary copy: opening a database writes to its folder, and the backup must not change."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="myrmidon-restore-")))
+    return Path(shutil.copy2(path, folder / path.name))
 
 
 def _restore_files(urls: dict[str, str], folder: Path, *, replace: bool) -> None:
     targets = {Path(url.removeprefix("sqlite:///")): folder / name for url, name in urls.items()}
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for target in targets:
-            held.enter_context(sqlite.lock(str(target)))  # refused while a server has it; it need not be sound
-        present = [target for target in targets if target.exists()]
-        if present and not replace:
-            raise StoreRefused(
-                f"{present[0]} is there already. Say that it shall be replaced, or name another data folder."
-            )
-        copies = [(_stage_copy(held, source, target), target) for target, source in targets.items()]
-        suffix = _new_suffix(targets)
-        for fresh, target in copies:
-            for part in SQLITE_SUFFIXES:  # each keeps its ending: whoever opens the old file finds what belongs to it
-                if Path(f"{target}{part}").exists():
-                    Path(f"{target}{part}").rename(f"{target}{suffix}{part}")
-            fresh.rename(target)
+            stack.enter_context(sqlite.lock(str(target)))  # fails while a server uses it; the file may be damaged
+        existing = [target for target in targets if target.exists()]
+        if existing and not replace:
+            raise StoreRefused(f"{existing[0]} exists already. Replace it with --replace, or name another data folder.")
+        copies = [(_stage_copy(stack, source, target), target) for target, source in targets.items()]
+        kept_as = _new_suffix(targets)
+        for staged, target in copies:
+            for suffix in SQLITE_SUFFIXES:  # companions keep their suffix, so that the old database can still be opened
+                if Path(f"{target}{suffix}").exists():
+                    Path(f"{target}{suffix}").rename(f"{target}{kept_as}{suffix}")
+            staged.rename(target)
             _fsync(target.parent)
         for target in targets:
             sqlite.check_file(target)
 
 
 def _new_suffix(targets: Iterable[Path]) -> str:
-    """For what is put aside: two restores within a second must not mix the parts of what they found."""
-    suffix = at = f".before-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
-    number = 1
-    while any(Path(f"{target}{suffix}{part}").exists() for target in targets for part in SQLITE_SUFFIXES):
+    """An unused suffix for replaced files: two restores within a second must not mix their files."""
+    with_time = f".before-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+    kept_as, number = with_time, 1
+    while any(Path(f"{target}{kept_as}{suffix}").exists() for target in targets for suffix in SQLITE_SUFFIXES):
         number += 1
-        suffix = f"{at}.{number}"
-    return suffix
+        kept_as = f"{with_time}.{number}"
+    return kept_as
 
 
-def _stage_copy(held: ExitStack, source: Path, target: Path) -> Path:
-    """All of it beside its place before anything is moved: a full disk then leaves what there was."""
-    fresh = target.with_name(f".{target.name}.restoring")
-    held.callback(fresh.unlink, missing_ok=True)
-    fresh.unlink(missing_ok=True)  # of an attempt that was killed
-    sqlite.make_private(fresh)
-    shutil.copyfile(source, fresh)
-    _fsync(fresh)
-    return fresh
+def _stage_copy(stack: ExitStack, source: Path, target: Path) -> Path:
+    """Copy a file next to its target. All copies are made before any rename: a full disk then changes nothing."""
+    staged = target.with_name(f".{target.name}.restoring")
+    stack.callback(staged.unlink, missing_ok=True)
+    staged.unlink(missing_ok=True)  # left by an attempt that was killed
+    sqlite.make_private(staged)
+    shutil.copyfile(source, staged)
+    _fsync(staged)
+    return staged
 
 
-# ---------------------------------------------------------------- the move
+# ---------------------------------------------------------------- copy to another database
 
 
 def copy_db(
     from_url: str, to_url: str, *, from_logs: str | None = None, to_logs: str | None = None, durable: bool = True
 ) -> dict[str, CopiedTable]:
-    """Move an installation to another, empty database; how much each table had. No server may use either.
+    """Copy an installation to another, empty database; returns what was copied of each table.
 
-    ``from_logs`` and ``to_logs`` are what the setting ``log_database`` says on each side, if it says anything. The
-    source is left as it is: until the new one has proved itself, it is the best backup.
+    ``from_logs`` and ``to_logs`` are the values of the setting ``log_database`` on each side, if it is set. No server
+    may use either database. The source is migrated to this version, but its data is not changed.
     """
-    with ExitStack() as opened:
-        source = _open_both(opened, _require_existing(from_url), _logs_of(from_url, from_logs), durable=durable)
-        for one in source:
-            if len(verify(one)) == len(shipped()):
-                raise StoreRefused("There is no installation in the source: it has none of the tables.")
-            migrate(one, clock())
+    with ExitStack() as stack:
+        source = _open_both(stack, _require_existing(from_url), _logs_of(from_url, from_logs), durable=durable)
+        for db in source:
+            if len(verify(db)) == len(shipped()):
+                raise StoreRefused("There is no installation in the source database: it has no tables of Myrmidon.")
+            migrate(db, clock())
         _check_unused(source[0])
         if from_logs is None:
             _check_logs_found(*source)
-        target = _open_both(opened, to_url, to_logs or logs.log_url(to_url), durable=durable)
-        for one in target:
-            migrate(one, clock())
+        target = _open_both(stack, to_url, to_logs or logs.log_url(to_url), durable=durable)
+        for db in target:
+            migrate(db, clock())
         return _copy_both(source, target)
 
 
 def _logs_of(url: str, log_url: str | None) -> str:
-    """Where the logs of a source lie. Its own file, if it has none for them: then none were written."""
+    """The URL of the log database. If the default log file does not exist, no logs were written: then the main one."""
     if log_url is not None:
         return _require_existing(log_url)
-    usual = logs.log_url(url)
-    return usual if _exists(usual) else url
+    default = logs.log_url(url)
+    return default if _exists(default) else url
 
 
 def _check_logs_found(db: Db, log_db: Db) -> None:
-    """Logs that lie elsewhere must not be left behind without a word."""
+    """Fail if runs have output but the log database is empty: the logs are elsewhere and would be lost."""
     if db.read(run_details.any_output) and not log_db.read(lambda tx: logs.tasks_after(tx, 0, 1)):
         raise StoreRefused(
-            "Runs of this installation have written output, but there are no logs beside its database. Where the"
-            " setting log_database names another place, name it as --from-logs too."
+            "Runs of this installation have output, but its default log database is empty. If the setting log_database"
+            " names another database, name it with --from-logs."
         )
 
 
-def _open_both(opened: ExitStack, url: str, log_url: str, *, durable: bool = True) -> tuple[Db, Db]:
-    """A database and that of its logs, which may be the same."""
-    db = opened.enter_context(_open(url, durable=durable))
+def _open_both(stack: ExitStack, url: str, log_url: str, *, durable: bool = True) -> tuple[Db, Db]:
+    """Open the main and the log database, which may be the same one."""
+    db = stack.enter_context(_open(url, durable=durable))
     if log_url == url:
         return db, db
-    return db, opened.enter_context(_open(log_url, durable=durable, bulk=True))
+    return db, stack.enter_context(_open(log_url, durable=durable, bulk=True))
 
 
 def _copy_both(source: tuple[Db, Db], target: tuple[Db, Db]) -> dict[str, CopiedTable]:
-    """Both halves; nothing is copied unless there is room for both."""
+    """Copy the main and the log database; nothing is copied unless both targets are empty."""
     _check_unused(target[0])
     check_empty(target[0], logs=False)
     check_empty(target[1], logs=True)
@@ -226,23 +227,25 @@ def _copy_both(source: tuple[Db, Db], target: tuple[Db, Db]) -> dict[str, Copied
 
 
 def _exists(url: str) -> bool:
-    """Opening an SQLite file makes it; the others say by themselves that there is nothing."""
+    """Whether a database exists. Only SQLite is checked: it creates missing files, and the others report an error."""
     return not url.startswith("sqlite:") or Path(url.removeprefix("sqlite:///")).exists()
 
 
 def _require_existing(url: str) -> str:
     if not _exists(url):
-        raise StoreRefused(f"There is no database {url.removeprefix('sqlite:///')}. Look at how its path is written.")
+        raise StoreRefused(f"There is no database {url.removeprefix('sqlite:///')}. Check the path.")
     return url
 
 
 def _check_unused(db: Db) -> None:
-    """Whoever serves a database server's database has left its mark there a moment ago; on SQLite a lock tells."""
-    alive = clock() - DEFAULT_RULES.slot_lease
-    busy = [one for one in db.read(servers.list_servers) if one.heartbeat >= alive]
-    if busy:
-        at = ", ".join(f"{one.address}:{one.port}" for one in busy)
-        raise StoreRefused(f"A server uses this database ({at}). Stop it and wait two minutes, or stop it gracefully.")
+    """Fail if a server's heartbeat is recent. SQLite files need no check: a server holds a lock on them."""
+    alive_since = clock() - DEFAULT_RULES.slot_lease
+    running = [server for server in db.read(servers.list_servers) if server.heartbeat >= alive_since]
+    if running:
+        addresses = ", ".join(f"{server.address}:{server.port}" for server in running)
+        raise StoreRefused(
+            f"A server uses this database ({addresses}). Stop it first; if it crashed, wait two minutes."
+        )
 
 
 @contextmanager

@@ -190,7 +190,9 @@ class World:
     def carry(self) -> int:
         """Carry out what is left of decisions, and nothing else."""
         gone: list[int] = []
-        return sweep.run_chunked_work(self.db, now=self.now, ids=self.ids, rules=self.rules, deleted=gone, woken=set())
+        return sweep.run_chunked_work(
+            self.db, now=self.now, ids=self.ids, rules=self.rules, deleted=gone, queues_to_wake=set()
+        )
 
     def lose(self, bot_id: str, seconds: float = LEASE_S) -> None:
         """A bot falls silent for the length of a lease; the others beat on."""

@@ -20,7 +20,7 @@ def test_a_new_task_without_parents_starts_at_once(w):
     job = w.job({"a": []})
     added = w.extend(job, {"b": []})
     assert (added.num_new, w.states(job), w.job_row(job).num_tasks) == (1, {"a": "READY", "b": "READY"}, 2)
-    assert added.woken
+    assert added.queues_to_wake
 
 
 def test_a_new_task_waits_for_a_parent_that_still_runs(w):

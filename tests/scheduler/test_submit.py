@@ -22,7 +22,7 @@ def stored(w, task_id):
 def test_a_submitted_task_is_ready_for_a_bot(world):
     answer = world.submit_raw(a_task())
     assert (answer.state, world.state(answer.task_id)) == ("READY", "READY")
-    assert answer.woken == world.column("SELECT queue FROM task_to_run")
+    assert answer.queues_to_wake == world.column("SELECT queue FROM task_to_run")
 
 
 def test_a_lone_command_has_no_job_and_a_lone_function_is_a_job_of_one(world):

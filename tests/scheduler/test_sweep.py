@@ -384,7 +384,7 @@ def test_a_sweep_of_nothing_does_nothing(w):
 def test_a_sweep_wakes_the_queues_that_got_work(world, small_chunks):
     world.job({str(i): [] for i in range(4)})
     done = world.sweep()
-    assert done.woken == set(world.column("SELECT DISTINCT queue FROM task_to_run"))
+    assert done.queues_to_wake == set(world.column("SELECT DISTINCT queue FROM task_to_run"))
 
 
 def test_old_events_of_bots_are_forgotten(w):

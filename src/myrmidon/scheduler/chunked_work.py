@@ -50,4 +50,4 @@ def run_chunk(
         return set(), deleted
     _STEPS[current.kind](uow, current)
     propagate(uow)
-    return uow.woken, []
+    return uow.queues_to_wake, []

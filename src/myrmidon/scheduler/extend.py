@@ -37,7 +37,7 @@ class Extended(Struct, frozen=True, kw_only=True):
     state: JobState
     task_ids: dict[str, int]
     num_new: int
-    woken: list[int] = []
+    queues_to_wake: list[int] = []
 
 
 def extend(
@@ -77,7 +77,13 @@ def extend(
     jobs.add_event(tx, job, "extended", now)
     propagate(uow)
     chosen = {label: ids_by_label[label] for label in definitions}
-    return Extended(job_id=job_id, state=job.state, task_ids=chosen, num_new=len(new_tasks), woken=sorted(uow.woken))
+    return Extended(
+        job_id=job_id,
+        state=job.state,
+        task_ids=chosen,
+        num_new=len(new_tasks),
+        queues_to_wake=sorted(uow.queues_to_wake),
+    )
 
 
 def _open_job(uow: UnitOfWork, job_id: int, group_id: int) -> Job:

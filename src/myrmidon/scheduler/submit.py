@@ -50,7 +50,7 @@ class Submitted(Struct, frozen=True, kw_only=True, gc=False):
     deduped_from: int | None = None
     cost_saved_usd: float | None = None
     repeated: bool = False
-    woken: list[int] = []
+    queues_to_wake: list[int] = []
 
 
 def draft_task(
@@ -219,7 +219,7 @@ def _store(
             tasks += _store_lone_function(uow, group_id, new_tasks[draft.task_id])
     make_ready(uow, tasks)
     propagate(uow)
-    woken = sorted(uow.woken)
+    queues_to_wake = sorted(uow.queues_to_wake)
     return {
         task.id: Submitted(
             task_id=task.id,
@@ -227,7 +227,7 @@ def _store(
             job_id=task.job_id,
             deduped_from=task.deduped_from,
             cost_saved_usd=task.cost_saved_usd,
-            woken=woken,
+            queues_to_wake=queues_to_wake,
         )
         for task in tasks
     }

@@ -64,7 +64,7 @@ class JobSubmitted(Struct, frozen=True, kw_only=True):
     state: JobState
     task_ids: dict[str, int]
     repeated: bool = False
-    woken: list[int] = []
+    queues_to_wake: list[int] = []
 
 
 def draft_job(
@@ -209,7 +209,9 @@ def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence
         make_ready(uow, [t for t in _store_chunk(uow, group_id, draft, parts[0]) if _may_start(t)])
     _store_input_and_output_tasks(uow, draft)
     propagate(uow)
-    return JobSubmitted(job_id=job.id, state=job.state, task_ids=draft.task_ids, woken=sorted(uow.woken))
+    return JobSubmitted(
+        job_id=job.id, state=job.state, task_ids=draft.task_ids, queues_to_wake=sorted(uow.queues_to_wake)
+    )
 
 
 def _may_start(task: TaskResult) -> bool:

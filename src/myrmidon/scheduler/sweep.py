@@ -64,7 +64,7 @@ EVENT_BATCH = 250
 
 
 class SweepResult(Struct):
-    """What a sweep did: counts by pass, the queues that got tasks (``woken``), and delays for metrics."""
+    """What a sweep did: counts by pass, the queues that got tasks (``queues_to_wake``), and delays for metrics."""
 
     slices: int = 0
     runs: int = 0
@@ -74,7 +74,7 @@ class SweepResult(Struct):
     chunks: int = 0
     events: int = 0
     old_rows: int = 0
-    woken: set[int] = set()
+    queues_to_wake: set[int] = set()
     late: list[tuple[str, Micros]] = []
     """Tasks whose waiting ended (expired, next_slice, deadline), with the detection lag."""
     lost: list[tuple[str, Micros]] = []
@@ -105,7 +105,7 @@ def sweep(
     if _is_due(due.drains, now):
         effects = PassEffects()
         done.chunks = run_chunked_work(
-            db, now=now, ids=ids, rules=rules, deleted=deleted, woken=done.woken, effects=effects
+            db, now=now, ids=ids, rules=rules, deleted=deleted, queues_to_wake=done.queues_to_wake, effects=effects
         )
         done.no_resource += effects.no_resource
     done.events = _repeat(db, lambda tx: outbox.assign_positions(tx, EVENT_BATCH), EVENT_BATCH)
@@ -123,7 +123,7 @@ def _pass(db: Db, step: Callable[..., int], due: NextDue, done: SweepResult, nam
         if not n:
             break
         setattr(done, name, getattr(done, name) + n)
-        done.woken |= effects.queues
+        done.queues_to_wake |= effects.queues
         done.late += effects.late
         done.lost += effects.lost
         done.no_resource += effects.no_resource
@@ -177,7 +177,7 @@ def run_chunked_work(
     ids: IdSource,
     rules: Rules = DEFAULT_RULES,
     deleted: list[int],
-    woken: set[int],
+    queues_to_wake: set[int],
     effects: PassEffects | None = None,
 ) -> int:
     """Run all chunked work to completion; returns the number of chunks."""
@@ -187,7 +187,7 @@ def run_chunked_work(
         for work in waiting:
             step = partial(chunked_work.run_chunk, work=work, now=now, ids=ids, rules=rules)
             (queues, removed), no_resource = db.write(partial(_run_chunk, step=step))
-            woken |= queues
+            queues_to_wake |= queues
             deleted += removed
             effects.no_resource += no_resource
             steps += 1

@@ -50,7 +50,7 @@ _RAN_TO_END = frozenset({SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT})
 class UnitOfWork:
     """The locked rows, loaded facts and pending changes of one transaction.
 
-    ``ended`` and ``ready`` are tasks that ``propagate`` has yet to process; ``woken`` are the queues that got a task.
+    ``ended`` and ``ready`` are tasks that ``propagate`` has yet to process; ``queues_to_wake`` are the queues that got a task.
     """
 
     def __init__(self, tx: Tx, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
@@ -61,7 +61,7 @@ class UnitOfWork:
         self.jobs: dict[int, Job] = {}
         self.ended: list[TaskResult] = []
         self.ready: list[TaskResult] = []
-        self.woken: set[int] = set()
+        self.queues_to_wake: set[int] = set()
         self.requests: dict[int, RequestRow] = {}
         self.slices: dict[int, list[SliceRow]] = {}
         self._run_policies: dict[int, RunPolicy] = {}
@@ -217,7 +217,7 @@ class UnitOfWork:
             task_queues.mark_shared(self.tx, queue.id)
             self.keep_queues([structs.replace(queue, shared=1)])
         self._to_run.append(row)
-        self.woken.add(row.queue)
+        self.queues_to_wake.add(row.queue)
 
     def start_chunked_work(self, kind: str, subject: int, *, job: Job | None = None, args: str = "{}") -> ChunkedWork:
         """Start work that is done chunk by chunk in later transactions; its job cannot end before it is finished."""

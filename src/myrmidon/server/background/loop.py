@@ -132,7 +132,7 @@ class BackgroundWork:
         else:
             self._record_metrics(result)
             if result.slices or result.runs or result.bots or result.tasks or result.jobs or result.chunks:
-                for queue in result.woken:
+                for queue in result.queues_to_wake:
                     context.hub.notify_work(queue, BATCH)
                 context.hub.recheck_all()
         await self.wake_waiting()
@@ -162,7 +162,7 @@ class BackgroundWork:
             return
         deleted: list[int] = []
         effects = sweep.PassEffects()
-        woken = effects.queues
+        queues_to_wake = effects.queues
         now = context.now()
         await context.db.run_in_thread(
             lambda: sweep.run_chunked_work(
@@ -171,7 +171,7 @@ class BackgroundWork:
                 ids=context.ids,
                 rules=context.rules,
                 deleted=deleted,
-                woken=woken,
+                queues_to_wake=queues_to_wake,
                 effects=effects,
             )
         )
@@ -179,7 +179,7 @@ class BackgroundWork:
             context.metrics.no_resource(effects.no_resource)
         if deleted:
             await context.db.run_in_thread(lambda: sweep.drop_logs(context.db.engine, context.logs.engine, deleted))
-        for queue in woken:
+        for queue in queues_to_wake:
             context.hub.notify_work(queue, BATCH)
         context.hub.recheck_all()
 

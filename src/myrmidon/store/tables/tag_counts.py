@@ -18,7 +18,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert
 from myrmidon.store.tables import shared_numbers
 
-_VERSION = "tallies"
+_VERSION = "tag_counts"
 """The shared number that every change of the stored counts locks and increments."""
 ALL_TASKS = ""
 """Stored as the tag for the counts of all tasks."""

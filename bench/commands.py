@@ -57,7 +57,7 @@ QUICK = Sizes(tasks=50, rounds=1, ones=10, stream_mb=2, beside=20, floods=1, flo
 
 
 @contextmanager
-def legion() -> Iterator[tuple[Client, list[str]]]:
+def local_cluster() -> Iterator[tuple[Client, list[str]]]:
     """A server with two bots, and their ids."""
     folder = Path(tempfile.mkdtemp(prefix="myrmidon-bench-", dir=real_disk()))
     words = [sys.executable, "-m", "myrmidon", "up", "--json", "--port=0", f"--data-dir={folder}", "--bots=2"]
@@ -115,7 +115,7 @@ def middle(values: Sequence[float]) -> float:
 
 
 class Bench:
-    """Measures on one legion."""
+    """Measures on one server with two bots."""
 
     def __init__(self, client: Client, bots: Sequence[str], sizes: Sizes) -> None:
         self.client = client
@@ -210,7 +210,7 @@ def measure(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
     if not wanted:
         return []
     lines = []
-    with legion() as (client, bots):
+    with local_cluster() as (client, bots):
         bench = Bench(client, bots, QUICK if quick else Sizes())
         for bar in wanted:
             print(bar.name, flush=True)

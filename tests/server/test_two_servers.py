@@ -51,7 +51,7 @@ def two_servers(dialect, pairs, tmp_path_factory) -> tuple[LiveServer, LiveServe
     stack, made = pairs
     if dialect not in made:
         url = servers.new_database(databases.server_url(dialect))
-        # A sweep wakes bots whose wake was lost: without one, only the other server can have queues_to_wake them.
+        # A sweep wakes bots whose wake was lost: without one, only the other server can have woken them.
         made[dialect] = a_pair(stack, url, tmp_path_factory.mktemp(f"two-{dialect}"), sweep_s=3600)
     return made[dialect]
 

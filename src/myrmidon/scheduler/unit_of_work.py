@@ -50,7 +50,8 @@ _RAN_TO_END = frozenset({SUCCEEDED, TaskState.FAILED, TaskState.TIMED_OUT})
 class UnitOfWork:
     """The locked rows, loaded facts and pending changes of one transaction.
 
-    ``ended`` and ``ready`` are tasks that ``propagate`` has yet to process; ``queues_to_wake`` are the queues that got a task.
+    ``ended`` and ``ready`` are tasks that ``propagate`` has yet to process; ``queues_to_wake`` got a
+    task to run.
     """
 
     def __init__(self, tx: Tx, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:

@@ -21,7 +21,7 @@ def in_loop(story):
 
 
 def hold(hub: WaitHub, bot_id: str, queues=(1,), *, n: int = 1, nonce: int = 1, seconds: float = LONG, holds=()):
-    """A bot whose poll is held; the task ends with why it was queues_to_wake."""
+    """A bot whose poll is held; the task ends with why it was woken."""
     bot = hub.bots.get(bot_id) or hub.register(bot_id, 1, queues)
     return bot, asyncio.ensure_future(hub.wait(bot, seconds, nonce=nonce, n=n, holds=holds))
 
@@ -350,8 +350,8 @@ def test_two_thousand_held_polls_cost_little_memory_and_answer_at_once():
         assert sys.getsizeof(bot) < 256
         assert len(hub._peer_sets) == 1
         assert hub.wake(1, 2000) == 2000
-        queues_to_wake = await asyncio.gather(*polls)
-        assert all(one.queue == 1 for one in queues_to_wake)
+        wakeups = await asyncio.gather(*polls)
+        assert all(one.queue == 1 for one in wakeups)
         assert hub.num_waiting == 0
 
     in_loop(story)

@@ -51,9 +51,9 @@ class ServerState(Struct):
     clock_skew: Micros = 0
     """How far this clock was ahead of the database's at the last comparison."""
     config: FleetConfig = NO_CONFIG
-    """What the configuration folder says, the same for all servers on this database."""
+    """The active fleet configuration, the same for all servers on this database."""
     invalid_config: int = 0
-    """The version of the configuration folder that this server could not read; 0 for none."""
+    """The position of the active configuration if this server cannot parse it; otherwise 0."""
     offered_release: str = ""
     """The digest of this server's own bot zip."""
     offered_at: Micros = 0

@@ -205,11 +205,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Only the stories of the scheduler, on SQLite, are traced: everything else repeats what they cover."""
     tracer = item.config.stash.get(TRACER, None)
-    on_a_server = any(f"{mark}{kind}" in item.name for kind in servers.KINDS for mark in "[-")
-    told = "scheduler" in item.path.parts and not on_a_server and not item.get_closest_marker("untraced")
-    if tracer is None or told:
+    if tracer is None or _is_traced(item):
         return (yield)
     tracer.stop()
     try:
@@ -263,6 +260,15 @@ def _start(config: pytest.Config, kinds: list[str]) -> None:
         databases.announce(kind, server)
         if isinstance(server, servers.Server):
             config.stash[SERVERS].append(server)
+
+
+def _is_traced(item: pytest.Item) -> bool:
+    """Tracing doubles the time of a test, so what only repeats others is left out: see ``untraced`` in pyproject.toml.
+
+    So are the tests on the two servers, except for those of the store's engine, which differs between databases.
+    """
+    on_a_server = any(f"{mark}{kind}" in item.name for kind in servers.KINDS for mark in "[-")
+    return not item.get_closest_marker("untraced") and (not on_a_server or "engine" in item.path.parts)
 
 
 def _start_coverage() -> Any:

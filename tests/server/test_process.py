@@ -463,7 +463,7 @@ def test_a_database_away_means_503_and_work_goes_on_when_it_is_back(kind):
             assert unknown.status == 503
             assert "127.0.0.1" not in unknown.data.decode()
             assert str(database.port) not in unknown.data.decode()
-            assert '"the database failed"' in server.log
+            assert '"database error"' in server.log
             assert server.get("/healthz")[0] == 200
             assert server.get("/readyz")[0] == 503
             database.start()

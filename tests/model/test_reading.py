@@ -14,14 +14,9 @@ import pytest
 
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
+from myrmidon.model.slice_validation import _OPTIONAL_IN_PROPERTIES, _PROPERTIES_KEYS
 from myrmidon.model.task_request import Function, encode_task, properties_hash, properties_json, properties_row
-from myrmidon.model.task_validation import (
-    _OPTIONAL_IN_PROPERTIES,
-    _OPTIONAL_IN_TASK,
-    _PROPERTIES_KEYS,
-    _TASK_KEYS,
-    parse_task,
-)
+from myrmidon.model.task_validation import _OPTIONAL_IN_TASK, _TASK_KEYS, parse_task
 from tests.model.requests import (
     DIGEST,
     a_function,

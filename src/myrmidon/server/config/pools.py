@@ -29,9 +29,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from myrmidon.model.slice_validation import CACHE_NAME, ENV_KEY
 from myrmidon.model.task_request import Cache
 from myrmidon.model.task_to_run import FIFO, LIFO, Order
-from myrmidon.model.task_validation import CACHE_NAME, ENV_KEY
 from myrmidon.model.validation import Checker, Path
 from myrmidon.scheduler.policy import SECOND
 

@@ -15,8 +15,8 @@ from msgspec import json
 
 from myrmidon.model import dimensions
 from myrmidon.model.ids import Micros
+from myrmidon.model.slice_validation import CACHE_NAME
 from myrmidon.model.task_request import Properties
-from myrmidon.model.task_validation import CACHE_NAME
 from myrmidon.scheduler.policy import DAY
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx

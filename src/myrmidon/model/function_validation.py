@@ -1,0 +1,140 @@
+"""Parse the typed parts of a task request: the function, its inputs and its outputs.
+
+Problems are collected as in task_validation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from myrmidon.model import type_strings
+from myrmidon.model.errors import InvalidRequest
+from myrmidon.model.ids import try_parse_id
+from myrmidon.model.slice_validation import read_digest
+from myrmidon.model.task_request import (
+    Constant,
+    Function,
+    Input,
+    Language,
+    Output,
+    OutputOf,
+    Payload,
+    Shared,
+)
+from myrmidon.model.validation import MAX_INT64, NO_RECORD, Checker, Path
+
+_LANGUAGES: Final = {name: lang for lang in Language for name in (lang.value, lang.value.lower())}
+_FUNCTION_KEYS: Final = frozenset(Function.__struct_fields__)
+_PAYLOAD_KEYS: Final = frozenset(Payload.__struct_fields__)
+_OUTPUT_KEYS: Final = frozenset(Output.__struct_fields__)
+
+
+def read_function(check: Checker, raw: dict[str, object], path: Path) -> Function | None:
+    if raw.get("function") is None:
+        return None
+    here = (*path, "function")
+    given = check.record(raw["function"], here)
+    check.unknown_keys(given, _FUNCTION_KEYS, here)
+    limit = check.limits.function_name_chars
+    return Function(
+        package_name=check.text(given, "package_name", here, limit, minimum=1),
+        func_name=check.text(given, "func_name", here, limit, minimum=1),
+        language=check.choice(given, "language", here, _LANGUAGES, Language.PYTHON),
+    )
+
+
+def read_inputs(check: Checker, raw: dict[str, object], path: Path) -> list[Input]:
+    if raw.get("inputs") is None:
+        return []
+    values = check.listing(raw, "inputs", path, check.limits.inputs)
+    inputs = [_input(check, value, (*path, "inputs", i)) for i, value in enumerate(values)]
+    return [source for source in inputs if source is not None]
+
+
+def _input(check: Checker, value: object, path: Path) -> Input | None:
+    raw = check.record(value, path)
+    kind = raw.get("kind")
+    reader = _INPUT_KINDS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        if raw is not NO_RECORD:
+            check.note((*path, "kind"), kind, f"one of {', '.join(_INPUT_KINDS)}", "choice")
+        return None
+    return reader(check, raw, path)
+
+
+def _constant(check: Checker, raw: dict[str, object], path: Path) -> Constant:
+    check.unknown_keys(raw, frozenset({"kind", "type", "payload"}), path)
+    return Constant(type=_type(check, raw, path), payload=_payload(check, raw.get("payload"), (*path, "payload")))
+
+
+def _shared(check: Checker, raw: dict[str, object], path: Path) -> Shared:
+    check.unknown_keys(raw, frozenset({"kind", "type", "shared_value_id"}), path)
+    given = raw.get("shared_value_id")
+    parsed = try_parse_id(given)
+    if parsed is not None and parsed[1] == 0:
+        return Shared(type=_type(check, raw, path), shared_value_id=parsed[0])
+    number = check.integer(raw, "shared_value_id", path, 1, MAX_INT64)
+    return Shared(type=_type(check, raw, path), shared_value_id=number)
+
+
+def _output_of(check: Checker, raw: dict[str, object], path: Path) -> OutputOf:
+    check.unknown_keys(raw, frozenset({"kind", "type", "label", "position"}), path)
+    return OutputOf(
+        type=_type(check, raw, path),
+        label=check.text(raw, "label", path, check.limits.label_chars, minimum=1),
+        position=check.integer(raw, "position", path, 0, check.limits.outputs - 1, default=0),
+    )
+
+
+_INPUT_KINDS: Final[dict[str, Callable[[Checker, dict[str, object], Path], Input]]] = {
+    "constant": _constant,
+    "shared": _shared,
+    "output_of": _output_of,
+}
+
+
+def _payload(check: Checker, value: object, path: Path) -> Payload:
+    limits = check.limits
+    raw = check.record(value, path)
+    if raw is NO_RECORD:
+        return Payload(size=0)
+    check.unknown_keys(raw, _PAYLOAD_KEYS, path)
+    by_digest = raw.get("digest") is not None
+    if by_digest == (raw.get("inline") is not None):
+        given = "both" if by_digest else "neither"
+        check.note_shown(path, given, "either inline bytes, or a digest with its size", "contradiction")
+        return Payload(size=0)
+    if by_digest:
+        size = check.integer(raw, "size", path, 0, limits.value_stored_bytes)
+        return Payload(digest=read_digest(check, raw, path), size=size)
+    inline = check.bytes_(raw, "inline", path, limits.value_inline_bytes)
+    size = len(inline) if inline is not None else 0
+    if raw.get("size") is not None and inline is not None and raw["size"] != size:
+        check.note((*path, "size"), raw["size"], f"{size}, or nothing, with these inline bytes", "contradiction")
+    return Payload(inline=inline, size=size)
+
+
+def read_outputs(check: Checker, raw: dict[str, object], path: Path) -> list[Output]:
+    if raw.get("outputs") is None:
+        return []
+    values = check.listing(raw, "outputs", path, check.limits.outputs)
+    return [_output(check, value, (*path, "outputs", i)) for i, value in enumerate(values)]
+
+
+def _output(check: Checker, value: object, path: Path) -> Output:
+    raw = check.record(value, path)
+    check.unknown_keys(raw, _OUTPUT_KEYS, path)
+    return Output(type=_type(check, raw, path), shared=check.boolean(raw, "shared", path))
+
+
+def _type(check: Checker, raw: dict[str, object], path: Path) -> str:
+    """The canonical type string; empty when it is wrong."""
+    text = check.text(raw, "type", path, check.limits.type_chars, minimum=1)
+    if not text:
+        return ""
+    try:
+        return type_strings.canonical(text)
+    except InvalidRequest as wrong:
+        check.note((*path, "type"), text, wrong.problems[0].allowed, "type_string")
+        return ""

@@ -23,7 +23,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: $(VENV)/ready servers ## All tests on the three databases, and the coverage of the scheduler
+test: $(VENV)/ready servers ## All tests on the three databases, and the coverage of every package
 	@rm -rf .coverage
 	MYRMIDON_COVERAGE=1 $(LIMIT) $(TEST_LIMIT) $(PYTEST) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory coverage-report
@@ -42,17 +42,16 @@ check: $(VENV)/ready ## Lint, the import contract, types and the structure tests
 	@$(PYTHON) -m tests.architecture.sizes
 
 .PHONY: coverage
-coverage: $(VENV)/ready servers ## Only the branch coverage of the scheduler (part of `make test`)
+coverage: $(VENV)/ready servers ## Only the branch coverage (part of `make test`)
 	@rm -rf .coverage
 	MYRMIDON_COVERAGE=1 $(LIMIT) $(TEST_LIMIT) $(PYTEST) -q -m "not untraced" $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory coverage-report
 
 .PHONY: coverage-report
 coverage-report:
-	@if ! compgen -G 'src/myrmidon/scheduler/[a-z]*.py' > /dev/null; then \
-	    echo "coverage: there is no scheduler yet"; exit 0; fi; \
-	$(PYTHON) -m coverage combine --quiet; \
-	$(PYTHON) -m coverage report --fail-under=95
+	@$(PYTHON) -m coverage combine --quiet
+	@$(PYTHON) -m tests.tracing
+	@$(PYTHON) -m coverage report --include='src/myrmidon/scheduler/*' --fail-under=95
 
 .PHONY: planted
 planted: $(VENV)/ready servers ## Plant known bugs, and see that the tests catch every one

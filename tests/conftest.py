@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from tests import databases, servers
+from tests import databases, servers, tracing
 
 START = 1_767_225_600_000_000  # 2026-01-01, in Micros
 
@@ -205,14 +205,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    tracer = item.config.stash.get(TRACER, None)
-    if tracer is None or _is_traced(item):
+    with tracing.during(item, item.config.stash.get(TRACER, None)):
         return (yield)
-    tracer.stop()
-    try:
-        return (yield)
-    finally:
-        tracer.start()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -262,29 +256,6 @@ def _start(config: pytest.Config, kinds: list[str]) -> None:
             config.stash[SERVERS].append(server)
 
 
-def _is_traced(item: pytest.Item) -> bool:
-    """Tracing doubles the time of a test, so what only repeats others is left out: see ``untraced`` in pyproject.toml.
-
-    So are the tests on the two servers, except for those of the store's engine, which differs between databases.
-    """
-    on_a_server = any(f"{mark}{kind}" in item.name for kind in servers.KINDS for mark in "[-")
-    return not item.get_closest_marker("untraced") and (not on_a_server or "engine" in item.path.parts)
-
-
-def _start_coverage() -> Any:
-    """Measured inside each worker, only when asked for by MYRMIDON_COVERAGE=1 (see the Makefile).
-
-    At once: a folder that is named on the command line has its own conftest read, with all that it imports, before
-    anything is configured.
-    """
-    if os.environ.get("MYRMIDON_COVERAGE") != "1" or "PYTEST_XDIST_WORKER" not in os.environ:
-        return None
-    import coverage
-
-    Path(".coverage").mkdir(exist_ok=True)
-    tracer = coverage.Coverage(config_file="pyproject.toml")
-    tracer.start()
-    return tracer
-
-
-_tracer = _start_coverage()
+# At once: a folder that is named on the command line has its own conftest read, with all that it imports, before
+# anything is configured.
+_tracer = tracing.start()

@@ -419,12 +419,14 @@ def steps(work):
     return lines
 
 
+@pytest.mark.untraced  # it traces the code itself
 def test_a_chain_of_100000_is_wired_without_recursion_and_in_linear_time():
     assert build_dag(chain(100_000)).order == list(range(99_999, -1, -1))
     small, large = chain(1000), chain(5000)
     assert steps(lambda: build_dag(large)) < 6 * steps(lambda: build_dag(small))
 
 
+@pytest.mark.untraced  # it traces the code itself
 def test_a_fan_of_100000_is_ordered_in_linear_time():
     def fan(n):
         return [[], *([0] for _ in range(n - 2)), list(range(n - 1))]
@@ -442,6 +444,7 @@ def test_a_cycle_of_100000_is_found():
         build_dag(Graph(name="ring", nodes=closed))
 
 
+@pytest.mark.untraced  # it traces the code itself
 def test_parsing_a_graph_is_linear():
     def document(n):
         return a_graph({f"t{i}": a_node(*([f"t{i - 1}"] if i else [])) for i in range(n)})

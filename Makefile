@@ -13,20 +13,26 @@ UV_VERSION := 0.13.7
 WORKERS ?= 4
 # A whole run that takes longer than this has hung: it is interrupted and reports what it was doing.
 TEST_LIMIT ?= 1200
+LOAD_LIMIT ?= 3600
 SOAK_LIMIT ?= 86400
+ROUNDS ?= 3
 PYTEST_ARGS ?=
 PYTEST := $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal
 LIMIT = timeout --foreground --signal=INT --kill-after=60
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: $(VENV)/ready servers ## All tests on the three databases, and the coverage of every package
 	@rm -rf .coverage
 	MYRMIDON_COVERAGE=1 $(LIMIT) $(TEST_LIMIT) $(PYTEST) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory coverage-report
+
+.PHONY: test-under-load
+test-under-load: $(VENV)/ready servers ## All tests ROUNDS times while stress-ng loads processors and disk
+	tools/test-under-load $(ROUNDS) $(LIMIT) $(LOAD_LIMIT) $(PYTEST) $(PYTEST_ARGS)
 
 .PHONY: soak
 soak: $(VENV)/ready servers ## The long versions of the tests

@@ -79,6 +79,11 @@ def _processes_of(item: pytest.Item) -> Iterator[None]:
         yield
 
 
+def variables() -> dict[str, str]:
+    """What lets a process trace itself, for one that does not get all of the environment; nothing if it shall not."""
+    return {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
+
+
 def by_package() -> dict[str, float]:
     """The percentage of lines and branches of each package that the tests have reached."""
     import coverage

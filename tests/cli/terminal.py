@@ -12,10 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests import tracing
 from tests.deadline import HANG_S
 
 BYTECODE = tempfile.TemporaryDirectory(prefix="myrmidon-bytecode-")
 """Shared by all commands of a run: half of the time of a short command is compiling what it imports."""
+
+
+NOT_OURS = ("MYRMIDON_", "XDG_", "COVERAGE_")
 
 
 class Terminal:
@@ -23,7 +27,7 @@ class Terminal:
 
     def __init__(self, home: Path, **variables: str) -> None:
         self.home = home
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("MYRMIDON_", "XDG_"))}
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
         self.env = {
             **ours,
             "HOME": str(home),
@@ -40,7 +44,7 @@ class Terminal:
         """One command to its end."""
         return subprocess.run(
             [sys.executable, "-m", "myrmidon", *words],
-            env={**self.env, **variables},
+            env={**self.env, **tracing.variables(), **variables},
             input=given or "",
             capture_output=True,
             text=True,

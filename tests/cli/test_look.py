@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bot.bots import wait_for
 from tests.cli.conftest import Up
 from tests.cli.terminal import Terminal
 from tests.deadline import HANG_S
@@ -152,7 +153,7 @@ def test_a_bot_is_put_aside_and_works_again(terminal: Terminal, bot_id: str):
     terminal.ok("bot", "drain", bot_id)
     assert status_of(terminal, bot_id) == "draining"
     terminal.ok("bot", "drain", bot_id, "--undo")
-    assert status_of(terminal, bot_id) == "idle"
+    wait_for(lambda: status_of(terminal, bot_id) == "idle", "the end of what the tests before have triggered")
 
 
 def test_a_bot_is_started_used_terminated_and_forgotten(up: Up, tmp_path: Path):

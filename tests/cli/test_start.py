@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,8 @@ from tests.cli.terminal import Terminal
 from tests.cli.test_parsing import every_command
 
 HEAVY = ("rich", "urllib3", "msgspec", "myrmidon.server", "myrmidon.store", "myrmidon.scheduler", "myrmidon.model")
+MANY = 200
+"""Modules; `--help` needs half of them, and most are the interpreter's own and click's."""
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["help", "exit-codes"], ["task"]])
@@ -25,25 +26,12 @@ def test_help_imports_nothing_heavy(words: list[str]):
     program = (
         "import sys\nfrom myrmidon.cli.main import main\n"
         "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
-        "print(*sys.modules, sep='\\n', file=sys.stderr)"
+        "print('\\0', *sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
-    loaded = done.stderr.split()
+    loaded = done.stderr.split("\0")[1].split()
     assert [name for name in loaded if name.startswith(HEAVY)] == []
-
-
-def test_help_takes_less_than_a_fifth_of_a_second(tmp_path: Path):
-    """Of the processor's time: what else the machine does is not the command's. The best of a few tries counts."""
-    terminal = Terminal(tmp_path)
-    spent = []
-    for _ in range(10):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        terminal.ok("--help")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-        if spent[-1] < 0.2:
-            break
-    assert min(spent) < 0.2, spent
+    assert len(loaded) < MANY, "each of them takes its time"
 
 
 PROMISED = (

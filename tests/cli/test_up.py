@@ -39,8 +39,8 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def ended(pidfd: int, within_s: float = 30.0) -> bool:
-    return bool(select.select([pidfd], [], [], within_s)[0])
+def ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], HANG_S)[0])
 
 
 def test_up_once_runs_a_command_and_exits_with_its_code(tmp_path: Path):

@@ -28,7 +28,8 @@ from myrmidon.cli.bots import bot_command, bot_environment
 from myrmidon.cli.context import CliContext, json_option
 from myrmidon.sdk.errors import CallFailed, NotAllowed
 
-_SERVER_START_S: Final = 30.0
+_SERVER_START_S: Final = 120.0
+"""For a server that hangs, or that runs on a very busy machine; one that exits is noticed at once."""
 _BOTS_START_S: Final = 30.0
 _SECOND_SIGTERM_S: Final = 2.0
 """After the first SIGTERM a bot waits for its task to end; a second one stops the task too."""

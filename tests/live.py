@@ -28,6 +28,7 @@ from typing import Any
 
 import urllib3
 
+from tests import tracing
 from tests.deadline import HANG_S
 from tests.servers import PR_SET_PDEATHSIG, _libc, port_of, reserve_port
 
@@ -50,6 +51,7 @@ class LiveServer:
         self.url = f"{'https' if settings.get('tls_certificate') else 'http'}://127.0.0.1:{self.port}"
         self.stderr = folder / f"server-{self.port}.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self._traced = bool(tracing.variables())
         self.source: Path | None = None
         """The sources that it runs from, if not these."""
         self.http = urllib3.PoolManager(
@@ -118,7 +120,9 @@ class LiveServer:
             self.process.wait()
 
     def close(self) -> None:
-        """Killed, and never started again."""
+        """Killed, and never started again; one that is traced is stopped, so that it writes what it has traced."""
+        if self._traced and self.process is not None and self.process.poll() is None:
+            self.stop()
         self.kill()
         self.http.clear()
         self.reserved.close()

@@ -17,12 +17,14 @@ from urllib.parse import unquote, urlsplit
 import psycopg
 import pymysql
 
+from tests.deadline import HANG_S
+
 GLANCE_S = 0.002
 """After this long without a word from a side, the database is asked whether it waits for a lock."""
 GLANCE_AT_MANY_S = 0.01
 """The same for a side that takes many statements in a row."""
 TO_ITS_END = 1_000_000
-DB_TIMEOUT_S = 30.0
+DB_TIMEOUT_S = HANG_S
 """Longer than any lock wait or deadlock check of the databases."""
 
 

@@ -629,7 +629,7 @@ def test_a_connection_killed_by_the_server_is_replaced(server_db: Db, url: str) 
 def end_connection(tx: Tx, url: str) -> None:
     if tx.dialect is Dialect.POSTGRESQL:
         (pid,) = tx.one("SELECT pg_backend_pid()") or (0,)
-        servers.execute(url, f"SELECT pg_terminate_backend({pid}, 5000)")
+        servers.execute(url, f"SELECT pg_terminate_backend({pid}, {HANG_S * 1000:.0f})")
     else:
         (pid,) = tx.one("SELECT CONNECTION_ID()") or (0,)
         servers.execute(url, f"KILL {pid}")

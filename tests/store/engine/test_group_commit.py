@@ -127,8 +127,8 @@ def test_a_failing_write_does_not_harm_its_neighbours(db: Db, group: GroupCommit
     futures = [group.submit(fn) for fn in (add(1), half, add(1), add(3))]
     gate.open()
     assert futures[0].result(HANG_S) == 1
-    assert isinstance(futures[1].exception(10), KeyError)
-    assert "UNIQUE" in str(futures[2].exception(10))
+    assert isinstance(futures[1].exception(HANG_S), KeyError)
+    assert "UNIQUE" in str(futures[2].exception(HANG_S))
     assert futures[3].result(HANG_S) == 3
     assert ids(db) == [1, 3]
     assert events.commits == 2
@@ -149,7 +149,7 @@ def test_a_group_whose_commit_fails_is_run_again_one_by_one(db: Db, group: Group
     gate = Gate(group)
     futures = [group.submit(fn) for fn in (add(1), add(2, parent=99), add(3, parent=1))]
     gate.open()
-    assert [future.exception(10) is None for future in futures] == [True, False, True]
+    assert [future.exception(HANG_S) is None for future in futures] == [True, False, True]
     assert ids(db) == [1, 3]
 
 
@@ -168,7 +168,7 @@ def test_a_lost_reply_reaches_every_caller_and_nothing_is_run_twice(db: Db, grou
     gate.future.add_done_callback(lambda _: events.raises.update(committed=LostReply()))
     futures = [group.submit(add(n)) for n in (1, 2)]
     gate.open()
-    assert [type(future.exception(10)) for future in futures] == [LostReply, LostReply]
+    assert [type(future.exception(HANG_S)) for future in futures] == [LostReply, LostReply]
     assert ids(db) == [1, 2]
     assert events.commits == 2
 

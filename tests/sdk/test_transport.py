@@ -21,6 +21,7 @@ from myrmidon.sdk.errors import (
 )
 from myrmidon.sdk.transport import KEY_HEADER, RetryPolicy, Transport, parse_events
 from tests.sdk.scripted import CUT, Answer, answer, events, scripted
+from tests.servers import port_of, reserve_port
 
 
 class FakeTime:
@@ -40,12 +41,6 @@ class FakeTime:
 
 def client(url: str, clock: FakeTime | None = None, **more: object) -> Client:
     return Client(Transport(url, "myr_secret", clock=clock or FakeTime(), **more))  # type: ignore[arg-type]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_cut_reply_is_asked_for_again_with_the_same_key():
@@ -98,8 +93,8 @@ def test_waits_grow_and_are_jittered():
 
 def test_nobody_there_is_told_soon_and_an_outage_is_sat_out():
     clock = FakeTime()
-    with pytest.raises(Unreachable, match="connection refused"):
-        client(f"http://127.0.0.1:{free_port()}", clock).queues()
+    with reserve_port() as nobody, pytest.raises(Unreachable, match="connection refused"):
+        client(f"http://127.0.0.1:{port_of(nobody)}", clock).queues()
     assert clock.now <= 5
 
     with scripted(answer(200, {"queues": []}), *[CUT] * 12, answer(200, {"queues": [1]})) as server:

@@ -15,6 +15,7 @@ import pytest
 from myrmidon.bot.link import http_client
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse, retry_delay
 from tests.deadline import HANG_S
+from tests.servers import port_of, reserve_port
 
 
 @contextmanager
@@ -115,11 +116,8 @@ def test_a_black_hole_is_noticed_after_the_wait_and_the_margin(monkeypatch):
 
 
 def test_a_server_that_is_not_there_is_a_failure_at_once():
-    free = socket.create_server(("127.0.0.1", 0))
-    port = free.getsockname()[1]
-    free.close()
-    with pytest.raises(NoResponse):
-        HttpClient(f"http://127.0.0.1:{port}").post("/x", {})
+    with reserve_port() as nobody, pytest.raises(NoResponse):
+        HttpClient(f"http://127.0.0.1:{port_of(nobody)}").post("/x", {})
 
 
 def test_a_wait_can_be_cut_short():

@@ -12,7 +12,7 @@ UV_VERSION := 0.13.7
 # Each stays on one processor: two for each of two processors keep both busy while a test waits.
 WORKERS ?= 4
 # A whole run that takes longer than this has hung: it is interrupted and reports what it was doing.
-TEST_LIMIT ?= 1200
+TEST_LIMIT ?= 2400
 LOAD_LIMIT ?= 3600
 SOAK_LIMIT ?= 86400
 ROUNDS ?= 3

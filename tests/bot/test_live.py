@@ -107,7 +107,7 @@ def test_ten_megabytes_are_equal_by_their_digest(server: LiveServer, pool: str):
 
 
 def test_everything_a_task_may_ask_for_is_there(server: LiveServer, pool: str):
-    script = 'cat "$MYRMIDON_SECRET_FILE"; echo "$A"; pwd; ls ..; echo "$PATH" | cut -d: -f1'
+    script = 'S="$MYRMIDON_SECRET_FILE"; tr h H < "$S"; cat "$S"; echo "$A"; pwd; ls ..; echo "$PATH" | cut -d: -f1'
     task_id = submit(
         server,
         pool,
@@ -121,8 +121,9 @@ def test_everything_a_task_may_ask_for_is_there(server: LiveServer, pool: str):
         secret_bytes=b64encode(b"hush\n").decode(),
     )
     assert ended(server, task_id)["result"]["state"] == "SUCCEEDED"
-    secret, a, cwd, *listed, path = log(server, task_id).decode().splitlines()
-    assert (secret, a, cwd.endswith("/work/run/here"), listed) == ("hush", "b", True, ["here", "store"])
+    changed, masked, a, cwd, *listed, path = log(server, task_id).decode().splitlines()
+    assert (changed, masked) == ("HusH", "****")
+    assert (a, cwd.endswith("/work/run/here"), listed) == ("b", True, ["here", "store"])
     assert path.endswith("/work/run/bin")
 
 

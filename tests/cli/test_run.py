@@ -46,9 +46,9 @@ def test_options_reach_the_command(terminal: Terminal, tmp_path: Path):
     done = terminal.run(
         *("run", "-e", "GREETING=hi", "--cwd", "below", "--cache", "c=kept", "--env-prefix", "WHERE=bin"),
         *("--secret-file", str(tmp_path / "secret"), "--"),
-        *("sh", "-c", 'echo $GREETING ${PWD##*/}; ls -d ../kept; echo ${WHERE##*/}; cat "$MYRMIDON_SECRET_FILE"'),
+        *("sh", "-c", 'echo $GREETING ${PWD##*/}; ls -d ../kept; echo ${WHERE##*/}; tr h H < "$MYRMIDON_SECRET_FILE"'),
     )
-    assert done.stdout == "hi below\n../kept\nbin\nhush"
+    assert done.stdout == "hi below\n../kept\nbin\nHusH"
     assert done.returncode == 0
 
 

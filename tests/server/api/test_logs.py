@@ -19,7 +19,7 @@ from myrmidon.server.api import wait as api_wait
 from myrmidon.server.api.logs import FollowQuery, LogQuery, Stream
 from myrmidon.server.api.wait import Mode, WaitRequest
 from myrmidon.server.calls import Call, Identity, Role
-from myrmidon.server.usecases.logs import missing_line, read_range
+from myrmidon.server.usecases.logs import RunLog, missing_line, read_range
 from myrmidon.store.tables.log import STDOUT
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import ADMIN, BotClient, a_server_context, a_task, begun, finish, start, submit, until
@@ -174,7 +174,7 @@ def test_a_range_that_begins_in_a_hole_says_so_and_goes_on_behind_it(context):
             got, headers = await read(context, task_id, offset=offset, limit=10)
             assert (got, headers["x-log-next"], headers["x-log-length"]) == (body, str(after), "123")
         shown = await context.logs.read(
-            lambda tx: read_range(tx, *parse_id(task["run"]), streams=[STDOUT], offset=50, limit=10)
+            lambda tx: read_range(tx, RunLog(*parse_id(task["run"])), streams=[STDOUT], offset=50, limit=10)
         )
         assert shown.content == missing_line(50) + b"tail after"
 
@@ -299,3 +299,42 @@ def test_logs_and_states_of_another_group_do_not_exist(context):
         assert (body, headers["x-log-length"]) == (b"", "0")
 
     run(story, context)
+
+
+SECRET = b"correct-horse\nbattery-staple\n"
+
+
+def test_a_printed_secret_is_masked_in_ranges_and_in_the_stream_while_it_is_written(context):
+    async def story():
+        bot, task, task_id = await a_running_task(context, secret_bytes=base64.b64encode(SECRET).decode())
+        stream = await follow(context, task_id)
+        await anext(stream)
+        await bot.log(task, 0, 0, b"the password is cor")
+        await bot.log(task, 1, 0, b"battery-")
+        (first,) = followed(await anext(stream))
+        assert base64.b64decode(first[2]["data"]) == b"the password is "
+        body, headers = await read(context, task_id)
+        assert (body, headers["x-log-next"], headers["x-log-length"]) == (b"the password is ", "16", "16")
+        await bot.log(task, 0, 19, b"rect-horse\n")
+        await bot.log(task, 1, 8, b"staple\n")
+        await bot.exchange(n=0, reports=[finish(task)])
+        rest = contents(await _all(stream))
+        shown = {0: b"the password is " + rest[0], 1: rest[1]}
+        assert shown == {0: b"the password is *************\n", 1: b"**************\n"}
+        both, headers = await read(context, task_id)
+        assert (both, headers["x-log-length"]) == (shown[0] + shown[1], str(len(both)))
+        inside, _ = await read(context, task_id, offset=20, limit=3)
+        assert inside == b"***"
+        resumed = contents(await _all(await follow(context, task_id, last=f"{int(task['run'][-2:], 16)}:20:3")))
+        assert resumed == {0: shown[0][20:], 1: shown[1][3:]}
+
+    run(story, context)
+
+
+def contents(text):
+    """The bytes of each stream in the events of a followed log."""
+    found = {0: b"", 1: b""}
+    for _, event, data in followed(text):
+        if event == "log":
+            found[data["stream"]] += base64.b64decode(data["data"])
+    return found

@@ -272,13 +272,16 @@ def test_a_secret_is_seen_by_its_own_task_only(swarm):
 import base64, json, os
 told = json.load(open(os.environ["LUCI_CONTEXT"]))["swarming"]
 secret = told.get("secret_bytes")
-print(base64.b64decode(secret).decode() if secret else None, told["task"]["task_id"], os.environ["SWARMING_TASK_ID"])
+clear = base64.b64decode(secret).decode() if secret else "none"
+print(clear.upper(), clear, secret, told["task"]["task_id"], os.environ["SWARMING_TASK_ID"])
 END
 """
     done = swarm.run(SH, "-c", script, secret_bytes="Zm9yIG1lIG9ubHk=\n")
-    assert swarm.output(done["task_id"]) == f"for me only {done['task_id']} {done['run_id']}\n"
+    masked = f"{'*' * 11} {'*' * 16}"
+    assert swarm.output(done["task_id"]) == f"FOR ME ONLY {masked} {done['task_id']} {done['run_id']}\n"
+    assert swarm.output(done["task_id"], offset=13, length=4) == "****"
     other = swarm.run(SH, "-c", script)
-    assert swarm.output(other["task_id"]).startswith("None ")
+    assert swarm.output(other["task_id"]).startswith("NONE ")
 
 
 def test_a_named_cache_outlives_its_task_and_becomes_a_dimension(swarm):

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, json
 
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import RUN_CAP, next_run_number, show_run, show_task
+from myrmidon.model.secret_masking import SecretForms
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.validation import MAX_INT64
 from myrmidon.server.calls import (
@@ -24,12 +25,11 @@ from myrmidon.server.calls import (
     Route,
 )
 from myrmidon.server.context import ServerContext
-from myrmidon.server.usecases.logs import is_cut, read_range
+from myrmidon.server.usecases.logs import LogReader, RunLog, is_cut, read_range, run_log
 from myrmidon.server.usecases.tasks import parse_path_id
 from myrmidon.store.engine.db import Dialect, Tx
-from myrmidon.store.tables import log as logs
 from myrmidon.store.tables import task_result, task_run
-from myrmidon.store.tables.log import STDERR, STDOUT, LogInfo, LogPart
+from myrmidon.store.tables.log import STDERR, STDOUT, LogPart
 
 MAX_RANGE_BYTES = 8 << 20
 PIECE = 256 << 10
@@ -70,8 +70,9 @@ async def get_log(context: ServerContext, call: Call) -> Answer:
     query: LogQuery = call.query
     task, run = await _run_of(context, call, query.run)
     streams = _STREAMS[query.stream]
+    log = await _log_of(context, task, run)
     log_range = await context.logs.read(
-        lambda tx: read_range(tx, task.id, run, streams=streams, offset=query.offset, limit=query.limit)
+        lambda tx: read_range(tx, log, streams=streams, offset=query.offset, limit=query.limit)
     )
     headers = {
         "content-type": "application/octet-stream",
@@ -106,6 +107,17 @@ async def _run_of(context: ServerContext, call: Call, in_query: int | None) -> t
     return task, run
 
 
+async def _log_of(context: ServerContext, task: TaskResult, run: int) -> RunLog:
+    if task.skips_request_lookup:
+        return RunLog(task.id, run)
+
+    def read(tx: Tx) -> RunLog:
+        runs = task_run.read(tx, [task.id])
+        return run_log(tx, task.id, run, growing=any(one.run == run and one.live for one in runs))
+
+    return await context.db.read(read)
+
+
 # ---------------------------------------------------------------- following
 
 
@@ -133,7 +145,8 @@ async def follow(context: ServerContext, call: Call) -> Answer:
     only_run = query.run or in_path
     if only_run > task.run_number:
         raise NotFound("run", show_run(task.id, only_run))
-    follower = LogFollower(context, task, only_run, _STREAMS[query.stream])
+    forms = (await _log_of(context, task, 0)).forms
+    follower = LogFollower(context, task, only_run, streams=_STREAMS[query.stream], forms=forms)
     follower.resume(call.headers.get("last-event-id", ""))
     return Answer(headers={"content-type": "text/event-stream"}, body=follower.stream())
 
@@ -141,12 +154,21 @@ async def follow(context: ServerContext, call: Call) -> Answer:
 class LogFollower:
     """One client that follows the log of one task, or of one run if ``only_run`` is not 0."""
 
-    def __init__(self, context: ServerContext, task: TaskResult, only_run: int, streams: Sequence[int]) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        task: TaskResult,
+        only_run: int,
+        *,
+        streams: Sequence[int],
+        forms: SecretForms | None,
+    ) -> None:
         self._context = context
         self._task_id = task.id
         self._only_run = only_run
         self._run = only_run or task.run_number
         self._streams = streams
+        self._forms = forms
         self._offsets = [0, 0]
 
     def resume(self, last_event_id: str) -> None:
@@ -213,32 +235,30 @@ class LogFollower:
     async def _new_events(self, *, ended: bool) -> list[bytes]:
         if not self._run:
             return []
-        streams = await self._context.logs.read(self._read_parts)
-        return [event for stream, parts, info in streams for event in self._events(stream, parts, info, ended=ended)]
+        log = RunLog(self._task_id, self._run, not ended, self._forms)
+        streams = await self._context.logs.read(lambda tx: self._read_parts(tx, log))
+        return [event for stream, parts in streams for event in self._events(stream, parts)]
 
-    def _read_parts(self, tx: Tx) -> list[tuple[int, list[LogPart], LogInfo]]:
+    def _read_parts(self, tx: Tx, log: RunLog) -> list[tuple[int, list[LogPart]]]:
+        """The next parts of each stream. They stop at a gap that a late upload may still fill, until the run ended."""
         found = []
         for stream in self._streams:
-            info = logs.info(tx, self._task_id, self._run, stream)
+            reader = LogReader(tx, log, stream)
             start = self._offsets[stream]
-            if is_cut(info, start):
-                start = info.cut_to or start
-            if start < info.length:
-                parts = logs.read(tx, self._task_id, self._run, stream=stream, start=start, length=PIECE)
-                found.append((stream, parts, info))
+            if is_cut(reader.info, start):
+                start = reader.info.cut_to or start
+            if start < reader.info.length:
+                found.append((stream, reader.read(start, PIECE, until_gap=log.growing)))
         return found
 
-    def _events(self, stream: int, parts: Sequence[LogPart], info: LogInfo, *, ended: bool) -> list[bytes]:
-        """Events for stored bytes. They stop at a gap that a late upload may still fill, until the run has ended."""
+    def _events(self, stream: int, parts: Sequence[LogPart]) -> list[bytes]:
         events = []
         for part in parts:
             missing = part.start - self._offsets[stream]
             if missing > 0:
-                if not ended and not is_cut(info, self._offsets[stream]):
-                    break
                 events.append(self._event("cut", stream, {"offset": self._offsets[stream], "missing": missing}))
             data = {"offset": part.start, "data": b64encode(part.content).decode()}
-            self._offsets[stream] = part.start + len(part.content)
+            self._offsets[stream] = part.end
             events.append(self._event("log", stream, data))
         return events
 

@@ -31,7 +31,7 @@ from myrmidon.server.swarming_v1.encoding import (
     tag_terms,
     timestamp,
 )
-from myrmidon.server.usecases.logs import LogRange, read_range
+from myrmidon.server.usecases.logs import LogRange, RunLog, read_range, run_log
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.tasks import (
     cancellable_tasks,
@@ -112,22 +112,23 @@ async def task_output(context: ServerContext, call: Call) -> v1.TaskOutput:
         allowed = f"an offset of 0 or more, a length of 0 to {MAX_OUTPUT_BYTES}"
         raise InvalidRequest([Problem("offset, length", value, allowed, "range")])
 
-    def read(tx: Tx) -> tuple[TaskResult, TaskRun | None]:
+    def read(tx: Tx) -> tuple[TaskResult, RunLog | None]:
         task = get_visible_task(tx, task_id, scope)
         facts = show.load_facts(tx, [task_id], stats=False)
-        return task, _get_run(facts, task_id, run) if run else show.deciding_run(facts, task)
+        one = _get_run(facts, task_id, run) if run else show.deciding_run(facts, task)
+        return task, run_log(tx, one.task_id, one.run, growing=one.live) if one is not None else None
 
-    task, task_run = await context.db.read(read)
+    task, log = await context.db.read(read)
     content = b""
-    if task_run is not None:
-        content = (await context.logs.read(partial(_read_output, run=task_run, query=query))).content
+    if log is not None:
+        content = (await context.logs.read(partial(_read_output, log=log, query=query))).content
     return v1.TaskOutput(output=content.decode("utf-8", "replace"), state=STATE_NAMES[task.state])
 
 
-def _read_output(tx: Tx, run: TaskRun, query: OutputQuery) -> LogRange:
-    streams = (STDOUT,) if run.live else (STDOUT, STDERR)
+def _read_output(tx: Tx, log: RunLog, query: OutputQuery) -> LogRange:
+    streams = (STDOUT,) if log.growing else (STDOUT, STDERR)
     limit = query.length or MAX_OUTPUT_BYTES
-    return read_range(tx, run.task_id, run.run, streams=streams, offset=query.offset, limit=limit)
+    return read_range(tx, log, streams=streams, offset=query.offset, limit=limit)
 
 
 class CancelBody(Struct, frozen=True, kw_only=True):

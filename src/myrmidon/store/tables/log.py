@@ -37,6 +37,10 @@ class LogPart(Struct, frozen=True):
     content: bytes
     missing: int
 
+    @property
+    def end(self) -> int:
+        return self.start + len(self.content)
+
 
 _LOGS = Insert("task_logs", "task_id, run, stream, length, cut_from, cut_to")
 _CHUNKS = Insert("log_chunks", "task_id, run, stream, start_at, content")
@@ -164,6 +168,13 @@ def read(tx: Tx, task_id: int, run: int, *, stream: int, start: int, length: int
         return parts
     later = tx.one(NEXT, **where, low=start + length)
     return _between(tx, where, later[0], later[0] + length, at=start) if later else []
+
+
+def stored(tx: Tx, task_id: int, run: int, *, stream: int, low: int, high: int) -> list[LogPart]:
+    """The stored bytes between two offsets, in order."""
+    if low >= high:
+        return []
+    return _between(tx, {"task_id": task_id, "run": run, "stream": stream}, low, high, at=low)
 
 
 def _between(tx: Tx, where: dict[str, int], low: int, end: int, *, at: int) -> list[LogPart]:

@@ -179,7 +179,7 @@ SECRETS = "SELECT task_id, secret_bytes FROM secret_bytes WHERE task_id {in:ids}
 
 
 def secrets(tx: Tx, ids: Sequence[int]) -> dict[int, bytes]:
-    """The secret bytes of tasks. Only for the bot that claims them, in the transaction of its claim."""
+    """The secret bytes of tasks. Only for the bot that claims them, and to mask them in their logs."""
     return {row[0]: bytes(row[1]) for row in tx.all(SECRETS, ids=ids)}
 
 

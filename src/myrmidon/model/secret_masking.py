@@ -1,0 +1,159 @@
+"""Finds the bytes of a log that must not be shown because the task printed its secret.
+
+A byte is masked if it belongs to an occurrence of one of the secret's forms: the whole secret, each of its lines of
+MIN_BYTES or more, and the secret in base64, as tasks find it in LUCI_CONTEXT. Masked bytes are shown as ``*``, so that
+offsets stay as they are.
+
+Whether a byte is masked depends on at most ``reach`` bytes on either side of it. So every reader, whatever range it
+reads, gets the same bytes as if the whole log were masked at once, if it looks at that much more on either side.
+Where the bytes beside are unknown, a fragment of a form counts as an occurrence: at the edge of bytes that are missing,
+and, from MIN_BYTES on, at the end of a log whose run has ended. While a log can grow, a fragment at its end is not
+shown at all.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+MIN_BYTES: Final = 8
+"""Shorter lines are not masked: they would hide too much that is not secret."""
+_LINE_END = re.compile(rb"[\r\n]+")
+
+Span: TypeAlias = tuple[int, int]
+"""Offsets from the first to behind the last."""
+
+
+class Window(Struct, frozen=True, kw_only=True):
+    """All stored bytes of a log between two offsets, in order, each with its offset; other bytes there are missing."""
+
+    low: int
+    high: int
+    stored: Sequence[tuple[int, bytes]]
+    length: int
+    """The length of the log."""
+    growing: bool
+    """Whether bytes may be added at the end."""
+
+
+class Masking(Struct, frozen=True):
+    """What to mask in a window: spans in ascending order; and where the bytes end that may be shown already."""
+
+    spans: Sequence[Span]
+    visible_end: int
+
+    def apply(self, start: int, content: bytes) -> bytes:
+        """The bytes at an offset as they are shown."""
+        shown = bytearray(content[: max(0, self.visible_end - start)])
+        first = max(0, bisect_right(self.spans, (start, start)) - 1)
+        for number in range(first, len(self.spans)):
+            low, high = self.spans[number]
+            if low >= start + len(shown):
+                break
+            low, high = max(low - start, 0), min(high - start, len(shown))
+            if low < high:
+                shown[low:high] = b"*" * (high - low)
+        return bytes(shown)
+
+
+class SecretForms:
+    """The texts in which one secret is recognised."""
+
+    def __init__(self, secret: bytes) -> None:
+        whole = secret.strip(b"\r\n")
+        lines = [line for line in _LINE_END.split(whole) if len(line) >= MIN_BYTES]
+        forms = [whole, *lines, b64encode(secret)] if whole else []
+        self._forms = list(dict.fromkeys(forms))
+        self.reach = max(map(len, self._forms), default=1) - 1
+        """How far from a byte those bytes are that decide whether it is masked."""
+
+    def find(self, window: Window) -> Masking:
+        """What to mask in a window. Exact for bytes that are ``reach`` away from those edges that cut off bytes."""
+        spans: list[Span] = []
+        visible_end, known_until = window.length, window.low
+        pieces = list(_joined(window.stored))
+        for number, (start, content) in enumerate(pieces):
+            end = start + len(content)
+            after_gap, is_last = start > known_until, number + 1 == len(pieces)
+            known_until = end
+            spans += self._occurrences(start, content)
+            if after_gap:
+                spans.append((start, start + self._longest_end(content)))
+            if end < window.length:
+                if not is_last or end < window.high:
+                    spans.append((end - self._longest_begin(content, after_gap=after_gap), end))
+                continue
+            fragment = self._longest_begin(content, after_gap=after_gap)
+            if window.growing:
+                visible_end = end - fragment
+            elif fragment >= MIN_BYTES or (after_gap and fragment == len(content)):
+                # The line end after the first line of a secret stays: it is part of the layout, not of the secret.
+                spans.append((end - fragment, start + len(content.rstrip(b"\r\n"))))
+        return Masking(list(_merged(spans)), visible_end)
+
+    def _occurrences(self, start: int, content: bytes) -> Iterator[Span]:
+        for form in self._forms:
+            at = content.find(form)
+            while at >= 0:
+                yield start + at, start + at + len(form)
+                at = content.find(form, at + 1)
+
+    def _longest_begin(self, content: bytes, *, after_gap: bool) -> int:
+        """How many of the last bytes may be the begin of a form; all of them if they may be its middle."""
+        if after_gap and any(content in form for form in self._forms):
+            return len(content)
+        longest, last = 0, content[-1:]
+        for form in self._forms:
+            size = form.rfind(last, 0, min(len(form) - 1, len(content))) + 1
+            while size > longest:
+                if content.endswith(form[:size]):
+                    longest = size
+                size = form.rfind(last, 0, size - 1) + 1
+        return longest
+
+    def _longest_end(self, content: bytes) -> int:
+        """How many of the first bytes may be the end of a form."""
+        longest, first = 0, content[:1]
+        for form in self._forms:
+            at = form.find(first, max(1, len(form) - len(content)))
+            while at >= 0 and len(form) - at > longest:
+                if content.startswith(form[at:]):
+                    longest = len(form) - at
+                at = form.find(first, at + 1)
+        return longest
+
+
+def _joined(stored: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The pieces of a window, adjacent ones as one, so that an occurrence across their border is found."""
+    start, parts, end = 0, list[bytes](), -1
+    for offset, content in stored:
+        if not content:
+            continue
+        if parts and offset != end:
+            yield start, b"".join(parts)
+            parts = []
+        if not parts:
+            start = offset
+        parts.append(content)
+        end = offset + len(content)
+    if parts:
+        yield start, b"".join(parts)
+
+
+def _merged(spans: Iterable[Span]) -> Iterator[Span]:
+    """The union of spans, ascending and disjoint."""
+    current: Span | None = None
+    for low, high in sorted(spans):
+        if current is not None and low <= current[1]:
+            current = current[0], max(current[1], high)
+            continue
+        if current is not None:
+            yield current
+        current = (low, high) if low < high else None
+    if current is not None:
+        yield current

@@ -115,6 +115,12 @@ def test_only_the_http_side_of_the_server_knows_the_web_framework(library):
     assert [file for file in knows if not file.startswith("server/asgi/") and file != "server/process.py"] == []
 
 
+def test_stored_log_bytes_leave_through_the_reader_that_masks_secrets():
+    reads = {"myrmidon.store.tables.log.read", "myrmidon.store.tables.log.stored"}
+    readers = [file for file in source.files() if reads & source.calls_of(source.PACKAGE / file)]
+    assert readers == ["server/usecases/logs.py"]
+
+
 def test_every_public_verb_is_called_by_a_test():
     called = {name for path in (source.ROOT / "tests").rglob("*.py") for name in source.calls_of(path)}
     verbs = [

@@ -210,6 +210,20 @@ def test_a_wrong_body_gets_the_one_shape_of_errors(app, route, body):
     assert reply.headers["x-request-id"]
 
 
+def test_nul_is_refused_but_not_the_characters_that_write_it(app):
+    text = r"\u0000 and \\u0000"
+    accepted = app.post("/api/v1/tasks", {"tasks": [a_task(text, metadata={text: text}, tags=[f"a:{text}"])]})
+    task_id = accepted.json["tasks"][0]["task_id"]
+    shown = app.get(f"/api/v1/tasks/{task_id}").json["request"]
+    assert (shown["name"], shown["metadata"], shown["tags"][0]) == (text, {text: text}, f"a:{text}")
+    wrong = {"tasks": [a_task(text), a_task(f"{text}\0", metadata={"a\0": text})]}
+    refused = app.post("/api/v1/tasks", wrong)
+    assert (refused.status, [one["path"] for one in refused.json["error"]["problems"]]) == (
+        400,
+        ["tasks[1].name", r"tasks[1].metadata['a\x00']", "tasks[1].slices[0].properties.command[0]"],
+    )
+
+
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "nope=1", "cursor=nope", "limit=1&limit=2", "cursor=%00"])
 @pytest.mark.parametrize("path", ["tasks", "bots", "queues", "pools", "tokens", "groups"])
 def test_a_wrong_query_is_refused(app, path, query):

@@ -216,6 +216,13 @@ def test_a_body_that_is_no_object_is_refused(either, body):
     assert either.checked_error(status, answer)["code"] == 400
 
 
+def test_the_characters_that_write_nul_are_ordinary_text(either):
+    assert evaluated(either, a_task(r"grep", r"\u0000"))["properties"]["command"] == ["grep", r"\u0000"]
+    status, error = either.refused("tasks.new", body=a_task("grep", "\0"))
+    assert status == 400
+    assert "task_slices[0].properties.command[1]: got a text with NUL" in error["message"]
+
+
 def test_short_execution_timeouts_are_allowed(either):
     assert evaluated(either, a_task(execution_timeout_secs=1))["properties"]["execution_timeout_secs"] == "1"
 

@@ -10,10 +10,11 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from myrmidon.model.errors import InvalidRequest, Problem
+from myrmidon.model.validation import MAX_PROBLEMS, Path, show_path
 from myrmidon.server.calls import Route, Style
 
 MAX_QUERY_FIELDS = 1000
-_NUL = b"\\u0000"
+_ESCAPED_NUL = b"\\u0000"
 _LOCATION = re.compile(r" - at `\$?\.?(.*)`$", re.DOTALL)
 
 
@@ -53,15 +54,32 @@ def body_decoder(route: Route) -> Callable[[bytes], Any]:
     rejects_nul = tolerant or route.path.startswith("/api/")
 
     def decode(data: bytes) -> Any:
-        if rejects_nul and _NUL in data:
-            # No database can store it. Bots may send it: they do not choose what commands write.
-            raise InvalidRequest([Problem("body", "a text with \\u0000", "text without it", "text")])
         try:
-            return decoder.decode(data if data.strip() not in (b"", b"null") else b"{}" if tolerant else data or b"{}")
+            body = decoder.decode(data if data.strip() not in (b"", b"null") else b"{}" if tolerant else data or b"{}")
+            if rejects_nul and _ESCAPED_NUL in data:
+                # No database can store it. Bots may send it: they do not choose what commands write.
+                _check_no_nul(msgspec.json.decode(data))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest([_problem(str(error), "body")]) from None
+        return body
 
     return decode
+
+
+def _check_no_nul(body: object) -> None:
+    """InvalidRequest if a text of a decoded body has NUL; the characters backslash, u, 0000 are ordinary text."""
+    problems: list[Problem] = []
+    values: list[tuple[Path, object]] = [((), body)]
+    for path, value in values:
+        if isinstance(value, dict):
+            values += [((*path, key), key) for key in value]
+            values += [((*path, key), item) for key, item in value.items()]
+        elif isinstance(value, list):
+            values += [((*path, index), item) for index, item in enumerate(value)]
+        elif isinstance(value, str) and "\0" in value:
+            problems.append(Problem(show_path(path) or "body", "a text with NUL", "text without it", "text"))
+    if problems:
+        raise InvalidRequest(problems[:MAX_PROBLEMS])
 
 
 def query_decoder(kind: Any, *, tolerant: bool = False) -> Callable[[dict[str, list[str]]], Any]:

@@ -283,6 +283,21 @@ LIMITS = [
         with_properties(caches=[{"name": "a", "path": "p"}, {"name": "b", "path": "p"}]),
     ),
     (
+        props("caches[0].path"),
+        with_properties(caches=[{"name": "a", "path": ".a"}]),
+        with_properties(caches=[{"name": "a", "path": "."}]),
+    ),
+    (
+        props("caches[0].path"),
+        with_properties(caches=[{"name": "a", "path": "p-b"}, {"name": "b", "path": "p"}]),
+        with_properties(caches=[{"name": "a", "path": "p/b"}, {"name": "b", "path": "p"}]),
+    ),
+    (
+        props("caches[2].path"),
+        with_properties(caches=caches(3)),
+        with_properties(caches=[*caches(2), {"name": "b", "path": f"{caches(1)[0]['path']}/deep/er"}]),
+    ),
+    (
         props("inputs.digest"),
         with_properties(inputs=files()),
         with_properties(inputs=files(digest=DIGEST[1:])),

@@ -17,7 +17,16 @@ from myrmidon.model.task_request import (
     Properties,
     Slice,
 )
-from myrmidon.model.validation import MAX_INT64, NO_RECORD, RELATIVE_PATH_RULE, Checker, Path, is_clean, is_relative
+from myrmidon.model.validation import (
+    MAX_INT64,
+    NO_RECORD,
+    RELATIVE_PATH_RULE,
+    Checker,
+    Path,
+    is_clean,
+    is_relative,
+    show_value,
+)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAMESPACE = re.compile(r"[a-zA-Z0-9\-._]+")
@@ -165,6 +174,7 @@ def _caches(check: Checker, raw: dict[str, object], path: Path) -> list[Cache]:
     caches = [_cache(check, value, (*here, i)) for i, value in enumerate(values)]
     _distinct(check, [c.name for c in caches], here, "name")
     _distinct(check, [c.path for c in caches], here, "path")
+    _not_nested(check, [c.path for c in caches], here)
     return sorted(caches, key=by_name)
 
 
@@ -180,8 +190,30 @@ def _cache(check: Checker, value: object, path: Path) -> Cache:
         name=check.text(
             raw, "name", path, limits.cache_name_chars, minimum=1, pattern=CACHE_NAME, allowed="a-z, 0-9 and _"
         ),
-        path=check.relative(raw, "path", path, limits.cache_path_chars),
+        path=read_cache_path(check, raw, path),
     )
+
+
+def read_cache_path(check: Checker, raw: dict[str, object], path: Path) -> str:
+    """Where a cache is in the run's folder. It replaces a folder there, so it cannot be the run's folder itself."""
+    value = check.relative(raw, "path", path, check.limits.cache_path_chars)
+    if value != ".":
+        return value
+    check.note((*path, "path"), value, "a path below the run's folder, not the folder itself", "path")
+    return ""
+
+
+def is_inside(path: str, other: str) -> bool:
+    """Whether a relative path is below another one."""
+    return path.startswith(f"{other}/")
+
+
+def _not_nested(check: Checker, paths: list[str], path: Path) -> None:
+    """Record caches inside another one: the folder of the outer cache would hide or contain the inner one."""
+    for i, inner in enumerate(paths):
+        outer = next((other for other in paths if other and is_inside(inner, other)), None)
+        if outer is not None:
+            check.note((*path, i, "path"), inner, f"a path that is not inside the cache {show_value(outer)}", "nested")
 
 
 def _distinct(check: Checker, values: list[str], path: Path, field: str) -> None:

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from myrmidon.model.slice_validation import CACHE_NAME, ENV_KEY
+from myrmidon.model.slice_validation import CACHE_NAME, ENV_KEY, is_inside, read_cache_path
 from myrmidon.model.task_request import Cache
 from myrmidon.model.task_to_run import FIFO, LIFO, Order
 from myrmidon.model.validation import Checker, Path
@@ -203,7 +203,7 @@ class _Templates:
             name = check.text(
                 table, "name", here, limits.cache_name_chars, minimum=1, pattern=CACHE_NAME, allowed="a-z, 0-9 and _"
             )
-            caches.append(Cache(name=name, path=check.relative(table, "path", here, limits.cache_path_chars)))
+            caches.append(Cache(name=name, path=read_cache_path(check, table, here)))
         return caches
 
     def _merge(self, name: str, included_by: tuple[str, ...], seen: set[str]) -> Template:
@@ -252,4 +252,4 @@ class _Templates:
 
 def paths_overlap(path: str, other: str) -> bool:
     """Whether two relative paths are equal, or one is inside the other."""
-    return path == other or "." in (path, other) or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+    return path == other or is_inside(path, other) or is_inside(other, path)

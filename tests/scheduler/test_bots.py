@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from myrmidon.bot.system import dimensions
 from myrmidon.model.bot import Handshake
 from myrmidon.model.errors import InvalidRequest, NotFound, WrongState
 from myrmidon.scheduler import bots as fleet
@@ -180,9 +181,16 @@ def test_a_handshake_that_cannot_be_stored_is_refused(world, wrong):
     assert world.count("bots") == 0
 
 
-@pytest.mark.parametrize("name", ["a/b", ".", "..", "a\nb", "a\x7f", "a\u2028", "/"])
-def test_a_new_bot_has_an_id_that_a_path_can_hold(lite, name, monkeypatch):
-    with pytest.raises(InvalidRequest, match="without / and control characters"):
+WRONG_IDS = [
+    "a/b", ".", "..", "a\nb", "a\x7f", "a\x9bb", "a\u2028", "/", " a", "a ", "\xa0a", "a\u3000", "a\u202eb",
+    "\u200fa", "a\u2066b", "a\u200bb", "\ufeffa", "a\xadb", "\u061ca",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_IDS)
+def test_a_new_bot_has_an_id_that_a_path_can_hold_and_people_can_tell_apart(lite, name, monkeypatch):
+    assert not dimensions.is_id(name), "nor does a bot give it to itself"
+    with pytest.raises(InvalidRequest, match="without /, control characters, invisible characters and outer spaces"):
         lite.bot(name)
     with monkeypatch.context() as before:
         before.setattr(fleet, "BOT_ID", re.compile(".+", re.DOTALL))
@@ -192,6 +200,7 @@ def test_a_new_bot_has_an_id_that_a_path_can_hold(lite, name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["host", "host.example.com", "host--1", "vm_1", "a b", "50%", "...", "gr\u00fcn"])
 def test_what_names_machines_is_an_id(lite, name):
+    assert dimensions.is_id(name)
     assert lite.bot(name).quarantined is None
 
 

@@ -7,9 +7,20 @@ from msgspec import Struct
 
 from myrmidon.model.ids import Micros
 
-BOT_ID = re.compile(r"(?!\.\.?\Z)[^/\x00-\x1f\x7f-\x9f\u2028\u2029]{1,256}")
-"""Ids are part of URL paths, so characters that a path cannot hold are excluded."""
-BOT_ID_RULE: Final = "1..256 characters without / and control characters, and not . or .."
+BOT_ID = re.compile(
+    r"(?!\.\.?\Z)(?!\s)"
+    r"[^/\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]{1,256}"
+    r"(?<!\s)"
+)
+"""Ids are part of URL paths, so characters that a path cannot hold are excluded. So are invisible characters, those
+that change the direction of text, and outer spaces: with them one bot could be taken for another."""
+BOT_ID_RULE: Final = (
+    "1..256 characters without /, control characters, invisible characters and outer spaces, and not . or .."
+)
+
+
+def is_bot_id(text: str) -> bool:
+    return BOT_ID.fullmatch(text) is not None
 
 
 class Bot(Struct):

@@ -120,7 +120,7 @@ def test_every_problem_of_bots_toml_is_told_with_its_place():
     default = true
     [[group]]
     name = "a"
-    bots = ["x"]
+    bots = ["x", "y "]
     default = true
     dimensions = { id = ["z"], os = "Linux" }
     script = "../evil.py"
@@ -144,6 +144,7 @@ def test_every_problem_of_bots_toml_is_told_with_its_place():
             "bots.toml: group[2] missing",
             "bots.toml: group[1].name duplicate",
             "bots.toml: group[1].bots duplicate",
+            "bots.toml: group[1].bots[1] pattern",
             "bots.toml: group[0].prefixes[1] overlap",
             "bots.toml: group[1].default duplicate",
         ]

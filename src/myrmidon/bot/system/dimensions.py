@@ -15,18 +15,20 @@ from typing import Any
 
 from myrmidon.bot.system import facts, filesystem, platforms
 
-ID_RULE = "1 to 256 characters without / and control characters, and not . or .."
-_NOT_IN_ID = re.compile("[/\x00-\x1f\x7f-\x9f\u2028\u2029]")
+ID_RULE = "1 to 256 characters without /, control characters, invisible characters and outer spaces, and not . or .."
+_NOT_IN_ID = re.compile(
+    "[/\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"  # as in model/bot.py
+)
 
 
 def is_id(text: str) -> bool:
-    """Whether the server accepts this bot id. Ids are part of URL paths."""
-    return 0 < len(text) <= 256 and text not in (".", "..") and not _NOT_IN_ID.search(text)
+    """Whether the server accepts this bot id. Ids are part of URL paths, and people must be able to tell them apart."""
+    return 0 < len(text) <= 256 and text not in (".", "..") and text == text.strip() and not _NOT_IN_ID.search(text)
 
 
 def default_id() -> str:
     """The short host name, made a valid bot id."""
-    return _NOT_IN_ID.sub("-", socket.gethostname().split(".")[0]) or "bot"
+    return _NOT_IN_ID.sub("-", socket.gethostname().split(".")[0]).strip() or "bot"
 
 
 def dimensions(bot_id: str, pool: str, extra: dict[str, list[str]], caches: Iterable[str] = ()) -> dict[str, list[str]]:

@@ -29,6 +29,7 @@ from typing import Any
 
 from msgspec import Struct, json
 
+from myrmidon.model.bot import BOT_ID_RULE, is_bot_id
 from myrmidon.model.dimensions import bot_dimensions
 from myrmidon.model.validation import Checker, Path
 
@@ -140,7 +141,7 @@ def read_groups(check: Checker, raw: object, scripts: Mapping[str, str]) -> BotG
 def _read_group(check: Checker, raw: object, path: Path, scripts: Mapping[str, str], ids_left: list[int]) -> BotGroup:
     table = check.record(raw, path)
     check.unknown_keys(table, _GROUP_KEYS, path)
-    patterns = check.texts(table, "bots", path, MAX_BOTS, chars=_MAX_CHARS, minimum_chars=1)
+    patterns = check.texts(table, "bots", path, MAX_BOTS, chars=_MAX_CHARS, fits=is_bot_id, allowed=BOT_ID_RULE)
     group = BotGroup(
         name=check.text(table, "name", path, _MAX_CHARS, minimum=1),
         bots=[

@@ -35,6 +35,7 @@ from myrmidon.store.engine.migrate import migrate
 from myrmidon.store.tables import server_version, task_request
 from myrmidon.store.tables import settings_version as configs
 from myrmidon.store.tables.schedulers import Scheduler
+from myrmidon.store.views.pool_filter import PoolFilter
 
 
 class ServerState(Struct):
@@ -65,7 +66,7 @@ class Caches(Struct):
 
     cache_sizes: dict[tuple[str, str], dict[str, int]] = {}
     """How large named caches get, by pool and operating system."""
-    dimension_counts: dict[str | None, tuple[Micros, list[tuple[str, str, int]]]] = {}
+    dimension_counts: dict[tuple[str | None, PoolFilter | None], tuple[Micros, list[tuple[str, str, int]]]] = {}
     """Dimensions of the bots of a pool, or of all, and when they were counted."""
 
 

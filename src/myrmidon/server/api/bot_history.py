@@ -11,7 +11,8 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID, PageQuery
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
-from myrmidon.server.usecases.bots import count_dimensions
+from myrmidon.server.fleet.pool_policy import visible_pools
+from myrmidon.server.usecases.bots import count_dimensions, visible_events
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.views import bot_history, listings
 from myrmidon.store.views.bot_history import HistoryEntry, HistoryPosition
@@ -36,7 +37,8 @@ class BotEventList(Struct, frozen=True):
 async def list_events(context: ServerContext, call: Call) -> BotEventList:
     """Events of a bot, newest first. They are kept after the bot was deleted, until the retention time ends.
 
-    Events of runs are listed only if the run is in the caller's resource group.
+    Events of runs are listed only if the run is in the caller's resource group, others only if the bot was in a pool
+    that the caller may see.
     """
     bot_id, query = call.params["id"], call.query
     kind = f"events {bot_id}"
@@ -46,7 +48,7 @@ async def list_events(context: ServerContext, call: Call) -> BotEventList:
     scope = await context.groups.scope_of(call)
     events, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, position, n=query.limit))
     cursor = show_cursor(context.keys.cursor, kind, f"{more.until}:{more.seen}") if more else None
-    visible = [event for event in events if event.task_id is None or scope in (None, event.resource_group_id)]
+    visible = visible_events(events, scope, visible_pools(context, call.who))
     return BotEventList([_event_info(event) for event in visible], cursor)
 
 
@@ -123,8 +125,11 @@ class DimensionList(Struct, frozen=True):
 
 
 async def list_dimensions(context: ServerContext, call: Call) -> DimensionList:
-    """The dimensions of all bots, with the number of bots for each value. Counts can be ten seconds old."""
-    counts, counted_at = await count_dimensions(context, call.query.pool)
+    """The dimensions of the bots that the caller may see, with the number of bots for each value.
+
+    Counts can be ten seconds old.
+    """
+    counts, counted_at = await count_dimensions(context, call.who, call.query.pool)
     return DimensionList([DimensionInfo(key, values) for key, values in counts.items()], counted_at)
 
 

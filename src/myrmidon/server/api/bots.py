@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
 
-from msgspec import Meta, Raw, Struct, json
+from msgspec import Meta, Raw, Struct
 
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound
@@ -19,6 +19,7 @@ from myrmidon.server.calls import (
     Route,
 )
 from myrmidon.server.context import ServerContext
+from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.server.usecases import bots as bot_usecases
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -26,6 +27,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.views import listings
 from myrmidon.store.views.listings import BotFilter
+from myrmidon.store.views.pool_filter import PoolFilter
 
 Busy: TypeAlias = Mapping[str, Sequence[tuple[int, int, int]]]
 """Running runs by bot id: (task id, run number, resource group id)."""
@@ -78,7 +80,8 @@ async def list_bots(context: ServerContext, call: Call) -> BotList:
     """Bots that match all filters, ordered by id."""
     query: BotQuery = call.query
     after = read_cursor(context.keys.cursor, "bots", query.cursor) if query.cursor else ""
-    bot_filter = BotFilter(dimensions=query.dimension, state=query.state)
+    visible = visible_pools(context, call.who)
+    bot_filter = BotFilter(dimensions=query.dimension, state=query.state, pools=visible)
     scope = await context.groups.scope_of(call)
 
     def read(tx: Tx) -> tuple[list[str], list[Bot], Busy]:
@@ -88,19 +91,21 @@ async def list_bots(context: ServerContext, call: Call) -> BotList:
     # The cursor is taken from the ids: fewer rows are read when a bot was deleted between the two statements.
     ids, rows, busy = await context.db.read(read)
     cursor = show_cursor(context.keys.cursor, "bots", ids[-1]) if len(ids) == query.limit else None
-    return BotList([_summary(context, bot, busy, scope) for bot in rows], cursor)
+    return BotList([_summary(context, bot, busy, scope, visible) for bot in rows], cursor)
 
 
 async def get_bot(context: ServerContext, call: Call) -> BotInfo:
     """A bot in full."""
     bot_id = call.params["id"]
-    scope = await context.groups.scope_of(call)
+    scope, visible = await context.groups.scope_of(call), visible_pools(context, call.who)
 
     def read(tx: Tx) -> tuple[Bot, Busy]:
         return _get(tx, bot_id), listings.live_runs(tx, [bot_id])
 
     bot, busy = await context.db.read(read)
-    return _info(context, bot, _summary(context, bot, busy, scope))
+    if not bot_usecases.is_visible(bot.dimensions, visible):
+        raise NotFound("bot", bot_id)
+    return _info(context, bot, _summary(context, bot, busy, scope, visible))
 
 
 def _info(context: ServerContext, bot: Bot, summary: BotSummary) -> BotInfo:
@@ -117,7 +122,7 @@ def _info(context: ServerContext, bot: Bot, summary: BotSummary) -> BotInfo:
     )
 
 
-def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None) -> BotSummary:
+def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None, visible: PoolFilter | None) -> BotSummary:
     """Everybody may see that a bot is busy; only runs in the caller's resource group are listed."""
     connected = context.hub.bots.get(bot.id)
     runs = [show_run(task_id, run) for task_id, run, group in busy.get(bot.id, ()) if scope in (None, group)]
@@ -128,7 +133,7 @@ def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None) ->
         draining=bool(bot.draining),
         quarantined=bot.quarantined,
         maintenance=bot.maintenance,
-        dimensions=json.decode(bot.dimensions, type=dict[str, list[str]]),
+        dimensions=bot_usecases.visible_dimensions(bot.dimensions, visible),
         version=bot.version,
         address=bot.address,
         first_seen_at=bot.first_seen_at,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from importlib.metadata import version
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from myrmidon.model.errors import StoreError
 from myrmidon.model.ids import Micros, created_ms
@@ -14,6 +14,7 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import ANY_TOKEN
 from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Route
 from myrmidon.server.context import ServerContext
+from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.views import metrics as store_metrics
 
 VERSION = version("myrmidon")
@@ -62,9 +63,11 @@ async def _problems(context: ServerContext) -> list[str]:
 
 
 async def metrics(context: ServerContext, call: Call) -> bytes:
-    """Metrics in Prometheus' text format."""
-    now = context.now()
+    """Metrics in Prometheus' text format; of pools only those that the caller may see."""
+    now, visible = context.now(), visible_pools(context, call.who)
     gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, now))
+    if visible is not None:
+        gauges = structs.replace(gauges, pools=[pool for pool in gauges.pools if visible.allows(pool[0])])
     context.metrics.set_in_progress(context.state.num_calls, context.hub.num_waiting)
     return context.metrics.render(gauges, now=now, skew=context.state.clock_skew)
 

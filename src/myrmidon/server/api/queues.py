@@ -14,6 +14,7 @@ from myrmidon.scheduler import servers
 from myrmidon.server.api.common import PageQuery
 from myrmidon.server.calls import ADMINS, READERS, Call, Route
 from myrmidon.server.context import ServerContext
+from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
@@ -40,7 +41,7 @@ class QueueList(Struct, frozen=True):
 
 
 async def list_queues(context: ServerContext, call: Call) -> QueueList:
-    """Queues with their numbers of ready tasks and of bots that could run them."""
+    """Queues in pools that the caller may see, with their numbers of ready tasks and of bots that could run them."""
     query: PageQuery = call.query
     after = int(read_cursor(context.keys.cursor, "queues", query.cursor)) if query.cursor else 0
     scope = await context.groups.scope_of(call)
@@ -50,6 +51,7 @@ async def list_queues(context: ServerContext, call: Call) -> QueueList:
         return queues, resource_group.names(tx, sorted({queue.resource_group_id for queue in queues}))
 
     queues, group_names = await context.db.read(read)
+    visible = visible_pools(context, call.who)
     infos = [
         QueueInfo(
             id=f"{queue.id:x}",
@@ -62,6 +64,7 @@ async def list_queues(context: ServerContext, call: Call) -> QueueList:
             used_at=queue.used_at,
         )
         for queue in queues
+        if visible is None or visible.allows(queue.pool)
     ]
     cursor = show_cursor(context.keys.cursor, "queues", str(queues[-1].id)) if len(queues) == query.limit else None
     return QueueList(infos, cursor)
@@ -87,12 +90,13 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def list_pools(context: ServerContext, call: Call) -> PoolList:
-    """Pools with their task order and number of bots."""
+    """Pools that the caller may see, with their task order and number of bots."""
     query: PageQuery = call.query
     after = read_cursor(context.keys.cursor, "pools", query.cursor) if query.cursor else ""
     pools = await context.db.read(lambda tx: listings.pools(tx, after=after, n=query.limit))
     cursor = show_cursor(context.keys.cursor, "pools", pools[-1][0]) if len(pools) == query.limit else None
-    return PoolList([PoolInfo(*pool) for pool in pools], cursor)
+    visible = visible_pools(context, call.who)
+    return PoolList([PoolInfo(*pool) for pool in pools if visible is None or visible.allows(pool[0])], cursor)
 
 
 async def set_pool(context: ServerContext, call: Call) -> PoolInfo:

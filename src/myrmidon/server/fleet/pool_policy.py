@@ -14,6 +14,7 @@ from myrmidon.model.errors import Forbidden, InvalidRequest, Problem
 from myrmidon.server.calls import Identity, Role
 from myrmidon.server.config.pools import CHANCE_SCALE, PoolPolicy, Template, paths_overlap
 from myrmidon.server.context import ServerContext
+from myrmidon.store.views.pool_filter import PoolFilter
 
 RESERVED_PRIORITY = 20
 """Lower priorities run before everybody else's work; reserved for administrators and for ``urgent`` callers."""
@@ -67,12 +68,30 @@ def _no_such_pool(pool: str | None) -> Forbidden:
 
 
 def _check_submitter(policy: PoolPolicy, who: Identity, group: str) -> None:
-    if who.role is Role.ADMIN:
-        return
-    if policy.roles is not None and who.role not in policy.roles:
+    if who.role is not Role.ADMIN and not _may_submit(policy, who.role, group):
         raise _no_such_pool(policy.name)
-    if policy.groups is not None and group not in policy.groups:
-        raise _no_such_pool(policy.name)
+
+
+def _may_submit(policy: PoolPolicy, role: Role, group: str) -> bool:
+    if policy.roles is not None and role not in policy.roles:
+        return False
+    return policy.groups is None or group in policy.groups
+
+
+def visible_pools(context: ServerContext, who: Identity) -> PoolFilter | None:
+    """The pools that a caller may see, with their bots: those that its resource group may submit to; None for all.
+
+    A viewer sees what a user of its group sees.
+    """
+    if who.group is None:
+        return None
+    pools, group = context.state.config.pools, who.group
+    role = Role.USER if who.role is Role.VIEWER else who.role
+    usable = frozenset(name for name, policy in pools.policies.items() if _may_submit(policy, role, group))
+    if pools.closed:
+        return PoolFilter(usable)
+    hidden = pools.policies.keys() - usable
+    return PoolFilter(frozenset(hidden), excluded=True) if hidden else None
 
 
 def may_be_urgent(policy: PoolPolicy, who: Identity, group: str) -> bool:

@@ -13,6 +13,7 @@ from myrmidon.model.ids import Micros, show_run
 from myrmidon.model.task_result import TaskRun
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
+from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1 import render as show
 from myrmidon.server.swarming_v1.encoding import (
@@ -37,6 +38,7 @@ from myrmidon.store.tables.bot_event import BotEventRow
 from myrmidon.store.views import bot_history, listings, run_details
 from myrmidon.store.views.bot_history import HistoryEntry, HistoryPosition
 from myrmidon.store.views.listings import BotSearch
+from myrmidon.store.views.pool_filter import PoolFilter
 from myrmidon.store.views.run_details import BotRun
 from myrmidon.store.views.task_search import DEDUPED, MAX_ID
 
@@ -60,7 +62,7 @@ class DimensionsQuery(Struct, frozen=True, kw_only=True):
     pool: str | None = None
 
 
-def _search(query: BotsQuery) -> BotSearch:
+def _search(query: BotsQuery, visible: PoolFilter | None) -> BotSearch:
     def state_filter(name: str) -> bool | None:
         return THREE_STATES[parse_enum(getattr(query, name), THREE_STATES, name, "NONE", first=1)]
 
@@ -71,6 +73,7 @@ def _search(query: BotsQuery) -> BotSearch:
             raise InvalidRequest([Problem("dimensions", dimension[:100], "key:value", "pattern")])
         terms.append([f"{key}:{alternative}" for alternative in value.split("|")])
     return BotSearch(
+        pools=visible,
         terms=terms,
         dead=state_filter("is_dead"),
         quarantined=state_filter("quarantined"),
@@ -82,13 +85,14 @@ def _search(query: BotsQuery) -> BotSearch:
 async def list_bots(context: ServerContext, call: Call) -> v1.BotList:
     """Bots that match all filters, ordered by id."""
     query: BotsQuery = call.query
-    n, search, scope = check_limit(query.limit), _search(query), await context.groups.scope_of(call)
+    visible, scope = visible_pools(context, call.who), await context.groups.scope_of(call)
+    n, search = check_limit(query.limit), _search(query, visible)
     after = read_cursor(context.keys.cursor, "v1 bots", query.cursor) if query.cursor else ""
 
     def read(tx: Tx) -> tuple[list[str], list[v1.BotInfo]]:
         ids = listings.search_bots(tx, search, after=after, n=n)
         running = _running_tasks(tx, ids, scope)
-        return ids, [show_bot(context, bot, running.get(bot.id)) for bot in bots.read_many(tx, ids)]
+        return ids, [show_bot(context, bot, running.get(bot.id), visible) for bot in bots.read_many(tx, ids)]
 
     # The cursor is taken from the ids: fewer rows are read when a bot was deleted between the two statements.
     ids, items = await context.db.read(read)
@@ -110,13 +114,15 @@ def _running_tasks(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, t
     }
 
 
-def show_bot(context: ServerContext, bot: Bot, running: tuple[str, str] | None) -> v1.BotInfo:
+def show_bot(
+    context: ServerContext, bot: Bot, running: tuple[str, str] | None, visible: PoolFilter | None
+) -> v1.BotInfo:
     connected = context.hub.bots.get(bot.id)
     return v1.BotInfo(
         authenticated_as=user_identity(bot.authenticated) if bot.authenticated else f"bot:{bot.id}",
         bot_id=bot.id,
         deleted=False,
-        dimensions=show.string_lists(json.decode(bot.dimensions, type=dict[str, list[str]])),
+        dimensions=show.string_lists(bot_usecases.visible_dimensions(bot.dimensions, visible)),
         external_ip=bot.address,
         first_seen_ts=timestamp(bot.first_seen_at),
         is_dead=not bot.alive,
@@ -140,7 +146,7 @@ def _state(text: str | None, quarantined: str | None) -> str:
 
 async def count_bots(context: ServerContext, call: Call) -> v1.BotsCount:
     """Numbers of bots that match all filters."""
-    search = _search(call.query)
+    search = _search(call.query, visible_pools(context, call.who))
     counts = await context.db.read(lambda tx: listings.count_bots(tx, search))
     return v1.BotsCount(
         busy=int64(counts.busy),
@@ -154,7 +160,7 @@ async def count_bots(context: ServerContext, call: Call) -> v1.BotsCount:
 
 async def bots_dimensions(context: ServerContext, call: Call) -> v1.BotsDimensions:
     """All values of all dimensions of the bots."""
-    counts, counted_at = await bot_usecases.count_dimensions(context, call.query.pool)
+    counts, counted_at = await bot_usecases.count_dimensions(context, call.who, call.query.pool)
     lists = {key: list(values) for key, values in counts.items()}
     return v1.BotsDimensions(bots_dimensions=show.string_lists(lists), ts=timestamp(counted_at))
 
@@ -164,26 +170,31 @@ async def bots_dimensions(context: ServerContext, call: Call) -> v1.BotsDimensio
 
 async def get_bot(context: ServerContext, call: Call) -> v1.BotInfo:
     """A bot; a deleted one as it was in its last event."""
-    bot_id, scope = call.params["bot_id"], await context.groups.scope_of(call)
+    bot_id, scope, visible = (
+        call.params["bot_id"],
+        await context.groups.scope_of(call),
+        visible_pools(context, call.who),
+    )
 
     def read(tx: Tx) -> v1.BotInfo:
         bot = bots.read(tx, bot_id)
-        if bot is not None:
-            return show_bot(context, bot, _running_tasks(tx, [bot_id], scope).get(bot_id))
-        newest = bot_event.read_full(tx, bot_id, low=0, high=MAX_ID, n=1)
-        if not newest:
+        newest = [] if bot is not None else bot_event.read_full(tx, bot_id, low=0, high=MAX_ID, n=1)
+        last = bot or (newest[0] if newest else None)
+        if last is None or not bot_usecases.is_visible(last.dimensions, visible):
             raise NotFound("bot", bot_id[:100])
-        return _deleted_bot(bot_id, newest[0])
+        if bot is None:
+            return _deleted_bot(bot_id, newest[0], visible)
+        return show_bot(context, bot, _running_tasks(tx, [bot_id], scope).get(bot_id), visible)
 
     return await context.db.read(read)
 
 
-def _deleted_bot(bot_id: str, event: BotEventRow) -> v1.BotInfo:
+def _deleted_bot(bot_id: str, event: BotEventRow, visible: PoolFilter | None) -> v1.BotInfo:
     return v1.BotInfo(
         authenticated_as=user_identity(event.authenticated) if event.authenticated else f"bot:{bot_id}",
         bot_id=bot_id,
         deleted=True,
-        dimensions=_dimensions(event.dimensions),
+        dimensions=_dimensions(event.dimensions, visible),
         external_ip=event.address,
         is_dead=True,
         last_seen_ts=timestamp(event.at),
@@ -194,8 +205,8 @@ def _deleted_bot(bot_id: str, event: BotEventRow) -> v1.BotInfo:
     )
 
 
-def _dimensions(text: str | None) -> list[v1.StringListPair]:
-    return show.string_lists(json.decode(text, type=dict[str, list[str]])) if text else []
+def _dimensions(text: str | None, visible: PoolFilter | None) -> list[v1.StringListPair]:
+    return show.string_lists(bot_usecases.visible_dimensions(text, visible)) if text else []
 
 
 class EventsQuery(Struct, frozen=True, kw_only=True):
@@ -214,16 +225,16 @@ async def bot_events(context: ServerContext, call: Call) -> v1.BotEvents:
     if query.cursor:
         position = HistoryPosition(*map(int, read_cursor(context.keys.cursor, kind, query.cursor).split()))
     events, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, position, n=n, since=since))
-    visible = [event for event in events if event.task_id is None or scope in (None, event.resource_group_id)]
-    items = [_event(bot_id, event) for event in visible]
+    visible = visible_pools(context, call.who)
+    items = [_event(bot_id, event, visible) for event in bot_usecases.visible_events(events, scope, visible)]
     cursor = show_cursor(context.keys.cursor, kind, f"{more.until} {more.seen}") if more else None
     return v1.BotEvents(items=items, now=timestamp(context.now()), cursor=cursor)
 
 
-def _event(bot_id: str, event: HistoryEntry) -> v1.BotEvent:
+def _event(bot_id: str, event: HistoryEntry, visible: PoolFilter | None) -> v1.BotEvent:
     return v1.BotEvent(
         authenticated_as=user_identity(event.authenticated) if event.authenticated else f"bot:{bot_id}",
-        dimensions=_dimensions(event.dimensions),
+        dimensions=_dimensions(event.dimensions, visible),
         event_type=event.kind,
         external_ip=event.address,
         maintenance_msg=event.maintenance,

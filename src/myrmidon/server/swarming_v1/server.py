@@ -18,6 +18,7 @@ from myrmidon.server.calls import (
 )
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.bot_zip import bootstrap_script, public_url
+from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import identity, timestamp
 from myrmidon.server.swarming_v1.tasks import DEFAULT_LIMIT, check_limit
@@ -53,7 +54,8 @@ async def permissions(context: ServerContext, call: Call) -> v1.ClientPermission
     role = call.who.role
     writes, admin = role in WRITERS, role in ADMINS
     pools = await context.db.read(lambda tx: listings.pools(tx, after="", n=MAX_POOLS)) if role in READERS else []
-    names = [name for name, *_ in pools]
+    visible = visible_pools(context, call.who)
+    names = [name for name, *_ in pools if visible is None or visible.allows(name)]
     return v1.ClientPermissions(
         cancel_task=writes,
         cancel_tasks=writes,
@@ -115,10 +117,13 @@ async def list_queues(context: ServerContext, call: Call) -> v1.TaskQueueList:
     query: QueuesQuery = call.query
     n, scope = check_limit(query.limit), await context.groups.scope_of(call)
     after = int(read_cursor(context.keys.cursor, "v1 queues", query.cursor)) if query.cursor else 0
+    visible = visible_pools(context, call.who)
     queues = await context.db.read(lambda tx: listings.queue_dimensions(tx, group_id=scope, after=after, n=n))
     items: dict[tuple[str, ...], v1.TaskQueue] = {}
     for _, encoded, used_at in queues:
         dimensions = json.decode(encoded, type=dict[str, list[str]])
+        if visible is not None and not all(map(visible.allows, dimensions.get("pool", ()))):
+            continue
         flat = tuple(sorted(f"{key}:{value}" for key, values in dimensions.items() for value in values))
         until = timestamp(used_at + context.rules.queue_idle)
         listed = items.get(flat)

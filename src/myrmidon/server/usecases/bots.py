@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+
+from msgspec import json
 
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, show_task
 from myrmidon.scheduler import bots, terminate
 from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.calls import Identity
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.direct_assign import write_and_assign
+from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot_event, task_queues
+from myrmidon.store.views import pool_filter
+from myrmidon.store.views.bot_history import HistoryEntry
+from myrmidon.store.views.pool_filter import PoolFilter
 
 MAX_REASON_CHARS = 1000
 DIMENSIONS_CACHE_TIME: Micros = 10 * SECOND
@@ -59,19 +67,57 @@ async def delete_bot(context: ServerContext, bot_id: str) -> None:
     context.hub.forget(bot_id)
 
 
-async def count_dimensions(context: ServerContext, pool: str | None) -> tuple[dict[str, dict[str, int]], Micros]:
-    """How many bots of a pool, or of all pools, have each value of each dimension; and when they were counted.
+async def count_dimensions(
+    context: ServerContext, who: Identity, pool: str | None
+) -> tuple[dict[str, dict[str, int]], Micros]:
+    """How many bots of a pool, or of all pools that the caller may see, have each value of each dimension; and when
+    they were counted.
 
     Counts are cached for DIMENSIONS_CACHE_TIME.
     """
-    now, cache = context.now(), context.caches.dimension_counts
-    cached = cache.get(pool)
+    now, cache, visible = context.now(), context.caches.dimension_counts, visible_pools(context, who)
+    cached = cache.get((pool, visible))
     if cached is None or now - cached[0] > DIMENSIONS_CACHE_TIME:
-        rows = await context.db.read(partial(task_queues.count_dimensions, pool=pool))
+        rows = await context.db.read(partial(_count_dimensions, pool=pool, visible=visible))
         if len(cache) > _MAX_CACHED_POOLS:
             cache.clear()
-        cached = cache[pool] = (now, rows)
+        cached = cache[pool, visible] = (now, rows)
     counts: dict[str, dict[str, int]] = {}
     for key, value, num_bots in cached[1]:
         counts.setdefault(key, {})[value] = num_bots
     return counts, cached[0]
+
+
+def _count_dimensions(tx: Tx, pool: str | None, visible: PoolFilter | None) -> list[tuple[str, str, int]]:
+    if visible is None:
+        return task_queues.count_dimensions(tx, pool=pool)
+    if pool is None:
+        return pool_filter.count_dimensions(tx, visible)
+    return pool_filter.count_dimensions(tx, PoolFilter(frozenset({pool}))) if visible.allows(pool) else []
+
+
+def is_visible(dimensions: str | None, visible: PoolFilter | None) -> bool:
+    """Whether a caller may see a bot with these stored dimensions."""
+    return visible is None or bool(visible_dimensions(dimensions or "{}", visible).get("pool"))
+
+
+def visible_dimensions(dimensions: str, visible: PoolFilter | None) -> dict[str, list[str]]:
+    """The stored dimensions of a bot, without pools that the caller may not see."""
+    found = json.decode(dimensions, type=dict[str, list[str]])
+    if visible is not None and "pool" in found:
+        found["pool"] = [pool for pool in found["pool"] if visible.allows(pool)]
+    return found
+
+
+def visible_events(events: Sequence[HistoryEntry], scope: int | None, visible: PoolFilter | None) -> list[HistoryEntry]:
+    """Those of a bot's events that the caller may see: of runs in its resource group ``scope``, and of the bot itself
+    while it was in a visible pool."""
+    return [
+        event
+        for event in events
+        if (
+            scope in (None, event.resource_group_id)
+            if event.task_id is not None
+            else is_visible(event.dimensions, visible)
+        )
+    ]

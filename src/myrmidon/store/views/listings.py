@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from myrmidon.model.ids import RUN_CAP, Micros
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.views.pool_filter import PoolFilter, pool_condition
 
 SCAN_LIMIT = 20_000
 """Tasks that one page scans, at most."""
@@ -124,10 +125,11 @@ def _task_lines(tx: Tx, filters: TaskFilter, low: int, high: int, *, n: int, old
 
 
 class BotFilter(Struct, frozen=True, kw_only=True):
-    """Which bots to list: with all these dimensions (``key:value``), and in one state of ``BOT_STATES``."""
+    """Which bots to list: with all these dimensions (``key:value``), in one state of ``BOT_STATES``, in these pools."""
 
     dimensions: list[str] = []
     state: str | None = None
+    pools: PoolFilter | None = None
 
 
 BOT_STATES = {
@@ -143,7 +145,10 @@ BOT_STATES = {
 
 def bots(tx: Tx, filters: BotFilter, *, after: str, n: int) -> list[str]:
     """The ids of a page of bots, sorted."""
-    where, given = ["b.id > :after"], {}
+    if filters.pools is not None and any(map(filters.pools.hides, filters.dimensions)):
+        return []
+    where, given = pool_condition(filters.pools)
+    where.append("b.id > :after")
     if filters.state is not None:
         where.append(BOT_STATES[filters.state])
     for number, dimension in enumerate(filters.dimensions):
@@ -156,8 +161,10 @@ def bots(tx: Tx, filters: BotFilter, *, after: str, n: int) -> list[str]:
 
 
 class BotSearch(Struct, frozen=True, kw_only=True):
-    """Which bots to find: those with at least one dimension of every term; a flag that is not None must be so."""
+    """Which bots to find: those in the pools with at least one dimension of every term; a flag that is not None must
+    be so."""
 
+    pools: PoolFilter | None = None
     terms: Sequence[Sequence[str]] = ()
     dead: bool | None = None
     quarantined: bool | None = None
@@ -175,7 +182,8 @@ _BOT_CONDITIONS = {
 
 
 def _bot_conditions(search: BotSearch) -> tuple[list[str], dict[str, object]]:
-    where, given = ["1 = 1"], dict[str, object]()
+    where, given = pool_condition(search.pools)
+    where.append("1 = 1")
     for name, (true, false) in _BOT_CONDITIONS.items():
         asked = getattr(search, name)
         if asked is not None:
@@ -185,7 +193,7 @@ def _bot_conditions(search: BotSearch) -> tuple[list[str], dict[str, object]]:
             f"EXISTS (SELECT 1 FROM bot_dimensions d{number} WHERE d{number}.bot_id = b.id"
             f" AND d{number}.dimension {{in_text:term{number}}})"
         )
-        given[f"term{number}"] = list(term)
+        given[f"term{number}"] = [one for one in term if search.pools is None or not search.pools.hides(one)]
     return where, given
 
 

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from myrmidon.model.ids import show_run, show_task
 from myrmidon.scheduler import resource_groups
 from myrmidon.server.api import events
 from myrmidon.server.api.events import EventsQuery
 from myrmidon.server.calls import Call, Identity, Role
+from myrmidon.store.tables.outbox import Event, JobBody, TaskBody, body_of
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import ADMIN, BotClient, a_server_context, a_task, finish, serving, submit, until
+
+TASK = 0x5CEE48800881
 
 
 @pytest.fixture
@@ -74,9 +78,29 @@ def test_a_listener_hears_of_everything_from_then_on_in_order(context):
         assert numbers == sorted(set(numbers))
         assert told[-1][1]["kind"] == "task"
         assert told[-1][1]["about"]["generation"] == 1
+        assert [said["about"].get("run") for _, said in told if said["id"] == task_id] == [None, *[task["run"]] * 2]
         await early.close()
 
     run(story, context)
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (
+            TaskBody(1, job=TASK + 16, run=2, bot="b1"),
+            {"job": show_task(TASK + 16), "run": show_run(TASK, 2), "bot": "b1"},
+        ),
+        (TaskBody(1), {}),
+        (JobBody("blocked", "blocked", blocked_by=TASK + 16), {"blocked_by": show_task(TASK + 16)}),
+    ],
+)
+def test_ids_in_events_have_the_form_that_every_call_takes(body, shown):
+    kind = "job" if isinstance(body, JobBody) else "task"
+    text = events.show(Event(7, TASK, 1, 0, kind, "RUNNING", body_of(body))).decode()
+    said = json.loads(text.split("data: ")[1])
+    about = {key: value for key, value in said["about"].items() if key not in ("generation", "view", "what")}
+    assert (said["id"], about) == (show_task(TASK), shown)
 
 
 def test_a_listener_that_was_cut_off_goes_on_where_it_was(context):

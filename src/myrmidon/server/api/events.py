@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import Meta, Raw, Struct, json
+from msgspec import Meta, Struct, json
 
-from myrmidon.model.ids import Micros, show_task
+from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.model.validation import MAX_INT64
 from myrmidon.server.calls import (
     READERS,
@@ -30,6 +30,7 @@ BATCH = 500
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
 _encode = json.Encoder().encode
+_decode = json.Decoder(dict[str, Any]).decode
 
 
 class EventsQuery(Struct, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ class EventData(Struct, frozen=True):
     seq: int
     state: str
     at: Micros
-    about: Raw
+    about: dict[str, Any]
 
 
 async def events(context: ServerContext, call: Call) -> Answer:
@@ -106,9 +107,20 @@ def show(event: Event) -> bytes:
         seq=event.seq,
         state=event.state,
         at=event.at,
-        about=Raw(event.body.encode()),
+        about=_about(event),
     )
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.encode(), _encode(data))
+
+
+def _about(event: Event) -> dict[str, Any]:
+    """The details of an event. Ids, which the outbox stores as numbers, have the form of the other calls."""
+    about = _decode(event.body)
+    for key in ("job", "blocked_by"):
+        if about.get(key) is not None:
+            about[key] = show_task(about[key])
+    if about.get("run"):
+        about["run"] = show_run(event.subject, about["run"])
+    return about
 
 
 ROUTES = (

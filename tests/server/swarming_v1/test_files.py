@@ -1,4 +1,4 @@
-"""Files are not served yet: every context says so in the same words, and what the core knows of them is shown."""
+"""Files, functions and routing are not served yet: every API says so, and what the core knows of files is shown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_door_refuses_files_in_the_same_words(app: Inside) -> None:
         good, bad = app.post("/api/v1/tasks", {"tasks": tasks}).json["tasks"]
         assert "error" not in good, "one that is wrong harms no other"
         [problem] = bad["error"]["problems"]
-        assert (bad["error"]["code"], problem["code"]) == ("request.invalid", "files")
+        assert (bad["error"]["code"], problem["code"]) == ("request.invalid", "not_served")
         assert problem["path"].startswith("slices[0].properties.")
         for prefix in (NEW, OLD):
             reply = app.post(f"{prefix}swarming/v1/tasks/new", a_task(**theirs))
@@ -50,6 +50,29 @@ def test_every_door_refuses_files_in_the_same_words(app: Inside) -> None:
     both = native(inputs=REF, outputs=["a", "b"])
     [refused] = app.post("/api/v1/tasks", {"tasks": [{**both, "evaluate_only": True}]}).json["tasks"]
     assert [one["path"].rpartition(".")[2] for one in refused["error"]["problems"]] == ["inputs", "outputs"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "words"),
+    [
+        (
+            {
+                "function": {"package_name": "lib", "func_name": "lib.add"},
+                "slices": [{"properties": {"dimensions": {"pool": ["default"]}}}],
+                "outputs": [{"type": "int64"}],
+            },
+            "function",
+            "functions are not served yet",
+        ),
+        ({"routing": "nightly"}, "routing", "routing is not served yet"),
+    ],
+)
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_a_function_and_routing_are_refused_at_submit(app: Inside, fields: Any, path: str, words: str, evaluate: bool):
+    [refused] = app.post("/api/v1/tasks", {"tasks": [{**native(), **fields, "evaluate_only": evaluate}]}).json["tasks"]
+    [problem] = refused["error"]["problems"]
+    assert (problem["path"], problem["code"]) == (path, "not_served")
+    assert words in problem["allowed"]
 
 
 def test_what_the_core_knows_of_files_is_shown(app: Inside) -> None:

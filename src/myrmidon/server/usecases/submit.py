@@ -16,7 +16,7 @@ from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.direct_assign import write_and_assign
 from myrmidon.server.fleet.pool_policy import AUTO, apply_pool_policy
-from myrmidon.server.usecases.unsupported import check_no_files
+from myrmidon.server.usecases.unsupported import check_served
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import request_key
 
@@ -76,7 +76,7 @@ def draft_task(
         rules=context.rules,
         original=document,
     )
-    check_no_files(draft.request)
+    check_served(draft.request)
     return draft
 
 

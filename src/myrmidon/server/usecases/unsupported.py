@@ -1,29 +1,38 @@
-"""Refuses requests with input or output files, which are not implemented, with the same messages in every API.
+"""Refuses requests that need what no bot can do yet, with the same code and messages in every API.
 
-The scheduler stores and hashes references to files; only requests over HTTP are refused.
+The scheduler stores functions, routing words and references to files; only requests over HTTP are refused. Without
+this, such a task would be accepted and then fail on its bot, or lose its outputs.
 """
 
 from __future__ import annotations
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.task_request import TaskRequest
+from myrmidon.model.validation import show_value
 
-FILES = "files"
+NOT_SERVED = "not_served"
 """The code of these problems."""
 
 
 def no_inputs(path: str) -> Problem:
-    return Problem(path, "files", "none: this server does not serve files yet", FILES)
+    return Problem(path, "files", "none: files are not served yet", NOT_SERVED)
 
 
 def no_outputs(path: str, num_paths: int) -> Problem:
-    allowed = "none: this server does not serve files yet, so outputs would be lost"
-    return Problem(path, f"{num_paths} paths", allowed, FILES)
+    allowed = "none: files are not served yet, so outputs would be lost"
+    return Problem(path, f"{num_paths} paths", allowed, NOT_SERVED)
 
 
-def check_no_files(request: TaskRequest) -> None:
-    """InvalidRequest for a task with input files or output paths."""
+def check_served(request: TaskRequest) -> None:
+    """InvalidRequest for a task with a function, routing, input files or output paths."""
     problems: list[Problem] = []
+    if request.function is not None:
+        name = show_value(request.function.func_name)
+        allowed = "none: functions are not served yet; submit a command"
+        problems.append(Problem("function", name, allowed, NOT_SERVED))
+    if request.routing:
+        allowed = "nothing: routing is not served yet; events can be read at /api/v1/events"
+        problems.append(Problem("routing", show_value(request.routing), allowed, NOT_SERVED))
     for number, task_slice in enumerate(request.slices):
         properties = task_slice.properties
         if properties.inputs is not None:

@@ -96,6 +96,19 @@ def _imports(module: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
 
 
+def raised(file: str, name: str) -> Iterator[str]:
+    """The first argument of every call of an error class: constant texts, with ... for what is filled in."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name and node.args:
+            yield "".join(_text_parts(node.args[0]))
+
+
+def _text_parts(node: ast.expr) -> Iterator[str]:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    for part in parts:
+        yield str(part.value) if isinstance(part, ast.Constant) else "..."
+
+
 def error_codes() -> list[str]:
     """The value of every class attribute `code` in model/errors.py."""
     classes = [node for node in tree("model/errors.py").body if isinstance(node, ast.ClassDef)]

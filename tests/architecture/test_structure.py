@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from myrmidon.model.errors import NOT_FOUND_ADVICE
 from tests.architecture import source
 
 SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE)\s")
@@ -130,6 +131,22 @@ def test_every_public_verb_is_called_by_a_test():
     ]
     assert verbs
     assert [verb for verb in verbs if verb not in called] == []
+
+
+def test_every_error_says_what_to_do_next():
+    """Kinds of objects have their advice in a table; other messages say it after a semicolon or colon."""
+    files = [file for part in ("model", "store", "scheduler", "server") for file in source.files(part)]
+    kinds = {kind for file in files for kind in source.raised(file, "NotFound")} - {"..."}
+    assert kinds == set(NOT_FOUND_ADVICE)
+    messages = [
+        (file, message)
+        for file in files
+        for name in ("Forbidden", "WrongState", "Conflict")
+        for message in source.raised(file, name)
+        if message != "..."
+    ]
+    assert len(messages) > 30
+    assert [(file, message) for file, message in messages if not re.search("[;:] ", message)] == []
 
 
 def test_every_error_code_is_documented():

@@ -26,8 +26,8 @@ Codes are part of the API and never change; messages may.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
@@ -53,10 +53,11 @@ class MyrmidonError(Exception):
     retry_after_s: ClassVar[int] = 0
     """The value of Retry-After; 0: the header is not sent."""
     advice: ClassVar[str] = ""
+    """What to do, for errors where that is always the same; else the message itself says it."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, advice: str | None = None) -> None:
         sentence = message if message.endswith((".", "!", "?")) else f"{message}."
-        self.message = f"{sentence} {self.advice}".strip()
+        self.message = f"{sentence} {self.advice if advice is None else advice}".strip()
         super().__init__(self.message)
 
     def as_dict(self) -> dict[str, object]:
@@ -87,7 +88,6 @@ class Conflict(MyrmidonError):
 
     code = "request.conflict"
     status = 409
-    advice = "Use a new key, or send exactly what was sent the first time."
 
 
 class ReportConflict(Conflict):
@@ -97,17 +97,34 @@ class ReportConflict(Conflict):
     advice = "The first report stays in force; drop this one."
 
 
+NOT_FOUND_ADVICE: Final[Mapping[str, str]] = {
+    "task": "`myrmidon tasks` lists tasks; they are deleted some time after their end.",
+    "run": "`myrmidon task show TASK` lists the runs of a task.",
+    "run of this bot": "Drop its output: the run belongs to another bot or was deleted.",
+    "parent task": "Name a run of a task that exists, or submit the task without a parent.",
+    "job": "Jobs are deleted some time after their end; submit a new one.",
+    "shared value": "It was deleted with its last reference; create it again.",
+    "bot": "`myrmidon bots` lists the bots; one that was deleted registers again with a bootstrap token.",
+    "resource group": "Name another one, or ask an administrator to create it.",
+    "token": "`myrmidon token list` lists the tokens.",
+    "configuration file": "`GET /api/v1/config` lists the files.",
+    "release": "`myrmidon releases` lists the releases.",
+    "bot zip": "`GET /api/v1/server` has the digest of the active one as `bot_version`.",
+    "page": "`/api/docs` lists the paths of the API.",
+}
+"""What to do if there is no such object, by kind."""
+
+
 class NotFound(MyrmidonError):
-    """No object of that kind has this id; it may have been deleted after its retention period."""
+    """No object of that kind has this id, or the caller may not see it."""
 
     code = "not_found"
     status = 404
-    advice = "Check the id; it may have been deleted after its retention period."
 
     def __init__(self, what: str, which: str) -> None:
         self.what = what
         self.id = which
-        super().__init__(f"There is no {what} {which}.")
+        super().__init__(f"There is no {what} {which}.", advice=NOT_FOUND_ADVICE.get(what, ""))
 
 
 class Unauthorized(MyrmidonError):
@@ -123,7 +140,6 @@ class Forbidden(MyrmidonError):
 
     code = "forbidden"
     status = 403
-    advice = "Ask its owner for access."
 
 
 class WrongState(MyrmidonError):
@@ -131,7 +147,6 @@ class WrongState(MyrmidonError):
 
     code = "wrong_state"
     status = 409
-    advice = "Check its current state first."
 
 
 class TooLarge(MyrmidonError):
@@ -139,7 +154,7 @@ class TooLarge(MyrmidonError):
 
     code = "request.too_large"
     status = 413
-    advice = "Send it in several smaller calls."
+    advice = "Send less in one call."
 
 
 class TooSlow(MyrmidonError):

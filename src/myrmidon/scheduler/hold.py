@@ -18,7 +18,9 @@ def hold(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEF
     if task.held:
         return task
     if task.state not in (TaskState.WAITING, TaskState.READY):
-        raise WrongState(f"only a task that has not started can be held; this one is {task.state}")
+        raise WrongState(
+            f"only a task that has not started can be held, and this one is {task.state}; cancel it if it runs"
+        )
     if task.state == TaskState.READY:
         uow.move(task, TaskState.WAITING, "held")
     uow.hold(task, held=True)

@@ -94,7 +94,7 @@ def check_parents(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) 
         elif parent.state != TaskState.RUNNING or not 0 < run <= parent.run_number:
             refused[new_task.task_id] = WrongState(
                 f"the parent task {show_task(task_id)} is not running (it is {parent.state}); only a running task "
-                "can trigger others"
+                "can trigger others, so submit it without a parent"
             )
         else:
             new_task.user = requests[task_id].user_name

@@ -353,7 +353,7 @@ def check_log(tx: Tx, bot_id: str, item: LogBytes) -> bool:
 def append_log(tx: Tx, item: LogBytes, rules: Rules = DEFAULT_RULES) -> logs.LogInfo:
     """Store output that check_log has permitted, in the log database; returns the length and truncation of the log."""
     if item.offset < 0 or item.stream not in (logs.STDOUT, logs.STDERR):
-        raise WrongState("the stream of a log must be 0 or 1, and its offset must not be negative")
+        raise WrongState("no log has this place; the stream must be 0 or 1, and the offset must not be negative")
     return logs.append(
         tx,
         item.task_id,

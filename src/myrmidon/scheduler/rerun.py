@@ -92,7 +92,7 @@ def rerun_once(
     if request_keys.insert(tx, [(group_id, key, body_hash, task_id, now)]):
         rerun(tx, task_id, now=now, ids=ids, force=force, cascade=cascade, rules=rules)
     elif request_keys.read(tx, group_id, [key])[key] != (body_hash, task_id):
-        raise Conflict("the request key was used for another rerun")
+        raise Conflict("the request key was used for another rerun; use a new key for a new request")
     return task_result.read(tx, [task_id])[task_id]
 
 
@@ -101,7 +101,10 @@ def _check_rerunnable(uow: UnitOfWork, task: TaskResult, *, force: bool) -> None
     uow.load_requests([task.id])
     job = uow.job_of(task)
     if job and job.state in (JobState.CANCELLED, JobState.PENDING_RETRY):
-        raise WrongState(f"the job is {job.state}; its tasks cannot be rerun one by one")
+        raise WrongState(
+            f"the job is {job.state}, and its tasks cannot be rerun one by one; wait until it runs again, or submit a"
+            " new job"
+        )
     if job and job.num_chunked_work:
         raise WrongState("the job is still processing an earlier change; try again in a moment")
     if uow.requests[task.id].deadline_at <= uow.now:

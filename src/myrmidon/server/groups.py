@@ -51,7 +51,9 @@ class GroupDirectory:
         """The group that the call's token is bound to, else the requested one, else the default one."""
         bound = call.who.group
         if bound is not None and requested not in (None, bound):
-            raise Forbidden(f"This token is bound to the resource group {bound}.")
+            raise Forbidden(
+                f"This token is bound to the resource group {bound}; leave the group out, or use another token."
+            )
         return bound or requested or self._default_group
 
     async def id_for(self, call: Call, requested: str | None = None) -> int:

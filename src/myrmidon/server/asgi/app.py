@@ -96,7 +96,7 @@ class App:
         elif status == 405:
             details = {
                 "code": "method_not_allowed",
-                "message": f"Method {request.method} is not allowed on this path.",
+                "message": f"Method {request.method} is not allowed on this path. `/api/docs` lists what is.",
             }
         body = error_body(style_of(path), status, details)
         headers["x-request-id"] = self.request_id(request.headers.get("x-request-id", ""))

@@ -259,4 +259,5 @@ def cors_headers(authenticator: Authenticator, origin: str) -> Headers:
 def _not_allowed(who: Identity, route: Route) -> MyrmidonError:
     if who.role is Role.NOBODY:
         return Unauthorized("This needs a token.")
-    return Forbidden(f"A {who.role} token may not {route.method} {route.path}.")
+    roles = ", ".join(role for role in Role if role in route.who)
+    return Forbidden(f"A {who.role} token may not {route.method} {route.path}; use a token with the role {roles}.")

@@ -36,7 +36,7 @@ class BotSnapshot(Struct, frozen=True):
 def require_bot_id(call: Call) -> str:
     """The id of the calling bot; ``Forbidden`` for other callers."""
     if call.who.bot_id is None:
-        raise Forbidden("Only a bot may call this method.")
+        raise Forbidden("Only a bot may call this method; use the credential of a bot.")
     return call.who.bot_id
 
 

@@ -37,7 +37,7 @@ async def handshake(context: ServerContext, call: Call) -> HandshakeResponse:
     """
     body: HandshakeRequest = call.body
     if call.who.role is Role.BOT and call.who.bot_id != body.bot_id:
-        raise Forbidden(f"This credential belongs to the bot {call.who.bot_id}.")
+        raise Forbidden(f"This credential belongs to the bot {call.who.bot_id}; a bot with another id needs its own.")
     await config_sync.refresh(context)
     group, now = _require_group(context, body.bot_id), context.now()
     reasons = health_reasons(body.state, body.quarantined, body.maintenance)
@@ -46,7 +46,7 @@ async def handshake(context: ServerContext, call: Call) -> HandshakeResponse:
     def write(tx: Tx) -> tuple[scheduler_bots.HandshakeResult, BotSnapshot]:
         stored = bots.read(tx, body.bot_id)
         if call.who.role is Role.BOT and stored is None:
-            raise Unauthorized("This bot was deleted; register it again with a bootstrap token.")
+            raise Unauthorized("This bot was deleted; register it again with a bootstrap token.", advice="")
         if call.who.role is Role.BOOTSTRAP and stored is not None and stored.session != body.session:
             _check_gone(tx, stored, context, now)
         if call.who.role is not Role.BOT:

@@ -64,7 +64,10 @@ def pool_of(raw: Any) -> str | None:
 
 def _no_such_pool(pool: str | None) -> Forbidden:
     """One message for both cases, so that callers cannot find out which pools exist."""
-    return Forbidden(f"Pool {str(pool)[:100]!r} does not exist, or this token may not submit to it.")
+    return Forbidden(
+        f"Pool {str(pool)[:100]!r} does not exist, or this token may not submit to it;"
+        " `myrmidon pools` lists those that it may use."
+    )
 
 
 def _check_submitter(policy: PoolPolicy, who: Identity, group: str) -> None:
@@ -106,7 +109,7 @@ def _with_priority(policy: PoolPolicy, who: Identity, raw: Any, *, group: str, c
     if not clamp:
         raise Forbidden(
             f"Priorities below {RESERVED_PRIORITY} are reserved for administrators"
-            " and for callers listed as urgent in pools.toml."
+            f" and for callers listed as urgent in pools.toml; use {RESERVED_PRIORITY} or more."
         )
     note = f"The priority was changed from {priority} to {RESERVED_PRIORITY}: lower values are reserved."
     return {**raw, "priority": RESERVED_PRIORITY}, [note]

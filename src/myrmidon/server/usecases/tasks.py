@@ -45,7 +45,7 @@ def cancellable_tasks(tx: Tx, call: Call, task_ids: Sequence[int]) -> list[int]:
 def check_may_cancel(tx: Tx, call: Call, task_id: int) -> None:
     """Forbidden if the caller may not cancel the task."""
     if not cancellable_tasks(tx, call, [task_id]):
-        raise Forbidden("This task terminates a bot; only an administrator may cancel it.")
+        raise Forbidden("This task terminates a bot; ask an administrator to cancel it.")
 
 
 async def recent_tags(context: ServerContext, call: Call) -> dict[str, list[str]]:

@@ -57,7 +57,7 @@ def insert_or_get_token(tx: Tx, row: Token) -> Token:
     if stored is None:
         raise NotFound("token", f"{row.id:x}")
     if _properties(stored) != _properties(row):
-        raise Conflict("The request key was used for another token.")
+        raise Conflict("The request key was used for another token; use a new key for a new token.")
     if stored.revoked_at is not None:
         raise WrongState("The token created with this request key was revoked; use a new key for a new token.")
     return stored

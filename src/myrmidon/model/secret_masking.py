@@ -96,6 +96,12 @@ class SecretForms:
                 spans.append((end - fragment, start + len(content.rstrip(b"\r\n"))))
         return Masking(list(_merged(spans)), visible_end)
 
+    def mask_text(self, text: str) -> str:
+        """A text as it is shown; a character of several bytes becomes as many ``*``."""
+        content = text.encode()
+        window = Window(low=0, high=len(content), stored=[(0, content)], length=len(content), growing=False)
+        return self.find(window).apply(0, content).decode(errors="replace")
+
     def _occurrences(self, start: int, content: bytes) -> Iterator[Span]:
         for form in self._forms:
             at = content.find(form)

@@ -14,7 +14,7 @@ import pytest
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import resource_groups
-from myrmidon.server.api import logs
+from myrmidon.server.api import logs, tasks
 from myrmidon.server.api import wait as api_wait
 from myrmidon.server.api.logs import FollowQuery, LogQuery, Stream
 from myrmidon.server.api.wait import Mode, WaitRequest
@@ -327,6 +327,19 @@ def test_a_printed_secret_is_masked_in_ranges_and_in_the_stream_while_it_is_writ
         assert inside == b"***"
         resumed = contents(await _all(await follow(context, task_id, last=f"{int(task['run'][-2:], 16)}:20:3")))
         assert resumed == {0: shown[0][20:], 1: shown[1][3:]}
+
+    run(story, context)
+
+
+def test_a_message_of_the_bot_that_repeats_output_is_masked_like_it(context):
+    async def story():
+        bot, task, task_id = await a_running_task(context, secret_bytes=base64.b64encode(SECRET).decode())
+        await bot.exchange(n=0, reports=[finish(task, 1, message="no program gr\u00fcn/correct-horse")])
+        shown = await tasks.get_task(context, Call(who=ADMIN, params={"id": task_id}))
+        evidence = shown.runs[0].evidence
+        assert evidence is not None
+        assert json.loads(bytes(evidence)) == {"message": "no program gr\u00fcn/*************"}
+        assert shown.request.has_secret
 
     run(story, context)
 

@@ -6,11 +6,12 @@ A caller whose token is bound to a resource group sees only that group's tasks; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct, json
 
 from myrmidon.model.ids import Micros, first_id_at, show_run, show_task
+from myrmidon.model.secret_masking import SecretForms
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import Limit, Moment, show_optional_task
@@ -127,13 +128,15 @@ async def get_task(context: ServerContext, call: Call) -> TaskInfo:
         slices = task_request.slices(tx, [task_id])[task_id]
         runs = task_run.read(tx, [task_id])
         group = resource_group.names(tx, [row.resource_group_id]).get(row.resource_group_id, "")
+        secret = task_request.secrets(tx, [task_id]).get(task_id)
+        forms = SecretForms(secret) if secret else None
         return TaskInfo(
             task_id=show_task(task_id),
             group=group,
             job_id=show_optional_task(task.job_id),
-            request=_request_info(row, slices, has_secret=bool(task_request.with_secret(tx, [task_id]))),
+            request=_request_info(row, slices, has_secret=secret is not None),
             result=_result_info(task, runs),
-            runs=[_run_info(run) for run in runs],
+            runs=[_run_info(run, forms) for run in runs],
         )
 
     return await context.db.read(read)
@@ -194,14 +197,24 @@ def _result_info(task: TaskResult, runs: Sequence[TaskRun]) -> ResultInfo:
     )
 
 
-def _run_info(run: TaskRun) -> RunInfo:
+def _evidence(text: str, forms: SecretForms | None) -> Raw:
+    """Why a run ended as it did. Its message can repeat output of the task, so the secret is masked as in the log."""
+    if forms is None:
+        return Raw(text.encode())
+    evidence = json.decode(text, type=dict[str, Any])
+    if isinstance(message := evidence.get("message"), str):
+        evidence["message"] = forms.mask_text(message)
+    return Raw(json.encode(evidence))
+
+
+def _run_info(run: TaskRun, forms: SecretForms | None) -> RunInfo:
     return RunInfo(
         run=show_run(run.task_id, run.run),
         number=run.run,
         generation=run.generation,
         state=run.state,
         reason=run.reason,
-        evidence=Raw(run.evidence.encode()) if run.evidence else None,
+        evidence=_evidence(run.evidence, forms) if run.evidence else None,
         bot_id=run.bot_id,
         slice=run.slice,
         claimed_at=run.claimed_at,

@@ -57,6 +57,22 @@ BUGS = [
         _in("scheduler/test_report.py", "test_nobody_speaks_for_another_run"),
     ),
     Bug(
+        "secret-across-reads",
+        "a range that begins inside a printed secret would show its rest",
+        "server/usecases/logs.py",
+        "low, high = max(0, first - forms.reach), min(length, last + forms.reach)",
+        "low, high = first, last",
+        _in("server/usecases/test_logs.py", "test_ranges_of_any_size_from_any_offset_show_the_masked_log"),
+    ),
+    Bug(
+        "secret-half-written",
+        "a follower would get the first half of a secret before the second one is written",
+        "model/secret_masking.py",
+        "visible_end = end - fragment",
+        "visible_end = end",
+        _in("server/usecases/test_logs.py", "test_a_log_that_grows_between_reads_is_shown_like_the_whole"),
+    ),
+    Bug(
         "seq-guard",
         "two writers of one task would silently undo each other",
         "store/tables/task_result.py",

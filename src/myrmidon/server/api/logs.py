@@ -1,7 +1,7 @@
 """Logs of runs: by byte range, and followed as a stream of server-sent events.
 
 stdout and stderr are stored separately, each with its own offsets. Bytes can be missing (see usecases/logs.py): a range
-then contains a line that says how many, a stream an event ``cut``.
+then contains a line that says how many, a stream an event ``cut``. The task's secret is shown as ``*``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ class LogQuery(Struct, frozen=True, kw_only=True):
 
 
 async def get_log(context: ServerContext, call: Call) -> Answer:
-    """A range of a run's log, as bytes. ``X-Log-Next`` is the offset of the next range."""
+    """A range of a run's log, as bytes. ``X-Log-Next`` is the offset of the next range.
+
+    ``X-Log-Length`` is how much can be read now: while a task with a secret runs, output that may be the beginning of
+    the secret is not counted yet.
+    """
     query: LogQuery = call.query
     task, run = await _run_of(context, call, query.run)
     streams = _STREAMS[query.stream]
@@ -108,7 +112,7 @@ async def _run_of(context: ServerContext, call: Call, in_query: int | None) -> t
 
 
 async def _log_of(context: ServerContext, task: TaskResult, run: int) -> RunLog:
-    if task.skips_request_lookup:
+    if task.skips_request_lookup:  # no secret, so nothing depends on whether the run has ended
         return RunLog(task.id, run)
 
     def read(tx: Tx) -> RunLog:

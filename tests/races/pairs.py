@@ -15,9 +15,20 @@ from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.ids import show_run
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, chunked_work, extend, hold, report, rerun, resource_groups, shared_values, sweep
+from myrmidon.scheduler import (
+    cancel,
+    chunked_work,
+    extend,
+    hold,
+    report,
+    rerun,
+    resource_groups,
+    retention,
+    shared_values,
+    sweep,
+)
 from myrmidon.store.tables import outbox
-from tests.world import INT, SECOND, World, a_node, a_task, finish
+from tests.world import INT, SECOND, World, a_function, a_node, a_task, finish
 
 Facts = dict[str, Any]
 
@@ -260,6 +271,32 @@ class FinishSubmitOfATaskThatItTriggers:
             assert w.state(f["draft"].task_id) is None
         else:
             assert w.state(f["draft"].task_id) == "CANCELED"
+
+
+@pair("dedupe by a shared output/deletion of its job")
+class DedupeByASharedOutputDeletionOfItsJob:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        made = a_function(shared=True, properties={"idempotent": True})
+        job = w.job({"x": a_node(task=made)})
+        w.report(finish(w.running("b1")[0], b"\x05"))
+        w.db.write(lambda tx: retention.delete_job(tx, job.job_id, group_id=w.group, now=w.now, ids=w.ids))
+        return {"draft": w.draft(made)}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["draft"]])[0]
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        return w.carry_all()
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert w.state(f["draft"].task_id) in ("READY", "SUCCEEDED")
+        deduped = w.state(f["draft"].task_id) == "SUCCEEDED"
+        assert w.value("SELECT COUNT(*) FROM shared_values") == int(deduped)
 
 
 # --- Claims ---

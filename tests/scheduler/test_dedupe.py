@@ -75,12 +75,12 @@ def test_a_task_that_was_itself_answered_answers_nobody(w):
 
 
 def test_the_newest_donor_answers(w):
-    donor(w)
-    w.advance(7 * 86_400 - 10)
-    w.bot("b1")
-    w.db.write(lambda tx: tx.run("UPDATE dedupe_sources SET created_at = 0"))
-    second = donor(w)
-    assert w.task(w.submit(idempotent=True)).deduped_from == second
+    """Two equal tasks were submitted before either had a result, and the older one ended last."""
+    older, newer = w.submit(idempotent=True), w.submit(idempotent=True)
+    runs = {run.task_id: run for run in w.claim("b1", 2)}
+    w.finish(runs[newer])
+    w.finish(runs[older])
+    assert w.task(w.submit(idempotent=True)).deduped_from == newer
 
 
 def test_an_old_result_answers_nobody(w):
@@ -92,7 +92,7 @@ def test_an_old_result_answers_nobody(w):
 def test_any_slice_may_be_answered(w):
     first = donor(w, command=["same"])
     task = w.submit(slices=[{"os": "Mac"}, {"idempotent": True, "command": ["same"]}])
-    assert w.task(task).deduped_from == first
+    assert (w.task(task).deduped_from, w.task(task).current_task_slice) == (first, 1)
 
 
 def test_only_the_slice_that_ran_becomes_a_donor(w):
@@ -197,3 +197,36 @@ def test_a_donor_whose_outputs_were_taken_back_answers_nobody(w):
     w.do_one("b1", outputs=returned(b"42"))
     w.rerun(first.task_id, force=True, cascade=True)
     assert w.function([], ["int64"], idempotent=True).state == "READY"
+
+
+@pytest.fixture
+def chain(w):
+    """A function and an idempotent one that reads its output; both have run."""
+    nodes = {
+        "a": {"task": a_function([], ["int64"])},
+        "b": {"task": a_function([output_of("a")], ["int64"], idempotent=True, name="g")},
+    }
+    job = w.job({"a": [], "b": []}, nodes=nodes)
+    w.do_one("b1", outputs=returned(b"1"))
+    return job
+
+
+def an_equal(w, content):
+    """A function that is equal to the second one of the chain if that one has read ``content``."""
+    return w.function([constant(content)], ["int64"], idempotent=True, name="g").state
+
+
+def test_a_result_of_an_input_that_was_replaced_meanwhile_answers_nobody(w, chain):
+    run = w.take("b1")
+    w.rerun(chain["a"], force=True)
+    w.do_one("b1", outputs=returned(b"2"))
+    w.finish(run, outputs=returned(b"of 1"))
+    assert an_equal(w, b"2") == "READY"
+
+
+def test_a_donor_that_ran_again_with_another_input_no_longer_answers_for_the_first(w, chain):
+    w.do_one("b1", outputs=returned(b"of 1"))
+    w.rerun(chain["a"], force=True, cascade=True)
+    w.do_one("b1", outputs=returned(b"2"))
+    w.do_one("b1", outputs=returned(b"of 2"))
+    assert (an_equal(w, b"1"), an_equal(w, b"2")) == ("READY", "SUCCEEDED")

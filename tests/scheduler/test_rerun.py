@@ -9,8 +9,10 @@ import pytest
 from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import cancel, hold, rerun, resource_groups, retention, shared_values
+from myrmidon.store.tables import shared_value
+from myrmidon.store.tables import value as values
 from tests import invariants
-from tests.builders import a_function, output_of, returned, seconds
+from tests.builders import a_function, output_of, returned, seconds, shared_output
 
 CHAIN = {"a": [], "b": ["a"], "c": ["b"]}
 
@@ -206,6 +208,57 @@ def test_a_succeeded_parent_that_fails_when_it_runs_again_does_not_take_its_chil
     runs = {run.task_id: run for run in w.claim("b1", 2)}
     w.fail(runs[job["a"]])
     assert (w.states(job)["a"], w.task(job["b"]).num_succeeded_parents) == ("FAILED", 1)
+
+
+def a_value(w, task):
+    """What the only output of a function holds now."""
+    [(kind, value_id, shared_id, _)] = w.read(values.outputs, [task])[task]
+    if kind == values.SHARED:
+        return w.read(shared_value.read, [shared_id])[shared_id].payload
+    return w.read(values.read, [value_id])[value_id].payload
+
+
+@pytest.mark.parametrize("output", ["int64", shared_output()])
+def test_a_function_that_succeeds_again_has_its_new_output(w, output):
+    function = w.function([], [output])
+    w.do_one("b1", outputs=returned(b"old"))
+    w.rerun(function.task_id, force=True)
+    assert a_value(w, function.task_id) == b"old"
+    w.do_one("b1", outputs=returned(b"new"))
+    assert a_value(w, function.task_id) == b"new"
+    assert w.count("shared_values") == w.count("job_to_shared_value_ref") == int(output != "int64")
+
+
+@pytest.mark.parametrize("output", ["int64", shared_output()])
+def test_a_child_reads_the_old_output_until_there_is_a_new_one(w, output):
+    nodes = {"a": {"task": a_function([], [output])}, "b": {"task": a_function([output_of("a")], priority=50)}}
+    job = w.job({"a": [], "b": []}, nodes=nodes)
+    w.do_one("b1", outputs=returned(b"old"))
+    w.rerun(job["a"], force=True)
+    first = w.take("b1")
+    assert [value.payload for value in first.inputs] == [b"old"]
+    w.do_one("b1", outputs=returned(b"new"))
+    w.fail(first)
+    w.rerun(job["b"])
+    assert [value.payload for value in w.take("b1").inputs] == [b"new"]
+
+
+def test_a_replaced_shared_output_stays_for_others_that_reference_it(w):
+    function = w.function([], [shared_output()])
+    w.do_one("b1", outputs=returned(b"old"))
+    [old] = w.column("SELECT id FROM shared_values")
+    w.do(shared_values.ref_value, GroupOwner(w.group.id), old)
+    w.rerun(function.task_id, force=True)
+    w.do_one("b1", outputs=returned(b"new"))
+    assert (w.count("shared_values"), a_value(w, function.task_id)) == (2, b"new")
+
+
+def test_a_rerun_that_fails_leaves_the_old_output(w):
+    function = w.function([], ["int64"])
+    w.do_one("b1", outputs=returned(b"old"))
+    w.rerun(function.task_id, force=True)
+    w.do_one("b1", 1)
+    assert a_value(w, function.task_id) == b"old"
 
 
 def test_a_cancelled_job_runs_nothing_again(w):

@@ -13,9 +13,10 @@ from myrmidon.model.ids import show_task
 from myrmidon.model.job import FailurePolicy
 from myrmidon.model.states import RUNNING, SUCCEEDED, JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.ready import dedupe_keys, make_ready
+from myrmidon.scheduler.dedupe import store_sources
+from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
-from myrmidon.store.tables import chunked_work, dedupe, edge, task_result
+from myrmidon.store.tables import chunked_work, edge, task_result
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
@@ -41,7 +42,7 @@ def propagate(uow: UnitOfWork) -> None:
 
 def _propagate_ends(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -> int:
     """Propagate the end of these tasks; returns how many more edges this transaction may satisfy."""
-    _store_dedupe_sources(uow, [t for t in ended if t.state == SUCCEEDED and t.instance_id is not None])
+    store_sources(uow, [t for t in ended if t.state == SUCCEEDED and t.instance_id is not None])
     for task in ended:
         if task.num_children:
             uow.start_chunked_work(chunked_work.CHILDREN, task.id)
@@ -52,22 +53,6 @@ def _propagate_ends(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -
         if task.state != SUCCEEDED:
             _block_job(uow, task)
     return _propagate_to_children(uow, members, budget)
-
-
-def _store_dedupe_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> None:
-    """Store the results of idempotent tasks under their dedupe keys."""
-    candidates = [task for task in succeeded if not task.skips_request_lookup]
-    uow.load_run_policies(task.id for task in candidates)
-    sources = [task for task in candidates if uow.run_policy(task.id).idempotent]
-    uow.load_requests(task.id for task in sources)
-    sources = [task for task in sources if uow.slices[task.id][task.current_task_slice].idempotent]
-    if not sources:
-        return
-    keys = dedupe_keys(uow, [task.id for task in sources])
-    rows = [
-        (keys[t.id][t.current_task_slice], t.id, t.instance_id or 0, uow.requests[t.id].created_at) for t in sources
-    ]
-    dedupe.insert(uow.tx, rows)
 
 
 # ---------------------------------------------------------------- children

@@ -13,7 +13,6 @@ from msgspec import Struct, json
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import SUCCEEDED, RunState, TaskState
-from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import (
     FAULTS,
     Evidence,
@@ -29,16 +28,16 @@ from myrmidon.model.task_result import (
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.capacity import handle_lost_capacity
 from myrmidon.scheduler.claim import token_hash
+from myrmidon.scheduler.outputs import write_outputs
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, Verdict, judge_finish, judge_lost, judge_unstarted
 from myrmidon.scheduler.propagate import propagate
-from myrmidon.scheduler.ready import make_ready, share_output
+from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.run_end import apply_verdict
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import bot_event, shared_value, task_queues, task_run
+from myrmidon.store.tables import bot_event, task_queues, task_run
 from myrmidon.store.tables import log as logs
-from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import RunPolicy
 
 
@@ -212,25 +211,10 @@ class _ReportHandler:
         return _ACCEPTED
 
     def _write_outputs(self, task: TaskResult, given: Sequence[OutputValue]) -> bool:
-        """Store the outputs of a function, once; False when they do not have the requested types."""
+        """Store the outputs of a function; False when they do not have the requested types."""
         if task.skips_request_lookup or self._run_policy(task).func_name is None:
             return not given
-        uow = self.uow
-        expected = values.outputs(uow.tx, [task.id]).get(task.id, [])
-        if [type_string for _, _, _, type_string in expected] != [output.type for output in given]:
-            return False
-        if any(not _is_valid(output.payload) for output in given):
-            return False
-        for position, (kind, value_id, shared_id, type_string) in enumerate(expected):
-            payload = given[position].payload
-            if kind == values.SHARED:
-                if shared_id is None:
-                    new_id = uow.new_id()
-                    shared_value.insert(uow.tx, [(new_id, position, type_string, payload, uow.now)])
-                    share_output(uow, task, position, value_id=value_id, shared_value_id=new_id)
-            else:
-                values.write(uow.tx, value_id, payload)
-        return True
+        return write_outputs(self.uow, task, given)
 
     def _end(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
         self.ended = True
@@ -279,13 +263,6 @@ def _reply_to_ended_run(run: TaskRun, item: Report) -> Reply:
         return _STALE
     same = run.exit_code == item.exit_code and run.duration == item.duration
     return _REPEATED if same else _CONFLICT
-
-
-def _is_valid(payload: Payload) -> bool:
-    """Whether a payload is either inline and small, or a digest; not both and not neither."""
-    if payload.inline is not None:
-        return payload.digest is None and payload.size == len(payload.inline) and payload.size <= 1024
-    return payload.digest is not None and 0 <= payload.size <= 64 << 20
 
 
 def _quarantine_failing_bot(uow: UnitOfWork, bot_id: str, faults: int) -> None:

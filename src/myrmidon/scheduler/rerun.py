@@ -13,12 +13,13 @@ from myrmidon.model.ids import IdSource, Micros, next_run_number, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.new_tasks import open_group
+from myrmidon.scheduler.outputs import erase_outputs
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import cancel_or_kill, propagate
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import chunked_work, edge, shared_value, task_request, task_result
+from myrmidon.store.tables import chunked_work, edge, task_request, task_result
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
@@ -185,7 +186,8 @@ def _reset_descendants(uow: UnitOfWork, task: TaskResult, *, kill: bool) -> None
     again = [task.id, *(other.id for other in waiting)]
     uow.flush()
     _reopen_edges(uow, [task.id, *tasks])
-    _erase_outputs(uow, again)
+    if task.job_id is not None:
+        erase_outputs(uow, task.job_id, again)
     for fresh in task_result.read(uow.tx, list(tasks)).values():
         tasks[fresh.id].num_succeeded_parents = fresh.num_succeeded_parents
 
@@ -213,30 +215,6 @@ def _reopen_edges(uow: UnitOfWork, parents: Sequence[int]) -> None:
         by_count.setdefault(n, []).append(child)
     for n, children in sorted(by_count.items()):
         task_result.add_satisfied_parents(uow.tx, sorted(children), -n)
-
-
-def _erase_outputs(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
-    """Erase the outputs of tasks; shared values lose the reference of this job."""
-    outputs_by_task = values.outputs(uow.tx, task_ids)
-    unshared = [
-        value_id for outputs in outputs_by_task.values() for kind, value_id, _, _ in outputs if kind == values.VALUE
-    ]
-    if unshared:
-        values.erase(uow.tx, unshared)
-    for task_id, outputs in outputs_by_task.items():
-        for position, (_, value_id, shared_id, _) in enumerate(outputs):
-            if shared_id is not None:
-                _unlink(uow, task_id, position, value_id=value_id, shared_id=shared_id)
-
-
-def _unlink(uow: UnitOfWork, task_id: int, position: int, *, value_id: int, shared_id: int) -> None:
-    job_id = task_result.jobs_of(uow.tx, [task_id]).get(task_id)
-    shared_value.lock(uow.tx, [shared_id])
-    values.link_output(uow.tx, task_id, position, None)
-    values.link_consumers(uow.tx, task_id, value_id, None)
-    if job_id is not None and not values.names_shared_value(uow.tx, job_id, shared_id):
-        shared_value.unref_by_job(uow.tx, [shared_id], job_id)
-        shared_value.delete_unreferenced(uow.tx, [shared_id])
 
 
 # ---------------------------------------------------------------- jobs
@@ -308,7 +286,7 @@ def reset_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     uow.flush()
     _reopen_edges(uow, [task.id for task in again])
     if reset.full:
-        _erase_outputs(uow, [task.id for task in again])
+        erase_outputs(uow, work.subject, [task.id for task in again])
     if len(page) == CHUNK:
         work.position = page[-1].id
         chunked_work.advance(uow.tx, work)

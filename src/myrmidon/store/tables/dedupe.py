@@ -26,3 +26,11 @@ FIND = """
 def find(tx: Tx, keys: Sequence[str], since: Micros) -> dict[str, tuple[int, int, float]]:
     """The newest succeeded task of each key: task, run, cost. A task that is being rerun is not found."""
     return {row[0]: (row[1], row[2], row[3]) for row in tx.all(FIND, keys=keys, since=since)}
+
+
+DELETE = "DELETE FROM dedupe_sources WHERE task_id {in:ids}"
+
+
+def delete(tx: Tx, task_ids: Sequence[int]) -> None:
+    """Withdraw the results of these tasks."""
+    tx.run(DELETE, ids=task_ids)

@@ -51,6 +51,10 @@ WAITING_ON = """
       LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
      WHERE e.child = :child AND c.parent IS NULL ORDER BY e.parent LIMIT :n
 """
+CHILDREN_OF_RERUNS = """
+    SELECT DISTINCT c.child FROM completed_task_edges c JOIN task_results p ON p.id = c.parent
+     WHERE c.child {in:ids} AND COALESCE(c.run, 0) <> COALESCE(p.instance_id, 0)
+"""
 COMPLETED_BY = "SELECT parent, child FROM completed_task_edges WHERE parent {in:ids} ORDER BY child, parent"
 REOPEN = "DELETE FROM completed_task_edges WHERE parent {in:ids}"
 
@@ -68,6 +72,11 @@ def parents(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
 def waiting_on(tx: Tx, child: int, n: int) -> list[int]:
     """Up to n parents of a task whose edges to it are not satisfied."""
     return [row[0] for row in tx.all(WAITING_ON, child=child, n=n)]
+
+
+def children_of_reruns(tx: Tx, ids: Sequence[int]) -> set[int]:
+    """Those of the tasks that were started by the result of a parent that has run again since, or runs again now."""
+    return {row[0] for row in tx.all(CHILDREN_OF_RERUNS, ids=ids)}
 
 
 def completed_by(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:

@@ -105,12 +105,12 @@ def read(tx: Tx, ids: Sequence[int]) -> dict[int, Value]:
     }
 
 
-WRITE = 'UPDATE "values" SET payload = :payload, digest = :digest, size = :size WHERE id = :id AND size IS NULL'
+WRITE = 'UPDATE "values" SET payload = :payload, digest = :digest, size = :size WHERE id = :id'
 
 
-def write(tx: Tx, value_id: int, payload: Payload) -> bool:
-    """Store the content of a value; False when it has content already."""
-    return tx.run(WRITE, id=value_id, payload=payload.inline, digest=payload.digest, size=payload.size) == 1
+def write(tx: Tx, value_id: int, payload: Payload) -> None:
+    """Store the content of a value; it replaces the content that an earlier generation of its task has written."""
+    tx.run(WRITE, id=value_id, payload=payload.inline, digest=payload.digest, size=payload.size)
 
 
 ERASE = """

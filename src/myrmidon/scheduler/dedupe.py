@@ -1,0 +1,154 @@
+"""Dedupe: an idempotent task takes over the result of an equal earlier one instead of running."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+from msgspec import Struct
+
+from myrmidon.model.states import SUCCEEDED, WAITING
+from myrmidon.model.task_request import dedupe_key
+from myrmidon.model.task_result import TaskResult
+from myrmidon.model.value import Value
+from myrmidon.scheduler.outputs import Produced, copy_outputs, read_produced
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.tables import dedupe, edge
+from myrmidon.store.tables import value as values
+from myrmidon.store.tables.task_request import RequestRow, SliceRow
+
+
+class Source(Struct, frozen=True):
+    """An earlier run whose result a task takes over: its cost, its outputs, and the slice of the task that is equal."""
+
+    task_id: int
+    run: int
+    cost_usd: float
+    slice: int
+    outputs: Sequence[Produced] = ()
+
+
+# ---------------------------------------------------------------- looking up
+
+
+def find_sources(uow: UnitOfWork, tasks: Sequence[TaskResult]) -> dict[int, Source]:
+    """Equal earlier results by task, for tasks in their first generation that have not run.
+
+    A rerun must run again. A READY task only moves to another slice: it was looked up when it became ready.
+    """
+    fresh = [t for t in tasks if t.run_number == 0 and t.generation == 1 and t.state == WAITING]
+    idempotent = [task for task in fresh if _is_idempotent(uow, task)]
+    if not idempotent:
+        return {}
+    keys = dedupe_keys(uow, [task.id for task in idempotent])
+    every_key = sorted({key for by_slice in keys.values() for key in by_slice.values()})
+    found = dedupe.find(uow.tx, every_key, uow.now - uow.rules.dedupe_window)
+    hits = {}
+    for task in idempotent:
+        for number, key in keys[task.id].items():
+            if key in found:
+                hits[task.id] = Source(*found[key], slice=number)
+                break
+    return _with_outputs(uow, hits)
+
+
+def _with_outputs(uow: UnitOfWork, hits: dict[int, Source]) -> dict[int, Source]:
+    """The same hits with the outputs to copy; functions whose outputs are gone or erased meanwhile are left out."""
+    functions = [task_id for task_id in hits if uow.requests[task_id].func_name is not None]
+    if not functions:
+        return hits
+    produced = read_produced(uow, [hits[task_id].task_id for task_id in functions])
+    number = {task_id: len(rows) for task_id, rows in values.outputs(uow.tx, functions).items()}
+    checked = {task_id: hit for task_id, hit in hits.items() if task_id not in functions}
+    for task_id in functions:
+        hit = hits[task_id]
+        outputs = produced.get(hit.task_id)
+        if outputs is not None and len(outputs) == number.get(task_id, 0):
+            checked[task_id] = Source(hit.task_id, hit.run, hit.cost_usd, hit.slice, outputs)
+    return checked
+
+
+def _is_idempotent(uow: UnitOfWork, task: TaskResult) -> bool:
+    task_slices = uow.slices[task.id]
+    return (
+        bool(task_slices[0].idempotent)
+        if len(task_slices) == 1
+        else any(task_slice.idempotent for task_slice in task_slices)
+    )
+
+
+def take_over(uow: UnitOfWork, task: TaskResult, source: Source) -> None:
+    """Let the task succeed without a run, with the result of an earlier task."""
+    task.deduped_from = source.task_id
+    task.deduped_run = source.run
+    task.cost_saved_usd = source.cost_usd
+    task.current_task_slice = source.slice
+    if uow.requests[task.id].func_name is not None:
+        copy_outputs(uow, task, source.outputs)
+    uow.move(task, SUCCEEDED, "deduped")
+
+
+# ---------------------------------------------------------------- keys
+
+
+def dedupe_keys(uow: UnitOfWork, task_ids: Sequence[int]) -> dict[int, dict[int, str]]:
+    """The dedupe key of each idempotent slice of each task.
+
+    A function's key covers the bytes of its inputs, so it is known only when its
+    parents have succeeded; that is why dedupe happens when a task becomes ready and not at submission.
+    """
+    uow.load_requests(task_ids)
+    functions = [i for i in task_ids if uow.requests[i].func_name is not None]
+    inputs = values.inputs(uow.tx, functions) if functions else {}
+    return {
+        task_id: {
+            task_slice.slice: _dedupe_key(uow, uow.requests[task_id], task_slice, inputs.get(task_id, []))
+            for task_slice in uow.slices[task_id]
+            if task_slice.idempotent
+        }
+        for task_id in task_ids
+    }
+
+
+def _dedupe_key(uow: UnitOfWork, request: RequestRow, task_slice: SliceRow, inputs: Sequence[Value]) -> str:
+    content = task_slice.properties_hash
+    if inputs:
+        digest = sha256(content.encode())
+        for value in inputs:
+            payload = value.digest or sha256(value.payload or b"").hexdigest()
+            digest.update(f"\n{value.type}\n{payload}".encode())
+        content = digest.hexdigest()
+    queue = uow.queue(task_slice.queue)
+    return dedupe_key(content, request.resource_group_id, queue.pool if queue else "", request.service_account)
+
+
+# ---------------------------------------------------------------- storing
+
+
+def store_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> None:
+    """Store the results of idempotent tasks under their dedupe keys."""
+    candidates = [task for task in succeeded if not task.skips_request_lookup]
+    uow.load_run_policies(task.id for task in candidates)
+    idempotent = [task for task in candidates if uow.run_policy(task.id).idempotent]
+    _forget_earlier_generations(uow, idempotent)
+    uow.load_requests(task.id for task in idempotent)
+    sources = [task for task in idempotent if uow.slices[task.id][task.current_task_slice].idempotent]
+    replaced = _with_replaced_inputs(uow, [t.id for t in sources if uow.requests[t.id].func_name is not None])
+    sources = [task for task in sources if task.id not in replaced]
+    if not sources:
+        return
+    keys = dedupe_keys(uow, [task.id for task in sources])
+    rows = [
+        (keys[t.id][t.current_task_slice], t.id, t.instance_id or 0, uow.requests[t.id].created_at) for t in sources
+    ]
+    dedupe.insert(uow.tx, rows)
+
+
+def _forget_earlier_generations(uow: UnitOfWork, tasks: Sequence[TaskResult]) -> None:
+    """Withdraw what tasks offered before they ran again: their inputs may have been others then."""
+    rerun = [task.id for task in tasks if task.generation > 1]
+    if rerun:
+        dedupe.delete(uow.tx, rerun)
+
+
+def _with_replaced_inputs(uow: UnitOfWork, functions: Sequence[int]) -> set[int]:
+    """Those of the functions whose parents have run again since, so that their inputs are not what they have read."""
+    return edge.children_of_reruns(uow.tx, functions) if functions else set()

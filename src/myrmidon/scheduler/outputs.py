@@ -1,0 +1,143 @@
+"""The outputs of functions: written by the run that wins, copied by dedupe, erased before a task runs again.
+
+An output is a value row that exists from submission on, with content once it is produced. A shared output also links a
+shared value, which the job references. Every function here expects the job and the task to be locked.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from myrmidon.model.task_request import Payload
+from myrmidon.model.task_result import TaskResult
+from myrmidon.model.value import OutputValue, SharedValue, Value
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.tables import shared_value
+from myrmidon.store.tables import value as values
+
+_INLINE_LIMIT = 1024
+_STORED_LIMIT = 64 << 20
+
+
+class Produced(Struct, frozen=True):
+    """The content of one output of an ended task: a shared value, or bytes of its own."""
+
+    shared_value_id: int | None
+    payload: Payload
+
+
+def write_outputs(uow: UnitOfWork, task: TaskResult, given: Sequence[OutputValue]) -> bool:
+    """Store what the winning run of a function returned; False when it does not have the requested types.
+
+    A task that runs again replaces the outputs of its last run: its children kept reading those until now.
+    """
+    expected = values.outputs(uow.tx, [task.id]).get(task.id, [])
+    if [type_string for _, _, _, type_string in expected] != [output.type for output in given]:
+        return False
+    if any(not _is_valid(output.payload) for output in given):
+        return False
+    replaced = [shared_id for _, _, shared_id, _ in expected if shared_id is not None]
+    for position, (kind, value_id, _, type_string) in enumerate(expected):
+        payload = given[position].payload
+        if kind == values.SHARED:
+            new_id = uow.new_id()
+            shared_value.insert(uow.tx, [(new_id, position, type_string, payload, uow.now)])
+            share_output(uow, task, position, value_id=value_id, shared_value_id=new_id)
+        else:
+            values.write(uow.tx, value_id, payload)
+    if replaced and task.job_id is not None:
+        _drop_references(uow, task.job_id, replaced)
+    return True
+
+
+def _is_valid(payload: Payload) -> bool:
+    """Whether a payload is either inline and small, or a digest; not both and not neither."""
+    if payload.inline is not None:
+        return payload.digest is None and payload.size == len(payload.inline) and payload.size <= _INLINE_LIMIT
+    return payload.digest is not None and 0 <= payload.size <= _STORED_LIMIT
+
+
+def share_output(uow: UnitOfWork, task: TaskResult, position: int, *, value_id: int, shared_value_id: int) -> None:
+    """Link an output position and its consumers to a shared value, and let the job reference the value."""
+    if task.job_id is None:
+        return
+    shared_value.ref_by_job(uow.tx, [shared_value_id], task.job_id)
+    values.link_output(uow.tx, task.id, position, shared_value_id)
+    values.link_consumers(uow.tx, task.id, value_id, shared_value_id)
+
+
+def _drop_references(uow: UnitOfWork, job_id: int, shared_ids: Iterable[int]) -> None:
+    """Drop the job's references to shared values that none of its inputs and outputs names any more."""
+    ids = sorted(set(shared_ids))
+    shared_value.lock(uow.tx, ids)
+    unnamed = [i for i in ids if not values.names_shared_value(uow.tx, job_id, i)]
+    if unnamed:
+        shared_value.unref_by_job(uow.tx, unnamed, job_id)
+        shared_value.delete_unreferenced(uow.tx, unnamed)
+
+
+# ---------------------------------------------------------------- dedupe
+
+
+def read_produced(uow: UnitOfWork, task_ids: Iterable[int]) -> dict[int, list[Produced]]:
+    """The outputs of ended tasks, as far as they are complete; a task without outputs has an empty list.
+
+    The tasks may belong to other jobs and are not locked: one of them may be deleted or run again meanwhile, and is
+    missing then. Shared values are locked, so that the caller may reference them.
+    """
+    ids = sorted(set(task_ids))
+    outputs = values.outputs(uow.tx, ids)
+    shared_ids = sorted({shared_id for rows in outputs.values() for _, _, shared_id, _ in rows if shared_id})
+    shared = shared_value.lock(uow.tx, shared_ids) if shared_ids else {}
+    own_ids = sorted({value_id for rows in outputs.values() for kind, value_id, _, _ in rows if kind == values.VALUE})
+    own = values.read(uow.tx, own_ids) if own_ids else {}
+    found: dict[int, list[Produced]] = {}
+    for task_id in ids:
+        produced = [_produced(row, own, shared) for row in outputs.get(task_id, [])]
+        complete = [one for one in produced if one is not None]
+        if len(complete) == len(produced):
+            found[task_id] = complete
+    return found
+
+
+def _produced(
+    row: tuple[str, int, int | None, str],
+    own: Mapping[int, Value],
+    shared: Mapping[int, SharedValue],
+) -> Produced | None:
+    kind, value_id, shared_id, _ = row
+    value = shared.get(shared_id or 0) if kind == values.SHARED else own.get(value_id)
+    if value is None or value.size is None:
+        return None
+    payload = Payload(inline=value.payload, digest=value.digest, size=value.size)
+    return Produced(shared_id if kind == values.SHARED else None, payload)
+
+
+def copy_outputs(uow: UnitOfWork, task: TaskResult, produced: Sequence[Produced]) -> None:
+    """Give a task the outputs of an equal one."""
+    mine = values.outputs(uow.tx, [task.id]).get(task.id, [])
+    for position, ((_, value_id, _, _), earlier) in enumerate(zip(mine, produced, strict=True)):
+        if earlier.shared_value_id is not None:
+            share_output(uow, task, position, value_id=value_id, shared_value_id=earlier.shared_value_id)
+        else:
+            values.write(uow.tx, value_id, earlier.payload)
+
+
+# ---------------------------------------------------------------- running again
+
+
+def erase_outputs(uow: UnitOfWork, job_id: int, task_ids: Sequence[int]) -> None:
+    """Erase the outputs of tasks of a job; shared values lose the reference of the job."""
+    outputs_by_task = values.outputs(uow.tx, task_ids)
+    unshared = [value_id for rows in outputs_by_task.values() for kind, value_id, _, _ in rows if kind == values.VALUE]
+    if unshared:
+        values.erase(uow.tx, unshared)
+    unlinked = []
+    for task_id, rows in outputs_by_task.items():
+        for position, (_, value_id, shared_id, _) in enumerate(rows):
+            if shared_id is not None:
+                values.link_output(uow.tx, task_id, position, None)
+                values.link_consumers(uow.tx, task_id, value_id, None)
+                unlinked.append(shared_id)
+    if unlinked:
+        _drop_references(uow, job_id, unlinked)

@@ -214,6 +214,7 @@ class _Page:
             name = f"task {task.id} ({task.state}, seq {task.seq}, generation {task.generation})"
             found += [f"1 {name} {what}" for what in self._rights(task)]
             found += [f"2 {name} {what}" for what in self._results(task, request)]
+            found += [f"2 {name} {what}" for what in self._instances(task, request)]
             found += [f"3 {name} {what}" for what in self._edges(task)]
             found += [f"4 {name} {what}" for what in self._events(task, told)]
             found += [f"7 {name} {what}" for what in self._values(task)]
@@ -272,6 +273,10 @@ class _Page:
                 yield "names neither a winning run nor, without any run, the task that answered it"
         elif mine != [task.instance_id]:
             yield f"names the winner {task.instance_id}, but its generation was won by {mine}"
+        else:
+            yield from _shows(task, [run for run in runs if run.run == task.instance_id], "winner")
+        if task.state == TaskState.RUNNING:
+            yield from _shows(task, [run for run in runs if run.live], "live run")
         if task.deduped_from is not None and task.state != TaskState.SUCCEEDED:
             yield f"is answered by {task.deduped_from}"
         if task.num_retries > request.retries or task.num_reruns > request.max_num_retries:
@@ -281,6 +286,19 @@ class _Page:
             yield "is being killed"
         if task.held and task.state != TaskState.WAITING:
             yield "is held"
+
+    def _instances(self, task: TaskResult, request: RequestRow) -> Iterable[str]:
+        """A task that outlasted its soft timeout gets a further instance, as long as none has failed by itself."""
+        if task.state != TaskState.RUNNING or task.killing or request.timeout is None:
+            return
+        runs = [run for run in self.runs.get(task.id, []) if run.generation == task.generation]
+        live = [run for run in runs if run.live]
+        if len(live) >= request.max_num_instances or self.to_run.get(task.id):
+            return
+        if any(not run.live and run.state not in (RunState.BOT_DIED, RunState.CANCELED) for run in runs):
+            return
+        if all(run.started_at is not None and run.soft_at is None for run in live):
+            yield f"runs {len(live)} of {request.max_num_instances} instances and will be granted no further one"
 
     def _edges(self, task: TaskResult) -> Iterable[str]:
         if task.job_id in self.world.removing:
@@ -335,6 +353,13 @@ class _Page:
             yield "has no alarm for its retention"
         if task.final and task.completed_at is None:
             yield "has ended at no time"
+
+
+def _shows(task: TaskResult, runs: Sequence[Any], what: str) -> Iterable[str]:
+    """The bot and the start that a task shows are those of one of these runs."""
+    if runs and (task.bot_id, task.started_at) not in [(run.bot_id, run.claimed_at) for run in runs]:
+        at = [(run.run, run.bot_id, run.claimed_at) for run in runs]
+        yield f"shows bot {task.bot_id} and start {task.started_at}, not those of its {what}: {at}"
 
 
 def _by_task(rows: Iterable[Any]) -> dict[int, list[Any]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler.report import Outcome
+from tests.builders import seconds
 
 
 @pytest.fixture
@@ -35,19 +37,58 @@ def test_no_more_instances_run_than_were_asked_for(w):
     assert w.claim("b3") == []
 
 
-def test_a_straggler_is_granted_one_instance_at_a_time(w):
-    w.advance(60)
-    w.bots_beat()
-    w.sweep()
-    assert w.count("task_to_run") == 1
+def test_a_straggler_is_granted_one_instance_at_a_time(world):
+    """The grant of the second run is not used yet when that run, after the first was lost, outlasts its time again."""
+    world.bots("b1", "b2", "b3")
+    task = world.submit(max_instances=3, soft_timeout_s=60)
+    first = world.take("b1")
+    wait_and_sweep(world, 60)
+    world.take("b2")
+    wait_and_sweep(world, 60)
+    assert granted(world) == [(task, 2, "b2")]
+    world.fault(first, "reboot")
+    assert [run.soft_at for run in world.runs(task)] == [None, world.now + seconds(60)]
+    wait_and_sweep(world, 60)
+    assert granted(world) == [(task, 2, "b2")]
+    assert [run.soft_at for run in world.runs(task)] == [None, None]
+
+
+def wait_and_sweep(world, length):
+    world.advance(length)
+    for bot in ("b1", "b2", "b3"):
+        world.beat(bot)
+    world.sweep()
+
+
+def granted(world):
+    return world.read(lambda tx: tx.all("SELECT task_id, instance, avoid_bot FROM task_to_run"))
 
 
 def test_the_first_finisher_wins_and_the_other_is_stopped(w):
     second = w.take("b2")
     w.finish(second)
-    assert (w.state(w.task_id), w.task(w.task_id).instance_id) == ("SUCCEEDED", 2)
+    assert (w.state(w.task_id), w.task(w.task_id).instance_id, w.task(w.task_id).bot_id) == ("SUCCEEDED", 2, "b2")
     assert w.beat("b1", w.first) == [(w.task_id, 1)]
     assert [run.state for run in w.runs(w.task_id)] == ["CANCELED", "SUCCEEDED"]
+
+
+def test_a_task_shows_the_bot_and_the_start_of_the_winner_also_if_that_began_first(w):
+    w.take("b2")
+    w.finish(w.first)
+    task, [winner, _] = w.task(w.task_id), w.runs(w.task_id)
+    assert (task.instance_id, task.bot_id, task.started_at) == (1, "b1", winner.claimed_at)
+
+
+def test_a_task_shows_a_run_that_goes_on(w):
+    second = w.take("b2")
+    w.fault(second, "reboot")
+    assert (w.task(w.task_id).bot_id, w.task(w.task_id).started_at) == ("b1", w.runs(w.task_id)[0].claimed_at)
+
+
+def test_a_failed_task_shows_the_run_that_ended_it(w):
+    w.fail(w.take("b2"))
+    w.fail(w.first)
+    assert (w.state(w.task_id), w.task(w.task_id).bot_id) == ("FAILED", "b1")
 
 
 def test_the_loser_cannot_change_the_result(w):
@@ -107,6 +148,40 @@ def test_a_granted_right_that_nobody_takes_expires_alone(w):
     w.bots_beat()
     w.sweep()
     assert (w.state(w.task_id), w.count("task_to_run")) == ("RUNNING", 0)
+
+
+def test_a_further_instance_is_granted_again_when_nobody_took_the_first(w):
+    w.advance(86_401)
+    w.bots_beat()
+    w.sweep()
+    wait_and_sweep(w, 60)
+    assert w.take("b2").task_id == w.task_id
+
+
+@pytest.mark.parametrize("how", ["reported", "silent", "given back"])
+def test_a_further_instance_is_granted_again_when_the_first_was_lost(w, how):
+    second = w.take("b2", started=how != "given back")
+    if how == "reported":
+        w.fault(second, "reboot")
+    elif how == "given back":
+        w.give_back(second)
+    else:
+        w.lose("b2")
+    wait_and_sweep(w, 60)
+    assert w.take("b3").task_id == w.task_id
+
+
+def test_no_further_instance_is_granted_after_one_has_failed(w):
+    w.fail(w.take("b2"))
+    wait_and_sweep(w, 60)
+    assert w.claim("b3") == []
+
+
+def test_a_further_instance_avoids_the_bot_of_the_first_although_no_other_bot_is_left(w):
+    for bot in ("b2", "b3"):
+        w.do(fleet.quarantine, bot, "broken")
+    assert w.claim("b1") == []
+    assert granted(w) == [(w.task_id, 1, "b1")]
 
 
 def test_a_deadline_ends_every_instance(w):

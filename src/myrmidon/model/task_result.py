@@ -68,7 +68,7 @@ class TaskResult(Struct, gc=False):
 class TaskRun(Struct, gc=False):
     """One execution of a task on one bot; live while ``ended_at`` is None.
 
-    Handling a report loads the fields up to ``duration`` only; the others have their defaults while the run is live.
+    Handling a report loads the fields up to ``generation`` only; the others have their defaults while the run is live.
     The bot's dimensions and version at that time are stored with the run, but are not loaded here.
     """
 
@@ -87,8 +87,8 @@ class TaskRun(Struct, gc=False):
     due_at: Micros | None
     exit_code: int | None
     duration: float | None
-    instance: int = 0
     generation: int = 0
+    instance: int = 0
     slice: int = 0
     nonce: int = 0
     resource_group_id: int = 0

@@ -53,6 +53,11 @@ class Verdict(Struct, frozen=True):
     retried: bool = False
     rerun: bool = False
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether the infrastructure ended the run, not the task itself."""
+        return self.state == TaskState.BOT_DIED or (self.state == TaskState.READY and not self.rerun)
+
 
 _SUCCEEDED = Verdict(TaskState.SUCCEEDED, "")
 

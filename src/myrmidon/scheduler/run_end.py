@@ -15,6 +15,8 @@ from myrmidon.store.tables import task_result, task_run
 MAX_UNCOUNTED_LOSSES = 2
 """How often runs of a task may be lost before their start was reported without counting as retries."""
 _NOT_STARTED = "not_started"
+SUPERSEDED = "superseded"
+"""The reason of a run whose result does not count, because another one has won or the task waits again."""
 
 
 def apply_verdict(uow: UnitOfWork, task: TaskResult, run: TaskRun, verdict: Verdict, others: Sequence[TaskRun]) -> bool:
@@ -23,11 +25,14 @@ def apply_verdict(uow: UnitOfWork, task: TaskResult, run: TaskRun, verdict: Verd
     While other instances of the task are running, only a success ends the task: the other instances are then
     ended as superseded.
     """
-    if others:
-        if task.killing or verdict.state != SUCCEEDED:
-            return False
-        for other in others:
-            uow.end_run(other, RunState.CANCELED, "superseded")
+    if others and (task.killing or verdict.state != SUCCEEDED):
+        _show_run(uow, task, others[-1])
+        if verdict.is_loss:
+            grant_again(uow, task, others)
+        return False
+    for other in others:
+        uow.end_run(other, RunState.CANCELED, SUPERSEDED)
+    _show_run(uow, task, run)
     if verdict.state == READY:
         task.num_retries += int(verdict.retried)
         task.num_reruns += int(verdict.rerun)
@@ -38,6 +43,25 @@ def apply_verdict(uow: UnitOfWork, task: TaskResult, run: TaskRun, verdict: Verd
         task.instance_id = run.run
     uow.move(task, verdict.state, verdict.reason)
     return False
+
+
+def _show_run(uow: UnitOfWork, task: TaskResult, run: TaskRun) -> None:
+    """Let the task show the bot and the start of this run: of several instances the last claimed one was shown."""
+    if (task.bot_id, task.started_at) != (run.bot_id, run.claimed_at):
+        task.bot_id, task.started_at = run.bot_id, run.claimed_at
+        uow.touch(task)
+
+
+def grant_again(uow: UnitOfWork, task: TaskResult, runs: Sequence[TaskRun]) -> None:
+    """Start the soft timeout of a live run again, because the further instance that it granted has come to nothing."""
+    timeout = uow.run_policy(task.id).timeout
+    started = [run for run in runs if run.started_at is not None]
+    if timeout is None or not started or any(run.soft_at is not None for run in started):
+        return
+    run = started[-1]
+    run.soft_at = uow.now + timeout
+    run.due_at = min(run.due_at or run.soft_at, run.soft_at)
+    uow.touch_run(run)
 
 
 def end_lost_runs(

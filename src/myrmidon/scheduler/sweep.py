@@ -32,7 +32,7 @@ from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready, new_task_to_run
 from myrmidon.scheduler.rerun import retry_job
 from myrmidon.scheduler.retention import begin_deletion, delete_tasks
-from myrmidon.scheduler.run_end import end_lost_runs
+from myrmidon.scheduler.run_end import end_lost_runs, grant_again
 from myrmidon.scheduler.tag_counts import update_tag_counts
 from myrmidon.scheduler.unit_of_work import UnitOfWork, live
 from myrmidon.store.engine.db import Db, Tx
@@ -352,7 +352,7 @@ def sweep_slices(
     for row in rows:
         task = tasks[row.task_id]
         if row.instance > 0:
-            uow.unqueue(task)
+            _expire_instance(uow, task)
         elif row.slice + 1 < len(uow.slices[task.id]) and not task.num_retries:
             task.current_task_slice = row.slice + 1
             moving.append(task)
@@ -363,6 +363,12 @@ def sweep_slices(
         effects.late += [(_wait_outcome(tasks[task_id]), delay) for task_id, delay in late.items()]
     propagate(uow)
     return len(rows) + expired - len(moving)
+
+
+def _expire_instance(uow: UnitOfWork, task: TaskResult) -> None:
+    """Withdraw the right to start a further instance, which no bot has used; the soft timeout begins again."""
+    uow.unqueue(task)
+    grant_again(uow, task, live(task_run.read(uow.tx, [task.id]), task))
 
 
 def _wait_outcome(task: TaskResult) -> str:

@@ -11,8 +11,8 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert, RowUpdate
 
 _REPORT_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
-    soft_at, due_at, exit_code, duration"""
-_COLUMNS = f"""{_REPORT_COLUMNS}, instance, generation, slice, nonce, resource_group_id, modified_at, evidence,
+    soft_at, due_at, exit_code, duration, generation"""
+_COLUMNS = f"""{_REPORT_COLUMNS}, instance, slice, nonce, resource_group_id, modified_at, evidence,
     cost_usd, stdout_size, stderr_size, outputs_ref"""
 _ROWS = Insert("task_runs", f"{_COLUMNS}, bot_version, bot_dimensions, idle_since")
 

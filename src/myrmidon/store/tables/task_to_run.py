@@ -153,11 +153,16 @@ def unserved(tx: Tx, queue: int, *, after: int, n: int) -> list[int]:
     return [row[0] for row in tx.all(UNSERVED, queue=queue, after=after, n=n)]
 
 
-CLEAR_AVOID_BOT = "UPDATE task_to_run SET avoid_bot = NULL WHERE queue = :queue AND avoid_bot IS NOT NULL"
+CLEAR_AVOID_BOT = """
+    UPDATE task_to_run SET avoid_bot = NULL WHERE queue = :queue AND avoid_bot IS NOT NULL AND instance = 0
+"""
 
 
 def clear_avoid_bot(tx: Tx, queue: int) -> None:
-    """Allow every bot to claim from this queue again, because no other bot serves it."""
+    """Allow every bot to retry tasks of this queue, because no other bot serves it.
+
+    A further instance still avoids its bot: that bot runs the task already.
+    """
     tx.run(CLEAR_AVOID_BOT, queue=queue)
 
 

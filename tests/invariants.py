@@ -225,6 +225,11 @@ class _Page:
         job = self.jobs.get(task.job_id or 0)
         return bool(job and job.staged)
 
+    def _outdated(self, task: TaskResult) -> bool:
+        """Whether a running task waits again when its runs have ended: they are all of earlier generations."""
+        live = [run for run in self.runs.get(task.id, []) if run.live]
+        return task.state == TaskState.RUNNING and all(run.generation < task.generation for run in live)
+
     def _rights(self, task: TaskResult) -> Iterable[str]:
         rows = self.to_run.get(task.id, [])
         runs = self.runs.get(task.id, [])
@@ -249,8 +254,10 @@ class _Page:
             if len(set(facts)) != 1:
                 when = f"{run.state}, ended {run.ended_at}, alarm {run.due_at}"
                 yield f"has a run {run.run} that is neither live nor ended: {when}"
-            if run.live and run.generation != task.generation:
+            if run.live and run.generation != task.generation and not self._outdated(task):
                 yield f"has a live run {run.run} of generation {run.generation}"
+        if self._outdated(task) and rows:
+            yield "may start a further instance although it is to wait again"
 
     def _results(self, task: TaskResult, request: RequestRow) -> Iterable[str]:
         runs = self.runs.get(task.id, [])
@@ -293,7 +300,7 @@ class _Page:
             return
         runs = [run for run in self.runs.get(task.id, []) if run.generation == task.generation]
         live = [run for run in runs if run.live]
-        if len(live) >= request.max_num_instances or self.to_run.get(task.id):
+        if not live or len(live) >= request.max_num_instances or self.to_run.get(task.id):
             return
         if any(not run.live and run.state not in (RunState.BOT_DIED, RunState.CANCELED) for run in runs):
             return
@@ -308,7 +315,8 @@ class _Page:
             yield f"counts {task.num_parents} parents and has {edges} edges"
         if task.num_succeeded_parents != completed:
             yield f"counts {task.num_succeeded_parents} satisfied parents and has {completed} satisfied edges"
-        if task.state in (TaskState.READY, TaskState.RUNNING) and not task.satisfied:
+        starts = task.state in (TaskState.READY, TaskState.RUNNING) and not self._outdated(task)
+        if starts and not task.satisfied:
             yield f"does not wait for its parents ({task.num_succeeded_parents} of {task.num_parents})"
         if task.job_id is None and task.state == TaskState.WAITING and task.satisfied and not task.held:
             yield "waits for nothing"
@@ -323,10 +331,11 @@ class _Page:
         for _, seq, _, kind, next_state, body in events:
             if seq <= last:
                 continue
-            next_generation = json.decode(body)["generation"]
+            told_body = json.decode(body)
+            next_generation, reason = told_body["generation"], told_body.get("reason", "")
             if kind != "task" or seq != last + 1:
                 yield f"tells its event {seq} ({kind}) after {last}"
-            if not _legal(state, next_state, generation, next_generation):
+            if not _legal(state, next_state, generation, next_generation, reason):
                 yield f"went from {state or 'nothing'}/{generation} to {next_state}/{next_generation} at {seq}"
             last, state, generation = seq, next_state, next_generation
         if task.seq == 0 and not events and task.state == TaskState.WAITING and self.world.drains.get(task.job_id or 0):
@@ -339,7 +348,8 @@ class _Page:
     def _values(self, task: TaskResult) -> Iterable[str]:
         """One that succeeded may outlive what it read: a parent runs again, and it is past its deadline."""
         done = task.state == TaskState.SUCCEEDED and task.satisfied
-        if (done or task.state in (TaskState.READY, TaskState.RUNNING)) and not task.forced:
+        starts = task.state in (TaskState.READY, TaskState.RUNNING) and not self._outdated(task)
+        if (done or starts) and not task.forced:
             yield from (f"has no input {row[1]}" for row in self.inputs.get(task.id, []) if not _written(row))
         if task.state == TaskState.SUCCEEDED:
             yield from (f"has no output {row[1]}" for row in self.outputs.get(task.id, []) if not _written(row))
@@ -386,7 +396,12 @@ def _run_numbers(last: int) -> list[int]:
     return numbers
 
 
-def _legal(old: str, new: str, generation: int, new_generation: int) -> bool:
+def _legal(old: str, new: str, generation: int, new_generation: int, reason: str) -> bool:
+    """A new generation leaves a final state, or lets a running task wait again for a parent."""
+    if (old, new) == (TaskState.RUNNING, TaskState.RUNNING):
+        return new_generation in (generation, generation + 1)
+    if (old, new) == (TaskState.RUNNING, TaskState.WAITING):
+        return new_generation == generation and generation > 1 and reason == "parent_rerun"
     if not old:
         return new_generation == 1 and (new == TaskState.WAITING or new in MOVES[TaskState.WAITING])
     if TaskState(old) in FINAL:
@@ -452,7 +467,7 @@ def _job_counts(job: Job, counts: Sequence[tuple[Any, ...]]) -> Iterable[str]:
         yield "has nothing that could still move it"
     if (job.state in JOB_FINAL) != (job.ended_at is not None):
         yield f"has ended at {job.ended_at}"
-    if job.state == JobState.PENDING_RETRY and job.due_at is None:
+    if job.state == JobState.PENDING_RETRY and job.due_at is None and not job.num_chunked_work:
         yield "waits for a retry that nobody will make"
 
 

@@ -180,6 +180,14 @@ BUGS = [
         _in("scheduler/test_dedupe.py", "test_the_newest_donor_answers"),
     ),
     Bug(
+        "outdated-run",
+        "a task would start on the old result of its grandparent, although that one is run again first",
+        "scheduler/run_end.py",
+        "    if run.generation != task.generation:\n        verdict = judge_outdated(task)\n",
+        "",
+        _in("scheduler/test_cascade.py", "test_a_running_child_waits_again_when_its_run_has_ended"),
+    ),
+    Bug(
         "claim-waits",
         "a claim would wait for a cancel that waits for the claim",
         "store/engine/sql.py",

@@ -204,9 +204,9 @@ class FinishRerunOfItsParentWithCascade:
     @staticmethod
     def prepare(w: World) -> Facts:
         w.bot("b1")
-        job = w.job({"x": a_node(), "y": a_node("x"), "z": a_node()})
+        job = w.job({"x": a_node(), "y": a_node("x"), "last": a_node("y"), "z": a_node()})
         w.report(*(finish(c) for c in w.claim("b1", 2)))
-        return {"job": job.job_id, "x": job.task_ids["x"], "y": w.running("b1")[0]}
+        return {"job": job.job_id, "x": job.task_ids["x"], "last": job.task_ids["last"], "y": w.running("b1")[0]}
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
@@ -220,7 +220,7 @@ class FinishRerunOfItsParentWithCascade:
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert w.state(f["x"]) == "READY"
         assert w.job_state(f["job"]) == "RUNNING"
-        assert w.state(f["y"].task_id) in ("WAITING", "SUCCEEDED")
+        assert (w.state(f["y"].task_id), w.state(f["last"])) == ("WAITING", "WAITING")
         w.run_all()
         assert w.job_state(f["job"]) == "SUCCEEDED"
 

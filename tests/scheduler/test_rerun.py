@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from myrmidon.model.errors import Conflict, NotFound, WrongState
-from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, hold, rerun, resource_groups, retention, shared_values
+from myrmidon.model.value import GroupOwner
+from myrmidon.scheduler import cancel, rerun, resource_groups, retention, shared_values
 from myrmidon.store.tables import shared_value
 from myrmidon.store.tables import value as values
 from tests import invariants
@@ -276,126 +276,6 @@ def test_a_job_that_is_busy_with_an_earlier_decision_says_so(w, small_chunks):
         w.rerun(job["a"], force=True)
     w.carry()
     assert w.rerun(job["a"], force=True).changed
-
-
-# ---------------------------------------------------------------- cascade
-
-
-def test_a_cascade_puts_everything_behind_back_to_waiting(w):
-    job = w.job(CHAIN)
-    w.work("b1")
-    w.rerun(job["a"], force=True, cascade=True)
-    assert w.states(job) == {"a": "READY", "b": "WAITING", "c": "WAITING"}
-    assert [job.label(task) for task in w.work("b1")] == ["a", "b", "c"]
-    assert w.job_state(job) == "SUCCEEDED"
-
-
-def test_a_cascade_counts_exactly_in_a_diamond(w):
-    job = w.job({"a": [], "b": ["a"], "c": [], "d": ["b", "c"]})
-    w.work("b1")
-    w.rerun(job["b"], force=True, cascade=True)
-    assert (w.states(job)["d"], w.task(job["d"]).num_succeeded_parents) == ("WAITING", 1)
-    w.work("b1")
-    assert w.job_state(job) == "SUCCEEDED"
-
-
-def test_a_cascade_takes_a_ready_child_back(w):
-    job = w.job({"a": [], "b": ["a"]})
-    w.do_one("b1")
-    w.rerun(job["a"], force=True, cascade=True)
-    assert (w.states(job)["b"], w.count("task_to_run")) == ("WAITING", 1)
-
-
-def test_a_cascade_leaves_running_children_alone(w):
-    job = w.job({"a": [], "b": ["a"]})
-    w.do_one("b1")
-    run = w.take("b1")
-    w.rerun(job["a"], force=True, cascade=True)
-    assert (w.states(job)["b"], w.task(job["b"]).killing) == ("RUNNING", 0)
-    w.finish(run)
-    w.work("b1")
-    assert w.job_state(job) == "SUCCEEDED"
-
-
-def test_a_cascade_stops_running_children_when_asked_to(w):
-    job = w.job({"a": [], "b": ["a"]})
-    w.do_one("b1")
-    run = w.take("b1")
-    w.rerun(job["a"], force=True, cascade=True, kill=True)
-    assert w.beat("b1", run) == [(job["b"], 1)]
-    w.finish(run, -9)
-    assert w.states(job)["b"] == "KILLED"
-
-
-def test_a_cascade_over_a_forced_child_makes_it_wait_again(w):
-    job = w.job({"a": [], "b": ["a"]})
-    w.do_one("b1", 1)
-    w.rerun(job["b"], force=True)
-    w.do_one("b1")
-    w.rerun(job["a"], cascade=True)
-    assert w.states(job) == {"a": "READY", "b": "WAITING"}
-
-
-def test_what_a_cascade_puts_back_waits_for_a_parent_that_was_already_running_again(w):
-    job = w.job(CHAIN)
-    w.work("b1")
-    w.rerun(job["b"], force=True)
-    run = w.take("b1")
-    w.rerun(job["a"], force=True, cascade=True)
-    assert (w.states(job)["c"], w.task(job["c"]).num_succeeded_parents) == ("WAITING", 0)
-    w.finish(run)
-    w.work("b1")
-    assert (set(w.states(job).values()), w.job_state(job)) == ({"SUCCEEDED"}, "SUCCEEDED")
-
-
-def test_what_a_cascade_puts_back_waits_for_a_parent_that_is_held(w):
-    job = w.job(CHAIN)
-    w.work("b1")
-    w.rerun(job["b"], force=True)
-    w.do(hold.hold, job["b"])
-    w.rerun(job["a"], force=True, cascade=True)
-    assert (w.states(job)["c"], w.task(job["c"]).num_succeeded_parents) == ("WAITING", 0)
-    w.do(hold.release, job["b"])
-    assert [job.label(task) for task in w.work("b1")] == ["a", "b", "c"]
-    assert w.job_state(job) == "SUCCEEDED"
-
-
-def test_what_a_cascade_puts_back_starts_when_a_killed_parent_is_all_it_waited_for(w):
-    job = w.job(CHAIN, nodes={"c": {"requires_policy": "all-resolved"}})
-    w.work("b1")
-    w.rerun(job["b"], force=True)
-    run = w.take("b1")
-    w.rerun(job["a"], force=True, cascade=True, kill=True)
-    w.finish(run, -9)
-    assert (w.states(job)["b"], w.states(job)["c"]) == ("KILLED", "READY")
-
-
-def test_a_cascade_takes_values_back(w):
-    nodes = {"a": {"task": a_function([], ["int64"])}, "b": {"task": a_function([output_of("a")], ["int64"])}}
-    job = w.job({"a": [], "b": []}, nodes=nodes)
-    w.work("b1", outputs=returned(b"old"))
-    w.rerun(job["a"], force=True, cascade=True)
-    w.do_one("b1", outputs=returned(b"new"))
-    assert [value.payload for value in w.take("b1").inputs] == [b"new"]
-
-
-def test_a_cascade_drops_the_shared_values_that_were_made(w):
-    made = a_function([], [{"type": "int64", "shared": True}])
-    job = w.job({"a": [], "b": []}, nodes={"a": {"task": made}, "b": {"task": a_function([output_of("a")])}})
-    w.do_one("b1", outputs=returned(b"old"))
-    w.rerun(job["a"], force=True, cascade=True)
-    assert w.count("shared_values") == 0
-    w.do_one("b1", outputs=returned(b"new"))
-    assert [value.payload for value in w.take("b1").inputs] == [b"new"]
-
-
-def test_a_shared_value_that_others_reference_outlives_a_cascade(w):
-    job = w.job({"a": []}, nodes={"a": {"task": a_function([], [{"type": "int64", "shared": True}])}})
-    w.do_one("b1", outputs=returned(b"old"))
-    [value] = w.do(shared_values.list_values, JobOwner(w.group.id, job.id))
-    w.do(shared_values.ref_value, GroupOwner(w.group.id), value.id)
-    w.rerun(job["a"], force=True, cascade=True)
-    assert w.column("SELECT id FROM shared_values") == [value.id]
 
 
 # ---------------------------------------------------------------- jobs

@@ -81,7 +81,7 @@ MOVES: Final[Mapping[TaskState, frozenset[TaskState]]] = {
     _T.WAITING: frozenset({_T.READY, _T.SUCCEEDED, _T.NO_RESOURCE, _T.CANCELED, _T.EXPIRED}),
     _T.READY: frozenset({_T.READY, _T.RUNNING, _T.WAITING, _T.EXPIRED, _T.CANCELED, _T.NO_RESOURCE, _T.BOT_DIED}),
     _T.RUNNING: frozenset(
-        {_T.RUNNING, _T.READY, _T.SUCCEEDED, _T.FAILED, _T.TIMED_OUT, _T.BOT_DIED, _T.CANCELED, _T.KILLED}
+        {_T.RUNNING, _T.READY, _T.WAITING, _T.SUCCEEDED, _T.FAILED, _T.TIMED_OUT, _T.BOT_DIED, _T.CANCELED, _T.KILLED}
         | {_T.CLIENT_ERROR}
     ),
     **dict.fromkeys(sorted(FINAL), _AGAIN),

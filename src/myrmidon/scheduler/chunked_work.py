@@ -7,6 +7,7 @@ only one at a time.
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.scheduler.cancel import cancel_children_chunk, cancel_tagged_chunk
 from myrmidon.scheduler.capacity import lost_capacity_chunk
+from myrmidon.scheduler.cascade import cascade_chunk
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import cancel_job_chunk, propagate, propagate_chunk
 from myrmidon.scheduler.rerun import reset_job_chunk
@@ -24,6 +25,7 @@ _STEPS = {
     store.CANCEL: cancel_job_chunk,
     store.CHILDREN: cancel_children_chunk,
     store.RESET: reset_job_chunk,
+    store.CASCADE: cascade_chunk,
     store.CAPACITY: lost_capacity_chunk,
     store.TAGGED: cancel_tagged_chunk,
 }

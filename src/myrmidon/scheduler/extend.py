@@ -99,6 +99,8 @@ def _check_open(uow: UnitOfWork, job: Job) -> None:
 
     While a job is being reset chunk by chunk, it is not determined which parents still count as succeeded.
     """
+    if job.state == JobState.PENDING_RETRY:
+        raise WrongState("the job is being reset for another run; try again in a moment")
     if job.state != JobState.RUNNING:
         raise WrongState(f"the job has ended ({job.state}) and accepts no more tasks; submit a new job")
     if job.sealed_at is not None:

@@ -2,7 +2,7 @@
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
-from myrmidon.model.states import TaskState
+from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import propagate
@@ -35,7 +35,8 @@ def release(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = 
     if not task.held:
         return task
     uow.hold(task, held=False)
-    if task.satisfied:
+    job = uow.job_of(task)
+    if task.satisfied and (job is None or job.state != JobState.PENDING_RETRY):
         make_ready(uow, [task])
     propagate(uow)
     return task

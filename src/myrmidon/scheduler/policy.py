@@ -43,6 +43,8 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_RULES = Rules()
+PARENT_RERUN = "parent_rerun"
+"""The reason of a task that waits for the new result of a parent, and of a kill that lets it wait."""
 
 
 class Verdict(Struct, frozen=True):
@@ -96,6 +98,16 @@ def judge_unstarted(task: TaskResult) -> Verdict:
     if task.killing:
         return Verdict(TaskState.CANCELED, task.reason)
     return _requeue_unless_capped(task, Verdict(TaskState.READY, "given_back"), TaskState.BOT_DIED)
+
+
+def judge_outdated(task: TaskResult) -> Verdict:
+    """The verdict when a run of an earlier generation has ended: it does not count, and the task waits again.
+
+    A cancellation since then belongs to the present generation, which has not started.
+    """
+    if task.killing and task.reason != PARENT_RERUN:
+        return Verdict(TaskState.CANCELED, task.reason)
+    return Verdict(TaskState.WAITING, PARENT_RERUN)
 
 
 def _requeue_unless_capped(task: TaskResult, verdict: Verdict, otherwise: TaskState) -> Verdict:

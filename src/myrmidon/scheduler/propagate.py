@@ -14,6 +14,7 @@ from myrmidon.model.job import FailurePolicy
 from myrmidon.model.states import RUNNING, SUCCEEDED, JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.dedupe import store_sources
+from myrmidon.scheduler.policy import PARENT_RERUN
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import chunked_work, edge, task_result
@@ -51,7 +52,7 @@ def _propagate_ends(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -
         return budget
     for task in members:
         if task.state != SUCCEEDED:
-            _block_job(uow, task)
+            block_job(uow, task)
     return _propagate_to_children(uow, members, budget)
 
 
@@ -151,7 +152,7 @@ def cancel_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
 def cancel_or_kill(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
     """Cancel a locked task that has not started; request a kill of one that is running."""
     if task.state == RUNNING:
-        if not task.killing:
+        if not task.killing or task.reason == PARENT_RERUN:
             task.killing = 1
             task.reason = reason
             task.abandoned_at = uow.now
@@ -163,7 +164,7 @@ def cancel_or_kill(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
 # ---------------------------------------------------------------- jobs
 
 
-def _block_job(uow: UnitOfWork, task: TaskResult) -> None:
+def block_job(uow: UnitOfWork, task: TaskResult) -> None:
     """Record that a task failed for good as the reason why its job is blocked; with fail-fast, cancel the rest."""
     job = uow.jobs[task.job_id or 0]
     if job.state != JobState.RUNNING or job.blocked_by is not None:

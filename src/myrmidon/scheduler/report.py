@@ -29,10 +29,18 @@ from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.capacity import handle_lost_capacity
 from myrmidon.scheduler.claim import token_hash
 from myrmidon.scheduler.outputs import write_outputs
-from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, Verdict, judge_finish, judge_lost, judge_unstarted
+from myrmidon.scheduler.policy import (
+    DEFAULT_RULES,
+    Rules,
+    Verdict,
+    judge_finish,
+    judge_lost,
+    judge_outdated,
+    judge_unstarted,
+)
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
-from myrmidon.scheduler.run_end import apply_verdict
+from myrmidon.scheduler.run_end import SUPERSEDED, apply_verdict
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
@@ -175,14 +183,18 @@ class _ReportHandler:
         run.stdout_size = item.stdout_size
         run.stderr_size = item.stderr_size
         run.outputs_ref = json.encode(item.outputs_ref).decode() if item.outputs_ref else None
-        verdict = judge_finish(task, item, reruns=0 if item.clean else self._run_policy(task).max_num_retries)
-        if verdict.state == SUCCEEDED and not self._write_outputs(task, item.outputs):
-            verdict = Verdict(TaskState.FAILED, "bad_outputs")
-        self.uow.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
         if item.message:
             run.evidence = json.encode(Evidence(message=item.message[:4096])).decode()
         if item.stats is not None:
             self.stats.append((run.task_id, run.run, item.stats))
+        if run.generation != task.generation:
+            self.uow.end_run(run, RunState.CANCELED, SUPERSEDED)
+            self._end(task, run, judge_outdated(task))
+            return _ACCEPTED
+        verdict = judge_finish(task, item, reruns=0 if item.clean else self._run_policy(task).max_num_retries)
+        if verdict.state == SUCCEEDED and not self._write_outputs(task, item.outputs):
+            verdict = Verdict(TaskState.FAILED, "bad_outputs")
+        self.uow.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
         self._end(task, run, verdict)
         return _ACCEPTED
 

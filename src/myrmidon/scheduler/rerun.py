@@ -3,7 +3,6 @@
 Each rerun starts a new generation of a task: run numbers continue, the result and the retry counters start over.
 """
 
-from collections.abc import Sequence
 from hashlib import sha256
 
 from msgspec import Struct, json
@@ -12,15 +11,16 @@ from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
+from myrmidon.scheduler.cascade import cascade as reset_descendants
+from myrmidon.scheduler.generation import reopen_edges, start_generation, unblock_job
 from myrmidon.scheduler.new_tasks import open_group
 from myrmidon.scheduler.outputs import erase_outputs
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.propagate import cancel_or_kill, propagate
+from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work, edge, task_request, task_result
-from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
@@ -49,7 +49,7 @@ def rerun(
     """Run an ended task again.
 
     ``force`` is required if the task succeeded, or if its parents did not. With ``cascade`` all descendants wait for
-    the new result; running ones continue unless ``kill`` is true.
+    the new result. Running ones are stopped if ``kill`` is true, and in any case wait again when their run has ended.
     """
     uow = UnitOfWork(tx, now, ids, rules)
     task = uow.lock([task_id]).get(task_id)
@@ -61,13 +61,13 @@ def rerun(
         return Rerun(task_id, task.state, changed=False)
     _check_rerunnable(uow, task, force=force)
     reopen_job(uow, task)
-    if cascade:
-        _reset_descendants(uow, task, kill=kill)
-    _start_generation(uow, task, "rerun")
+    start_generation(uow, task, "rerun")
     task.forced = int(not _parents_satisfied(task))
     uow.flush()
-    unblock_job(uow, uow.job_of(task))
-    make_ready(uow, [task])
+    job = uow.job_of(task)
+    if not cascade or job is None or reset_descendants(uow, task, job, kill=kill):
+        unblock_job(uow, job)
+        make_ready(uow, [task])
     propagate(uow)
     return Rerun(task_id, task.state, changed=True)
 
@@ -101,13 +101,13 @@ def _check_rerunnable(uow: UnitOfWork, task: TaskResult, *, force: bool) -> None
     open_group(uow, task.resource_group_id)
     uow.load_requests([task.id])
     job = uow.job_of(task)
+    if job and job.num_chunked_work and job.state != JobState.CANCELLED:
+        raise WrongState("the job is still processing an earlier change; try again in a moment")
     if job and job.state in (JobState.CANCELLED, JobState.PENDING_RETRY):
         raise WrongState(
             f"the job is {job.state}, and its tasks cannot be rerun one by one; wait until it runs again, or submit a"
             " new job"
         )
-    if job and job.num_chunked_work:
-        raise WrongState("the job is still processing an earlier change; try again in a moment")
     if uow.requests[task.id].deadline_at <= uow.now:
         raise WrongState("the deadline of the task has passed; submit a new task")
     if next_run_number(task.run_number) is None:
@@ -125,24 +125,6 @@ def _parents_satisfied(task: TaskResult) -> bool:
     return task.num_succeeded_parents >= task.num_parents
 
 
-def _start_generation(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
-    """Start a new generation: clear the result and the counters of the last one."""
-    if task.final:
-        uow.move(task, TaskState.WAITING, reason, new_generation=True)
-    elif task.state == TaskState.READY:
-        uow.move(task, TaskState.WAITING, reason)
-    uow.hold(task, held=False)
-    task.forced = 0
-    task.num_retries = 0
-    task.killing = 0
-    task.instance_id = None
-    task.current_task_slice = 0
-    task.bot_id = None
-    task.deduped_from = task.deduped_run = task.cost_saved_usd = None
-    task.started_at = task.completed_at = task.abandoned_at = None
-    task.due_at = uow.requests[task.id].deadline_at
-
-
 def reopen_job(uow: UnitOfWork, task: TaskResult) -> None:
     """Move the ended job of a task back to RUNNING; also start other tasks of it that became ready meanwhile."""
     job = uow.job_of(task)
@@ -151,70 +133,6 @@ def reopen_job(uow: UnitOfWork, task: TaskResult) -> None:
     uow.move_job(job, JobState.RUNNING, "running")
     if task_result.waits_for_job(uow.tx, job.id, excluding=task.id):
         uow.start_chunked_work(chunked_work.START, job.id, job=job)
-
-
-def unblock_job(uow: UnitOfWork, job: Job | None) -> None:
-    """Clear ``blocked_by`` and ``error`` of a job that has no failed tasks any more."""
-    if job is not None and job.blocked_by is not None and job.num_failed == 0:
-        job.blocked_by = None
-        job.error = None
-        jobs.add_event(uow.tx, job, "running", uow.now)
-
-
-# ---------------------------------------------------------------- cascade
-
-
-def _reset_descendants(uow: UnitOfWork, task: TaskResult, *, kill: bool) -> None:
-    """Let all descendants of a task wait for its new result, with exact counters.
-
-    This includes the edges of descendants that wait or run themselves: they may be reruns whose last result is still
-    counted in their children, and the children must wait for the new one too.
-    """
-    descendants = _descendants(uow, task.id)
-    tasks = task_result.lock(uow.tx, descendants) if descendants else {}
-    uow.load_requests(tasks)
-    waiting = []
-    for other in tasks.values():
-        if other.state == TaskState.RUNNING:
-            other.forced = 1
-            uow.touch(other)
-            if kill:
-                cancel_or_kill(uow, other, "rerun_of_parent")
-        elif other.state != TaskState.WAITING:
-            _start_generation(uow, other, "parent_rerun")
-            waiting.append(other)
-    again = [task.id, *(other.id for other in waiting)]
-    uow.flush()
-    _reopen_edges(uow, [task.id, *tasks])
-    if task.job_id is not None:
-        erase_outputs(uow, task.job_id, again)
-    for fresh in task_result.read(uow.tx, list(tasks)).values():
-        tasks[fresh.id].num_succeeded_parents = fresh.num_succeeded_parents
-
-
-def _descendants(uow: UnitOfWork, task_id: int) -> list[int]:
-    descendants: set[int] = set()
-    frontier = [task_id]
-    while frontier:
-        children = {child for _, child in edge.children(uow.tx, frontier)} - descendants
-        descendants |= children
-        frontier = sorted(children)
-    return sorted(descendants)
-
-
-def _reopen_edges(uow: UnitOfWork, parents: Sequence[int]) -> None:
-    """Reopen the edges that these parents satisfied, and subtract them from the counters of the children."""
-    counts: dict[int, int] = {}
-    for _, child in edge.completed_by(uow.tx, parents):
-        counts[child] = counts.get(child, 0) + 1
-    if not counts:
-        return
-    edge.reopen(uow.tx, parents)
-    by_count: dict[int, list[int]] = {}
-    for child, n in counts.items():
-        by_count.setdefault(n, []).append(child)
-    for n, children in sorted(by_count.items()):
-        task_result.add_satisfied_parents(uow.tx, sorted(children), -n)
 
 
 # ---------------------------------------------------------------- jobs
@@ -247,6 +165,8 @@ def rerun_job(
         raise WrongState("the job was cancelled; submit a new job")
     if job.state == JobState.SUCCEEDED and not full:
         raise WrongState("the job has succeeded; use full to rerun all of it")
+    if job.num_chunked_work and job.state == JobState.PENDING_RETRY:
+        raise WrongState("the job is still processing an earlier change; try again in a moment")
     if job.num_chunked_work and job.state != JobState.RUNNING:
         raise WrongState("the job is being deleted; submit a new job")
     if job.deadline_at <= now:
@@ -281,10 +201,10 @@ def reset_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     late = [task for task in again if uow.requests[task.id].deadline_at <= uow.now]
     again = [task for task in again if task not in late]
     for task in again:
-        _start_generation(uow, task, "job_retry")
+        start_generation(uow, task, "job_retry")
         task.num_reruns = 0
     uow.flush()
-    _reopen_edges(uow, [task.id for task in again])
+    reopen_edges(uow, edge.completed_by(uow.tx, [task.id for task in again]))
     if reset.full:
         erase_outputs(uow, work.subject, [task.id for task in again])
     if len(page) == CHUNK:

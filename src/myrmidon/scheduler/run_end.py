@@ -5,9 +5,16 @@ from collections.abc import Collection, Sequence
 
 from msgspec import json
 
-from myrmidon.model.states import READY, SUCCEEDED, RunState
+from myrmidon.model.states import READY, SUCCEEDED, WAITING, JobState, RunState
 from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
-from myrmidon.scheduler.policy import Verdict, judge_lost, judge_unstarted, may_have_started
+from myrmidon.scheduler.policy import (
+    PARENT_RERUN,
+    Verdict,
+    judge_lost,
+    judge_outdated,
+    judge_unstarted,
+    may_have_started,
+)
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork, live
 from myrmidon.store.tables import task_result, task_run
@@ -23,8 +30,10 @@ def apply_verdict(uow: UnitOfWork, task: TaskResult, run: TaskRun, verdict: Verd
     """Apply the verdict on an ended run to its task; True when the task must be made ready again.
 
     While other instances of the task are running, only a success ends the task: the other instances are then
-    ended as superseded.
+    ended as superseded. A run of an earlier generation decides nothing.
     """
+    if run.generation != task.generation:
+        verdict = judge_outdated(task)
     if others and (task.killing or verdict.state != SUCCEEDED):
         _show_run(uow, task, others[-1])
         if verdict.is_loss:
@@ -39,10 +48,23 @@ def apply_verdict(uow: UnitOfWork, task: TaskResult, run: TaskRun, verdict: Verd
         task.reason = verdict.reason
         uow.unqueue(task)
         return True
+    if verdict.state == WAITING:
+        return _wait_again(uow, task)
     if verdict.state == SUCCEEDED:
         task.instance_id = run.run
     uow.move(task, verdict.state, verdict.reason)
     return False
+
+
+def _wait_again(uow: UnitOfWork, task: TaskResult) -> bool:
+    """Let a task wait for its parents in the generation that began while it was running; True if they have ended."""
+    uow.move(task, WAITING, PARENT_RERUN)
+    task.killing = 0
+    task.current_task_slice = 0
+    task.bot_id = None
+    task.started_at = task.abandoned_at = None
+    job = uow.job_of(task)
+    return task.satisfied and job is not None and job.state == JobState.RUNNING
 
 
 def _show_run(uow: UnitOfWork, task: TaskResult, run: TaskRun) -> None:

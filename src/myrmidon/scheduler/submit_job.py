@@ -308,6 +308,9 @@ def start_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
 
     The others get their first event, and the deadline as due time.
     """
+    if uow.jobs[work.subject].state == JobState.PENDING_RETRY:
+        uow.finish_chunked_work(work)  # a cascade resets tasks of the job, and starts them when it is done
+        return
     page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
     make_ready(uow, [task for task in page if _may_start(task)])
     unannounced = [task for task in page if task.seq == 0 and task.state == TaskState.WAITING]

@@ -308,6 +308,8 @@ def _grant_instance(uow: UnitOfWork, task: TaskResult, run: TaskRun, runs: list[
     granted = task_to_run.of_tasks(uow.tx, [task.id])
     if task.killing or task.state != TaskState.RUNNING or granted:
         return
+    if run.generation != task.generation:
+        return  # the task waits again when its runs have ended
     if len(live(runs, task)) >= request.max_num_instances:
         return
     instance = 1 + max(r.instance for r in live(runs, task))

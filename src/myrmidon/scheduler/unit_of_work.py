@@ -178,6 +178,13 @@ class UnitOfWork:
         task.reason = ""
         self._dirty[task.id] = task
 
+    def outdate_runs(self, task: TaskResult) -> None:
+        """Start a new generation of a running task: its live runs are of the last one and end without a verdict."""
+        task.generation += 1
+        task.num_retries = 0
+        self._unqueued.add(task.id)
+        self.touch(task)
+
     def _finish(self, task: TaskResult) -> None:
         task.completed_at = self.now
         if task.state not in _RAN_TO_END:

@@ -20,6 +20,7 @@ START = "start"
 CANCEL = "cancel"
 CHILDREN = "children"
 RESET = "reset"
+CASCADE = "cascade"
 DELETE_JOB = "delete_job"
 DELETE_GROUP = "delete_group"
 CAPACITY = "capacity"
@@ -75,3 +76,12 @@ def finish(tx: Tx, drain: ChunkedWork) -> None:
 def exists(tx: Tx, kind: str, subject: int) -> bool:
     row = tx.one(OF_KIND, kind=kind, subject=subject)
     return bool(row and row[0])
+
+
+FIRST_OF_JOB = "SELECT MIN(id) FROM chunked_work WHERE job_id = :job AND kind = :kind"
+
+
+def first_of_job(tx: Tx, kind: str, job_id: int) -> int | None:
+    """The oldest unfinished work of this kind for a job."""
+    row = tx.one(FIRST_OF_JOB, job=job_id, kind=kind)
+    return row[0] if row else None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Insert
+from myrmidon.store.engine.sql import Insert, RowDelete
 
 _EDGES = Insert("task_edges", "parent, child")
 _COMPLETED = Insert("completed_task_edges", "parent, child, run")
@@ -44,7 +44,6 @@ def unsatisfied_of(tx: Tx, parents: Sequence[int], n: int) -> list[tuple[int, in
     return [(row[0], row[1]) for row in tx.all(UNSATISFIED_OF, parents=parents, n=n)]
 
 
-CHILDREN = "SELECT parent, child FROM task_edges WHERE parent {in:ids} ORDER BY parent, child"
 PARENTS = "SELECT parent, child FROM task_edges WHERE child {in:ids} ORDER BY child, parent"
 WAITING_ON = """
     SELECT e.parent FROM task_edges e
@@ -56,12 +55,12 @@ CHILDREN_OF_RERUNS = """
      WHERE c.child {in:ids} AND COALESCE(c.run, 0) <> COALESCE(p.instance_id, 0)
 """
 COMPLETED_BY = "SELECT parent, child FROM completed_task_edges WHERE parent {in:ids} ORDER BY child, parent"
-REOPEN = "DELETE FROM completed_task_edges WHERE parent {in:ids}"
-
-
-def children(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
-    """The edges (parent, child) from these tasks."""
-    return [(row[0], row[1]) for row in tx.all(CHILDREN, ids=ids)]
+COMPLETED_BETWEEN = """
+    SELECT parent, child FROM completed_task_edges WHERE child {in:children} AND parent {in:parents}
+     ORDER BY child, parent
+"""
+OF_JOB = "SELECT e.parent, e.child FROM task_results r JOIN task_edges e ON e.parent = r.id WHERE r.job_id = :job"
+_REOPEN = RowDelete("completed_task_edges", key="parent, child", types="bigint, bigint")
 
 
 def parents(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
@@ -84,9 +83,19 @@ def completed_by(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
     return [(row[0], row[1]) for row in tx.all(COMPLETED_BY, ids=ids)]
 
 
-def reopen(tx: Tx, parents: Sequence[int]) -> None:
-    """Make every edge from these parents unsatisfied, because they run again. The caller lowers the counters."""
-    tx.run(REOPEN, ids=parents)
+def completed_between(tx: Tx, parents: Sequence[int], children: Sequence[int]) -> list[tuple[int, int]]:
+    """Edges from these parents to these children that are satisfied."""
+    return [(row[0], row[1]) for row in tx.all(COMPLETED_BETWEEN, parents=parents, children=children)]
+
+
+def of_job(tx: Tx, job_id: int) -> list[tuple[int, int]]:
+    """All edges (parent, child) of a job."""
+    return [(row[0], row[1]) for row in tx.all(OF_JOB, job=job_id)]
+
+
+def reopen(tx: Tx, edges: Sequence[tuple[int, int]]) -> None:
+    """Make satisfied edges unsatisfied, because their parents run again. The caller lowers the counters."""
+    tx.delete_rows(_REOPEN, edges)
 
 
 DELETES = tuple(

@@ -229,6 +229,18 @@ def canceled_by_user(tx: Tx, job_id: int) -> bool:
     return bool(row and row[0])
 
 
+FIRST_FAILED = f"""
+    SELECT {_COLUMNS} FROM task_results
+     WHERE job_id = :job AND state NOT IN ('WAITING', 'READY', 'RUNNING', 'SUCCEEDED') ORDER BY id LIMIT 1
+"""
+
+
+def first_failed(tx: Tx, job_id: int) -> TaskResult | None:
+    """Some task of the job that has ended without success."""
+    row = tx.one(FIRST_FAILED, job=job_id)
+    return TaskResult(*row) if row else None
+
+
 UNFINISHED_OF_GROUP = """
     SELECT r.id FROM task_requests q JOIN task_results r ON r.id = q.id
      WHERE q.resource_group_id = :resource_group AND r.state IN ('WAITING', 'READY', 'RUNNING') LIMIT 1

@@ -1,0 +1,151 @@
+"""Let all descendants of a task that runs again wait for its new result.
+
+The descendants are divided into pages, children before their parents, so that outputs are erased after their readers
+were reset. One page is processed at once. Several are chunked work, and the job is PENDING_RETRY meanwhile, so that no
+task becomes ready by a result that is about to be replaced. A running descendant keeps its run, but that run belongs to
+the last generation: when it ends, the task waits again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, json
+
+from myrmidon.model.states import RUNNING, WAITING, JobState
+from myrmidon.model.task_result import TaskResult
+from myrmidon.scheduler.generation import reopen_edges, start_generation, unblock_job
+from myrmidon.scheduler.outputs import erase_outputs
+from myrmidon.scheduler.policy import PARENT_RERUN
+from myrmidon.scheduler.propagate import block_job
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.tables import chunked_work, edge, task_result
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.job import Job
+
+
+class Page(Struct, frozen=True):
+    """Descendants that are processed together, and those of their parents that run again."""
+
+    tasks: list[int]
+    parents: list[int]
+    kill: bool = False
+
+
+def cascade(uow: UnitOfWork, task: TaskResult, job: Job, *, kill: bool) -> bool:
+    """Reset the descendants of a locked task, which has started its new generation; False if that goes on later."""
+    edges = edge.of_job(uow.tx, job.id)
+    pages = plan_pages(edges, task.id, CHUNK, kill=kill)
+    if len(pages) > 1:
+        uow.move_job(job, JobState.PENDING_RETRY, "pending_retry")
+        job.due_at = None  # not a retry that waits for a sweep
+        for page in pages:
+            uow.start_chunked_work(chunked_work.CASCADE, task.id, job=job, args=json.encode(page).decode())
+        return False
+    for page in pages:
+        _reset_page(uow, job, page)
+    erase_outputs(uow, job.id, [task.id])
+    return True
+
+
+def plan_pages(edges: Sequence[tuple[int, int]], root: int, size: int, *, kill: bool = False) -> list[Page]:
+    """The descendants of ``root`` in pages of up to ``size`` tasks and about as many edges, children before parents."""
+    children: dict[int, list[int]] = {}
+    for parent, child in edges:
+        children.setdefault(parent, []).append(child)
+    parents: dict[int, list[int]] = {}
+    for parent in _reachable(children, root):
+        for child in children.get(parent, ()):
+            parents.setdefault(child, []).append(parent)
+    pages: list[Page] = []
+    tasks: list[int] = []
+    num_edges = 0
+    for task_id in _children_first(children, parents, root):
+        if tasks and (len(tasks) == size or num_edges + len(parents[task_id]) > size):
+            pages.append(_page(tasks, parents, kill=kill))
+            tasks, num_edges = [], 0
+        tasks.append(task_id)
+        num_edges += len(parents[task_id])
+    if tasks:
+        pages.append(_page(tasks, parents, kill=kill))
+    return pages
+
+
+def _page(tasks: list[int], parents: Mapping[int, Sequence[int]], *, kill: bool) -> Page:
+    return Page(sorted(tasks), sorted({parent for task_id in tasks for parent in parents[task_id]}), kill)
+
+
+def _reachable(children: Mapping[int, Sequence[int]], root: int) -> set[int]:
+    """The task and all its descendants."""
+    found = {root}
+    pending = [root]
+    while pending:
+        new = {child for child in children.get(pending.pop(), ()) if child not in found}
+        found |= new
+        pending += new
+    return found
+
+
+def _children_first(
+    children: Mapping[int, Sequence[int]], parents: Mapping[int, Sequence[int]], root: int
+) -> Iterable[int]:
+    """The descendants of ``root`` so that each comes before its parents."""
+    waits_for = {task_id: len(several) for task_id, several in parents.items()}
+    order = [root]
+    for task_id in order:  # grows while it is read
+        for child in children.get(task_id, ()):
+            waits_for[child] -= 1
+            if not waits_for[child]:
+                order.append(child)
+    return reversed(order[1:])
+
+
+def cascade_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
+    """Process one page of a cascade. Pages that belong to later work wait for the earlier ones."""
+    job = uow.jobs[work.job_id or 0]
+    if chunked_work.first_of_job(uow.tx, chunked_work.CASCADE, job.id) != work.id:
+        return
+    uow.finish_chunked_work(work)
+    if job.state != JobState.PENDING_RETRY:
+        return  # the job was cancelled meanwhile
+    _reset_page(uow, job, json.decode(work.args, type=Page))
+    if chunked_work.first_of_job(uow.tx, chunked_work.CASCADE, job.id) is None:
+        _finish(uow, job, work.subject)
+
+
+def _finish(uow: UnitOfWork, job: Job, root: int) -> None:
+    """Let the job go on after the last page; its first task and others that wait for nothing start."""
+    erase_outputs(uow, job.id, [root])
+    uow.move_job(job, JobState.RUNNING, "running")
+    unblock_job(uow, job)
+    failed = task_result.first_failed(uow.tx, job.id) if job.num_failed else None
+    if failed is not None:
+        block_job(uow, failed)
+    uow.start_chunked_work(chunked_work.START, job.id, job=job)
+
+
+def _reset_page(uow: UnitOfWork, job: Job, page: Page) -> None:
+    """Let the tasks of a page wait, with exact counters.
+
+    Edges from the page are reopened too: a task that ended after its children were reset has satisfied them again.
+    """
+    tasks = task_result.lock(uow.tx, page.tasks)
+    uow.load_requests(tasks)
+    for task in tasks.values():
+        _let_wait(uow, task, kill=page.kill)
+    uow.flush()
+    reopen_edges(uow, edge.completed_between(uow.tx, page.parents, page.tasks))
+    reopen_edges(uow, edge.completed_by(uow.tx, page.tasks))
+    erase_outputs(uow, job.id, page.tasks)
+
+
+def _let_wait(uow: UnitOfWork, task: TaskResult, *, kill: bool) -> None:
+    if task.state == RUNNING:
+        uow.outdate_runs(task)
+        task.forced = 0
+        if kill or task.killing:
+            task.killing = 1
+            task.reason = PARENT_RERUN
+    elif task.state != WAITING:
+        start_generation(uow, task, PARENT_RERUN)
+    elif task.forced:
+        task.forced = 0
+        uow.touch(task)

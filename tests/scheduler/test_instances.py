@@ -223,3 +223,14 @@ def test_the_first_finisher_feeds_the_children_once(world):
     world.finish(second)
     world.finish(first)
     assert (world.task(job["b"]).num_succeeded_parents, world.story(job["b"])) == (1, ["WAITING", "READY"])
+
+
+def test_two_stragglers_of_one_task_that_are_due_together_are_granted_one_instance(world):
+    world.bots("b1", "b2", "b3")
+    task = world.submit(max_instances=4, soft_timeout_s=60)
+    world.take("b1")
+    wait_and_sweep(world, 60)
+    world.take("b2")
+    world.db.write(lambda tx: tx.run("UPDATE task_runs SET soft_at = 1, due_at = 1"))
+    world.sweep()
+    assert granted(world) in ([(task, 2, "b1")], [(task, 2, "b2")])

@@ -305,7 +305,7 @@ def _keep_run(
 def _grant_instance(uow: UnitOfWork, task: TaskResult, run: TaskRun, runs: list[TaskRun]) -> None:
     """Let another bot run the task too, because this run exceeded its soft timeout."""
     request = uow.requests[task.id]
-    granted = task_to_run.of_tasks(uow.tx, [task.id])
+    granted = uow.enqueues(task) or task_to_run.of_tasks(uow.tx, [task.id])
     if task.killing or task.state != TaskState.RUNNING or granted:
         return
     if run.generation != task.generation:

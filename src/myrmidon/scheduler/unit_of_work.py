@@ -227,6 +227,10 @@ class UnitOfWork:
         self._to_run.append(row)
         self.queues_to_wake.add(row.queue)
 
+    def enqueues(self, task: TaskResult) -> bool:
+        """Whether this unit of work has enqueued the task and not written that yet."""
+        return any(row.task_id == task.id for row in self._to_run)
+
     def start_chunked_work(self, kind: str, subject: int, *, job: Job | None = None, args: str = "{}") -> ChunkedWork:
         """Start work that is done chunk by chunk in later transactions; its job cannot end before it is finished."""
         started = ChunkedWork(self.new_id(), kind, subject, job.id if job else None, 0, args, self.now)

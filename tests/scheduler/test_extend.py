@@ -6,6 +6,7 @@ import pytest
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
 from myrmidon.scheduler import cancel, chunked_work, extend, rerun, retention
+from myrmidon.store.tables import value as values
 from tests.builders import a_function, a_graph, output_of, returned
 from tests.model.requests import nested
 
@@ -208,3 +209,29 @@ def test_a_job_that_is_being_reset_takes_tasks_when_that_is_done(w, small_chunks
     w.carry()
     w.extend(job, late, nodes={"x": {"requires_policy": "all-resolved"}})
     assert w.states(job)["x"] == "WAITING"
+
+
+def test_one_call_adds_at_most_a_thousand_tasks(lite):
+    job = lite.job({"a": []})
+    many = {f"t{i}": ["a"] for i in range(1001)}
+    with pytest.raises(InvalidRequest, match="at most 1000 new tasks in one call"):
+        lite.extend(job, many)
+    assert lite.job_row(job).num_tasks == 1
+    first = dict(list(many.items())[:1000])
+    assert lite.extend(job, first).num_new == 1000
+    assert lite.extend(job, many).num_new == 1
+
+
+def test_an_extension_reads_only_the_outputs_that_it_uses_and_each_once(w, monkeypatch):
+    nodes = {label: {"task": a_function([], ["int64"])} for label in ("a", "b", "c")}
+    job = w.job({"a": [], "b": [], "c": []}, nodes=nodes)
+    read = []
+    real = values.outputs
+
+    def outputs(tx, ids):
+        read.append(list(ids))
+        return real(tx, ids)
+
+    monkeypatch.setattr(values, "outputs", outputs)
+    w.extend(job, {"d": ["b"]}, nodes={"d": {"task": a_function([output_of("a")])}})
+    assert read == [[job["a"]]]

@@ -42,6 +42,19 @@ def labels_of(raw: object) -> list[str]:
     return list(dict.fromkeys(label for label in labels if isinstance(label, str)))
 
 
+def labels_read(raw: object) -> set[str]:
+    """The labels whose outputs are inputs of tasks in the document; whatever is wrong in it is left out."""
+    tasks = raw.get("tasks") if isinstance(raw, dict) else None
+    nodes = tasks.values() if isinstance(tasks, dict) else tasks if isinstance(tasks, list) else ()
+    found: set[str] = set()
+    for node in nodes:
+        task = node.get("task") if isinstance(node, dict) else None
+        inputs = task.get("inputs") if isinstance(task, dict) else None
+        labels = [given.get("label") for given in inputs if isinstance(given, dict)] if isinstance(inputs, list) else []
+        found.update(label for label in labels if isinstance(label, str))
+    return found
+
+
 def parse_graph(
     raw: object,
     limits: Limits = DEFAULT_LIMITS,

@@ -9,8 +9,10 @@
        |                       +--> EXPIRED CANCELED NO_RESOURCE BOT_DIED (a retry that expires)
        +--> SUCCEEDED (deduped) NO_RESOURCE CANCELED EXPIRED
 
-A final state is left only by a rerun or a job retry, and those start a new *generation*. ``held`` and ``killing``
-are flags, not states. Which operation makes which transition is in scheduler/.
+A final state is left only by a rerun or a job retry, and those start a new *generation*. A running task goes back to
+WAITING only if a parent runs again with its descendants: its new generation begins at once, and the runs of the last
+one end without a verdict. ``held`` and ``killing`` are flags, not states. Which operation makes which transition is in
+scheduler/.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class RunState(StrEnum):
 
 
 class JobState(StrEnum):
-    """The state of a job. PENDING_RETRY: failed with retries left, not yet reset for the next attempt."""
+    """The state of a job. PENDING_RETRY: tasks are to be reset, for a retry of the job or a large cascade."""
 
     RUNNING = "RUNNING"
     PENDING_RETRY = "PENDING_RETRY"

@@ -9,25 +9,27 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from myrmidon.model.dag import Dag, ExistingTask, build_dag
-from myrmidon.model.errors import Conflict, MyrmidonError, NotFound, WrongState
+from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError, NotFound, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph, Node, RequiresPolicy
-from myrmidon.model.job_document import labels_of, parse_graph
+from myrmidon.model.job_document import labels_of, labels_read, parse_graph
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.new_tasks import NewTask, check_parents, check_shared, open_group, store_new_tasks
+from myrmidon.scheduler.new_tasks import NewTask, OutputSlot, check_parents, check_shared, open_group, store_new_tasks
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.submit import check_external_ids
-from myrmidon.scheduler.submit_job import definitions_of, outputs_by_label
+from myrmidon.scheduler.submit_job import definitions_of, output_slots
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work, task_result
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import value as values
+from myrmidon.store.tables.chunked_work import CHUNK
 from myrmidon.store.tables.job import Job
+from myrmidon.store.tables.value import OutputRow
 
 
 class Extended(Struct, frozen=True, kw_only=True):
@@ -55,7 +57,7 @@ def extend(
     """Add the tasks of a graph document to a job.
 
     Idempotent: a label that the job already has with the same definition is skipped. One with a different definition is
-    refused.
+    refused. One call adds at most CHUNK tasks, because it is one transaction; a client sends more in several calls.
     """
     uow = UnitOfWork(tx, now, ids, rules)
     open_group(uow, group_id)
@@ -64,15 +66,17 @@ def extend(
     definitions = definitions_of(raw, rules)
     new_labels = [label for label in labels_of(raw) if label not in existing]
     _compare(existing, definitions)
+    _check_size(new_labels)
     if not new_labels and definitions and isinstance(raw, dict) and len(definitions) == len(raw["tasks"]):
         return Extended(job_id=job_id, state=job.state, task_ids=_ids(existing, definitions), num_new=0)
     _check_open(uow, job)
     task_ids = dict(zip(new_labels, ids.block(len(new_labels), now), strict=True))
     ids_by_label = {**{label: task_id for label, (task_id, _) in existing.items()}, **task_ids}
-    graph, dag = _read(uow, raw, existing, ids_by_label, limits)
+    outputs = _outputs_read(uow, raw, existing)
+    graph, dag = _read(raw, existing, ids_by_label, outputs, limits)
     new_tasks = _new_tasks(uow, job, _Extension(graph, dag, ids_by_label, definitions, authenticated))
     _check(uow, group_id, new_tasks)
-    tasks = _store(uow, job, new_tasks, existing)
+    tasks = _store(uow, job, new_tasks, output_slots(outputs))
     make_ready(uow, [t for t in tasks if t.satisfied and not t.held])
     jobs.add_event(tx, job, "extended", now)
     propagate(uow)
@@ -115,6 +119,12 @@ def _compare(existing: Mapping[str, tuple[int, str]], definitions: Mapping[str, 
         raise Conflict(f"the job already has other tasks with these labels: {', '.join(changed[:10])}; rename them")
 
 
+def _check_size(new_labels: Sequence[str]) -> None:
+    if len(new_labels) > CHUNK:
+        allowed = f"at most {CHUNK} new tasks in one call; send the others in further calls"
+        raise InvalidRequest([Problem("tasks", f"{len(new_labels)} new tasks", allowed, "too_many")])
+
+
 def _ids(existing: Mapping[str, tuple[int, str]], labels: Mapping[str, str]) -> dict[str, int]:
     return {label: existing[label][0] for label in labels}
 
@@ -137,20 +147,23 @@ class _Extension:
         self.authenticated = authenticated
 
 
+def _outputs_read(uow: UnitOfWork, raw: object, existing: Mapping[str, tuple[int, str]]) -> dict[str, list[OutputRow]]:
+    """The outputs of those existing tasks that new ones read, by label."""
+    tasks = {label: existing[label][0] for label in labels_read(raw) if label in existing}
+    found = values.outputs(uow.tx, sorted(tasks.values())) if tasks else {}
+    return {label: found.get(task_id, []) for label, task_id in tasks.items()}
+
+
 def _read(
-    uow: UnitOfWork,
     raw: object,
     existing: Mapping[str, tuple[int, str]],
     ids_by_label: Mapping[str, int],
+    outputs: Mapping[str, Sequence[OutputRow]],
     limits: Limits,
 ) -> tuple[Graph, Dag]:
     """The new nodes, validated together with the existing tasks of the job."""
     shown = {label: show_task(task_id) for label, task_id in ids_by_label.items()}
-    outputs = values.outputs(uow.tx, sorted(task_id for task_id, _ in existing.values()))
-    tasks = {
-        label: ExistingTask([kind for _, _, _, kind in outputs.get(task_id, [])])
-        for label, (task_id, _) in existing.items()
-    }
+    tasks = {label: ExistingTask([kind for _, _, _, kind in outputs.get(label, ())]) for label in existing}
     graph = parse_graph(without_existing(raw, existing), limits, shown, tasks)
     return graph, build_dag(graph, tasks)
 
@@ -220,9 +233,8 @@ def _check(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTask]) -> None
 
 
 def _store(
-    uow: UnitOfWork, job: Job, new_tasks: Sequence[NewTask], existing: Mapping[str, tuple[int, str]]
+    uow: UnitOfWork, job: Job, new_tasks: Sequence[NewTask], produced: Mapping[str, Sequence[OutputSlot]]
 ) -> list[TaskResult]:
-    produced = outputs_by_label(uow, {label: task_id for label, (task_id, _) in existing.items()})
     tasks = store_new_tasks(uow, job.resource_group_id, new_tasks, produced=produced)
     has_children = {parent for new_task in new_tasks for parent in new_task.parents}
     begins = [new_task.task_id for new_task in new_tasks if not new_task.parents]

@@ -101,7 +101,7 @@ def read_produced(uow: UnitOfWork, task_ids: Iterable[int]) -> dict[int, list[Pr
 
 
 def _produced(
-    row: tuple[str, int, int | None, str],
+    row: values.OutputRow,
     own: Mapping[int, Value],
     shared: Mapping[int, SharedValue],
 ) -> Produced | None:

@@ -39,6 +39,7 @@ from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
+from myrmidon.store.tables.value import OutputRow
 
 T = TypeVar("T")
 Write: TypeAlias = Callable[[Callable[[Tx], T]], T]
@@ -274,22 +275,16 @@ def _new_task(uow: UnitOfWork, draft: JobDraft, index: int, deadline: Micros) ->
 def _produced(uow: UnitOfWork, draft: JobDraft, part: Sequence[int]) -> dict[str, list[OutputSlot]]:
     """The outputs of parents that were stored in earlier chunks."""
     earlier = {parent for index in part for parent in draft.dag.parents[index]} - set(part)
-    return outputs_by_label(
-        uow, {draft.graph.nodes[i].label: draft.task_ids[draft.graph.nodes[i].label] for i in earlier}
-    )
+    tasks = {draft.graph.nodes[i].label: draft.task_ids[draft.graph.nodes[i].label] for i in earlier}
+    found = values.outputs(uow.tx, sorted(tasks.values())) if tasks else {}
+    return output_slots({label: found.get(task_id, []) for label, task_id in tasks.items()})
 
 
-def outputs_by_label(uow: UnitOfWork, tasks: Mapping[str, int]) -> dict[str, list[OutputSlot]]:
+def output_slots(outputs: Mapping[str, Sequence[OutputRow]]) -> dict[str, list[OutputSlot]]:
     """The output slots of stored tasks, by label."""
-    if not tasks:
-        return {}
-    found = values.outputs(uow.tx, sorted(tasks.values()))
     return {
-        label: [
-            OutputSlot(value_id, kind == values.SHARED, shared_id)
-            for kind, value_id, shared_id, _ in found.get(task_id, [])
-        ]
-        for label, task_id in tasks.items()
+        label: [OutputSlot(value_id, kind == values.SHARED, shared_id) for kind, value_id, shared_id, _ in rows]
+        for label, rows in outputs.items()
     }
 
 

@@ -1,6 +1,7 @@
 """Values of jobs, and the inputs and outputs of tasks."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import Value
@@ -13,6 +14,9 @@ _OUTPUTS = Insert("task_outputs", "task_id, position, type, value_id, shared_val
 
 VALUE = "VALUE"
 SHARED = "SHARED_VALUE"
+
+OutputRow: TypeAlias = tuple[str, int, int | None, str]
+"""An output of a task: kind, value, shared value once produced, type string."""
 
 
 def insert(tx: Tx, rows: Sequence[tuple[int, int, int, str, bytes | None, str | None, int | None]]) -> None:
@@ -87,9 +91,9 @@ OUTPUTS = """
 """
 
 
-def outputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[tuple[str, int, int | None, str]]]:
-    """The outputs of each task by position: kind, value, shared value once produced, type string."""
-    found: dict[int, list[tuple[str, int, int | None, str]]] = {}
+def outputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[OutputRow]]:
+    """The outputs of each task by position."""
+    found: dict[int, list[OutputRow]] = {}
     for row in tx.all(OUTPUTS, ids=task_ids):
         found.setdefault(row[0], []).append((row[2], row[3], row[4], row[5]))
     return found

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from myrmidon.model.limits import DEFAULT_LIMITS
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import Finish, TaskResult, TaskRun
-from myrmidon.model.task_to_run import LIFO, Head, Order, TaskToRun, rank
+from myrmidon.model.task_to_run import LIFO, Head, Order, TaskToRun, rank, standing
 from myrmidon.scheduler import policy
 from myrmidon.scheduler.policy import DAY, DEFAULT_RULES, SECOND, Verdict
 
@@ -107,8 +107,17 @@ EPOCH = 1_262_304_000_000_000
 TICK = 64
 
 
-def a_head(queue, priority=100, task_rank=0, group=1):
-    return Head(queue, group, "{}", 0, rank(priority, EPOCH + task_rank * TICK, FIFO))
+NOW = EPOCH + 1000 * TICK
+CREATED = st.integers(EPOCH, NEW_YEAR + 36_500 * DAY)
+
+
+def a_head(queue, priority=100, task_rank=0, group=1, ageing=0):
+    found = rank(priority, EPOCH + task_rank * TICK, Order("fifo", ageing))
+    return Head(queue, group, "{}", 0, found, ageing)
+
+
+def heads_of(groups):
+    return {queue: a_head(queue, group=group) for queue, group in groups.items()}
 
 
 @pytest.mark.parametrize(
@@ -120,10 +129,38 @@ def a_head(queue, priority=100, task_rank=0, group=1):
         ([a_head(1, 10, group=1), a_head(2, 20, group=2)], {1: 5}, [1, 2]),
         ([a_head(2), a_head(1)], {}, [1, 2]),
         ([], {}, []),
+        # 1,000 ticks have passed: 100 steps with an ageing of 10 ticks
+        ([a_head(1, 50), a_head(2, 149, ageing=10 * TICK)], {}, [2, 1]),
+        ([a_head(1, 50), a_head(2, 151, ageing=10 * TICK)], {}, [1, 2]),
+        ([a_head(1, 0, 999), a_head(2, 50, ageing=10 * TICK)], {}, [2, 1]),
+        ([a_head(1, 0, 900, ageing=10 * TICK), a_head(2, 80, ageing=10 * TICK)], {}, [2, 1]),
+        ([a_head(1, 50), a_head(2, 150, group=2, ageing=10 * TICK)], {2: 1}, [1, 2]),
+        ([a_head(1, 50, 3), a_head(2, 60, ageing=500 * TICK)], {}, [1, 2]),
     ],
 )
 def test_the_order_of_queues(heads, running, order):
-    assert [head.queue for head in policy.best_queues(heads, running)] == order
+    assert [head.queue for head in policy.best_queues(heads, running, NOW)] == order
+
+
+@given(
+    priority=st.integers(0, 255),
+    created=CREATED,
+    ageing=st.integers(1_000_000, 30 * DAY),
+    waited=st.integers(0, 60 * DAY),
+)
+def test_each_ageing_of_waiting_is_one_step_of_priority(priority, created, ageing, waited):
+    now = created + waited
+    effective, since = standing(rank(priority, created, Order("fifo", ageing)), ageing, now)
+    assert abs(effective - (priority - waited // ageing)) <= int(ageing - waited % ageing <= TICK)
+    assert now - ageing - 2 * TICK <= EPOCH + since * TICK <= now
+    assert standing(rank(priority, created, FIFO), 0, now) == (priority, (created - EPOCH) // TICK)
+
+
+@given(priority=st.integers(0, 255), created=CREATED, waited=st.integers(0, 60 * DAY))
+def test_a_rank_from_before_the_pool_had_ageing_stands_for_the_same(priority, created, waited):
+    created -= (created - EPOCH) % TICK
+    before, after = (rank(priority, created, order) for order in (FIFO, Order("fifo", 640 * TICK)))
+    assert standing(before, 640 * TICK, created + waited) == standing(after, 640 * TICK, created + waited)
 
 
 def a_row(queue, task, priority=100, task_rank=0):
@@ -148,7 +185,7 @@ def rows(queue, n, priority=100):
     ],
 )
 def test_the_shares_of_queues(candidates, groups, running, n, picks):
-    assert policy.pick_queues(candidates, groups, running, n) == picks
+    assert policy.pick_queues(candidates, heads_of(groups), running, n, NOW) == picks
 
 
 @given(
@@ -165,11 +202,11 @@ def test_the_shares_are_those_of_choosing_one_by_one(priorities, running, n):
         left = [(rows[taken[q]], q) for q, rows in candidates.items() if taken[q] < len(rows)]
         if not left:
             break
-        _, _, _, best = min((r.priority, shares.get(groups[q], 0), r.task_rank, q) for r, q in left)
+        _, _, _, best = min((r.task_rank & 255, shares.get(groups[q], 0), r.task_rank, q) for r, q in left)
         expected.append(best)
         taken[best] += 1
         shares[groups[best]] = shares.get(groups[best], 0) + 1
-    assert policy.pick_queues(candidates, groups, running, n) == expected
+    assert policy.pick_queues(candidates, heads_of(groups), running, n, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -184,7 +221,7 @@ def test_the_shares_are_those_of_choosing_one_by_one(priorities, running, n):
     ],
 )
 def test_what_lies_near_goes_first_among_equals(rows, local, order):
-    assert [row.task_id for row in policy.local_first(rows, local, 3)] == order
+    assert [row.task_id for row in policy.local_first(rows, local, 3, ageing=0, now=NOW)] == order
 
 
 # ---------------------------------------------------------------- rank
@@ -214,7 +251,7 @@ def test_every_rank_tells_its_priority(priority, created, ageing):
     for order in (FIFO, Order(LIFO, 0), Order("fifo", ageing)):
         found = rank(priority, created, order)
         assert 0 <= found < 1 << 63
-        assert Head(1, 1, "{}", 0, found).priority == TaskToRun(1, 0, 1, found, 0, 0, 1, 0, None).priority == priority
+        assert standing(found, 0, created)[0] == priority
 
 
 # ---------------------------------------------------------------- time

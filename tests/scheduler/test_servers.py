@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from myrmidon.model.errors import InvalidRequest, StoreRefused
+from myrmidon.model.errors import StoreRefused
 from myrmidon.model.ids import SLOTS, IdSource
-from myrmidon.model.task_to_run import LIFO, Order
-from myrmidon.scheduler.servers import all_servers_current, list_servers, register, renew, set_pool_order, unregister
-from myrmidon.store.tables import pool_order, release
+from myrmidon.scheduler.servers import all_servers_current, list_servers, register, renew, unregister
+from myrmidon.store.tables import release
 from myrmidon.store.tables.log import log_url
 
 
@@ -76,28 +75,6 @@ def test_more_servers_than_slots_are_refused(sqlite_db: Any, clock: Any) -> None
         sqlite_db.write(lambda tx, n=n: register(tx, f"10.0.0.{n}", 8080, now=clock.now))
     with pytest.raises(StoreRefused):
         sqlite_db.write(lambda tx: register(tx, "10.0.1.1", 8080, now=clock.now))
-
-
-def test_a_pool_remembers_its_order(db: Any) -> None:
-    db.write(lambda tx: set_pool_order(tx, "lab", Order(LIFO)))
-    assert db.read(lambda tx: pool_order.of_pool(tx, "lab")) == Order(LIFO)
-    assert db.read(lambda tx: pool_order.of_pool(tx, "other")) == Order()
-
-
-@pytest.mark.parametrize(
-    ("order", "paths"),
-    [
-        (Order("random"), ["task_order"]),
-        (Order(LIFO, 60), ["ageing"]),
-        (Order("none", -1), ["task_order", "ageing"]),
-    ],
-)
-def test_an_order_that_makes_no_sense_is_refused_with_all_its_problems(
-    sqlite_db: Any, order: Order, paths: list[str]
-) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        sqlite_db.write(lambda tx: set_pool_order(tx, "lab", order))
-    assert [problem.path for problem in refused.value.problems] == paths
 
 
 @pytest.mark.parametrize(

@@ -34,16 +34,12 @@ class TaskToRun(Struct, frozen=True, gc=False):
     shared: int
     avoid_bot: str | None
 
-    @property
-    def priority(self) -> int:
-        return self.task_rank & _PRIORITY
-
 
 class Head(Struct, frozen=True, gc=False):
     """The first row of a queue, with the facts about the queue that the dispatch policy uses.
 
     ``shared`` is set once a task that reads shared values has been in this queue: claims then prefer bots that
-    have those values.
+    have those values. ``ageing`` is that of the queue's pool.
     """
 
     queue: int
@@ -51,18 +47,15 @@ class Head(Struct, frozen=True, gc=False):
     dimensions: str
     shared: int
     task_rank: int
-
-    @property
-    def priority(self) -> int:
-        return self.task_rank & _PRIORITY
+    ageing: Micros = 0
 
 
 def rank(priority: int, created_at: Micros, order: Order) -> int:
     """The sort key of a task in its queue; smaller runs first.
 
     The bits are priority, then time in ticks of 64 microseconds, then the priority again: with ageing the leading bits
-    mix priority and time, and a bot of many queues compares the priorities of their heads. With ageing, a task that
-    has waited ``ageing`` ranks equal to a new one of the next better priority.
+    mix priority and time. With ageing, a task that has waited ``ageing`` ranks equal to a new one of the next better
+    priority.
     """
     since = created_at - _EPOCH
     if order.ageing:
@@ -71,3 +64,19 @@ def rank(priority: int, created_at: Micros, order: Order) -> int:
     if order.task_order == LIFO:
         tick = _LAST - tick
     return (priority << _TIME_BITS | tick) << _PRIORITY_BITS | priority
+
+
+def standing(task_rank: int, ageing: Micros, now: Micros) -> tuple[int, int]:
+    """What a bot of many queues compares: the effective priority, and since when the task has had it (in ticks).
+
+    With ageing the effective priority falls by one with each ``ageing`` of waiting, also below 0: among tasks that have
+    all waited long, those that waited longer still go first. A rank from before the pool had ageing is understood too,
+    because it begins with the priority.
+    """
+    priority, time = task_rank & _PRIORITY, task_rank >> _PRIORITY_BITS
+    if not ageing:
+        return priority, time & _LAST
+    ranked_without = priority * ageing if time > _LAST else 0
+    virtual = ((time & _LAST) << _TICK_BITS) + ranked_without
+    effective = -((now - _EPOCH - virtual) // ageing)
+    return effective, (virtual - effective * ageing) >> _TICK_BITS

@@ -9,6 +9,7 @@ from myrmidon.scheduler.cancel import cancel_children_chunk, cancel_tagged_chunk
 from myrmidon.scheduler.capacity import lost_capacity_chunk
 from myrmidon.scheduler.cascade import cascade_chunk
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.pools import rerank_chunk
 from myrmidon.scheduler.propagate import cancel_job_chunk, propagate, propagate_chunk
 from myrmidon.scheduler.rerun import reset_job_chunk
 from myrmidon.scheduler.retention import delete_group_chunk, delete_job_chunk
@@ -28,6 +29,7 @@ _STEPS = {
     store.CASCADE: cascade_chunk,
     store.CAPACITY: lost_capacity_chunk,
     store.TAGGED: cancel_tagged_chunk,
+    store.RERANK: rerank_chunk,
 }
 _DELETIONS = {store.DELETE_JOB: delete_job_chunk, store.DELETE_GROUP: delete_group_chunk}
 

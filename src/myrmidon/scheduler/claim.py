@@ -127,9 +127,9 @@ def _from_several(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], n: int) -> l
 
     Rows of the best queues are read first, and of the next ones only if this bot can take none of those.
     """
-    groups = {head.queue: head.resource_group_id for head in heads}
-    running = task_run.count_by_group(uow.tx) if len(set(groups.values())) > 1 else {}
-    ordered = best_queues(heads, running)
+    several_groups = len({head.resource_group_id for head in heads}) > 1
+    running = task_run.count_by_group(uow.tx) if several_groups else {}
+    ordered = best_queues(heads, running, uow.now)
     step = min(max(n, 4), _MAX_QUEUES)
     for start in range(0, len(ordered), step):
         taken = _from_best(uow, bot, ordered[start : start + step], running, n)
@@ -139,9 +139,9 @@ def _from_several(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], n: int) -> l
 
 
 def _from_best(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], running: Mapping[int, int], n: int) -> list[TaskToRun]:
-    groups = {head.queue: head.resource_group_id for head in heads}
-    candidates = _candidates(uow, bot, heads, groups, running, n)
-    picks = pick_queues(candidates, groups, running, n)
+    by_queue = {head.queue: head for head in heads}
+    candidates = _candidates(uow, bot, by_queue, running, n)
+    picks = pick_queues(candidates, by_queue, running, n, uow.now)
     remaining = {queue: iter(rows) for queue, rows in candidates.items()}
     chosen = [next(remaining[queue]).task_id for queue in picks]
     taken = task_to_run.take_these(uow.tx, chosen, bot_id=bot.id, now=uow.now) if chosen else []
@@ -153,21 +153,19 @@ def _from_best(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], running: Mappin
 
 
 def _candidates(
-    uow: UnitOfWork, bot: Bot, heads: Sequence[Head], groups: Mapping[int, int], running: Mapping[int, int], n: int
+    uow: UnitOfWork, bot: Bot, heads: Mapping[int, Head], running: Mapping[int, int], n: int
 ) -> dict[int, list[TaskToRun]]:
     """The first rows of each queue; more of the queues from which the policy would pick all of them."""
     limit = min(max(n, uow.rules.look_ahead), max(uow.rules.look_ahead, _MAX_ROWS // len(heads)))
-    queues = [head.queue for head in heads]
-    rows = task_to_run.first_of_several(uow.tx, queues, limit, bot_id=bot.id, now=uow.now)
-    candidates = {head.queue: _local_first(uow, bot, head, rows[head.queue]) for head in heads}
-    by_queue = {head.queue: head for head in heads}
+    rows = task_to_run.first_of_several(uow.tx, list(heads), limit, bot_id=bot.id, now=uow.now)
+    candidates = {queue: _local_first(uow, bot, head, rows[queue]) for queue, head in heads.items()}
     while True:
-        counts = Counter(pick_queues(candidates, groups, running, n))
+        counts = Counter(pick_queues(candidates, heads, running, n, uow.now))
         used_up = [queue for queue, count in counts.items() if count == len(candidates[queue]) == limit < n]
         if not used_up:
             return candidates
         for queue in used_up:
-            candidates[queue] = _first_rows(uow, bot, by_queue[queue], n)
+            candidates[queue] = _first_rows(uow, bot, heads[queue], n)
 
 
 def _first_rows(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
@@ -182,7 +180,8 @@ def _local_first(uow: UnitOfWork, bot: Bot, head: Head, rows: list[TaskToRun]) -
     readers = [row.task_id for row in rows[: uow.rules.look_ahead] if row.shared]
     if not (readers and head.shared and bot.address):
         return rows
-    return local_first(rows, shared_value.local_tasks(uow.tx, readers, bot.address), uow.rules.look_ahead)
+    local = shared_value.local_tasks(uow.tx, readers, bot.address)
+    return local_first(rows, local, uow.rules.look_ahead, ageing=head.ageing, now=uow.now)
 
 
 def _fill_up(uow: UnitOfWork, bot: Bot, queue: int, rows: list[TaskToRun], n: int) -> list[TaskToRun]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from myrmidon.model.ids import Micros, next_run_number
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import Finish, TaskResult, TaskRun
-from myrmidon.model.task_to_run import Head, TaskToRun
+from myrmidon.model.task_to_run import Head, TaskToRun, standing
 
 SECOND: Micros = 1_000_000
 DAY: Micros = 86_400 * SECOND
@@ -140,13 +140,17 @@ def choose_slice(slices: Sequence[SliceFacts], first: int, served: set[int]) -> 
 # ---------------------------------------------------------------- dispatch
 
 
-def best_queues(heads: Iterable[Head], running: Mapping[int, int]) -> list[Head]:
-    """The queues in order of preference: by priority, then by running tasks of the resource group, then by rank."""
-    return sorted(heads, key=lambda h: (h.priority, running.get(h.resource_group_id, 0), h.task_rank, h.queue))
+def best_queues(heads: Iterable[Head], running: Mapping[int, int], now: Micros) -> list[Head]:
+    """The queues in order of preference: by effective priority, then by running tasks of the group, then by age."""
+    return sorted(heads, key=lambda h: _sort_key(h.task_rank, h, running, now))
 
 
 def pick_queues(
-    candidates: Mapping[int, Sequence[TaskToRun]], groups: Mapping[int, int], running: Mapping[int, int], n: int
+    candidates: Mapping[int, Sequence[TaskToRun]],
+    heads: Mapping[int, Head],
+    running: Mapping[int, int],
+    n: int,
+    now: Micros,
 ) -> list[int]:
     """From which queue to take each of n tasks, in the order in which they should start.
 
@@ -154,14 +158,15 @@ def pick_queues(
     ``shares`` only increase, so a heap entry with an outdated share is replaced when it reaches the top.
     """
     shares = dict(running)
+    groups = {queue: head.resource_group_id for queue, head in heads.items()}
     taken = dict.fromkeys(candidates, 0)
     picks: list[int] = []
-    heap = [_sort_key(rows[0], shares.get(groups[queue], 0), queue) for queue, rows in candidates.items() if rows]
+    heap = [_sort_key(rows[0].task_rank, heads[queue], shares, now) for queue, rows in candidates.items() if rows]
     heapify(heap)
     for _ in range(n):
         while heap and heap[0][1] != shares.get(groups[heap[0][3]], 0):
-            priority, _share, task_rank, queue = heap[0]
-            heapreplace(heap, (priority, shares.get(groups[queue], 0), task_rank, queue))
+            priority, _share, since, queue = heap[0]
+            heapreplace(heap, (priority, shares.get(groups[queue], 0), since, queue))
         if not heap:
             break
         queue = heappop(heap)[3]
@@ -169,19 +174,23 @@ def pick_queues(
         taken[queue] += 1
         shares[groups[queue]] = shares.get(groups[queue], 0) + 1
         if taken[queue] < len(candidates[queue]):
-            heappush(heap, _sort_key(candidates[queue][taken[queue]], shares[groups[queue]], queue))
+            heappush(heap, _sort_key(candidates[queue][taken[queue]].task_rank, heads[queue], shares, now))
     return picks
 
 
-def _sort_key(row: TaskToRun, share: int, queue: int) -> tuple[int, int, int, int]:
-    return (row.priority, share, row.task_rank, queue)
+def _sort_key(task_rank: int, head: Head, shares: Mapping[int, int], now: Micros) -> tuple[int, int, int, int]:
+    priority, since = standing(task_rank, head.ageing, now)
+    return (priority, shares.get(head.resource_group_id, 0), since, head.queue)
 
 
-def local_first(rows: Sequence[TaskToRun], local: set[int], look_ahead: int) -> list[TaskToRun]:
+def local_first(
+    rows: Sequence[TaskToRun], local: set[int], look_ahead: int, *, ageing: Micros, now: Micros
+) -> list[TaskToRun]:
     """The same rows, reordered: of the first ``look_ahead``, tasks in ``local`` precede others of the same priority."""
     if not rows or not local:
         return list(rows)
-    near = [r for r in rows[:look_ahead] if r.task_id in local and r.priority == rows[0].priority]
+    best, _ = standing(rows[0].task_rank, ageing, now)
+    near = [r for r in rows[:look_ahead] if r.task_id in local and standing(r.task_rank, ageing, now)[0] == best]
     chosen = {row.task_id for row in near}
     return near + [row for row in rows if row.task_id not in chosen]
 

@@ -1,18 +1,16 @@
-"""Register servers, and set the task order of pools.
+"""Register servers.
 
 Each running server has a slot: bits of its ids that no other running server uses. A server that has lost its slot must
 stop making ids.
 """
 
-from myrmidon.model.errors import InvalidRequest, Problem, StoreRefused
+from myrmidon.model.errors import StoreRefused
 from myrmidon.model.ids import SLOTS, IdSource, Micros, created_ms
-from myrmidon.model.task_to_run import FIFO, LIFO, Order
-from myrmidon.scheduler.policy import DAY, DEFAULT_RULES, SECOND, Rules
+from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import pool_order, release, schedulers
+from myrmidon.store.tables import release, schedulers
 from myrmidon.store.tables.schedulers import Scheduler
 
-_MAX_AGEING: Micros = 30 * DAY
 _STARTUP_TIME: Micros = 10 * SECOND
 
 
@@ -57,22 +55,3 @@ def all_servers_current(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) ->
     alive = [server.id for server in schedulers.read_all(tx) if server.heartbeat >= now - rules.slot_lease]
     current = release.backing_servers(tx)
     return all(server_id in current or created_ms(server_id) * 1000 > now - _STARTUP_TIME for server_id in alive)
-
-
-def set_pool_order(tx: Tx, pool: str, order: Order) -> None:
-    """Set how a pool orders the tasks that become ready from now on.
-
-    Ageing prefers the oldest tasks and LIFO the newest, so they cannot be combined.
-    """
-    problems = []
-    if order.task_order not in (FIFO, LIFO):
-        problems.append(Problem("task_order", order.task_order, f"{FIFO} or {LIFO}", "choice"))
-    if not 0 <= order.ageing <= _MAX_AGEING:
-        problems.append(Problem("ageing", str(order.ageing), f"0 (none) to {_MAX_AGEING} microseconds", "range"))
-    if order.ageing and order.task_order == LIFO:
-        problems.append(
-            Problem("ageing", str(order.ageing), "0 with lifo: ageing serves the oldest first", "contradiction")
-        )
-    if problems:
-        raise InvalidRequest(problems)
-    pool_order.set_order(tx, pool, order)

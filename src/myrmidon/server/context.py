@@ -20,6 +20,7 @@ from myrmidon.model.limits import Limits
 from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler import resource_groups, servers
 from myrmidon.scheduler.policy import Rules
+from myrmidon.scheduler.pools import set_pool_order
 from myrmidon.scheduler.sweep import count_no_resource
 from myrmidon.server.config.config_folder import NO_CONFIG, FleetConfig, check_folder
 from myrmidon.server.database import AsyncDatabase, SchedulingDatabase, start_executor
@@ -186,7 +187,8 @@ def _enroll(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
     for name in named_groups(settings):
         db.write(partial(resource_groups.ensure_group, external_id=name, now=now, ids=ids))
     for pool, order in settings.pools.items():
-        db.write(partial(servers.set_pool_order, pool=pool, order=Order(order.task_order, seconds(order.ageing_s))))
+        chosen = Order(order.task_order, seconds(order.ageing_s))
+        db.write(partial(set_pool_order, pool=pool, order=chosen, now=now, ids=ids))
     return ServerContext(settings, db, log_db, keys=keys, server=server, ids=ids)
 
 

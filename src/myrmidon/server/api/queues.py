@@ -10,7 +10,7 @@ from myrmidon.model.errors import InvalidRequest, Problem, WrongState
 from myrmidon.model.ids import Micros, created_ms
 from myrmidon.model.task_to_run import Order
 from myrmidon.model.validation import show_value
-from myrmidon.scheduler import servers
+from myrmidon.scheduler.pools import set_pool_order
 from myrmidon.server.api.common import PageQuery
 from myrmidon.server.calls import ADMINS, READERS, Call, Route
 from myrmidon.server.context import ServerContext
@@ -100,7 +100,7 @@ async def list_pools(context: ServerContext, call: Call) -> PoolList:
 
 
 async def set_pool(context: ServerContext, call: Call) -> PoolInfo:
-    """Set the order of tasks that become ready from now on. Idempotent."""
+    """Set the order of tasks. Those that wait already are ranked again in the background. Idempotent."""
     name, settings = call.params["name"], call.body
     if not 0 < len(name) <= 256 or not name.isprintable():
         raise InvalidRequest([Problem("name", show_value(name), "1 to 256 printable characters", "length")])
@@ -112,7 +112,7 @@ async def set_pool(context: ServerContext, call: Call) -> PoolInfo:
     def set_order(tx: Tx) -> PoolInfo:
         order = requested
         if claim_call_key(tx, call, "order of a pool", name, now=now):
-            servers.set_pool_order(tx, name, order)
+            set_pool_order(tx, name, order, now=now, ids=context.ids)
         else:
             order = pool_order.of_pool(tx, name)
         return PoolInfo(name, order.task_order, order.ageing, listings.bots_in_pool(tx, name))

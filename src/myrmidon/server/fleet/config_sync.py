@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.scheduler import servers
+from myrmidon.scheduler.pools import set_pool_order
 from myrmidon.server.config.config_folder import (
     BOOTSTRAP,
     BOT_CONFIG,
@@ -95,7 +95,7 @@ class ConfigFolderWatcher:
         context = self._context
         await refresh(context)
         await self.poll()
-        await context.db.write(partial(_set_pool_orders, config=context.state.config))
+        await context.db.write(partial(_set_pool_orders, context=context, config=context.state.config))
 
     async def poll(self) -> None:
         """Load what other servers have stored, and store what has changed in the folder."""
@@ -162,7 +162,7 @@ class ConfigFolderWatcher:
                     tx, version=config.version, files=files, who=who, now=context.now(), expected_position=newest
                 )
                 if position is not None:
-                    _set_pool_orders(tx, config)
+                    _set_pool_orders(tx, context, config)
                 return position
 
             stored = await context.db.write(put) is not None
@@ -172,11 +172,11 @@ class ConfigFolderWatcher:
         return False
 
 
-def _set_pool_orders(tx: Tx, config: FleetConfig) -> None:
+def _set_pool_orders(tx: Tx, context: ServerContext, config: FleetConfig) -> None:
     """Write the task orders of ``pools.toml`` to the database, where every submit looks them up."""
     for pool, policy in sorted(config.pools.policies.items()):
         if policy.order is not None and pool_order.of_pool(tx, pool) != policy.order:
-            servers.set_pool_order(tx, pool, policy.order)
+            set_pool_order(tx, pool, policy.order, now=context.now(), ids=context.ids)
 
 
 def _author(entries: Fingerprint) -> str:

@@ -25,6 +25,7 @@ DELETE_JOB = "delete_job"
 DELETE_GROUP = "delete_group"
 CAPACITY = "capacity"
 TAGGED = "tagged"
+RERANK = "rerank"
 
 
 class ChunkedWork(Struct):

@@ -11,7 +11,7 @@ from msgspec import structs
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_to_run import Head, TaskToRun
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Insert
+from myrmidon.store.engine.sql import Insert, RowUpdate
 
 _COLUMNS = "task_id, instance, queue, task_rank, expires_at, slice, wait_for_capacity, shared, avoid_bot"
 _ROWS = Insert("task_to_run", _COLUMNS)
@@ -29,8 +29,9 @@ def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
 # sometimes reads the whole table, depending on its statistics.
 HEADS = """
     SELECT b.queue, d.resource_group_id, d.dimensions, d.shared,
-           (SELECT t.task_rank FROM task_to_run t WHERE t.queue = b.queue ORDER BY t.task_rank, t.task_id LIMIT 1)
-      FROM bot_task_dimensions b JOIN task_dimensions d ON d.id = b.queue
+           (SELECT t.task_rank FROM task_to_run t WHERE t.queue = b.queue ORDER BY t.task_rank, t.task_id LIMIT 1),
+           COALESCE(p.ageing, 0)
+      FROM bot_task_dimensions b JOIN task_dimensions d ON d.id = b.queue LEFT JOIN pools p ON p.name = d.pool
      WHERE b.bot_id = :bot
 """
 
@@ -209,3 +210,24 @@ def position(tx: Tx, row: TaskToRun) -> int:
     """The number of rows of its queue before this one."""
     found = tx.one(POSITION, queue=row.queue, task_rank=row.task_rank, task_id=row.task_id)
     return found[0] if found else 0
+
+
+OF_POOL = """
+    SELECT t.task_id, t.instance, t.task_rank, r.priority, r.created_at
+      FROM task_to_run t JOIN task_dimensions d ON d.id = t.queue JOIN task_requests r ON r.id = t.task_id
+     WHERE d.pool = :pool AND t.task_id > :after ORDER BY t.task_id LIMIT :n
+"""
+_SET_RANKS = RowUpdate("task_to_run", key="task_id, instance", sets="task_rank", types="bigint, int, bigint")
+
+
+def of_pool(tx: Tx, pool: str, *, after: int, n: int) -> list[tuple[int, int, int, int, Micros]]:
+    """The next n rows of a pool by task: task, instance, rank, and the priority and creation that a rank is made of.
+
+    A task has one row at most. Reads without locks: they may be gone already.
+    """
+    return [(row[0], row[1], row[2], row[3], row[4]) for row in tx.all(OF_POOL, pool=pool, after=after, n=n)]
+
+
+def set_ranks(tx: Tx, rows: Sequence[tuple[int, int, int]]) -> None:
+    """Change the rank of rows (task, instance, rank); those that are gone are skipped."""
+    tx.update_rows(_SET_RANKS, rows)

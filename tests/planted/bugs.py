@@ -188,6 +188,14 @@ BUGS = [
         _in("scheduler/test_cascade.py", "test_a_running_child_waits_again_when_its_run_has_ended"),
     ),
     Bug(
+        "ageing-in-one-queue",
+        "a task that has waited for hours would lose to every new one in another queue",
+        "scheduler/policy.py",
+        "standing(task_rank, head.ageing, now)",
+        "standing(task_rank, 0, now)",
+        _in("scheduler/test_pools.py", "test_no_task_starves_however_many_better_ones_arrive"),
+    ),
+    Bug(
         "claim-waits",
         "a claim would wait for a cancel that waits for the claim",
         "store/engine/sql.py",

@@ -284,6 +284,52 @@ def test_a_bot_without_an_address_is_near_to_nothing(world):
     assert order(world, 1) == tasks[:1]
 
 
+def cached(world, *names, **given):
+    caches = [{"name": name, "path": f"cache/{name}"} for name in names]
+    return world.submit(caches=caches, **given)
+
+
+def test_a_task_whose_named_cache_the_bot_has_goes_first(world):
+    world.bot("b1", dimensions={"caches": ["git", "npm"]})
+    plain, other, near = world.submit(), cached(world, "pip"), cached(world, "pip", "npm")
+    assert order(world, 1) == [near]
+    assert order(world) == [plain, other]
+
+
+def test_a_cache_counts_across_several_queues_of_a_bot_too(world):
+    world.bot("b1", dimensions={"caches": ["git"], "os": ["Linux"]})
+    world.submit(priority=200, os="Linux")
+    far, near = cached(world, "pip"), cached(world, "git")
+    assert order(world, 2) == [near, far]
+
+
+def test_a_cache_does_not_beat_a_better_priority(world):
+    world.bot("b1", dimensions={"caches": ["git"]})
+    near, better = cached(world, "git", priority=50), cached(world, "pip", priority=40)
+    assert order(world) == [better, near]
+
+
+def test_a_bot_without_caches_takes_tasks_in_their_order(world):
+    world.bot("b1")
+    tasks = [cached(world, "git"), cached(world, "npm")]
+    assert order(world) == tasks
+
+
+def test_a_queue_has_tasks_with_caches_and_tasks_with_shared_values(world):
+    world.bot("b1", address="10.0.0.1", dimensions={"caches": ["git"]})
+    value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
+    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
+    plain, cache = world.submit(), cached(world, "git")
+    reader = world.submit_raw(a_function([shared(value.id)])).task_id
+    assert world.column("SELECT shared FROM task_dimensions") == [3]
+    assert order(world) == [cache, reader, plain]
+
+
+def test_a_text_that_looks_like_caches_is_none(world):
+    world.submit(command=["echo", '"caches":[{'], env={"caches": "[{"})
+    assert world.column("SELECT shared FROM task_to_run") == [0]
+
+
 # ---------------------------------------------------------------- queues
 
 

@@ -208,6 +208,20 @@ def is_terminate_task(func_name: str | None, properties: str) -> bool:
     return func_name is None and NO_COMMAND_JSON in properties and not properties_from_json(properties).command
 
 
+_CACHES_JSON = '"caches":[{'
+"""How named caches are stored. No string can contain this text, because its quotes would be escaped."""
+
+
+def uses_caches(properties: str) -> bool:
+    """Whether stored properties have named caches."""
+    return _CACHES_JSON in properties
+
+
+def cache_names(properties: str) -> set[str]:
+    """The named caches of stored properties."""
+    return {cache.name for cache in properties_from_json(properties).caches}
+
+
 def properties_hash(
     properties: Properties,
     *,

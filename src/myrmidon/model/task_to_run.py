@@ -12,6 +12,10 @@ _TICK_BITS = 6
 _EPOCH = 1_262_304_000_000_000
 FIFO = "fifo"
 LIFO = "lifo"
+READS_SHARED = 1
+"""Bit of ``shared``: the task reads shared values."""
+USES_CACHES = 2
+"""Bit of ``shared``: the task uses named caches."""
 
 
 class Order(Struct, frozen=True):
@@ -22,7 +26,10 @@ class Order(Struct, frozen=True):
 
 
 class TaskToRun(Struct, frozen=True, gc=False):
-    """Permission to start one run of a task. The table is written and read most of all; rows are kept small."""
+    """Permission to start one run of a task. The table is written and read most of all; rows are kept small.
+
+    The bits of ``shared`` say what makes one bot better than another for this task.
+    """
 
     task_id: int
     instance: int
@@ -38,8 +45,8 @@ class TaskToRun(Struct, frozen=True, gc=False):
 class Head(Struct, frozen=True, gc=False):
     """The first row of a queue, with the facts about the queue that the dispatch policy uses.
 
-    ``shared`` is set once a task that reads shared values has been in this queue: claims then prefer bots that
-    have those values. ``ageing`` is that of the queue's pool.
+    ``shared`` has the bits of all tasks that have been in this queue: claims then prefer tasks whose shared values or
+    named caches the bot has. ``ageing`` is that of the queue's pool.
     """
 
     queue: int

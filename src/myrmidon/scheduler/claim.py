@@ -19,8 +19,9 @@ from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number
 from myrmidon.model.states import READY, RUNNING, RunState
+from myrmidon.model.task_request import cache_names
 from myrmidon.model.task_result import TaskResult, TaskRun
-from myrmidon.model.task_to_run import Head, TaskToRun
+from myrmidon.model.task_to_run import READS_SHARED, USES_CACHES, Head, TaskToRun
 from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_first, pick_queues
 from myrmidon.scheduler.unit_of_work import UnitOfWork
@@ -30,6 +31,7 @@ from myrmidon.store.tables import shared_value, task_queues, task_request, task_
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import Work
 
+_CACHES = '"caches":['
 _MAX_QUEUES = 32
 _MAX_ROWS = 512
 
@@ -116,7 +118,7 @@ def _take_terminate_task(uow: UnitOfWork, bot: Bot) -> list[tuple[TaskToRun, Tas
 def _from_one(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
     """Take n rows of the only queue that is not empty: one statement less than for several (docs/decisions/0024)."""
     rows: list[TaskToRun] = []
-    if head.shared and bot.address:
+    if head.shared and _may_be_near(bot):
         best = _first_rows(uow, bot, head, n)
         rows = task_to_run.take_these(uow.tx, [row.task_id for row in best[:n]], bot_id=bot.id, now=uow.now)
     return _fill_up(uow, bot, head.queue, rows, n)
@@ -176,12 +178,29 @@ def _first_rows(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun
 
 
 def _local_first(uow: UnitOfWork, bot: Bot, head: Head, rows: list[TaskToRun]) -> list[TaskToRun]:
-    """Move tasks whose shared values are at the bot's address before others of the same priority."""
-    readers = [row.task_id for row in rows[: uow.rules.look_ahead] if row.shared]
-    if not (readers and head.shared and bot.address):
-        return rows
-    local = shared_value.local_tasks(uow.tx, readers, bot.address)
+    """Move tasks whose shared values or named caches the bot has before others of the same priority."""
+    near = rows[: uow.rules.look_ahead] if head.shared else []
+    readers = [row.task_id for row in near if row.shared & READS_SHARED] if bot.address else []
+    local = shared_value.local_tasks(uow.tx, readers, bot.address) if readers else set()
+    local |= _with_cache_of(uow, bot, [row for row in near if row.shared & USES_CACHES])
     return local_first(rows, local, uow.rules.look_ahead, ageing=head.ageing, now=uow.now)
+
+
+def _may_be_near(bot: Bot) -> bool:
+    """Whether the bot may have data that some tasks need: it has an address or a named cache."""
+    return bool(bot.address) or _CACHES in bot.dimensions
+
+
+def _with_cache_of(uow: UnitOfWork, bot: Bot, rows: Sequence[TaskToRun]) -> set[int]:
+    """Those of the tasks that use a named cache which the bot has, by its dimension ``caches``."""
+    if not rows or _CACHES not in bot.dimensions:
+        return set()
+    has = dimensions.bot_sets(bot.dimensions).get("caches", ())
+    slices = task_request.slices(uow.tx, [row.task_id for row in rows])
+    uses = {
+        row.task_id: cache_names(slices[row.task_id][row.slice].properties) for row in rows if row.task_id in slices
+    }
+    return {task_id for task_id, names in uses.items() if not names.isdisjoint(has)}
 
 
 def _fill_up(uow: UnitOfWork, bot: Bot, queue: int, rows: list[TaskToRun], n: int) -> list[TaskToRun]:

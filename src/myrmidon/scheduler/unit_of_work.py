@@ -221,9 +221,9 @@ class UnitOfWork:
     def enqueue(self, row: TaskToRun) -> None:
         """Add a row to task_to_run, so that bots can claim the task."""
         queue = self.queue(row.queue) if row.shared else None
-        if queue is not None and not queue.shared:
-            task_queues.mark_shared(self.tx, queue.id)
-            self.keep_queues([structs.replace(queue, shared=1)])
+        if queue is not None and row.shared & ~queue.shared:
+            task_queues.mark_shared(self.tx, queue.id, row.shared)
+            self.keep_queues([structs.replace(queue, shared=queue.shared | row.shared)])
         self._to_run.append(row)
         self.queues_to_wake.add(row.queue)
 

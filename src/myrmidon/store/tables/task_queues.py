@@ -64,12 +64,12 @@ def touch(tx: Tx, ids: Sequence[int], now: Micros) -> int:
     return tx.run(TOUCH, ids=ids, now=now)
 
 
-MARK_SHARED = "UPDATE task_dimensions SET shared = 1 WHERE id = :id"
+MARK_SHARED = "UPDATE task_dimensions SET shared = shared | :bits WHERE id = :id"
 
 
-def mark_shared(tx: Tx, queue_id: int) -> None:
-    """Record that tasks which read shared values use this queue, so that a claim considers where the values are."""
-    tx.run(MARK_SHARED, id=queue_id)
+def mark_shared(tx: Tx, queue_id: int, bits: int) -> None:
+    """Record that tasks use this queue which read shared values or use named caches (bits of ``TaskToRun.shared``)."""
+    tx.run(MARK_SHARED, id=queue_id, bits=bits)
 
 
 IDLE = """

@@ -165,7 +165,7 @@ def _chunks(ids: Sequence[int]) -> Iterable[Sequence[int]]:
 
 EDGES = "SELECT child, COUNT(*) FROM task_edges WHERE child {in:ids} GROUP BY child"
 COMPLETED = "SELECT child, COUNT(*) FROM completed_task_edges WHERE child {in:ids} GROUP BY child"
-SLICES = "SELECT task_id, slice, queue FROM task_slices WHERE task_id {in:ids}"
+SLICES = "SELECT task_id, slice, queue, idempotent FROM task_slices WHERE task_id {in:ids}"
 INPUTS = """
     SELECT i.task_id, i.position, i.type, v.size, s.id
       FROM task_inputs i LEFT JOIN "values" v ON v.id = i.value_id
@@ -196,7 +196,9 @@ class _Page:
         self.jobs = jobs_store.read(tx, sorted({t.job_id for t in self.tasks.values() if t.job_id is not None}))
         self.edges: dict[int, int] = dict(tx.all(EDGES, ids=ids))
         self.completed: dict[int, int] = dict(tx.all(COMPLETED, ids=ids))
-        self.queues = {(task, piece): queue for task, piece, queue in tx.all(SLICES, ids=ids)}
+        slices = tx.all(SLICES, ids=ids)
+        self.queues = {(task, piece): queue for task, piece, queue, _ in slices}
+        self.idempotent = {(task, piece) for task, piece, _, idempotent in slices if idempotent}
         self.to_run = _by_task(task_to_run.of_tasks(tx, ids))
         self.runs = _by_task(task_run.read(tx, ids))
         self.told = _by_subject(tx.all(TOLD, ids=ids))
@@ -286,6 +288,8 @@ class _Page:
             yield from _shows(task, [run for run in runs if run.live], "live run")
         if task.deduped_from is not None and task.state != TaskState.SUCCEEDED:
             yield f"is answered by {task.deduped_from}"
+        if task.deduped_from is not None and (task.id, task.current_task_slice) not in self.idempotent:
+            yield f"is answered in its slice {task.current_task_slice}, which must run"
         if task.num_retries > request.retries or task.num_reruns > request.max_num_retries:
             used = f"{task.num_retries} of {request.retries} retries, {task.num_reruns} of {request.max_num_retries}"
             yield f"has used {used} reruns"

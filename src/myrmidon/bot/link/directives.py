@@ -13,8 +13,9 @@ from typing import Any
 
 from myrmidon.bot.install import exit_codes, updater
 from myrmidon.bot.install.startup_config import StartupConfig
+from myrmidon.bot.link import http_client
 from myrmidon.bot.link.event_reporter import EventReporter
-from myrmidon.bot.link.http_client import HEALTH_PATH, HttpClient, HttpError, Interrupted, NoResponse
+from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse
 from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.system import host
@@ -129,11 +130,9 @@ class Directives:
         try:
             zipped = self.http.call("GET", f"/bot/v1/zip/{version}", wait_s=60.0)
             updater.check(zipped, version, signature, self.startup.credential)
-            updater.install(folder, zipped, version, self.startup.server)
+            self._install(zipped, version)
         except updater.BadZip as error:
-            is_bad = isinstance(error, updater.SelfTestFailed) or (
-                isinstance(error, updater.ServerUnreachable) and self._server_answers()
-            )
+            is_bad = isinstance(error, updater.SelfTestFailed)
             if is_bad:
                 updater.record_bad(folder, version)
             self.reporter.report_error(f"update to {version} failed: {error}", version if is_bad else "")
@@ -143,15 +142,27 @@ class Directives:
             self.report_shutdown(f"updating to {version}")
             self.run_queue.end(exit_codes.RESTART)
 
-    def _server_answers(self) -> bool:
-        """Whether the server answers the running zip, with any HTTP status: then the new zip is at fault."""
+    def _install(self, zipped: bytes, version: str) -> None:
+        """Install a zip. Raises SelfTestFailed if it fails twice to reach the server although the running zip can.
+
+        Twice, because a server that was away for a moment, for example without its database, fails the first test.
+        """
+        if self._try_install(zipped, version):
+            failure = self._try_install(zipped, version)
+            if failure:
+                raise updater.SelfTestFailed(str(failure)) from failure
+
+    def _try_install(self, zipped: bytes, version: str) -> updater.ServerUnreachable | None:
+        """Install a zip; the error if it cannot reach the server and the running zip can."""
         try:
-            self.http.call("GET", HEALTH_PATH)
-        except HttpError:
-            return True
-        except NoResponse:
-            return False
-        return True
+            updater.install(self.startup.folder, zipped, version, self.startup.server)
+        except updater.ServerUnreachable as error:
+            try:
+                http_client.check_reachable(self.startup.server)
+            except NoResponse:
+                raise error from None  # the server is at fault
+            return error
+        return None
 
     def _reboot(self) -> None:
         """Request a reboot until the machine goes down; after the last attempt, quarantine the bot.

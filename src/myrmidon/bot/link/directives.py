@@ -18,6 +18,7 @@ from myrmidon.bot.link.event_reporter import EventReporter
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse
 from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.run.run_queue import RunQueue
+from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host
 
 DIRECTIVES = ("update", "restart", "terminate")
@@ -40,24 +41,30 @@ class Directives:
         status: BotStatus,
         http: HttpClient,
         reporter: EventReporter,
+        journal: ResultJournal,
     ) -> None:
         self.startup = startup
         self.run_queue = run_queue
         self.status = status
         self.http = http
         self.reporter = reporter
+        self.journal = journal
         self.pending: str | None = None
         self.reason = ""
         self.target_version = ("", "")
         self.terminate_task: dict[str, Any] | None = None
 
-    def accept(self, answer: dict[str, Any]) -> None:
-        """Accept a directive in an answer of the server."""
+    def accept(self, answer: dict[str, Any]) -> bool:
+        """Accept a directive in an answer of the server; whether it is another one than the pending one."""
         directive = answer.get("order")
-        if directive in DIRECTIVES:
+        if directive not in DIRECTIVES:
+            return False
+        is_new = bool(directive != self.pending)
+        if is_new:
             log.info("the server requests: %s", directive)
-            self._set(directive, "requested by the server")
-            self.target_version = (answer.get("version") or "", answer.get("zip_hmac") or "")
+        self._set(directive, "requested by the server")
+        self.target_version = (answer.get("version") or "", answer.get("zip_hmac") or "")
+        return is_new
 
     def accept_hook_request(self) -> None:
         """Accept a reboot or restart that a hook has requested."""
@@ -76,22 +83,21 @@ class Directives:
         self.pending, self.reason = directive, reason
         self.run_queue.return_queued()
 
-    def may_claim(self) -> bool:
-        """Whether the bot may claim tasks: no directive is pending and no stop signal has arrived."""
-        return not (self.run_queue.signals or self.pending)
-
-    def terminate_report(self) -> dict[str, Any] | None:
-        """The result of the terminate task, once; it is delivered before the bot ends."""
-        if self.pending != "terminate" or self.terminate_task is None:
-            return None
-        task, self.terminate_task = self.terminate_task, None
+    def _finish_terminate_task(self, task: dict[str, Any]) -> None:
+        """Queue the result of the terminate task; it is delivered before the bot ends."""
+        self.terminate_task = None
         report = {"type": "finish", "run": task["run"], "token": task["token"], "exit_code": 0, "duration": 0.0}
-        return {"report": {**report, "stdout_size": 0, "stderr_size": 0}, "logs": []}
+        record = {"report": {**report, "stdout_size": 0, "stderr_size": 0}, "logs": []}
+        self.journal.add(record)
+        self.run_queue.add_result(record)
 
     # ---------------------------------------------------------------- execution
 
     def execute(self) -> None:
         """Execute the pending directive. Called when no command runs and all results are delivered."""
+        if self.pending == "terminate" and self.terminate_task is not None:
+            self._finish_terminate_task(self.terminate_task)
+            return
         directive, self.pending = self.pending, None
         if directive == "update":
             try:

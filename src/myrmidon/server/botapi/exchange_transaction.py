@@ -113,15 +113,8 @@ async def write_exchange(
     if wakeup is not None and written.left_for_others and wakeup.forward_count < MAX_FORWARDS:
         hub.wake(wakeup.queue, forward_count=wakeup.forward_count + 1)
     more = written.more or hub.num_partial_submits > 0
-    return ExchangeResult(
-        bot,
-        directive,
-        replies=written.replies,
-        stop=written.stop,
-        tasks=written.tasks,
-        more=more,
-        stopping=frozenset(map(parse_run, request.stopping)),
-    )
+    stopping = frozenset(map(parse_run, request.stopping))
+    return ExchangeResult(bot, directive, written.replies, written.stop, written.tasks, more, stopping)
 
 
 def _record_commit(

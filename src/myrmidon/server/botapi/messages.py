@@ -115,8 +115,7 @@ class ExchangeRequest(Struct, kw_only=True, frozen=True):
     """Reports, output, heartbeat and claim in one request.
 
     ``nonce`` grows with every claim; the same nonce again gets the same runs. ``n`` is the maximum number of runs to
-    claim. ``holds`` are the runs that the bot has, with their tokens; ``stopping`` those of them that it is ending
-    already because a response has told it to. These are no reason to answer a waiting request early.
+    claim. ``holds`` are the runs that the bot has, with their tokens; ``stopping`` those that it is ending already.
     """
 
     session: Count

@@ -55,6 +55,7 @@ class Stub:
         self.most = 256
         self.repeats_stops = False
         self.log_refusal = 0
+        self.log_limit = 1 << 30
         self.down = False
 
     # -- what a test does
@@ -293,6 +294,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path.startswith("/bot/v1/zip/"):
             return 200, stub.zips[path.rsplit("/", 1)[1]]
         if path.startswith("/bot/v1/log/"):
+            if len(data) > stub.log_limit:
+                return 413, {"error": {"code": "too_large", "message": "too large"}}
             return 200, stub.append_log(path, query, data)
         if path == "/healthz":
             return 200, {}

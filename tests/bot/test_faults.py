@@ -61,24 +61,39 @@ def test_pieces_of_a_large_log_arrive_in_spite_of_a_bad_network(stub: Stub, tmp_
         wait_for(lambda: not list((tmp_path / "b1" / "spool").iterdir()), "the end of the spool")
 
 
+WRITE_3_MB = "import os\nfor i in range(3000): os.write(1, b'%08d' % i * 128)"
+REFUSED = re.compile(rb"\n\[myrmidon: the server refused (\d+) bytes of output here: HTTP (\d+)\]\n")
+
+
 @pytest.mark.parametrize("status", ["400", "413", "422"])
-def test_a_piece_of_a_log_that_the_server_refuses_is_dropped_and_a_line_says_so(
-    stub: Stub, tmp_path: Path, status: str
-):
-    stub.fault("/bot/v1/log", status)
+def test_pieces_of_a_log_that_the_server_refuses_are_dropped_and_lines_say_so(stub: Stub, tmp_path: Path, status: str):
+    """One piece, or all of them because they are too large although they cannot be divided any more."""
+    if status == "413":
+        stub.log_limit = 1000
+    else:
+        stub.fault("/bot/v1/log", status)
     with a_bot(stub.url, tmp_path / "b1"):
-        script = "import os\nfor i in range(3000): os.write(1, b'%08d' % i * 128)"
-        run = stub.submit(sys.executable, "-c", script)
+        run = stub.submit(sys.executable, "-c", WRITE_3_MB)
         assert stub.result(run)["stdout_size"] == 3000 * 1024
-        whole = b"".join(b"%08d" % number * 128 for number in range(3000))
-        line = re.search(rb"\n\[myrmidon: the server refused (\d+) bytes of output here: HTTP (\d+)\]\n", stub.log(run))
-        assert line is not None
-        assert line[2] == status.encode()
-        start = line.end() - int(line[1])
-        dropped = b"\0" * (int(line[1]) - len(line[0]))
-        assert stub.log(run) == whole[:start] + dropped + line[0] + whole[line.end() :]
+        expected = bytearray(b"".join(b"%08d" % number * 128 for number in range(3000)))
+        lines = list(REFUSED.finditer(stub.log(run)))
+        assert len(lines) > 1 if status == "413" else len(lines) == 1
+        for line in lines:
+            assert line[2] == status.encode()
+            size = int(line[1])
+            expected[line.end() - size : line.end()] = line[0].rjust(size, b"\0")
+        assert stub.log(run) == expected
         stub.until(lambda: [m for m in stub.says("bot_error") if f"refused output of {run}: {status}" in m], "an error")
         assert stub.run("/bin/true")["exit_code"] == 0
+
+
+def test_a_log_goes_in_smaller_pieces_to_a_server_that_takes_no_large_ones(stub: Stub, tmp_path: Path):
+    stub.log_limit = 100_000
+    with a_bot(stub.url, tmp_path / "b1"):
+        run = stub.submit(sys.executable, "-c", WRITE_3_MB)
+        assert stub.result(run)["stdout_size"] == 3000 * 1024
+        assert stub.log(run) == b"".join(b"%08d" % number * 128 for number in range(3000))
+        assert stub.says("bot_error") == []
 
 
 def test_output_that_the_server_refuses_in_an_exchange_is_uploaded_by_itself(stub: Stub, tmp_path: Path):

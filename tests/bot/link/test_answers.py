@@ -132,7 +132,7 @@ def test_a_request_is_taken_apart_so_that_each_log_precedes_its_result(tmp_path:
 def test_bytes_that_are_refused_are_replaced_by_a_line_if_it_fits(tmp_path: Path, line: bytes, left: tuple[int, bytes]):
     spool = LogSpool(str(tmp_path / "spool"))
     spool.append("r1", "t", 0, b"0123456789rest", 0)
-    spool.drop_refused("r1", 0, 0, 10, line)
+    assert spool.drop_refused("r1", 0, 0, 10, line) == (left[1] != b"rest")
     assert spool.read("r1", 0, 99) == left
     assert spool.pending_bytes("r1") == len(left[1])
     assert LogSpool(str(tmp_path / "spool")).read("r1", 0, 99)[1].endswith(left[1])

@@ -87,7 +87,12 @@ class SessionLoop:
         self.work_reader = WorkReader(
             self.link, run_queue, self.status, self.directives, self.reporter, spool=spool, leftovers=leftovers
         )
-        self.simple_actions: dict[type, Callable[[], None]] = {
+        self.simple_actions = self._simple_actions()
+
+    def _simple_actions(self) -> dict[type, Callable[[], None]]:
+        """How to perform the actions that have no fields."""
+        run_queue = self.run_queue
+        return {
             actions.Handshake: self._handshake,
             actions.Resend: self._resend,
             actions.Heartbeat: self._heartbeat,

@@ -144,18 +144,18 @@ class LogSpool:
             with contextlib.suppress(OSError):
                 os.unlink(self._path(run, stream, start))
 
-    def drop_refused(self, run: str, stream: int, start: int, end: int, line: bytes) -> None:
-        """Give up bytes that `read` has returned and the server does not accept; ``line`` replaces the last of them.
+    def drop_refused(self, run: str, stream: int, start: int, end: int, line: bytes) -> bool:
+        """Give up bytes that `read` has returned and the server refuses; whether ``line`` replaces the last of them.
 
         A line that is longer than the bytes, or cannot be written, is left out: the gap in the offsets remains.
         """
         with self.lock:
             tail = self.tails.get((run, stream))
             if tail is None:
-                return
-            if len(line) < end - start and self._overwrite(run, stream, tail, end - len(line), line):
-                end -= len(line)
-            self._move_on(run, stream, tail, end)
+                return False
+            fits = len(line) < end - start and self._overwrite(run, stream, tail, end - len(line), line)
+            self._move_on(run, stream, tail, end - len(line) if fits else end)
+            return fits
 
     def _overwrite(self, run: str, stream: int, tail: StreamTail, offset: int, content: bytes) -> bool:
         part = next((start for start, size in tail.parts if start <= offset < start + size), None)

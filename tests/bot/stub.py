@@ -53,6 +53,9 @@ class Stub:
         self.poll_s = 30.0
         self.count = 0
         self.most = 256
+        self.repeats_stops = False
+        self.log_refusal = 0
+        self.log_limit = 1 << 30
         self.down = False
 
     # -- what a test does
@@ -136,7 +139,7 @@ class Stub:
         tasks = self._claim(body)
         self.change.notify_all()
         end = time.monotonic() + body["wait_s"]
-        while not (tasks or self._order_for(body) or self._stops(body) or self._over(body)) and time.monotonic() < end:
+        while not (tasks or self._has_news(body) or self._over(body)) and time.monotonic() < end:
             self.change.wait(min(0.2, end - time.monotonic()))
             tasks = self._claim(body)
         more = bool(self.waiting)
@@ -154,6 +157,11 @@ class Stub:
     def _order_for(self, body: dict[str, Any]) -> dict[str, Any] | None:
         mine = self.order and self.order.get("bot_id") in (None, self.bot_of.get(body["session"]))
         return self.order if mine else None
+
+    def _has_news(self, body: dict[str, Any]) -> bool:
+        """An order, or a stop that the bot does not carry out yet; to an old server every stop is news."""
+        known = [] if self.repeats_stops else body.get("stopping", [])
+        return bool(self._order_for(body) or [run for run in self._stops(body) if run not in known])
 
     def _over(self, body: dict[str, Any]) -> bool:
         """Nobody waits for this answer any more: the server has gone, or the bot has come back without it."""
@@ -286,12 +294,16 @@ class _Handler(BaseHTTPRequestHandler):
         if path.startswith("/bot/v1/zip/"):
             return 200, stub.zips[path.rsplit("/", 1)[1]]
         if path.startswith("/bot/v1/log/"):
+            if len(data) > stub.log_limit:
+                return 413, {"error": {"code": "too_large", "message": "too large"}}
             return 200, stub.append_log(path, query, data)
         if path == "/healthz":
             return 200, {}
         body = json.loads(data)
         stub.calls.append((time.monotonic(), path, body))
         stub.headers.append(dict(self.headers))
+        if stub.log_refusal and body.get("logs"):
+            return stub.log_refusal, {"error": {"code": "too_large", "message": "no logs here"}}
         verb = path.rsplit("/", 1)[1]
         if verb != "handshake" and body["session"] in stub.sessions_ended:
             return 409, {"error": {"code": "wrong_state", "message": "the session has ended"}}

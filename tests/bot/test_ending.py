@@ -14,7 +14,6 @@ import pytest
 from tests.bot.bots import SOURCE, a_bot, alive, source_with, wait_for, zip_files
 from tests.bot.stub import Stub
 from tests.deadline import HANG_S
-from tests.live import replace_once
 
 SHELL = "/bin/sh"
 
@@ -131,7 +130,7 @@ def test_a_bot_started_by_somebody_deaf_hears_signals_and_so_do_its_commands(
 
 def test_a_bot_whose_server_is_gone_waits_for_nothing(stub: Stub, tmp_path: Path):
     stub.poll_s = 0.3
-    with a_bot(stub.url, tmp_path / "b1", files=zip_files(stub.url, session_loop=patient())) as bot:
+    with a_bot(stub.url, tmp_path / "b1", files=zip_files(stub.url, next_action=patient())) as bot:
         assert stub.run("/bin/true")["exit_code"] == 0
         wait_for(lambda: not (tmp_path / "b1" / "journal").read_bytes(), "the result to be answered for")
         stub.down = True
@@ -140,26 +139,25 @@ def test_a_bot_whose_server_is_gone_waits_for_nothing(stub: Stub, tmp_path: Path
 
 
 def patient() -> str:
-    """The text of session_loop.py of a bot that tries for longer than a test to deliver its last result."""
-    return source_with("session_loop", "SHUTDOWN_S = 10.0", f"SHUTDOWN_S = {10 * HANG_S}")
+    """The text of next_action.py of a bot that tries for longer than a test to deliver its last result."""
+    return source_with("next_action", "SHUTDOWN_S = 10.0", f"SHUTDOWN_S = {10 * HANG_S}")
 
 
 def test_a_bot_whose_server_never_answers_does_not_wait_for_it(tmp_path: Path):
-    hasty = replace_once(patient(), "SHUTDOWN_MARGIN_S = 3.0", "SHUTDOWN_MARGIN_S = 0.3")
+    hasty = source_with("session_loop", "SHUTDOWN_MARGIN_S = 3.0", "SHUTDOWN_MARGIN_S = 0.3")
     with socket.socket() as hole:  # takes connections, and says nothing
         hole.bind(("127.0.0.1", 0))
         hole.listen(16)
         url = f"http://127.0.0.1:{hole.getsockname()[1]}"
-        files = zip_files(
-            url, session_loop=hasty, http_client=source_with("http_client", "MARGIN_S = 15.0", "MARGIN_S = 1.0")
-        )
+        quick = source_with("http_client", "MARGIN_S = 15.0", "MARGIN_S = 1.0")
+        files = zip_files(url, next_action=patient(), session_loop=hasty, http_client=quick)
         with a_bot(url, tmp_path / "b1", files=files) as bot, hole.accept()[0] as line:
             line.recv(1)
             assert bot.end() == 0
 
 
 def test_a_result_that_cannot_be_said_is_waited_for_a_little_and_kept(stub: Stub, tmp_path: Path):
-    short = zip_files(stub.url, session_loop=source_with("session_loop", "SHUTDOWN_S = 10.0", "SHUTDOWN_S = 1.0"))
+    short = zip_files(stub.url, next_action=source_with("next_action", "SHUTDOWN_S = 10.0", "SHUTDOWN_S = 1.0"))
     go = tmp_path / "go"
     with a_bot(stub.url, tmp_path / "b1", files=short) as bot:
         run = stub.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -58,6 +59,60 @@ def test_pieces_of_a_large_log_arrive_in_spite_of_a_bad_network(stub: Stub, tmp_
         assert stub.result(run)["stdout_size"] == 3000 * 1024
         assert stub.log(run) == b"".join(b"%08d" % number * 128 for number in range(3000))
         wait_for(lambda: not list((tmp_path / "b1" / "spool").iterdir()), "the end of the spool")
+
+
+WRITE_3_MB = "import os\nfor i in range(3000): os.write(1, b'%08d' % i * 128)"
+REFUSED = re.compile(rb"\n\[myrmidon: the server refused (\d+) bytes of output here: HTTP (\d+)\]\n")
+
+
+@pytest.mark.parametrize("status", ["400", "413", "422"])
+def test_pieces_of_a_log_that_the_server_refuses_are_dropped_and_lines_say_so(stub: Stub, tmp_path: Path, status: str):
+    """One piece, or all of them because they are too large although they cannot be divided any more."""
+    if status == "413":
+        stub.log_limit = 1000
+    else:
+        stub.fault("/bot/v1/log", status)
+    with a_bot(stub.url, tmp_path / "b1"):
+        run = stub.submit(sys.executable, "-c", WRITE_3_MB)
+        assert stub.result(run)["stdout_size"] == 3000 * 1024
+        expected = bytearray(b"".join(b"%08d" % number * 128 for number in range(3000)))
+        lines = list(REFUSED.finditer(stub.log(run)))
+        assert len(lines) > 1 if status == "413" else len(lines) == 1
+        for line in lines:
+            assert line[2] == status.encode()
+            size = int(line[1])
+            expected[line.end() - size : line.end()] = line[0].rjust(size, b"\0")
+        assert stub.log(run) == expected
+        stub.until(lambda: [m for m in stub.says("bot_error") if f"refused output of {run}: {status}" in m], "an error")
+        assert stub.run("/bin/true")["exit_code"] == 0
+
+
+def test_a_log_goes_in_smaller_pieces_to_a_server_that_takes_no_large_ones(stub: Stub, tmp_path: Path):
+    stub.log_limit = 100_000
+    with a_bot(stub.url, tmp_path / "b1"):
+        run = stub.submit(sys.executable, "-c", WRITE_3_MB)
+        assert stub.result(run)["stdout_size"] == 3000 * 1024
+        assert stub.log(run) == b"".join(b"%08d" % number * 128 for number in range(3000))
+        assert stub.says("bot_error") == []
+
+
+def test_output_that_the_server_refuses_in_an_exchange_is_uploaded_by_itself(stub: Stub, tmp_path: Path):
+    stub.log_refusal = 413
+    go = tmp_path / "go"
+    with a_bot(stub.url, tmp_path / "b1"):
+        slow = stub.submit(SHELL, "-c", f"echo one; while [ ! -e {go} ]; do sleep 0.02; done; echo two")
+        stub.until(lambda: stub.log(slow) == b"one\n", "the output of a command that runs")
+        go.touch()
+        assert stub.result(slow)["stdout_size"] == 8
+        assert stub.log(slow) == b"one\ntwo\n"
+
+
+def test_a_result_whose_output_the_server_refuses_in_an_exchange_follows_its_log(stub: Stub, tmp_path: Path):
+    stub.log_refusal = 413
+    with a_bot(stub.url, tmp_path / "b1"):
+        quick = stub.submit(SHELL, "-c", "echo out; echo err >&2; exit 3")
+        assert stub.result(quick)["exit_code"] == 3
+        assert [stub.log(quick, stream) for stream in (0, 1)] == [b"out\n", b"err\n"]
 
 
 def test_a_command_goes_on_while_the_server_is_away_and_its_log_catches_up(stub: Stub, tmp_path: Path):

@@ -323,7 +323,12 @@ def test_a_letter_holds_results_what_is_given_back_and_what_is_held(tmp_path: Pa
     request = exchange_request.build(queue, LogSpool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 2, "wait_s": 0.0})
     assert [(r["type"], r["run"]) for r in request.body["reports"]] == [("finish", "done"), ("give_back", "unwanted")]
     assert request.body["holds"] == [["current", "t"], ["next", "t"]]
-    assert exchange_request.build(queue, LogSpool(str(tmp_path)), {"n": 1}, include_held=False).body["holds"] == []
+    assert (
+        exchange_request.build(queue, LogSpool(str(tmp_path)), {"n": 1, "wait_s": 0.0}, include_held=False).body[
+            "holds"
+        ]
+        == []
+    )
     assert len(queue.finished) == 1  # until it is answered for
     queue.remove_reported(1)
     assert not queue.finished

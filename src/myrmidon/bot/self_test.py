@@ -6,7 +6,6 @@ import sys
 import tempfile
 import time
 
-TIMEOUT_S = 5.0
 ATTEMPTS = 3
 
 
@@ -30,17 +29,13 @@ def check(argv: list[str]) -> int:
 
 
 def _check_server(server: str) -> int:
-    """Check that this zip can reach the server. Any HTTP response counts, error statuses too."""
+    """Check that this zip can reach the server."""
     from myrmidon.bot.install import exit_codes
     from myrmidon.bot.link import http_client
 
-    client = http_client.HttpClient(server)
-    client.margin_s = TIMEOUT_S
     for _ in range(ATTEMPTS):
         try:
-            client.call("GET", http_client.HEALTH_PATH)
-        except http_client.HttpError:
-            return 0
+            http_client.check_reachable(server)
         except http_client.NoResponse as error:
             sys.stderr.write(f"{error}\n")
             time.sleep(0.5)

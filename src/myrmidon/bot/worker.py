@@ -16,7 +16,8 @@ from typing import Any
 from myrmidon.bot.debug_console import DebugConsole
 from myrmidon.bot.install import exit_codes
 from myrmidon.bot.install.startup_config import StartupConfig
-from myrmidon.bot.link.session_loop import SHUTDOWN_S, SessionLoop
+from myrmidon.bot.link.next_action import SHUTDOWN_S
+from myrmidon.bot.link.session_loop import SessionLoop
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.run.command import Command
 from myrmidon.bot.run.command_watcher import CommandWatcher

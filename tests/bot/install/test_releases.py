@@ -198,6 +198,35 @@ def test_a_release_that_cannot_reach_the_server_is_not_switched_to(stub: Stub, t
         assert stub.run("/bin/true")["exit_code"] == 0
 
 
+def test_a_server_that_was_away_for_a_moment_makes_no_release_bad(stub: Stub, tmp_path: Path):
+    """The first self-test does not reach it, the bot itself does: by then it is back."""
+    once = source_with("self_test", "ATTEMPTS = 3", "ATTEMPTS = 1")
+    with a_bot(stub.url, tmp_path / "b1"):
+        stub.until(lambda: stub.hellos, "a handshake")
+        stub.fault("/healthz", "refused")
+        version = _give(stub, "b1", _release(stub, self_test=once))
+        stub.until(lambda: _version(stub, "b1") == version, "the update")
+        assert stub.run("/bin/true")["exit_code"] == 0
+    assert (stub.faults, _bad(stub)) == ([], [])
+
+
+@pytest.mark.parametrize("status", ["500", "503"])
+def test_a_server_without_its_database_makes_no_release_bad(stub: Stub, tmp_path: Path, status: str):
+    """It answers every call by an error from the update on: the download, the test, the first calls of the new zip."""
+    with a_bot(stub.url, tmp_path / "b1", env=IMPATIENT) as bot:
+        stub.until(lambda: stub.hellos, "a handshake")
+        for path, count in (("zip", 2), ("handshake", 4), ("event", 2), ("exchange", 3), ("heartbeat", 1)):
+            stub.fault(f"/bot/v1/{path}", *[status] * count)
+        stub.fault("/healthz", status)
+        version = _give(stub, "b1", _release(stub))
+        stub.until(lambda: _version(stub, "b1") == version, "the update")
+        run = stub.submit("/bin/sh", "-c", "sleep 0.5; exit 3")
+        assert stub.result(run)["exit_code"] == 3
+        os.kill(bot.worker(), signal.SIGKILL)
+        stub.until(lambda: [h["version"] for h in stub.hellos].count(version) == 2, "its second chance")
+    assert _bad(stub) == []
+
+
 def test_an_update_waits_for_the_task_that_runs(stub: Stub, tmp_path: Path):
     go = tmp_path / "go"
     stub.heartbeat_s = 0.2

@@ -85,7 +85,9 @@ def test_a_zip_that_hangs_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_
 
 def test_a_zip_that_dies_before_its_first_answer_is_left_for_the_good_one(stub: Stub, tmp_path: Path):
     dies = source_with(
-        "session_loop", "    def _step(self) -> None:\n", "    def _step(self) -> None:\n        os._exit(9)\n"
+        "session_loop",
+        "    def _poll(self, action",
+        "    def _poll(self, action): os._exit(9)\n    def _no_poll(self, action",
     )
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from myrmidon.bot.hooks.loader import ZIP_PATH
 from tests.bot.bots import BotProcess, a_bot, alive, cpu_seconds, source_with, wait_for, zip_files
 from tests.bot.stub import Stub
 from tests.deadline import POLL_S
@@ -450,6 +451,52 @@ def test_a_run_that_is_told_to_stop_is_killed(fleet: Stub, tmp_path: Path):
         fleet.stops.add(run)
     result = fleet.result(run)
     assert (result.get("killed"), result["exit_code"]) == (True, -15)
+
+
+@pytest.mark.parametrize("repeats", [False, True], ids=["server", "old server"])
+def test_a_command_that_ignores_its_end_costs_one_call_and_then_the_ordinary_pace(
+    stub: Stub, tmp_path: Path, *, repeats: bool
+):
+    """The next call that time brings would come after the test has given up; the next one that comes has its output."""
+    stub.heartbeat_s = stub.poll_s = POLL_S
+    stub.repeats_stops = repeats
+    asked, go = tmp_path / "asked", tmp_path / "go"
+    script = f"trap 'touch {asked}' TERM; while [ ! -e {go} ]; do sleep 0.02; done; echo word; sleep 600"
+    with a_bot(stub.url, tmp_path / "b1"):
+        run = stub.submit(SHELL, "-c", script, grace_period_s=1000)
+        stub.until(lambda: [b for _, _, b in stub.calls if b.get("wait_s") and b.get("holds")], "the bot to listen")
+        calls = len(stub.calls)
+        with stub.change:
+            stub.stops.add(run)
+            stub.change.notify_all()
+        wait_for(asked.exists, "the command to be asked")
+        stub.until(lambda: len(stub.calls) > calls, "the call that says so")
+        go.touch()
+        stub.until(lambda: stub.log(run) == b"word\n", "its output")
+        told = [body for _, _, body in stub.calls[calls:]]
+        assert [(body.get("stopping"), bool(body["logs"])) for body in told[:2]] == [([run], False), ([run], True)]
+        stub.lost.add(run)  # no grace any more
+
+
+def test_a_stop_that_comes_before_the_process_is_carried_out_when_it_is_there(stub: Stub, tmp_path: Path):
+    """The command is still being prepared by a hook when the server wants it stopped."""
+    stub.heartbeat_s = stub.poll_s = POLL_S
+    here, go = tmp_path / "here", tmp_path / "go"
+    hook = (
+        "import os, time\n"
+        "def on_before_task(bot, bot_file=None, command=None, environment=None):\n"
+        f"    open({str(here)!r}, 'w').close()\n"
+        f"    while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    )
+    files = {**zip_files(stub.url), ZIP_PATH: hook.encode()}
+    with a_bot(stub.url, tmp_path / "b1", files=files):
+        run = stub.submit(SHELL, "-c", "sleep 600")
+        wait_for(here.exists, "the hook")
+        with stub.change:
+            stub.stops.add(run)
+        stub.until(lambda: [r for r in stub.reports if r["type"] == "start"], "the report that is answered by a stop")
+        go.touch()
+        assert stub.result(run)["killed"]
 
 
 def test_a_silent_command_is_stopped_at_once_and_its_end_is_told_at_once(stub: Stub, tmp_path: Path, interpreter: str):

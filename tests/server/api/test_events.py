@@ -183,3 +183,20 @@ def test_a_stop_ends_every_stream(context, monkeypatch):
             await waiting
 
     run(story, context)
+
+
+def test_a_stream_is_kept_alive_while_only_events_of_others_flow_past(context, monkeypatch):
+    monkeypatch.setattr(events, "KEEP_ALIVE_S", 0.5)
+
+    async def story():
+        await context.db.write(
+            lambda tx: resource_groups.create_group(tx, "others", now=context.now(), ids=context.ids)
+        )
+        stranger = await listen(context, who=Identity("stranger", Role.VIEWER, "others"))
+        waiting = asyncio.ensure_future(anext(stranger._stream))
+        while not waiting.done():  # faster than a keep-alive comes by itself
+            await submit(context, a_task())
+        assert await waiting == events.KEEP_ALIVE
+        await stranger.close()
+
+    run(story, context)

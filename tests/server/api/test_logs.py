@@ -246,6 +246,24 @@ def test_following_starts_before_the_task_has_a_run(context):
     run(story, context)
 
 
+def test_a_followed_log_is_kept_alive_while_only_the_other_stream_grows(context, monkeypatch):
+    monkeypatch.setattr(logs, "KEEP_ALIVE_S", 0.5)
+
+    async def story():
+        bot, task, task_id = await a_running_task(context)
+        stream = await follow(context, task_id, stream=Stream.STDOUT)
+        assert await anext(stream) == b": follows\n\n"
+        waiting = asyncio.ensure_future(anext(stream))
+        written = 0
+        while not waiting.done():
+            await bot.log(task, 1, written, b"e")
+            written += 1
+        assert await waiting == logs.KEEP_ALIVE
+        await stream.aclose()
+
+    run(story, context)
+
+
 def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(context):
     async def wait(ids, **more):
         return await api_wait.wait(context, Call(who=ADMIN, body=WaitRequest(task_ids=ids, **more)))

@@ -32,6 +32,7 @@ from tests.server.contexts import (
     BotClient,
     a_server_context,
     a_task,
+    all_written,
     begun,
     finish,
     serving,
@@ -383,6 +384,33 @@ def test_a_cancelled_run_is_told_to_a_held_poll_at_once(any_context):
             lambda tx: cancel.cancel(tx, [parse_id(task_id)[0]], kill_running=True, now=now, ids=context.ids)
         )
         assert (await poll)["stop"] == [task["run"]]
+        assert (await bot.heartbeat(task)).stop == [task["run"]]
+
+    run(story, context)
+
+
+def test_a_stop_that_the_bot_carries_out_ends_no_poll_and_is_not_forgotten(any_context):
+    """A command in its grace period: the bot says so, and waits like any other."""
+    context = any_context
+
+    async def story():
+        bot = BotClient(context)
+        await bot.shake()
+        await submit(context, a_task())
+        task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
+        held = [[task["run"], task["token"]]]
+        await bot.exchange(n=0, reports=[start(task)])
+        now, task_id = context.now(), parse_id(task["run"])[0]
+        await context.db.write(lambda tx: cancel.cancel(tx, [task_id], kill_running=True, now=now, ids=context.ids))
+        told = await bot.exchange(holds=held, n=0, wait_s=POLL_S)
+        assert told["stop"] == [task["run"]]
+        poll = asyncio.ensure_future(bot.exchange(holds=held, stopping=[task["run"]], n=0, wait_s=POLL_S))
+        await until(lambda: context.hub.num_waiting == 1)
+        context.hub.recheck_all()  # looks at the database again, and waits on
+        await all_written(context)
+        assert (context.hub.num_waiting, poll.done()) == (1, False)
+        context.hub.stop()
+        assert (await poll)["stop"] == [task["run"]], "for a bot that has not heard of it after all"
         assert (await bot.heartbeat(task)).stop == [task["run"]]
 
     run(story, context)

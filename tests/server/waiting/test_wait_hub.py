@@ -107,7 +107,7 @@ def test_a_lost_connection_leaves_nothing_behind():
         assert hub.num_waiting_for(1) == 1
         poll.cancel()
         await settled()
-        assert (hub.num_waiting_for(1), hub.num_waiting, bot.future, hub._bots_by_held_task) == (0, 0, None, {})
+        assert (hub.num_waiting_for(1), hub.num_waiting, bot.future, hub._polls_by_held_task) == (0, 0, None, {})
 
     in_loop(story)
 
@@ -249,6 +249,21 @@ def test_the_end_of_a_held_run_reaches_the_bot_that_holds_it():
             assert not poll.done()
             hub.notify_commit(CommitEffects({}, [told]))
             assert await poll is RECHECK
+
+    in_loop(story)
+
+
+def test_a_poll_that_was_replaced_takes_nothing_from_its_successor():
+    async def story():
+        hub = WaitHub()
+        _, first = hold(hub, "a", holds=(7,))
+        await settled()
+        _, second = hold(hub, "a", holds=(7,))
+        assert await first is TIMED_OUT
+        await settled()
+        hub.notify_commit(CommitEffects({}, [(7, 3, 0, "task", "RUNNING", '{"generation":1,"killing":1}')]))
+        assert await second is RECHECK
+        assert not hub._polls_by_held_task
 
     in_loop(story)
 

@@ -13,10 +13,12 @@ from typing import Any
 
 from myrmidon.bot.install import exit_codes, updater
 from myrmidon.bot.install.startup_config import StartupConfig
+from myrmidon.bot.link import http_client
 from myrmidon.bot.link.event_reporter import EventReporter
-from myrmidon.bot.link.http_client import HEALTH_PATH, HttpClient, HttpError, Interrupted, NoResponse
+from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse
 from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.run.run_queue import RunQueue
+from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host
 
 DIRECTIVES = ("update", "restart", "terminate")
@@ -39,24 +41,30 @@ class Directives:
         status: BotStatus,
         http: HttpClient,
         reporter: EventReporter,
+        journal: ResultJournal,
     ) -> None:
         self.startup = startup
         self.run_queue = run_queue
         self.status = status
         self.http = http
         self.reporter = reporter
+        self.journal = journal
         self.pending: str | None = None
         self.reason = ""
         self.target_version = ("", "")
         self.terminate_task: dict[str, Any] | None = None
 
-    def accept(self, answer: dict[str, Any]) -> None:
-        """Accept a directive in an answer of the server."""
+    def accept(self, answer: dict[str, Any]) -> bool:
+        """Accept a directive in an answer of the server; whether it is another one than the pending one."""
         directive = answer.get("order")
-        if directive in DIRECTIVES:
+        if directive not in DIRECTIVES:
+            return False
+        is_new = bool(directive != self.pending)
+        if is_new:
             log.info("the server requests: %s", directive)
-            self._set(directive, "requested by the server")
-            self.target_version = (answer.get("version") or "", answer.get("zip_hmac") or "")
+        self._set(directive, "requested by the server")
+        self.target_version = (answer.get("version") or "", answer.get("zip_hmac") or "")
+        return is_new
 
     def accept_hook_request(self) -> None:
         """Accept a reboot or restart that a hook has requested."""
@@ -75,22 +83,21 @@ class Directives:
         self.pending, self.reason = directive, reason
         self.run_queue.return_queued()
 
-    def may_claim(self) -> bool:
-        """Whether the bot may claim tasks: no directive is pending and no stop signal has arrived."""
-        return not (self.run_queue.signals or self.pending)
-
-    def terminate_report(self) -> dict[str, Any] | None:
-        """The result of the terminate task, once; it is delivered before the bot ends."""
-        if self.pending != "terminate" or self.terminate_task is None:
-            return None
-        task, self.terminate_task = self.terminate_task, None
+    def _finish_terminate_task(self, task: dict[str, Any]) -> None:
+        """Queue the result of the terminate task; it is delivered before the bot ends."""
+        self.terminate_task = None
         report = {"type": "finish", "run": task["run"], "token": task["token"], "exit_code": 0, "duration": 0.0}
-        return {"report": {**report, "stdout_size": 0, "stderr_size": 0}, "logs": []}
+        record = {"report": {**report, "stdout_size": 0, "stderr_size": 0}, "logs": []}
+        self.journal.add(record)
+        self.run_queue.add_result(record)
 
     # ---------------------------------------------------------------- execution
 
     def execute(self) -> None:
         """Execute the pending directive. Called when no command runs and all results are delivered."""
+        if self.pending == "terminate" and self.terminate_task is not None:
+            self._finish_terminate_task(self.terminate_task)
+            return
         directive, self.pending = self.pending, None
         if directive == "update":
             try:
@@ -129,11 +136,9 @@ class Directives:
         try:
             zipped = self.http.call("GET", f"/bot/v1/zip/{version}", wait_s=60.0)
             updater.check(zipped, version, signature, self.startup.credential)
-            updater.install(folder, zipped, version, self.startup.server)
+            self._install(zipped, version)
         except updater.BadZip as error:
-            is_bad = isinstance(error, updater.SelfTestFailed) or (
-                isinstance(error, updater.ServerUnreachable) and self._server_answers()
-            )
+            is_bad = isinstance(error, updater.SelfTestFailed)
             if is_bad:
                 updater.record_bad(folder, version)
             self.reporter.report_error(f"update to {version} failed: {error}", version if is_bad else "")
@@ -143,15 +148,27 @@ class Directives:
             self.report_shutdown(f"updating to {version}")
             self.run_queue.end(exit_codes.RESTART)
 
-    def _server_answers(self) -> bool:
-        """Whether the server answers the running zip, with any HTTP status: then the new zip is at fault."""
+    def _install(self, zipped: bytes, version: str) -> None:
+        """Install a zip. Raises SelfTestFailed if it fails twice to reach the server although the running zip can.
+
+        Twice, because a server that was away for a moment, for example without its database, fails the first test.
+        """
+        if self._try_install(zipped, version):
+            failure = self._try_install(zipped, version)
+            if failure:
+                raise updater.SelfTestFailed(str(failure)) from failure
+
+    def _try_install(self, zipped: bytes, version: str) -> updater.ServerUnreachable | None:
+        """Install a zip; the error if it cannot reach the server and the running zip can."""
         try:
-            self.http.call("GET", HEALTH_PATH)
-        except HttpError:
-            return True
-        except NoResponse:
-            return False
-        return True
+            updater.install(self.startup.folder, zipped, version, self.startup.server)
+        except updater.ServerUnreachable as error:
+            try:
+                http_client.check_reachable(self.startup.server)
+            except NoResponse:
+                raise error from None  # the server is at fault
+            return error
+        return None
 
     def _reboot(self) -> None:
         """Request a reboot until the machine goes down; after the last attempt, quarantine the bot.

@@ -52,16 +52,17 @@ class EventReporter:
             self.reported_at[message] = now
             self.pending.append(("bot_error", message, bad_release))
 
-    def send_pending(self) -> None:
-        """Send queued events in order; stop when the server does not respond."""
+    def send_pending(self) -> bool:
+        """Send queued events in order; False when the server does not respond, then the rest is kept."""
         while self.pending:
             event = self.pending.popleft()
             if not self.send(*event):
                 self.pending.appendleft(event)
-                return
+                return False
+        return True
 
     def send(self, kind: str, message: str, bad_release: str = "", *, ended: bool = False) -> bool:
-        """Send an event now; False when there was no response. ``ended``: the bot will not return by itself."""
+        """Send an event now; False when it must be sent again. ``ended``: the bot will not return by itself."""
         log.info("%s: %s", kind, message)
         body: dict[str, Any] = {"session": self.session, "kind": kind, "message": message[:MAX_MESSAGE_CHARS]}
         if bad_release:
@@ -70,8 +71,8 @@ class EventReporter:
             body["ended"] = True
         try:
             self.http.post("/bot/v1/event", body)
-        except HttpError:
-            return True  # the server rejected it; a retry would be rejected too
+        except HttpError as error:
+            return not error.is_transient  # if the server has rejected it, a retry would be rejected too
         except (NoResponse, Interrupted):
             return False
         return True

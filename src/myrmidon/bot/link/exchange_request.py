@@ -6,7 +6,8 @@ stay queued, and in the journal, until the server has acknowledged them.
 
 from __future__ import annotations
 
-from base64 import b64encode
+import contextlib
+from base64 import b64decode, b64encode
 from typing import Any
 
 from myrmidon.bot.run.command import MAX_INLINE_BYTES
@@ -18,9 +19,15 @@ MAX_LOG_CHARS = 256 << 10
 
 
 class ExchangeRequest:
-    """One request. ``records`` are the results in it; ``spooled`` is (run, stream, end) of its live log chunks."""
+    """One request. ``records`` are the results in it; ``spooled`` is (run, stream, end) of its live log chunks.
 
-    __slots__ = ("attempts", "body", "created_at", "records", "spooled")
+    ``must_repeat``: it reports or claims something, so it is sent until it is answered. ``is_poll``: it waits for work.
+    ``rejections``: how often the server has rejected it.
+    """
+
+    __slots__ = (
+        "attempts", "body", "created_at", "is_poll", "must_repeat", "records", "rejections", "sent_at", "spooled",
+    )  # fmt: skip
 
     def __init__(
         self, body: dict[str, Any], records: list[dict[str, Any]], spooled: list[tuple[str, int, int]]
@@ -28,8 +35,11 @@ class ExchangeRequest:
         self.body = body
         self.records = records
         self.spooled = spooled
-        self.created_at = clock.boottime()
+        self.created_at = self.sent_at = clock.boottime()
         self.attempts = 0
+        self.rejections = 0
+        self.must_repeat = bool(body["n"] or body["reports"])
+        self.is_poll = bool(body["n"] and body["wait_s"])
 
     def drop_claim(self) -> None:
         """Claim no tasks. If the server has assigned tasks to an earlier attempt, its answer still contains them.
@@ -39,6 +49,25 @@ class ExchangeRequest:
         if self.body["n"]:
             self.body["n"] = 0
             self.body["wait_s"] = 0.0
+
+    def move_logs_to(self, spool: LogSpool) -> None:
+        """Take all output out of a request that the server rejects, so that it is uploaded in pieces of its own.
+
+        A result follows its log, so results from the first one with output on are left to a later request. Output that
+        does not fit on the disk is dropped.
+        """
+        kept = next((at for at, record in enumerate(self.records) if record["logs"]), len(self.records))
+        for record in self.records[kept:]:
+            report = record["report"]
+            with contextlib.suppress(OSError):
+                for stream, offset, data in record["logs"]:
+                    spool.append(report["run"], report["token"], stream, b64decode(data), offset)
+            record["logs"] = []
+        others = self.body["reports"][len(self.records) :]
+        self.records = self.records[:kept]
+        self.body["reports"] = [record["report"] for record in self.records] + others
+        self.body["logs"] = []
+        self.spooled = []
 
 
 def build(

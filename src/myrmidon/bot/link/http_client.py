@@ -26,6 +26,7 @@ MAX_DELAY_S = 30.0
 MEANWHILE_S = 0.05  # a response that takes longer is slow
 HEALTH_PATH = "/healthz"
 """Answered by every server without authentication."""
+HEALTH_S = 5.0
 _SLICE_S = 5.0
 _MAX_HEADER_BYTES = 65536
 _MAX_BODY_BYTES = 256 << 20
@@ -66,6 +67,18 @@ def retry_delay(failures: int, retry_after: float | None = None, jitter: float |
     if retry_after is not None:
         return min(max(retry_after, 0.0), 300.0) + jitter * min(limit, 5.0)
     return jitter * limit
+
+
+def check_reachable(server: str, timeout_s: float = HEALTH_S) -> None:
+    """Raise NoResponse unless the server answers over a new connection in time. Any HTTP status counts as an answer."""
+    client = HttpClient(server)
+    client.margin_s = timeout_s
+    try:
+        client.call("GET", HEALTH_PATH)
+    except HttpError:
+        pass
+    finally:
+        client.close()
 
 
 class HttpClient:

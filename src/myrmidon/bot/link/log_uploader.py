@@ -1,7 +1,8 @@
-"""Uploads logs that are too large for an exchange, from the spool, chunk by chunk.
+"""Uploads spooled output, one piece per call.
 
-The log of a finished command is uploaded before its result is reported. A log that the server rejects is discarded.
-The session loop decides when to upload the log of a command that still runs.
+A piece that is too large for the server, or for a proxy before it, is sent in smaller pieces. A piece that the server
+refuses nevertheless is dropped, and a line in the log says so: otherwise the log, and the result that has to follow it,
+would never be delivered.
 """
 
 from __future__ import annotations
@@ -10,94 +11,74 @@ import json
 from collections.abc import Callable
 
 from myrmidon.bot.link.http_client import HttpClient, HttpError
-from myrmidon.bot.run.command_watcher import CommandWatcher
-from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
-from myrmidon.bot.storage.result_journal import ResultJournal
-from myrmidon.bot.system import clock
 
-CHUNK_BYTES = 1 << 20
-MAX_LIVE_CHUNKS = 16
-REJECTED = (403, 404, 410)
+PIECE_BYTES = 1 << 20
+MIN_PIECE_BYTES = 1 << 16
+"""A piece that is refused as too large is divided down to this size."""
+TOO_LARGE = 413
+UNWANTED = (403, 404, 410)
+"""The server does not accept the log of this run at all."""
+REFUSED = (400, TOO_LARGE, 422)
+"""The server, or a proxy before it, does not accept this piece."""
+
+
+class LogNotWanted(Exception):
+    """The server does not accept the log of this run."""
 
 
 class LogUploader:
-    """Uploads spooled logs over the session's connection. Used by the session thread.
+    """Uploads over the session's connection. Used by the session thread.
 
-    ``sent_at``: time of the last upload. ``resume_at``: until then the server has asked to pause uploads of running
-    commands. ``after_chunk`` is called after each chunk, so that a long log does not delay heartbeats.
+    ``piece_bytes``: the size of a piece, as far as the server takes it. ``line_bytes``: the length of a line about a
+    refusal that comes next in a stream; it is sent by itself, so that it is not lost with another piece.
     """
 
-    def __init__(
-        self,
-        http: HttpClient,
-        run_queue: RunQueue,
-        *,
-        journal: ResultJournal,
-        spool: LogSpool,
-        watcher: CommandWatcher,
-        after_chunk: Callable[[], None],
-    ) -> None:
+    def __init__(self, http: HttpClient, spool: LogSpool, report_error: Callable[[str], None]) -> None:
         self.http = http
-        self.run_queue = run_queue
-        self.journal = journal
         self.spool = spool
-        self.watcher = watcher
-        self.after_chunk = after_chunk
-        self.sent_at = 0.0
-        self.resume_at = 0.0
+        self.report_error = report_error
+        self.piece_bytes = PIECE_BYTES
+        self.line_bytes: dict[tuple[str, int], int] = {}
 
-    def upload_leftovers(self) -> None:
-        """Upload what an earlier process of this bot has left; its results follow from the journal."""
-        held_runs = {task["run"] for task in self.run_queue.held()}
-        for run in self.spool.runs():
-            if run not in held_runs:
-                self.upload(run)
-                if run not in self.journal.open_runs:
-                    self.spool.remove(run)
+    def upload_piece(self, run: str, first_stream: int) -> tuple[int, float]:
+        """Upload the next piece of a log; (stream, seconds that the server asks to wait before the next piece).
 
-    def upload_finished(self) -> None:
-        """Upload the logs of all finished runs, so that each precedes its result."""
-        if self.spool.tokens:
-            for run in [record["report"]["run"] for record in list(self.run_queue.finished)]:
-                if run in self.spool.tokens:
-                    self.upload(run)
-                    self.spool.remove(run)
-
-    def upload(self, run: str, max_chunks: int = 1 << 30) -> None:
-        """Upload the spooled log of a run in order, at most ``max_chunks`` chunks of each stream.
-
-        A busy server asks for a pause. It is honoured for a running command; the log of a finished one does not wait.
+        Raises LogNotWanted, HttpError, NoResponse.
         """
-        token = self.spool.tokens.get(run, "")
-        for stream in (0, 1):
-            for _ in range(max_chunks):
-                offset, data = self.spool.read(run, stream, CHUNK_BYTES)
-                if not data:
-                    break
-                try:
-                    pause = self._upload_chunk(f"/bot/v1/log/{run}/{stream}?offset={offset}", data, token)
-                except HttpError as error:
-                    if error.status not in REJECTED:
-                        raise
-                    self.discard(run)
-                    return
-                self.spool.remove_delivered(run, stream, offset + len(data))
-                self.after_chunk()
-                if pause and max_chunks <= MAX_LIVE_CHUNKS:
-                    self.resume_at = clock.boottime() + pause
-                    break
-        self.sent_at = clock.boottime()
+        for stream in (first_stream, 1 - first_stream):
+            limit = self.line_bytes.pop((run, stream), self.piece_bytes)
+            offset, data = self.spool.read(run, stream, limit)
+            if data:
+                return stream, self._upload(run, stream, offset, data)
+        return first_stream, 0.0
 
-    def _upload_chunk(self, path: str, data: bytes, token: str) -> float:
-        """Upload one chunk; the seconds that the server asks to wait before the next one."""
-        headers = f"X-Run-Token: {token}\r\n"
-        answer = self.http.call("POST", path, data, content_type="application/octet-stream", headers=headers)
+    def _upload(self, run: str, stream: int, offset: int, data: bytes) -> float:
+        path = f"/bot/v1/log/{run}/{stream}?offset={offset}"
+        headers = f"X-Run-Token: {self.spool.tokens.get(run, '')}\r\n"
+        try:
+            answer = self.http.call("POST", path, data, content_type="application/octet-stream", headers=headers)
+        except HttpError as error:
+            if error.status in UNWANTED:
+                raise LogNotWanted(str(error)) from error
+            if error.status not in REFUSED:
+                raise
+            self._on_refused(run, stream, offset, len(data), error)
+            return 0.0
+        self.spool.remove_delivered(run, stream, offset + len(data))
         return float(json.loads(answer).get("pause_s") or 0.0)
 
-    def discard(self, run: str) -> None:
-        """Stop keeping the log of a run, because the server does not accept it."""
-        command = self.watcher.current
-        if command is not None and command.run == run:
-            command.discard_output = True
-        self.spool.remove(run)
+    def _on_refused(self, run: str, stream: int, offset: int, size: int, error: HttpError) -> None:
+        """Divide a piece that is too large; drop any other one."""
+        if error.status == TOO_LARGE and size > MIN_PIECE_BYTES:
+            self.piece_bytes = max(MIN_PIECE_BYTES, size // 2)
+            return
+        self.report_error(f"the server refused output of {run}: {error}")
+        line = refusal_line(size, error.status)
+        if self.spool.drop_refused(run, stream, offset, offset + size, line):
+            self.line_bytes[run, stream] = len(line)
+
+
+def refusal_line(size: int, status: int) -> bytes:
+    """The line in a log after bytes that the server has refused. Before it, the server shows that bytes are missing."""
+    return b"\n[myrmidon: the server refused %d bytes of output here: HTTP %d]\n" % (size, status)

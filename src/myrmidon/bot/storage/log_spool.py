@@ -134,13 +134,40 @@ class LogSpool:
         """Note that the server has everything before this offset, and remove files that are complete."""
         with self.lock:
             tail = self.tails.get((run, stream))
+            if tail is not None:
+                self._move_on(run, stream, tail, end)
+
+    def _move_on(self, run: str, stream: int, tail: StreamTail, end: int) -> None:
+        tail.delivered = max(tail.delivered, end)
+        while len(tail.parts) > 1 and sum(tail.parts[0]) <= tail.delivered:
+            start, _ = tail.parts.pop(0)
+            with contextlib.suppress(OSError):
+                os.unlink(self._path(run, stream, start))
+
+    def drop_refused(self, run: str, stream: int, start: int, end: int, line: bytes) -> bool:
+        """Give up bytes that `read` has returned and the server refuses; whether ``line`` replaces the last of them.
+
+        A line that is longer than the bytes, or cannot be written, is left out: the gap in the offsets remains.
+        """
+        with self.lock:
+            tail = self.tails.get((run, stream))
             if tail is None:
-                return
-            tail.delivered = max(tail.delivered, end)
-            while len(tail.parts) > 1 and sum(tail.parts[0]) <= tail.delivered:
-                start, _ = tail.parts.pop(0)
-                with contextlib.suppress(OSError):
-                    os.unlink(self._path(run, stream, start))
+                return False
+            fits = len(line) < end - start and self._overwrite(run, stream, tail, end - len(line), line)
+            self._move_on(run, stream, tail, end - len(line) if fits else end)
+            return fits
+
+    def _overwrite(self, run: str, stream: int, tail: StreamTail, offset: int, content: bytes) -> bool:
+        part = next((start for start, size in tail.parts if start <= offset < start + size), None)
+        if part is None:
+            return False
+        try:
+            with open(self._path(run, stream, part), "r+b") as file:
+                file.seek(offset - part)
+                file.write(content)
+        except OSError:
+            return False
+        return True
 
     def pending_bytes(self, run: str) -> int:
         """The number of undelivered bytes of a run."""

@@ -6,6 +6,7 @@ An event's position in the outbox is its id in the stream: a client that reconne
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any
@@ -69,20 +70,22 @@ async def events(context: ServerContext, call: Call) -> Answer:
 
 
 async def _stream(context: ServerContext, position: int, group: int | None) -> AsyncIterator[bytes]:
-    hub = context.hub
+    """Events, and a keep-alive whenever nothing was sent for KEEP_ALIVE_S, also while other groups have events."""
+    hub, clock = context.hub, asyncio.get_running_loop().time
     hub.num_event_streams += 1
     try:
         yield KEEP_ALIVE
+        keep_alive_at = clock() + KEEP_ALIVE_S
         while not hub.stopping:
             with hub.watch_updates(["events"]) as watch:
                 batch, visible = await context.db.read(partial(_next, after=position, group=group))
-                notified = bool(batch) or await watch.wait(KEEP_ALIVE_S)
-            if visible:
-                yield b"".join(show(event) for event in visible)
+                if not batch:
+                    await watch.wait(keep_alive_at - clock())
             if batch:
                 position = batch[-1].position
-            elif not notified:
-                yield KEEP_ALIVE
+            if visible or clock() >= keep_alive_at:
+                yield b"".join(show(event) for event in visible) or KEEP_ALIVE
+                keep_alive_at = clock() + KEEP_ALIVE_S
     finally:
         hub.num_event_streams -= 1
 

@@ -6,6 +6,7 @@ then contains a line that says how many, a stream an event ``cut``. The task's s
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
@@ -34,6 +35,7 @@ from myrmidon.store.tables.log import STDERR, STDOUT, LogPart
 MAX_RANGE_BYTES = 8 << 20
 PIECE = 256 << 10
 KEEP_ALIVE_S = 15.0
+KEEP_ALIVE = b": keep-alive\n\n"
 RECHECK_S = 5.0
 """How often a followed log is read without a notification."""
 RECHECK_SHARED_S = 0.5
@@ -184,24 +186,22 @@ class LogFollower:
                 self._run, self._offsets = run, offsets
 
     async def stream(self) -> AsyncIterator[bytes]:
-        hub = self._context.hub
+        """The log as it grows, and a keep-alive whenever nothing was sent for KEEP_ALIVE_S."""
+        hub, clock = self._context.hub, asyncio.get_running_loop().time
         recheck_s = RECHECK_S if self._context.db.engine.dialect is Dialect.SQLITE else RECHECK_SHARED_S
-        quiet_s = 0.0
         yield b": follows\n\n"
+        keep_alive_at = clock() + KEEP_ALIVE_S
         while not hub.stopping:
             run = self._run
             with hub.watch_updates([(self._task_id, run), ("task", self._task_id)]) as watch:
                 events, continues = await self._step()
                 if not events and continues and self._run == run:  # else the watch is on an earlier run
-                    notified = await watch.wait(recheck_s)
-                    quiet_s = 0.0 if notified else quiet_s + recheck_s
-            if events:
-                yield events
+                    await watch.wait(min(recheck_s, keep_alive_at - clock()))
+            if events or (continues and clock() >= keep_alive_at):
+                yield events or KEEP_ALIVE
+                keep_alive_at = clock() + KEEP_ALIVE_S
             if not continues:
                 return
-            if quiet_s >= KEEP_ALIVE_S:
-                quiet_s = 0.0
-                yield b": keep-alive\n\n"
 
     async def _step(self) -> tuple[bytes, bool]:
         """The next events, if there are any, and whether the stream continues after them."""

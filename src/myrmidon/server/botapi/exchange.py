@@ -69,7 +69,7 @@ async def exchange(context: ServerContext, call: Call) -> bytes:
     except WrongState:
         context.hub.forget_session(bot_id, request.session)
         raise
-    if not (result.urgent or result.replies or log_lengths):
+    if not (result.urgent or result.stop or result.replies or log_lengths):
         return EMPTY_RESPONSE
     if result.directive in EVENT_KINDS or any(is_terminate(task) for task in result.tasks):
         result.tasks, result.directive = await record_directive(
@@ -170,6 +170,7 @@ async def _next_attempt(
         n=_permitted(context, bot.bot_id, request).n,
         wait_s=request.wait_s,
         holds=request.holds,
+        stopping=request.stopping,
         config=request.config,
     )
     if wakeup.reason is WakeReason.RECHECK and not request.holds:

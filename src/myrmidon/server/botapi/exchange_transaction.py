@@ -14,7 +14,7 @@ from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.report import Outcome, Reply
 from myrmidon.server.botapi.bot_snapshot import BotSnapshot, read_snapshot, register_bot
 from myrmidon.server.botapi.directives import directive_for
-from myrmidon.server.botapi.messages import ExchangeRequest, FinishReport, encode, held_runs, to_report
+from myrmidon.server.botapi.messages import ExchangeRequest, FinishReport, encode, held_runs, parse_run, to_report
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import (
     claim_size,
@@ -44,11 +44,16 @@ class ExchangeResult(Struct):
     stop: list[tuple[int, int]] = []
     tasks: list[Claimed] = []
     more: bool = False
+    stopping: frozenset[tuple[int, int]] = frozenset()
+    """The runs that the bot is ending already."""
 
     @property
     def urgent(self) -> bool:
-        """The response must be sent now; otherwise it may be held until there is work."""
-        if self.directive or self.stop or self.tasks:
+        """The response must be sent now; otherwise it may be held until there is work.
+
+        A stop that the bot is carrying out is not urgent: else the bot would ask again at once until the run ends.
+        """
+        if self.directive or self.tasks or not self.stopping.issuperset(self.stop):
             return True
         return bool(self.replies) and any(reply.stop or reply.outcome in _REJECTED for reply in self.replies)
 
@@ -108,7 +113,8 @@ async def write_exchange(
     if wakeup is not None and written.left_for_others and wakeup.forward_count < MAX_FORWARDS:
         hub.wake(wakeup.queue, forward_count=wakeup.forward_count + 1)
     more = written.more or hub.num_partial_submits > 0
-    return ExchangeResult(bot, directive, written.replies, written.stop, written.tasks, more)
+    stopping = frozenset(map(parse_run, request.stopping))
+    return ExchangeResult(bot, directive, written.replies, written.stop, written.tasks, more, stopping)
 
 
 def _record_commit(

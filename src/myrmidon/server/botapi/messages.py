@@ -115,7 +115,7 @@ class ExchangeRequest(Struct, kw_only=True, frozen=True):
     """Reports, output, heartbeat and claim in one request.
 
     ``nonce`` grows with every claim; the same nonce again gets the same runs. ``n`` is the maximum number of runs to
-    claim. ``holds`` are the runs that the bot has, with their tokens.
+    claim. ``holds`` are the runs that the bot has, with their tokens; ``stopping`` those that it is ending already.
     """
 
     session: Count
@@ -125,6 +125,7 @@ class ExchangeRequest(Struct, kw_only=True, frozen=True):
     reports: list[BotReport] = []
     logs: list[LogPiece] = []
     holds: list[tuple[str, str]] = []
+    stopping: list[str] = []
     state: dict[str, Any] | None = None
     dimensions: dict[str, list[str]] | None = None
     config: str | None = None

@@ -68,7 +68,8 @@ class WaitHub:
         """Queues that may have tasks for which no bot waited, with the ``work_seq`` at which the last ones came."""
         self._work_seq = 0
         self._last_wait_number = 0
-        self._bots_by_held_task: dict[int, set[ConnectedBot]] = {}
+        self._polls_by_held_task: dict[int, set[tuple[ConnectedBot, asyncio.Future[Wakeup]]]] = {}
+        """By poll and not by bot: the clean-up of a poll that was replaced must not remove its successor."""
         self._task_ends = Subscriptions()
         self._updates = Subscriptions()
         self.num_waiting = 0
@@ -163,7 +164,7 @@ class WaitHub:
         timer = loop.call_later(seconds, self._on_timeout, bot, future)
         self.num_waiting += 1
         for task_id in holds:
-            self._bots_by_held_task.setdefault(task_id, set()).add(bot)
+            self._polls_by_held_task.setdefault(task_id, set()).add((bot, future))
         self._attach_poll(bot, future, nonce, n)
         try:
             return await future
@@ -172,7 +173,7 @@ class WaitHub:
             self.num_waiting -= 1
             self._detach_poll(bot, future)
             for task_id in holds:
-                discard(self._bots_by_held_task, task_id, bot)
+                discard(self._polls_by_held_task, task_id, (bot, future))
 
     def _attach_poll(self, bot: ConnectedBot, future: asyncio.Future[Wakeup], nonce: int, n: int) -> None:
         with self._lock:
@@ -309,7 +310,7 @@ class WaitHub:
         """Wake the bots and clients that wait for what was committed, here or on another server."""
         for queue, n in effects.enqueued.items():
             self.notify_work(queue, n)
-        if effects.events and (self._task_ends.waiters or self._bots_by_held_task or self._updates.waiters):
+        if effects.events and (self._task_ends.waiters or self._polls_by_held_task or self._updates.waiters):
             self._notify_tasks(effects.events)
 
     def notify_work(self, queue: int, n: int) -> None:
@@ -326,8 +327,8 @@ class WaitHub:
             final = state in _FINAL
             if final:
                 self._task_ends.notify(subject)
-            if subject in self._bots_by_held_task and (final or _KILL_REQUESTED in body or state == "READY"):
-                for bot in tuple(self._bots_by_held_task[subject]):
+            if subject in self._polls_by_held_task and (final or _KILL_REQUESTED in body or state == "READY"):
+                for bot, _ in tuple(self._polls_by_held_task[subject]):
                     self._end_poll(bot, RECHECK)
 
     # ------------------------------------------------------------ clients
@@ -351,8 +352,8 @@ class WaitHub:
     def recheck_all(self) -> None:
         """Wake all that wait for a task, because changes may have been missed: they read the database again."""
         self._task_ends.notify_all()
-        for bots in list(self._bots_by_held_task.values()):
-            for bot in tuple(bots):
+        for polls in list(self._polls_by_held_task.values()):
+            for bot, _ in tuple(polls):
                 self._end_poll(bot, RECHECK)
 
     def stop(self) -> None:

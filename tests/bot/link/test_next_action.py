@@ -1,0 +1,216 @@
+"""What the session thread does next: tables of situations and decisions. No server, no bot, no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from myrmidon.bot.link import next_action as actions
+from myrmidon.bot.link.exchange_request import ExchangeRequest
+from myrmidon.bot.link.link_state import LinkState, Stop, Work
+from myrmidon.bot.link.next_action import (
+    Action,
+    Exchange,
+    ExecuteDirective,
+    GiveBack,
+    GiveUp,
+    Handshake,
+    Heartbeat,
+    Pause,
+    Resend,
+    SendEvents,
+    ShutDown,
+    UploadLog,
+    Wait,
+    next_action,
+)
+from myrmidon.bot.run.command import MAX_INLINE_BYTES
+
+NOW = 1000.0
+LARGE = MAX_INLINE_BYTES + 1
+
+
+def a_link(**changed: Any) -> LinkState:
+    """A session in which the server has just answered."""
+    link = LinkState(NOW)
+    link.session_begun(NOW, poll_s=30.0, heartbeat_s=10.0)
+    for name, value in changed.items():
+        setattr(link, name, value)
+    return link
+
+
+def a_request(**body: Any) -> ExchangeRequest:
+    return ExchangeRequest({"n": 0, "wait_s": 0.0, "reports": [], "logs": [], **body}, [], [])
+
+
+def long_run(ran_s: float = 5.0, **more: Any) -> Work:
+    return Work(run="r1", begun=NOW - ran_s, **more)
+
+
+def check(found: Action, expected: Action) -> None:
+    """Types too: actions without fields are equal to each other."""
+    assert type(found) is type(expected)
+    assert found == pytest.approx(expected)
+
+
+IDLE = Work(claim_size=8)
+POLL = Exchange(n=8, wait_s=30.0)
+
+
+@pytest.mark.parametrize(
+    ("link", "work", "expected"),
+    [
+        ({}, IDLE, POLL),
+        ({}, IDLE._replace(quarantined=True), Exchange(n=8, wait_s=5.0)),
+        ({}, IDLE._replace(finished=1), POLL),
+        ({"contact_at": NOW - 3}, IDLE._replace(finished=1), Exchange()),
+        ({"contact_at": NOW - 3}, IDLE._replace(returned=1), Exchange()),
+        ({"contact_at": NOW - 3}, IDLE, POLL),
+        ({}, IDLE._replace(directive=True), ExecuteDirective()),
+        ({}, IDLE._replace(directive=True, finished=1), Exchange()),
+        ({}, IDLE._replace(signals=1), ShutDown()),
+        ({}, IDLE._replace(signals=1, directive=True), ShutDown()),
+        ({}, IDLE._replace(signals=1, returned=1), Exchange()),
+        ({}, IDLE._replace(health_changed=True), Handshake()),
+        ({"has_session": False}, IDLE, Handshake()),
+        ({"has_session": False, "pending": a_request(n=1)}, IDLE, Handshake()),
+        ({"pending": a_request(n=1)}, IDLE, Resend()),
+        ({}, IDLE._replace(has_events=True), SendEvents()),
+        ({"events_after": NOW + 1}, IDLE._replace(has_events=True), POLL),
+        ({}, IDLE._replace(unsent_log="r0", finished=1), UploadLog("r0")),
+        ({"contact_at": NOW - 10}, IDLE._replace(unsent_log="r0", finished=1), Heartbeat()),
+    ],
+)
+def test_an_idle_bot(link: dict[str, Any], work: Work, expected: Action):
+    check(next_action(a_link(**link), work, NOW), expected)
+
+
+SHORT = Work(run="r1", begun=NOW - 0.1, queued=4, claim_size=8, refill_threshold=4)
+
+
+@pytest.mark.parametrize(
+    ("link", "work", "expected"),
+    [
+        ({}, SHORT, Exchange(n=8, holds=False)),
+        ({}, SHORT._replace(run="", begun=0.0), Exchange(n=8, holds=False)),
+        ({}, SHORT._replace(queued=5), Wait(actions.LAST_REPORT_AFTER_S)),
+        ({"queue_drained": True}, SHORT, Wait(actions.LAST_REPORT_AFTER_S)),
+        ({}, SHORT._replace(directive=True), Wait(actions.LAST_REPORT_AFTER_S)),
+        ({}, SHORT._replace(signals=1), Wait(actions.LAST_REPORT_AFTER_S)),
+        ({}, SHORT._replace(queued=5, finished=3, finished_at=NOW - 0.1), Wait(actions.LAST_REPORT_AFTER_S)),
+        ({}, SHORT._replace(queued=5, finished=3, finished_at=NOW - 0.2), Exchange(holds=False)),
+        ({"queue_drained": True}, SHORT._replace(finished=3, finished_at=NOW - 0.1), Exchange(holds=False)),
+        ({"contact_at": NOW - 60}, SHORT._replace(queued=5), Wait(actions.LAST_REPORT_AFTER_S)),
+    ],
+)
+def test_short_tasks_are_claimed_and_reported_in_batches(link: dict[str, Any], work: Work, expected: Action):
+    check(next_action(a_link(**link), work, NOW), expected)
+
+
+REPORTED: dict[str, Any] = {"start_reported": "r1", "log_sent_at": NOW - 5}
+WAIT_FOR_STOP = Exchange(wait_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("link", "work", "expected"),
+    [
+        ({}, long_run(), Exchange(start=True)),
+        ({}, long_run(queued=2), GiveBack()),
+        ({}, long_run(0.3, queued=2), Exchange(start=True)),
+        (REPORTED, long_run(returned=2), Exchange()),
+        (REPORTED, long_run(finished=1), Exchange()),
+        (REPORTED, long_run(log_bytes=LARGE), UploadLog("r1")),
+        ({**REPORTED, "contact_at": NOW - 10}, long_run(log_bytes=LARGE), Heartbeat()),
+        ({**REPORTED, "log_resume_at": NOW + 1}, long_run(log_bytes=LARGE), Exchange(log=True)),
+        ({**REPORTED, "log_resume_at": NOW + 0.1, "log_sent_at": NOW}, long_run(log_bytes=LARGE), Wait(0.1)),
+        (REPORTED, long_run(log_bytes=1), Exchange(log=True)),
+        ({**REPORTED, "contact_at": NOW - 10}, long_run(log_bytes=1), Exchange(log=True)),
+        ({**REPORTED, "inline_logs": False}, long_run(log_bytes=1), UploadLog("r1")),
+        ({**REPORTED, "log_sent_at": NOW - 0.4}, long_run(log_bytes=1), Wait(0.25)),
+        ({**REPORTED, "contact_at": NOW - 10}, long_run(), Heartbeat()),
+        ({**REPORTED, "contact_at": NOW - 9.9, "log_sent_at": NOW}, long_run(), Wait(0.1)),
+        (REPORTED, long_run(), WAIT_FOR_STOP),
+        (REPORTED, long_run(1.0), Wait(0.25)),
+        ({**REPORTED, "log_sent_at": NOW - 1}, long_run(), Wait(0.25)),
+        (REPORTED, long_run(directive=True), WAIT_FOR_STOP),
+        (REPORTED, long_run(signals=1), WAIT_FOR_STOP),
+        (REPORTED, long_run(unsent_log="r0", finished=1), UploadLog("r0")),
+    ],
+)
+def test_a_command_that_runs_long(link: dict[str, Any], work: Work, expected: Action):
+    check(next_action(a_link(**link), work, NOW), expected)
+
+
+@pytest.mark.parametrize(
+    ("link", "work", "expected"),
+    [
+        ({"stop": Stop("r1", "killed", None)}, long_run(), WAIT_FOR_STOP),
+        ({"stop": Stop("r1", "killed", None)}, long_run(stop_waits=True), Wait(0.25)),
+        ({"poll_after": NOW + 9}, long_run(), Wait(0.25)),
+        ({"poll_after": NOW + 9, "contact_at": NOW - 10}, long_run(), Heartbeat()),
+        ({"poll_after": NOW + 9}, long_run(finished=1), Exchange()),
+        ({"poll_after": NOW}, long_run(), WAIT_FOR_STOP),
+    ],
+)
+def test_a_stop_that_is_carried_out_and_a_server_that_answers_early(link: dict[str, Any], work: Work, expected: Action):
+    check(next_action(a_link(**REPORTED, **link), work, NOW), expected)
+
+
+FAILED: dict[str, Any] = {"failures": 1, "failed_at": NOW - 1, "retry_s": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("link", "work", "expected"),
+    [
+        (FAILED, IDLE, Pause(3.0)),
+        (FAILED, long_run(log_bytes=LARGE), Pause(3.0)),
+        ({**FAILED, "has_session": False}, IDLE, Pause(3.0)),
+        ({**FAILED, "retry_s": 1.0}, IDLE, POLL),
+        ({**FAILED, "failures": 0}, IDLE, POLL),
+        (FAILED, IDLE._replace(signals=1, signal_at=NOW - 1), ShutDown()),
+        ({**FAILED, "failed_at": NOW}, IDLE._replace(signals=1, signal_at=NOW), Pause(0.5)),
+        ({**FAILED, "failures": 2}, IDLE._replace(signals=1, signal_at=NOW), GiveUp()),
+        ({**FAILED, "failures": 9}, IDLE._replace(signals=1, signal_at=NOW - 9, finished=1), Exchange()),
+        (FAILED, IDLE._replace(signals=1, signal_at=NOW - 11, finished=1), GiveUp()),
+        ({**FAILED, "failed_at": NOW}, long_run(signals=1, signal_at=NOW - 99), Pause(0.5)),
+    ],
+)
+def test_after_a_failed_call(link: dict[str, Any], work: Work, expected: Action):
+    check(next_action(a_link(**link), work, NOW), expected)
+
+
+def test_a_request_that_changes_nothing_is_forgotten_when_it_fails():
+    bodies: list[tuple[dict[str, Any], bool]] = [
+        ({}, False),
+        ({"n": 1}, True),
+        ({"reports": [{}]}, True),
+        ({"logs": [{}]}, False),
+    ]
+    for body, kept in bodies:
+        link = a_link(pending=a_request(**body))
+        assert link.failed(NOW) == 1
+        assert (link.pending is not None) == kept
+
+
+def test_only_an_exchange_or_a_heartbeat_ends_a_series_of_failures():
+    link = a_link()
+    assert [link.failed(NOW), link.failed(NOW)] == [1, 2]
+    link.session_begun(NOW + 5, poll_s=30.0, heartbeat_s=10.0)
+    assert (link.failures, link.contact_at, link.silent_s) == (2, NOW + 5, 5.0)
+    link.answered(NOW + 7)
+    assert (link.failures, link.contact_at, link.silent_s) == (0, NOW + 7, 2.0)
+
+
+def test_the_streams_of_a_log_take_turns():
+    link = a_link()
+    link.piece_sent(NOW, 0, 0.0)
+    assert (link.log_stream, link.log_resume_at) == (1, 0.0)
+    link.piece_sent(NOW, 1, 2.0)
+    assert (link.log_stream, link.log_resume_at) == (0, NOW + 2.0)
+
+
+def test_the_start_of_a_run_ends_the_pause_that_an_earlier_one_has_caused():
+    link = a_link(poll_after=NOW + 9)
+    link.run_reported("r2")
+    assert (link.start_reported, link.poll_after) == ("r2", 0.0)

@@ -109,7 +109,6 @@ def native_request(task: NewTaskBody) -> dict[str, Any]:
         "user": task.user or "",
         "service_account": task.service_account or None,
         "parent": task.parent_task_id or None,
-        "retries": int(any(task_slice.properties and task_slice.properties.idempotent for task_slice in slices)),
         "lease_s": task.bot_ping_tolerance_secs,
         "secret_bytes": _secret(slices),
         "evaluate_only": bool(task.evaluate_only),

@@ -52,6 +52,13 @@ def test_a_task_has_a_name_whatever_its_command(command: str, name: str):
     assert asked("--", command)["name"] == name
 
 
+def test_a_timeout_may_have_a_fraction_and_an_expiry_not():
+    properties = asked("--timeout", "1.5m", "--io-timeout", "2.25", "--", "true")["slices"][0]["properties"]
+    assert (properties["execution_timeout_s"], properties["io_timeout_s"]) == (90, 2.25)
+    assert "write 90, 90s, 1.5s" in refused("--timeout", "1.5.5", "--", "true")
+    assert "is not a duration" in refused("--expires", "1.5", "--", "true")
+
+
 def test_options_after_the_command_belong_to_the_command():
     assert asked("ls", "--pool", "x")["slices"][0]["properties"]["command"] == ["ls", "--pool", "x"]
 
@@ -137,7 +144,7 @@ def test_a_secret_comes_from_a_file_or_stdin_and_never_from_the_command_line(tmp
     ("words", "told"),
     [
         (["-d", "os", "true"], "is not KEY=VALUE"),
-        (["--timeout", "soon", "true"], "write 90, 90s, 15m, 2h or 1d"),
+        (["--expires", "soon", "true"], "write 90, 90s, 15m, 2h or 1d"),
         (["--priority", "256", "true"], "0<=x<=255"),
         (["-e", "SURELY_NOT_SET", "true"], "write SURELY_NOT_SET=VALUE"),
         (["--fallback", "5m:gpu", "true"], "is not KEY=VALUE"),

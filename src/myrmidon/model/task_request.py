@@ -55,8 +55,8 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     caches: list[Cache] = []
     inputs: FilesRef | None = None
     outputs: list[str] = []
-    execution_timeout_s: int = 3_600
-    io_timeout_s: int | None = None
+    execution_timeout_s: int | float = 3_600
+    io_timeout_s: int | float | None = None
     grace_period_s: int = 30
     idempotent: bool = False
 
@@ -145,7 +145,7 @@ class TaskRequest(Struct, frozen=True, kw_only=True, gc=False):
     retries: int = 1
     reruns: int = 0
     max_instances: int = 1
-    soft_timeout_s: int | None = None
+    soft_timeout_s: int | float | None = None
     lease_s: int = 300
     deadline_s: int | None = None
     secret_bytes: bytes | None = None

@@ -153,8 +153,9 @@ def read_metadata(check: Checker, raw: dict[str, object], path: Path) -> dict[st
     return metadata
 
 
-def _soft_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | None:
-    return check.optional_integer(raw, "soft_timeout_s", path, 1, check.limits.execution_timeout_max_s)
+def _soft_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | float | None:
+    limits = check.limits
+    return check.optional_number(raw, "soft_timeout_s", path, limits.soft_timeout_min_s, limits.execution_timeout_max_s)
 
 
 # Most requests use few fields, so only those that are given are read; the struct has the defaults of the others.

@@ -243,7 +243,7 @@ def _request_row(uow: UnitOfWork, group_id: int, new_task: NewTask) -> Row:
         r.retries,
         r.reruns,
         r.max_instances,
-        r.soft_timeout_s * SECOND if r.soft_timeout_s is not None else None,
+        round(r.soft_timeout_s * SECOND) if r.soft_timeout_s is not None else None,
         r.lease_s * SECOND,
         new_task.deadline_at,
         new_task.policy,

@@ -56,3 +56,11 @@ def test_a_task_whose_bot_died_is_retried_once_idempotent_or_not(app: Inside, id
 def test_a_pool_can_ask_for_no_retry(app: Inside) -> None:
     task = submitted(app, dimensions=pairs(pool="once"))
     assert after_its_bot_died(app, task)["state"] == "BOT_DIED"
+
+
+def test_a_timeout_with_a_fraction_is_shown_as_the_next_whole_number(app: Inside) -> None:
+    properties = {"command": ["true"], "dimensions": {"pool": ["nobody"]}, "execution_timeout_s": 2.5}
+    task = {"name": "t", "slices": [{"properties": properties}], "max_instances": 2, "soft_timeout_s": 0.5}
+    [task_id] = app.submit(task)
+    assert app.get(f"{API}task/{task_id}/request").json["properties"]["execution_timeout_secs"] == "3"
+    assert app.get(f"/api/v1/tasks/{task_id}").json["request"]["slices"][0]["properties"]["execution_timeout_s"] == 2.5

@@ -43,8 +43,8 @@ MAX_INCLUDE_DEPTH = 16
 ROLES = ("admin", "user", "viewer", "bot-bootstrap")
 _TOP_LEVEL_KEYS = frozenset({"closed", "pool", "template"})
 _POOL_KEYS = frozenset(
-    {"task_order", "ageing_s", "default_expiration_s", "default_retries", "roles", "groups", "urgent", "template", "canary_template",
-     "canary_chance", "owners"}
+    {"task_order", "ageing_s", "default_expiration_s", "default_retries", "roles", "groups", "urgent", "template",
+     "canary_template", "canary_chance", "owners"}
 )  # fmt: skip
 _TEMPLATE_KEYS = frozenset({"include", "env", "caches"})
 _ORDERS = {FIFO: FIFO, LIFO: LIFO}

@@ -7,6 +7,7 @@ of the task that it was deduplicated from, as in v1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from msgspec import Struct, json
@@ -90,11 +91,11 @@ def show_properties(properties: Properties, *, has_secret: bool) -> v1.TaskPrope
         ],
         env=[v1.StringPair(key=key, value=value) for key, value in properties.env.items()],
         env_prefixes=[v1.StringListPair(key=key, value=value) for key, value in properties.env_prefixes.items()],
-        execution_timeout_secs=int64(properties.execution_timeout_s),
+        execution_timeout_secs=int64(ceil(properties.execution_timeout_s)),
         grace_period_secs=int64(properties.grace_period_s),
         idempotent=properties.idempotent,
         inputs_ref=_isolated(properties.inputs),
-        io_timeout_secs=int64(properties.io_timeout_s or 0),
+        io_timeout_secs=int64(ceil(properties.io_timeout_s or 0)),
         outputs=properties.outputs,
         relative_cwd=properties.relative_cwd or None,
         secret_bytes=REDACTED if has_secret else None,

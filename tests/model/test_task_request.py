@@ -492,6 +492,7 @@ FULL_COMMAND = a_task(
             io_timeout_s=30,
             grace_period_s=1,
             idempotent=True,
+            merge_output=True,
         )
         | {"expiration_s": 60, "wait_for_capacity": False}
     ],
@@ -744,6 +745,7 @@ DIFFERENT: list[dict[str, Any]] = [
     {"io_timeout_s": 7},
     {"grace_period_s": 7},
     {"idempotent": True},
+    {"merge_output": True},
     {"dimensions": {"pool": ["other"]}},
 ]
 

@@ -148,6 +148,7 @@ _OPTIONS: Final = (
     click.option("--io-timeout", type=Duration(fractions=True), help="Maximum time without output. Default: none."),
     click.option("--grace", type=Duration(), help="Time between SIGTERM and SIGKILL. Default: 30s."),
     click.option("--deadline", type=Duration(), help="Maximum total time, waiting included. Default: 7d."),
+    click.option("--merge-output", is_flag=True, help="Make stdout and stderr one stream, in the order written."),
     click.option("--idempotent", is_flag=True, help="Reuse the result of an identical task that succeeded."),
     click.option("--retries", type=click.IntRange(0, 100), help="Further runs after the bot failed. Default: 1."),
     click.option("--reruns", type=click.IntRange(0, 100), help="Further runs after the command failed. Default: 0."),
@@ -178,6 +179,7 @@ def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any
         io_timeout_s=options["io_timeout"],
         grace_period_s=options["grace"],
         idempotent=options["idempotent"] or None,
+        merge_output=options["merge_output"] or None,
     )
     request = _without_empty(
         name=options["name"] or Path(command[0]).name or command[0] or "command",

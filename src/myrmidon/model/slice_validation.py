@@ -258,4 +258,5 @@ _OPTIONAL_IN_PROPERTIES: Final[dict[str, FieldReader]] = {
     "outputs": read_output_paths,
     "io_timeout_s": _io_timeout,
     "idempotent": lambda check, raw, path: check.boolean(raw, "idempotent", path),
+    "merge_output": lambda check, raw, path: check.boolean(raw, "merge_output", path),
 }

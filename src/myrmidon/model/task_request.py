@@ -44,7 +44,8 @@ class Cache(Struct, frozen=True, kw_only=True):
 class Properties(Struct, frozen=True, kw_only=True, gc=False):
     """What to run and on which bots. All of these fields are part of the properties hash.
 
-    An empty value in env removes that variable from the bot's environment.
+    An empty value in env removes that variable from the bot's environment. With ``merge_output`` stdout and stderr are
+    one stream, in the order in which the command wrote them.
     """
 
     dimensions: dict[str, list[str]]
@@ -59,6 +60,7 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     io_timeout_s: int | float | None = None
     grace_period_s: int = 30
     idempotent: bool = False
+    merge_output: bool = False
 
 
 class Slice(Struct, frozen=True, kw_only=True, gc=False):

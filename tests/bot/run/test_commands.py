@@ -39,6 +39,15 @@ def test_stdout_and_stderr_come_back_apart(fleet: Stub):
     assert (result["stdout_size"], result["stderr_size"]) == (8, 8)
 
 
+@pytest.mark.parametrize("seconds", [0, 0.2], ids=["quick", "watched"])
+def test_stdout_and_stderr_are_one_stream_where_the_task_asks_for_it(fleet: Stub, seconds: float):
+    script = f"for i in 1 2 3; do echo out $i; sleep {seconds}; echo err $i >&2; done"
+    run = fleet.submit(SHELL, "-c", script, merge_output=True)
+    result = fleet.result(run)
+    assert fleet.log(run, 0) == b"out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n"
+    assert (fleet.log(run, 1), result["stdout_size"], result["stderr_size"]) == (b"", 36, 0)
+
+
 def test_a_silent_command_costs_no_log_request(fleet: Stub):
     before = len(fleet.log_posts)
     run = fleet.submit("/bin/true")

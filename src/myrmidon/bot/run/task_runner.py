@@ -180,9 +180,10 @@ class TaskRunner:
 
     def _start(self, command: Command, cwd: str, env: dict[bytes, bytes]) -> subprocess.Popen[bytes]:
         output = command.output
-        output.open()
+        output.open(merged=bool(command.task.get("merge_output")))
+        streams = (self.devnull, output.writers[0], output.writers[-1])
         try:
-            process = processes.start_command(self.argv, env, cwd, (self.devnull, output.writers[0], output.writers[1]))
+            process = processes.start_command(self.argv, env, cwd, streams)
         except (ValueError, IndexError) as error:
             raise InvalidTask(f"the command could not be started: {error}") from error
         output.close_writers()

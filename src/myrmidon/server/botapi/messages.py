@@ -200,6 +200,7 @@ class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=Fals
     execution_timeout_s: int | float
     io_timeout_s: int | float | None = None
     grace_period_s: int
+    merge_output: bool = False
     lease_s: float
     deadline_at: Micros = 0
     outputs: list[str] = []
@@ -373,6 +374,7 @@ def assigned_run(
         execution_timeout_s=properties.execution_timeout_s,
         io_timeout_s=properties.io_timeout_s,
         grace_period_s=properties.grace_period_s,
+        merge_output=properties.merge_output,
         lease_s=work.lease / SECOND,
         deadline_at=work.deadline_at,
         outputs=properties.outputs,

@@ -149,6 +149,7 @@ def _native_slice(task_slice: SliceBody) -> dict[str, Any]:
 
 
 def _native_properties(properties: PropertiesBody) -> dict[str, Any]:
+    """The properties in the native format. In v1 stdout and stderr are one stream."""
     prefixes = _unique(properties.env_prefixes or (), "env_prefixes")
     dimensions: dict[str, list[str]] = {}
     for pair in properties.dimensions or ():
@@ -164,6 +165,7 @@ def _native_properties(properties: PropertiesBody) -> dict[str, Any]:
         "io_timeout_s": properties.io_timeout_secs,
         "grace_period_s": properties.grace_period_secs,
         "idempotent": bool(properties.idempotent),
+        "merge_output": True,
     }
     return {key: value for key, value in native.items() if value is not None}
 

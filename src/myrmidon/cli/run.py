@@ -294,6 +294,6 @@ def _progress_bar(total: int) -> Iterator[Report]:
 
 def _ended_line(task: dict[str, Any]) -> str:
     result = task["result"]
-    code = f" exit {result['exit_code']}" if result["exit_code"] else ""
+    code = f" exit {exit_codes.as_in_a_shell(result['exit_code'])}" if result["exit_code"] else ""
     took = f"  {output.duration(result['duration'])}" if result["duration"] is not None else ""
     return f"{task['task_id']}  {output.state(result['state'])}{code}  {task['request']['name']}{took}"

@@ -111,7 +111,7 @@ def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
     request, result = task["request"], task["result"]
     slices = request["slices"]
     properties = slices[result["slice"]]["properties"]
-    code = "" if result["exit_code"] is None else f" (exit code {result['exit_code']})"
+    code = "" if result["exit_code"] is None else f" ({_exit_code_text(result['exit_code'])})"
     flags = "".join(f" {flag}" for flag in ("held", "killing") if result[flag])
     return [
         ("task", task["task_id"]),
@@ -137,6 +137,11 @@ def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
+def _exit_code_text(code: int) -> str:
+    signal_text = f", signal {-code}" if code < 0 else ""
+    return f"exit code {exit_codes.as_in_a_shell(code)}{signal_text}"
+
+
 def _user_tags(request: dict[str, Any]) -> list[str]:
     """The tags without those that the server derives from the request, which is shown already."""
     derived = {"priority", "user", "service_account", "parent_task_id"}
@@ -148,7 +153,7 @@ def _run_row(run: dict[str, Any]) -> tuple[object, ...]:
     return (
         run["run"],
         output.state(run["state"]),
-        run["exit_code"],
+        None if run["exit_code"] is None else exit_codes.as_in_a_shell(run["exit_code"]),
         run["bot_id"],
         output.local_time(run["started_at"]),
         output.duration(run["duration"]),

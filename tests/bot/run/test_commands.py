@@ -238,15 +238,24 @@ def test_a_working_folder_outside_is_a_failure_of_the_task(fleet: Stub, path: st
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
-    [(["/no/such/program"], b"No such file"), (["no-such-program"], b"No such file"), (["/etc/passwd"], b"ermission")],
+    ("program", "said", "code"),
+    [
+        ("/no/such/program", b"No such file", 127),
+        ("no-such-program", b"No such file", 127),
+        ("/etc/passwd/program", b"Not a directory", 127),
+        ("/etc/passwd", b"ermission", 126),
+    ],
 )
-def test_a_program_that_cannot_be_started_is_a_failure_of_the_task(fleet: Stub, command: list[str], said: bytes):
-    run = fleet.submit(*command)
+@pytest.mark.parametrize("stream", [0, 1], ids=["merged", "apart"])
+def test_a_program_that_cannot_be_started_is_a_failure_of_the_task_with_the_code_of_a_shell(
+    fleet: Stub, program: str, said: bytes, code: int, stream: int
+):
+    run = fleet.submit(program, merge_output=stream == 0)
     result = fleet.result(run)
-    assert (result["type"], result["exit_code"]) == ("finish", 1)
-    assert said in fleet.log(run, 1)
-    assert result["stderr_size"] == len(fleet.log(run, 1))
+    assert (result["type"], result["exit_code"], result["start_failed"]) == ("finish", code, True)
+    assert said in fleet.log(run, stream)
+    assert result["duration"] > 0
+    assert result[("stdout_size", "stderr_size")[stream]] == len(fleet.log(run, stream))
 
 
 def test_an_impossible_name_of_a_variable_is_a_failure_of_the_task(fleet: Stub):

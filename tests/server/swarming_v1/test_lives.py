@@ -58,6 +58,16 @@ def test_an_unknown_command_is_the_tasks_own_failure(swarm):
     assert (done["state"], done["exit_code"], done["failure"], done["internal_failure"]) == (
         "COMPLETED", "1", True, False,
     )  # fmt: skip
+    assert done["duration"] > 0
+    assert "/no/such/program could not be started: No such file" in swarm.output(done["task_id"])
+    run = swarm.call("task.result", task_id=done["run_id"])
+    assert run["exit_code"] == "1"
+    _, native = swarm.server.get(f"/api/v1/tasks/{done['task_id']}")
+    assert (native["result"]["exit_code"], native["result"]["reason"]) == (127, "start_failed")
+
+
+def test_a_command_that_returns_127_itself_keeps_it(swarm):
+    assert swarm.run(SH, "-c", "exit 127")["exit_code"] == "127"
 
 
 def test_output_that_is_no_text_is_shown_all_the_same(swarm):

@@ -33,6 +33,8 @@ _BOT_ERRNOS = (
     errno.EROFS,
     errno.EIO,
 )
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+"""The exit codes of a shell for a command that cannot be started."""
 _TMP_NAMES = (b"TMPDIR", b"TMP", b"TEMP", *((b"MAC_CHROMIUM_TMPDIR",) if platforms.NAME == "macos" else ()))
 
 
@@ -195,7 +197,8 @@ class TaskRunner:
         """The record of a command that could not be started: a fault of the bot, or a failed task."""
         if error.errno in _BOT_ERRNOS or not os.path.isdir(cwd):
             return _fault_of(command, error)
-        return _failed(command, f"{shlex.quote(self.argv[0])} could not be started: {error.strerror}")
+        code = _NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else _NOT_EXECUTABLE
+        return _failed(command, f"{shlex.quote(self.argv[0])} could not be started: {error.strerror}", code)
 
     # ---------------------------------------------------------------- end and cleanup
 
@@ -311,13 +314,14 @@ def _finish(command: Command, code: int, duration: float) -> dict[str, Any]:
     return {"report": report, "logs": command.log_chunks()}
 
 
-def _failed(command: Command, message: str) -> dict[str, Any]:
+def _failed(command: Command, message: str, code: int = 1) -> dict[str, Any]:
     """The record of a command that could not run because of the task; its stderr is the message."""
     text = f"myrmidon: {message}\n".encode(errors="replace")
-    command.sizes[1] = len(text)
-    record = _finish(command, 1, 0.0)
-    record["report"]["message"] = message
-    record["logs"] = [[1, 0, b64encode(text).decode()]]
+    stream = 0 if command.task.get("merge_output") else 1
+    command.sizes[stream] = len(text)
+    record = _finish(command, code, clock.boottime() - command.begun)
+    record["report"].update(message=message, start_failed=True)
+    record["logs"] = [[stream, 0, b64encode(text).decode()]]
     return record
 
 

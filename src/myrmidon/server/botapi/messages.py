@@ -68,6 +68,7 @@ class FinishReport(Struct, kw_only=True, frozen=True, tag_field="type", tag="fin
     hard_timeout: bool = False
     io_timeout: bool = False
     killed: bool = False
+    start_failed: bool = False
     outputs: list[OutputValue] = []
     outputs_ref: FilesRef | None = None
     stdout_size: Count | None = None
@@ -316,6 +317,7 @@ def to_report(report: BotReport) -> Report:
                 hard_timeout=report.hard_timeout,
                 io_timeout=report.io_timeout,
                 killed=report.killed,
+                start_failed=report.start_failed,
                 outputs=report.outputs,
                 outputs_ref=report.outputs_ref,
                 stdout_size=report.stdout_size,

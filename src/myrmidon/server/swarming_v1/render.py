@@ -15,7 +15,7 @@ from msgspec import Struct, json
 from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_request import FilesRef, Properties, Slice, properties_from_json
-from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
+from myrmidon.model.task_result import START_FAILED, PerformanceStats, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import (
@@ -37,6 +37,8 @@ REDACTED = encode_bytes(b"<REDACTED>")
 MAX_CHILDREN = 1000
 _UNKNOWN_EXIT_CODE = -1
 """The exit code of a command that was killed and reported none."""
+_START_FAILED_EXIT_CODE = 1
+"""The exit code of a command that could not be started; natively it is that of a shell, 126 or 127."""
 
 
 # ---------------------------------------------------------------- requests
@@ -265,6 +267,8 @@ def _outcome(state: str, run: TaskRun | None) -> tuple[int | None, float | None]
     if state not in _RAN:
         return None, None
     code, duration = (run.exit_code, run.duration) if run else (None, None)
+    if run is not None and run.reason == START_FAILED:
+        code = _START_FAILED_EXIT_CODE
     if code is None:
         code = _UNKNOWN_EXIT_CODE if state in _KILLED else int(state != TaskState.SUCCEEDED)
     if duration is None:

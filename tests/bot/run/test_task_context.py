@@ -134,7 +134,18 @@ def test_caches_are_told_with_their_sizes_and_where_the_time_went(fleet: Stub):
     assert result["caches"] == {"one": 5}
     told = {"bot_overhead", "named_caches_install", "named_caches_uninstall", "cache_trim", "cleanup"}
     assert told == set(result["stats"])
-    assert "caches" not in fleet.run("/bin/true")
+
+
+def test_a_quick_run_tells_its_overhead_and_cost_too_but_no_caches(fleet: Stub):
+    result = fleet.run("/bin/true")
+    assert set(result["stats"]) == {"bot_overhead", "cleanup"}
+    assert result["stats"]["bot_overhead"] > 0
+    assert result["cost_usd"] > 0
+    assert "caches" not in result
+
+
+def test_a_cache_becomes_a_dimension(fleet: Stub):
+    fleet.run(SHELL, "-c", "printf 12345 > c1/x", caches=[{"name": "one", "path": "c1"}])
     news = lambda: [b for _, path, b in fleet.calls if "one" in b.get("dimensions", {}).get("caches", [])]  # noqa: E731
     fleet.until(news, "the cache among the dimensions")
 

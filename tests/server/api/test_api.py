@@ -368,6 +368,16 @@ def test_a_secret_is_never_shown(app):
     assert b"secret_bytes" not in reply.body
 
 
+def test_equal_work_has_an_equal_hash(app):
+    hidden = {"secret_bytes": "c2VjcmV0"}
+    tasks = app.submit(a_task(), a_task(name="other", priority=7), a_task(**hidden), a_task(**hidden))
+    shown = [app.get(f"/api/v1/tasks/{task}").json["request"]["slices"][0]["properties_hash"] for task in tasks]
+    assert shown[0] == shown[1]
+    assert shown[2] == shown[3]
+    assert len(set(shown)) == 2
+    assert {len(one) for one in shown} == {64}
+
+
 def test_a_group_with_work_is_not_deleted(app):
     app.post("/api/v1/groups", {"name": "g"})
     task = app.submit(a_task(), token=app.token("user", "g"))[0]

@@ -15,6 +15,7 @@ from tests.bot.bots import wait_for
 from tests.server.swarming_v1.swarm import Swarm, a_task, pairs, properties
 
 SH = "/bin/sh"
+PARTS = {"named_caches_install", "named_caches_uninstall", "cache_trim", "package_installation", "cleanup"}
 
 
 def test_a_success(either):
@@ -114,7 +115,8 @@ def test_an_equal_idempotent_task_is_answered_at_once(swarm):
     assert again["bot_id"] == "b1"
     assert again["run_id"] == first["run_id"]
     assert "costs_usd" not in again
-    assert again["cost_saved_usd"] >= 0
+    assert [again["cost_saved_usd"]] == first["costs_usd"]
+    assert again["cost_saved_usd"] > 0, "the cost of a millisecond is not dropped"
     assert again["user"] == "bob"
     assert swarm.output(answer["task_id"]) == "once\n"
     listed = swarm.call("tasks.list", state="DEDUPED", limit=10)["items"]
@@ -312,9 +314,22 @@ def test_a_named_cache_outlives_its_task_and_becomes_a_dimension(swarm):
     third = swarm.run("true", dimensions=pairs(pool="default", caches=name))
     assert third["state"] == "COMPLETED"
     stats = second["performance_stats"]
-    parts = {"named_caches_install", "named_caches_uninstall", "cache_trim", "cleanup"}
-    assert set(stats) == {"bot_overhead", *parts}
-    assert stats["bot_overhead"] > sum(stats[part]["duration"] for part in parts) > 0, "where the time went"
+    assert set(stats) == {"bot_overhead", *PARTS}
+    assert stats["bot_overhead"] > sum(stats[part]["duration"] for part in PARTS) > 0, "where the time went"
+
+
+def test_every_run_has_complete_statistics(swarm):
+    done = swarm.run("true")
+    stats = done["performance_stats"]
+    assert set(stats) == {"bot_overhead", *PARTS}
+    assert stats["bot_overhead"] > 0
+    assert (stats["cache_trim"], stats["package_installation"]) == ({"duration": 0}, {"duration": 0})
+    _, native = swarm.server.get(f"/api/v1/tasks/{done['task_id']}")
+    [run] = native["runs"]
+    assert run["stats"]["bot_overhead"] == stats["bot_overhead"]
+    assert run["stats"]["cleanup"] == stats["cleanup"]["duration"]
+    assert run["stats"]["cache_trim"] is None
+    assert run["cost_usd"] == done["costs_usd"][0] > 0
 
 
 def caches_of(swarm: Swarm) -> list[str]:

@@ -26,7 +26,7 @@ class OutputPipes:
         self.readers: list[int] = []
         self.writers: list[int] = []
 
-    def open(self, *, merged: bool) -> None:
+    def open(self, *, merged: bool = False) -> None:
         for _ in range(1 if merged else 2):
             reader, writer = processes.make_pipe()
             self.readers.append(reader)

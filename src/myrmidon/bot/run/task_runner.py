@@ -73,6 +73,7 @@ class TaskRunner:
         """Run the command of a task; the record to report. None when the run was given to another bot."""
         begun = clock.boottime()
         command = Command(task, begun)
+        self.stats = {}
         installed: list[tuple[str, str]] = []
         try:
             self.workdir.begin(begun)
@@ -93,8 +94,10 @@ class TaskRunner:
             problem = self._clean(installed) or self.leftover_problem
         if problem and record is not None:
             record["problem"] = problem
-        if installed and record is not None and record["report"]["type"] == "finish":
-            record["report"].update(caches=self.cache_sizes, stats=self.stats)
+        if record is not None and record["report"]["type"] == "finish":
+            record["report"]["stats"] = self.stats
+            if installed:
+                record["report"]["caches"] = self.cache_sizes
         return record
 
     # ---------------------------------------------------------------- preparation and start
@@ -141,7 +144,7 @@ class TaskRunner:
             inner = [other for other in paths.values() if other.startswith(path + os.sep)]
             if inner or list(paths.values()).count(path) > 1 or path == self.workdir.run:
                 raise InvalidTask(f"the path of cache {name} overlaps another one")
-        begun, self.stats = clock.boottime(), {}
+        begun = clock.boottime()
         self.caches.make_room(list(paths), hints)
         for name, path in sorted(paths.items()):
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -150,7 +153,7 @@ class TaskRunner:
             except ValueError as error:
                 raise InvalidTask(str(error)) from error
             installed.append((name, path))
-        self.stats = {"named_caches_install": round(clock.boottime() - begun, 6)}
+        self.stats["named_caches_install"] = round(clock.boottime() - begun, 6)
 
     def _write_secret(self, content: bytes) -> None:
         handle = os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -233,10 +236,9 @@ class TaskRunner:
         try:
             if installed:
                 self._put_caches_back(installed)
-            begun = clock.boottime() if installed else 0.0
+            begun = clock.boottime()
             problem = self.workdir.clean()
-            if installed:
-                self.stats["cleanup"] = round(clock.boottime() - begun, 6)
+            self.stats["cleanup"] = round(clock.boottime() - begun, 6)
         except OSError as error:
             return f"the working directory could not be cleaned: {error}"
         return problem

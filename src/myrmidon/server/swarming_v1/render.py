@@ -324,6 +324,7 @@ def show_run_result(facts: Facts, run: TaskRun, name: str, created_at: Micros) -
 
 
 def show_stats(stats: PerformanceStats | None) -> v1.PerformanceStats | None:
+    """The statistics of a run. In v1 every operation is there; one that the run did not need took no time."""
     if stats is None:
         return None
     return v1.PerformanceStats(
@@ -338,8 +339,8 @@ def show_stats(stats: PerformanceStats | None) -> v1.PerformanceStats | None:
     )
 
 
-def _operation(seconds: float | None) -> v1.OperationStats | None:
-    return v1.OperationStats(duration=seconds) if seconds is not None else None
+def _operation(seconds: float | None) -> v1.OperationStats:
+    return v1.OperationStats(duration=seconds or 0.0)
 
 
 _STRINGS = ("items_cold", "items_hot")

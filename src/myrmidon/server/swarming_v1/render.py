@@ -66,7 +66,6 @@ def show_request(row: RequestRow, slices: Sequence[Slice], *, has_secret: bool) 
         priority=int64(row.priority),
         properties=shown[0].properties if shown else None,
         realm=as_object(row.metadata).get("realm") if row.metadata != "{}" else None,
-        root_task_id=show_task(row.root_task_id) if row.root_task_id is not None else None,
         service_account=row.service_account,
         tags=json.decode(row.tags, type=list[str]),
         task_id=show_task(row.id),

@@ -49,6 +49,10 @@ def sized(n):
     return "x" * n
 
 
+def encoded(n):
+    return base64.b64encode(bytes(n)).decode()
+
+
 def props(path):
     return f"slices[0].properties.{path}"
 
@@ -344,6 +348,8 @@ LIMITS = [
         with_properties(execution_timeout_s=1),
         with_properties(execution_timeout_s=0),
     ),
+    ("stdin", a_task(stdin=encoded(1 << 20)), a_task(stdin=encoded((1 << 20) + 1))),
+    ("stdin", a_task(stdin=""), a_function(stdin="")),
     (
         props("execution_timeout_s"),
         with_properties(execution_timeout_s=1.5),
@@ -509,6 +515,7 @@ FULL_COMMAND = a_task(
     lease_s=60,
     deadline_s=100,
     secret_bytes="c2VjcmV0",
+    stdin="aW4=",
     evaluate_only=True,
     external_id="e",
     routing="r",

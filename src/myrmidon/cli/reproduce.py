@@ -20,6 +20,8 @@ def run_locally(task: dict[str, Any], extra: list[str], folder: str | None, *, t
     command = [*properties.get("command", []), *extra]
     if not command:
         raise click.UsageError("This task runs a function; only commands can be reproduced.")
+    if task["request"]["stdin_size"] is not None:
+        output.note("The server does not return the task's stdin; the command reads that of this shell.")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         return _run(properties, command, Path(folder).resolve(), to_stderr=to_stderr)

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import click
 
+from myrmidon.cli.standard_input import read_stdin
+
 _TASK_ID: Final = re.compile(r"[0-9a-f]{0,15}1[0-9a-f]{2}")
 _WHOLE: Final = re.compile(r"[0-9]+")
 _DECIMAL: Final = re.compile(r"[0-9]+\.[0-9]+")
@@ -144,6 +146,10 @@ _OPTIONS: Final = (
         "--secret-file", type=click.Path(allow_dash=True), metavar="FILE",
         help="File with secret bytes for the command, or - for stdin. The server does not show them.",
     ),
+    click.option(
+        "--stdin", "-i", "stdin", is_flag=True,
+        help="Pass standard input on to the command, up to 1 MiB. Without it the command's stdin is empty.",
+    ),
     click.option("--timeout", type=Duration(fractions=True), help="Maximum run time of the command. Default: 1h."),
     click.option("--io-timeout", type=Duration(fractions=True), help="Maximum time without output. Default: none."),
     click.option("--grace", type=Duration(), help="Time between SIGTERM and SIGKILL. Default: 30s."),
@@ -168,6 +174,8 @@ def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any], str | None]:
     """The request as JSON, and the resource group. Options that are not set are left to the server's defaults."""
+    if options["stdin"] and options["secret_file"] == "-":
+        raise click.UsageError("--stdin and --secret-file - cannot both read standard input.")
     dimensions = _dimensions(options["pool"], options["dimensions"])
     properties = _without_empty(
         command=list(command),
@@ -193,6 +201,7 @@ def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any
         parent=options["parent"],
         detached=options["detached"] or None,
         secret_bytes=_secret(options["secret_file"]),
+        stdin=read_stdin() if options["stdin"] else None,
     )
     return request, options["group"]
 

@@ -123,6 +123,7 @@ def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
         ("folder", properties.get("relative_cwd")),
         ("env", "\n".join(f"{key}={value}" for key, value in properties.get("env", {}).items())),
         ("secret", "set" if request["has_secret"] else None),
+        ("stdin", None if request["stdin_size"] is None else output.plural(request["stdin_size"], "byte")),
         ("dimensions", output.dimensions(properties["dimensions"])),
         ("slice", f"{result['slice'] + 1} of {len(slices)}" if len(slices) > 1 else None),
         ("group", task["group"]),

@@ -23,6 +23,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     metadata_value_chars: int = 32_768
     slices: int = 8
     secret_bytes: int = 20_480
+    stdin_bytes: int = 1_048_576
     retries_default: int = 1
     retries_max: int = 100
     reruns_max: int = 100

@@ -20,8 +20,8 @@ class TaskResult(Struct, gc=False):
 
     ``num_retries`` and ``num_reruns`` count those used in this generation. ``instance_id`` is the number of the run
     whose result is the task's result. ``forced`` lets a task run although its parents did not succeed.
-    ``skips_request_lookup`` is set for commands without a secret that have one instance at most and are not idempotent,
-    as most tasks: starting and finishing them does not read their request.
+    ``skips_request_lookup`` is set for commands without a secret and stdin that have one instance at most and are not
+    idempotent, as most tasks: starting and finishing them does not read their request.
     """
 
     id: int

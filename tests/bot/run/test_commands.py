@@ -279,6 +279,23 @@ def test_secret_bytes_are_in_a_private_file_and_gone_afterwards(fleet: Stub, fol
     assert fleet.run(SHELL, "-c", 'test -z "$MYRMIDON_SECRET_FILE"')["exit_code"] == 0
 
 
+@pytest.mark.parametrize("size", [0, 1, 1 << 20])
+def test_a_command_reads_the_stdin_of_its_task(fleet: Stub, folder: Path, size: int):
+    content = bytes(range(256)) * (size // 256) or b"x" * size
+    run = fleet.submit(SHELL, "-c", "cat; cat /dev/stdin", stdin=b64encode(content).decode())
+    assert fleet.result(run)["exit_code"] == 0
+    assert hashlib.sha256(fleet.log(run)).digest() == hashlib.sha256(content * 2).digest()
+    script = 'ls -A "$TMPDIR" ..; readlink /proc/self/fd/0; cat'
+    run = fleet.submit(SHELL, "-c", script)
+    assert fleet.result(run)["exit_code"] == 0
+    assert fleet.log(run).split()[-1:] == [b"/dev/null"], "the next command reads nothing"
+    assert b"stdin" not in fleet.log(run)
+
+
+def test_a_command_need_not_read_its_stdin(fleet: Stub):
+    assert fleet.run("/bin/true", stdin=b64encode(b"x" * (1 << 20)).decode())["exit_code"] == 0
+
+
 def test_a_named_cache_outlives_its_run(fleet: Stub, folder: Path):
     caches = [{"name": "ccache", "path": "deep/cache"}]
     fleet.run(SHELL, "-c", "echo kept > deep/cache/file", caches=caches)

@@ -13,8 +13,10 @@ import errno
 import os
 import shlex
 import subprocess
+import tempfile
 from base64 import b64decode, b64encode
-from typing import Any, Callable, Dict, List, Tuple
+from contextlib import nullcontext
+from typing import IO, Any, Callable, Dict, List, Tuple
 
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.run.command import Command
@@ -186,9 +188,12 @@ class TaskRunner:
     def _start(self, command: Command, cwd: str, env: dict[bytes, bytes]) -> subprocess.Popen[bytes]:
         output = command.output
         output.open(merged=bool(command.task.get("merge_output")))
-        streams = (self.devnull, output.writers[0], output.writers[-1])
+        given = command.task.get("stdin")
         try:
-            process = processes.start_command(self.argv, env, cwd, streams)
+            with _stdin_file(b64decode(given), self.workdir.tmp) if given is not None else nullcontext() as file:
+                stdin = self.devnull if file is None else file.fileno()
+                streams = (stdin, output.writers[0], output.writers[-1])
+                process = processes.start_command(self.argv, env, cwd, streams)
         except (ValueError, IndexError) as error:
             raise InvalidTask(f"the command could not be started: {error}") from error
         output.close_writers()
@@ -296,6 +301,23 @@ def _apply_changes(env: dict[bytes, bytes], changes: dict[str, str]) -> None:
             env[os.fsencode(key)] = os.fsencode(value)
         else:
             env.pop(os.fsencode(key), None)
+
+
+def _stdin_file(content: bytes, folder: str) -> IO[bytes]:
+    """A file without a name that holds the stdin of a command, to be read from its start.
+
+    Everybody may read it: a command that opens /dev/stdin opens the file again, perhaps as another user.
+    """
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - the caller closes it
+    try:
+        os.fchmod(file.fileno(), 0o444)
+        file.write(content)
+        file.flush()
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 # ---------------------------------------------------------------- records

@@ -35,7 +35,7 @@ _STATES = Literal[
 
 
 class SliceInfo(Struct, frozen=True):
-    """A slice. Slices with equal ``properties_hash`` do the same work; it covers secret bytes too."""
+    """A slice. Slices with equal ``properties_hash`` do the same work; it covers secret bytes and stdin."""
 
     properties: Raw
     properties_hash: str
@@ -44,7 +44,7 @@ class SliceInfo(Struct, frozen=True):
 
 
 class RequestInfo(Struct, frozen=True, kw_only=True):
-    """The request. A secret is never shown; ``has_secret`` says whether there is one."""
+    """The request. Secret and stdin are not shown, only whether there is a secret and the size of the stdin."""
 
     name: str
     created_at: Micros
@@ -65,6 +65,7 @@ class RequestInfo(Struct, frozen=True, kw_only=True):
     metadata: Raw
     slices: list[SliceInfo]
     has_secret: bool
+    stdin_size: int | None
 
 
 class ResultInfo(Struct, frozen=True, kw_only=True):
@@ -141,7 +142,12 @@ async def get_task(context: ServerContext, call: Call) -> TaskInfo:
             task_id=show_task(task_id),
             group=group,
             job_id=show_optional_task(task.job_id),
-            request=_request_info(row, slices, has_secret=secret is not None),
+            request=_request_info(
+                row,
+                slices,
+                has_secret=secret is not None,
+                stdin_size=task_request.stdin_sizes(tx, [task_id]).get(task_id),
+            ),
             result=_result_info(task, runs),
             runs=[_run_info(run, forms, stats.get((run.task_id, run.run))) for run in runs],
         )
@@ -149,7 +155,9 @@ async def get_task(context: ServerContext, call: Call) -> TaskInfo:
     return await context.db.read(read)
 
 
-def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bool) -> RequestInfo:
+def _request_info(
+    row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bool, stdin_size: int | None
+) -> RequestInfo:
     parent = show_run(row.parent_task_id, row.parent_run or 0) if row.parent_task_id is not None else None
     return RequestInfo(
         name=row.name,
@@ -176,6 +184,7 @@ def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bo
             for row in slices
         ],
         has_secret=has_secret,
+        stdin_size=stdin_size,
     )
 
 

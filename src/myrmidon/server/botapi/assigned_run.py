@@ -39,6 +39,7 @@ def assigned_run(
         relative_cwd=properties.relative_cwd,
         caches=properties.caches,
         secret_bytes=claimed.secret_bytes,
+        stdin=claimed.stdin,
         execution_timeout_s=properties.execution_timeout_s,
         io_timeout_s=properties.io_timeout_s,
         grace_period_s=properties.grace_period_s,

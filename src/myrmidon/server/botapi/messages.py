@@ -196,6 +196,7 @@ class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=Fals
     relative_cwd: str = ""
     caches: list[Cache] = []
     secret_bytes: bytes | None = None
+    stdin: bytes | None = None
     execution_timeout_s: int | float
     io_timeout_s: int | float | None = None
     grace_period_s: int

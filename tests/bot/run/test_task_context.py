@@ -44,7 +44,8 @@ def test_every_task_finds_its_own_context(fleet: Stub):
         assert told["swarming"]["task"]["server"] == fleet.url
         assert told["swarming"]["task"]["task_id"] == run[:-2] + "00"
         assert "id:b1" in told["swarming"]["task"]["bot_dimensions"]
-        assert before + 50 + n <= told["deadline"]["soft_deadline"] <= time.time() + 50 + n
+        ends_at = told["deadline"]["soft_deadline"]
+        assert round(before, 3) + 49.999 + n <= ends_at <= time.time() + 50.001 + n, "in whole milliseconds"
         assert told["deadline"]["grace_period"] == 1
         assert "secret_bytes" not in told["swarming"]
         assert "realm" not in told

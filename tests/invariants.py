@@ -582,6 +582,7 @@ _OF_TASKS = (
     ("task_requests", "id"),
     ("task_slices", "task_id"),
     ("secret_bytes", "task_id"),
+    ("task_stdin", "task_id"),
     ("task_tags", "task_id"),
     ("task_to_run", "task_id"),
     ("task_runs", "task_id"),

@@ -199,7 +199,7 @@ def test_a_journal_in_which_all_is_acknowledged_needs_no_disk(tmp_path: Path, mo
     assert synced == [journal.file]
 
 
-def test_a_journal_keeps_plain_and_other_records_alike(tmp_path: Path):
+def test_a_journal_keeps_records_of_every_kind(tmp_path: Path):
     plain = {"type": "finish", "run": "a1", "token": 'x"\\\n', "exit_code": -9, "duration": 1e-06,
              "stdout_size": 0, "stderr_size": 7}  # fmt: skip
     odd = {**plain, "run": "a2", "killed": True}

@@ -52,6 +52,13 @@ def test_a_task_has_a_name_whatever_its_command(command: str, name: str):
     assert asked("--", command)["name"] == name
 
 
+def test_a_timeout_may_have_a_fraction_and_an_expiry_not():
+    properties = asked("--timeout", "1.5m", "--io-timeout", "2.25", "--", "true")["slices"][0]["properties"]
+    assert (properties["execution_timeout_s"], properties["io_timeout_s"]) == (90, 2.25)
+    assert "write 90, 90s, 1.5s" in refused("--timeout", "1.5.5", "--", "true")
+    assert "is not a duration" in refused("--expires", "1.5", "--", "true")
+
+
 def test_options_after_the_command_belong_to_the_command():
     assert asked("ls", "--pool", "x")["slices"][0]["properties"]["command"] == ["ls", "--pool", "x"]
 
@@ -78,7 +85,18 @@ def test_every_option_finds_its_place():
             "X=",
         ),
         *("--env-prefix", "PATH=bin", "--env-prefix", "PATH=more", "--cwd", "src", "--cache", "pip=.pip"),
-        *("--timeout", "2h", "--io-timeout", "90", "--grace", "5s", "--deadline", "1d", "--idempotent"),
+        *(
+            "--timeout",
+            "2h",
+            "--io-timeout",
+            "90",
+            "--grace",
+            "5s",
+            "--deadline",
+            "1d",
+            "--idempotent",
+            "--merge-output",
+        ),
         *("--retries", "0", "--reruns", "2", "--detached", "--", "true"),
         HOME="/home/ada",
     )
@@ -96,6 +114,7 @@ def test_every_option_finds_its_place():
                     "io_timeout_s": 90,
                     "grace_period_s": 5,
                     "idempotent": True,
+                    "merge_output": True,
                     "dimensions": {"os": ["Linux"], "gpu": ["a100|h100"], "pool": ["lab"]},
                 },
                 "expiration_s": 120,
@@ -137,7 +156,7 @@ def test_a_secret_comes_from_a_file_or_stdin_and_never_from_the_command_line(tmp
     ("words", "told"),
     [
         (["-d", "os", "true"], "is not KEY=VALUE"),
-        (["--timeout", "soon", "true"], "write 90, 90s, 15m, 2h or 1d"),
+        (["--expires", "soon", "true"], "write 90, 90s, 15m, 2h or 1d"),
         (["--priority", "256", "true"], "0<=x<=255"),
         (["-e", "SURELY_NOT_SET", "true"], "write SURELY_NOT_SET=VALUE"),
         (["--fallback", "5m:gpu", "true"], "is not KEY=VALUE"),

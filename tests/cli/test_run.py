@@ -69,6 +69,46 @@ def test_a_timeout_is_124(terminal: Terminal):
     assert "TIMED_OUT" in done.stderr
 
 
+def test_a_missing_program_is_127_and_a_signal_128_and_more_wherever_it_is_shown(terminal: Terminal):
+    missing = terminal.run("run", "--", "no-such-program")
+    assert missing.returncode == 127
+    assert "no-such-program could not be started: No such file" in missing.stderr
+    assert terminal.run("run", "--", "/etc/passwd").returncode == 126
+    task = terminal.run("trigger", "--", "sh", "-c", "kill -9 $$").stdout.strip()
+    collected = terminal.run("collect", task)
+    assert (collected.returncode, " exit 137 " in collected.stdout) == (137, True)
+    assert terminal.run("task", "log", "-f", task).returncode == 137
+    shown = terminal.run("task", "show", task).stdout
+    assert "(exit code 137, signal 9)" in shown
+    assert " 137 " in shown.splitlines()[-1]
+    assert json.loads(terminal.run("task", "show", "--json", task).stdout)["result"]["exit_code"] == -9
+    assert terminal.run("task", "reproduce", task).returncode == 137
+    lost = terminal.run("trigger", "--", "no-such-program").stdout.strip()
+    assert terminal.run("collect", lost).returncode == 127
+    assert "start_failed" in terminal.run("task", "show", lost).stdout
+    assert terminal.run("task", "reproduce", lost).returncode == 127
+
+
+def test_stdin_is_passed_on_where_asked_and_else_refused_aloud(terminal: Terminal):
+    done = terminal.run("run", "-i", "--", "sort", given="b\na\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\nb\n", "")
+    ignored = terminal.run("run", "--", "cat", given="b\na\n")
+    assert (ignored.returncode, ignored.stdout) == (0, "")
+    assert ignored.stderr == "Standard input is not passed on to the command; use -i (--stdin) to pass it on.\n"
+    assert terminal.run("run", "--", "cat").stderr == "", "nothing was given"
+    much = terminal.run("run", "-i", "--", "wc", "-c", given="x" * (1 << 20))
+    assert much.stdout.strip() == str(1 << 20)
+    more = terminal.run("run", "-i", "--", "wc", "-c", given="x" * (1 + (1 << 20)))
+    assert (more.returncode, "more than 1 MiB" in more.stderr) == (2, True)
+    both = terminal.run("run", "-i", "--secret-file", "-", "--", "true", given="x")
+    assert (both.returncode, "cannot both read" in both.stderr) == (2, True)
+    task = terminal.run("trigger", "-i", "--", "cat", given="in\n").stdout.strip()
+    assert terminal.run("collect", "--log", task).stdout == "in\n"
+    assert "3 bytes" in terminal.run("task", "show", task).stdout
+    again = terminal.run("task", "reproduce", task, given="other\n")
+    assert (again.stdout, "does not return the task's stdin" in again.stderr) == ("other\n", True)
+
+
 def test_with_json_the_output_goes_to_stderr_and_the_task_to_stdout(terminal: Terminal):
     done = terminal.run("run", "--json", "--name", "told", "-t", "a:b", "--", "sh", "-c", "echo out; exit 3")
     task = json.loads(done.stdout)

@@ -65,6 +65,7 @@ COMMAND = a_task(
     priority=3,
     soft_timeout_s=4,
     secret_bytes="AQ==",
+    stdin="Ag==",
     metadata={"a": "b"},
 )
 FUNCTION = a_function(

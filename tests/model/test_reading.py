@@ -71,6 +71,7 @@ ORDINARY = {
         service_account="bot",
         parent="5cee4880088101",
         secret_bytes="AQ==",
+        stdin="AA==",
         external_id="x-1",
         routing="a.b",
         metadata={"a": "b"},
@@ -161,6 +162,7 @@ REFUSED = [
     a_task(service_account="x"),
     a_task(parent="5cee4880088100"),
     a_task(secret_bytes="?"),
+    a_task(stdin="?"),
     a_task(external_id="a.b"),
     a_task(routing="a b"),
     a_task(metadata={"": "a"}),
@@ -257,12 +259,14 @@ def test_what_is_right_but_strange_is_read(raw):
 
 
 @pytest.mark.parametrize("secret", [None, b"hidden"])
+@pytest.mark.parametrize("stdin", [None, b"typed"])
 @pytest.mark.parametrize("function", [None, Function(package_name="a", func_name="b")])
 @pytest.mark.parametrize("digests", [(), [], ["int64 0"]])
-def test_the_row_of_properties_is_their_json_and_their_hash(secret, function, digests):
+def test_the_row_of_properties_is_their_json_and_their_hash(secret, stdin, function, digests):
     one = parse_task(COMMAND).slices[0].properties
-    more = {"secret_hmac": secret, "function": function, "input_digests": digests}
+    more = {"secret_hmac": secret, "stdin_hmac": stdin, "function": function, "input_digests": digests}
     whole = [one, None if secret is None else secret.hex(), function, digests]
+    whole += [] if stdin is None else [stdin.hex()]
     digest = sha256(msgspec.json.encode(whole, order="sorted")).hexdigest()
     assert properties_row(one, **more) == (properties_json(one), digest)
     assert properties_hash(one, **more) == digest

@@ -49,6 +49,10 @@ def sized(n):
     return "x" * n
 
 
+def encoded(n):
+    return base64.b64encode(bytes(n)).decode()
+
+
 def props(path):
     return f"slices[0].properties.{path}"
 
@@ -102,6 +106,16 @@ def test_every_field_of_properties_is_read_in_canonical_order():
     assert found.outputs == ["out/a", "out/b"]
     assert (found.execution_timeout_s, found.io_timeout_s, found.grace_period_s) == (60, 30, 0)
     assert found.idempotent is True
+
+
+def test_timeouts_may_be_fractions_and_whole_ones_stay_whole():
+    task = parse_task({**with_properties(execution_timeout_s=2.5, io_timeout_s=0.25), "soft_timeout_s": 0.1})
+    found = task.slices[0].properties
+    assert (found.execution_timeout_s, found.io_timeout_s, task.soft_timeout_s) == (2.5, 0.25, 0.1)
+    assert properties_from_json(properties_json(found)) == found
+    whole, other = (parse_task(with_properties(execution_timeout_s=s)).slices[0].properties for s in (60, 60.0))
+    assert properties_json(whole) == properties_json(other)
+    assert parse_task(a_function(slices=[one_slice(command=None, execution_timeout_s=0.1)])).function is not None
 
 
 def test_an_io_timeout_of_zero_is_none():
@@ -334,6 +348,15 @@ LIMITS = [
         with_properties(execution_timeout_s=1),
         with_properties(execution_timeout_s=0),
     ),
+    ("stdin", a_task(stdin=encoded(1 << 20)), a_task(stdin=encoded((1 << 20) + 1))),
+    ("stdin", a_task(stdin=""), a_function(stdin="")),
+    (
+        props("execution_timeout_s"),
+        with_properties(execution_timeout_s=1.5),
+        with_properties(execution_timeout_s=0.9),
+    ),
+    (props("io_timeout_s"), with_properties(io_timeout_s=0.5), with_properties(io_timeout_s=True)),
+    ("soft_timeout_s", a_task(soft_timeout_s=0.1), a_task(soft_timeout_s=0.09)),
     (
         props("execution_timeout_s"),
         with_properties(execution_timeout_s=WEEK),
@@ -475,6 +498,7 @@ FULL_COMMAND = a_task(
             io_timeout_s=30,
             grace_period_s=1,
             idempotent=True,
+            merge_output=True,
         )
         | {"expiration_s": 60, "wait_for_capacity": False}
     ],
@@ -491,6 +515,7 @@ FULL_COMMAND = a_task(
     lease_s=60,
     deadline_s=100,
     secret_bytes="c2VjcmV0",
+    stdin="aW4=",
     evaluate_only=True,
     external_id="e",
     routing="r",
@@ -513,7 +538,8 @@ def test_a_wrong_value_anywhere_is_refused_or_harmless(raw, path):
     for value in WRONG:
         problems = problems_if_any(replaced(raw, path, value))
         msgspec.json.encode(problems)
-        if path and isinstance(value, int | float) and type(value) is not type(at(raw, path)):
+        may_be_fraction = path and str(path[-1]).endswith("timeout_s") and type(value) is float
+        if path and isinstance(value, int | float) and type(value) is not type(at(raw, path)) and not may_be_fraction:
             assert problems
 
 
@@ -726,6 +752,7 @@ DIFFERENT: list[dict[str, Any]] = [
     {"io_timeout_s": 7},
     {"grace_period_s": 7},
     {"idempotent": True},
+    {"merge_output": True},
     {"dimensions": {"pool": ["other"]}},
 ]
 

@@ -55,6 +55,19 @@ def test_another_group_is_not_answered(w):
     assert w.state(w.submit(idempotent=True, group=w.new_group("other"))) == "READY"
 
 
+@pytest.mark.parametrize("stdin", ["in", "out", None])
+def test_equal_stdin_is_equal_work(w, stdin):
+    donor(w, stdin=b64encode(b"in").decode())
+    given = {} if stdin is None else {"stdin": b64encode(stdin.encode()).decode()}
+    task = w.submit(idempotent=True, **given)
+    assert w.state(task) == ("SUCCEEDED" if stdin == "in" else "READY")
+
+
+def test_stdin_is_not_taken_for_a_secret(w):
+    donor(w, secret_bytes=b64encode(b"in").decode())
+    assert w.state(w.submit(idempotent=True, stdin=b64encode(b"in").decode())) == "READY"
+
+
 @pytest.mark.parametrize("secret", ["hush", "hush!"])
 def test_equal_secrets_are_equal_work(w, secret):
     donor(w, secret_bytes=b64encode(b"hush").decode())

@@ -22,7 +22,7 @@ def w(sqlite_db, clock, ids):
     world.work("b1", outputs=returned(b"1"))
     world.done = world.submit(key="done")
     world.do_one("b1")
-    world.running = world.submit(priority=1, secret_bytes="aHVzaA==")
+    world.running = world.submit(priority=1, secret_bytes="aHVzaA==", stdin="aW4=")
     world.take("b1")
     world.ready = world.submit()
     world.open = world.job({"x": [], "y": ["x"]})
@@ -81,6 +81,7 @@ BREAKS = [
     ("DELETE FROM task_requests WHERE id = :done", "has no request"),
     ("DELETE FROM task_results WHERE id = :done", "task_requests.id -> task_results"),
     ("UPDATE secret_bytes SET task_id = 17", "secret_bytes.task_id -> task_results"),
+    ("UPDATE task_stdin SET task_id = 17", "task_stdin.task_id -> task_results"),
     ("DELETE FROM jobs WHERE id = :job", "task_results.job_id -> jobs"),
     ("UPDATE task_results SET due_at = NULL WHERE id = :ready", "has no alarm for its deadline"),
     ("UPDATE task_results SET completed_at = NULL WHERE id = :done", "has ended at no time"),

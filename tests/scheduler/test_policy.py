@@ -30,6 +30,7 @@ def a_finish(**given):
     [
         ({}, {"exit_code": 0}, 0, Verdict(T.SUCCEEDED, "")),
         ({}, {"exit_code": 1}, 0, Verdict(T.FAILED, "exit_code")),
+        ({}, {"exit_code": 127, "start_failed": True}, 0, Verdict(T.FAILED, "start_failed")),
         ({}, {}, 0, Verdict(T.FAILED, "exit_code")),
         ({}, {"exit_code": 1}, 1, Verdict(T.READY, "rerun", rerun=True)),
         ({"num_reruns": 1}, {"exit_code": 1}, 1, Verdict(T.FAILED, "exit_code")),

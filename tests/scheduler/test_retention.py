@@ -12,9 +12,9 @@ from myrmidon.store.tables import log as logs
 from tests.builders import a_function, inline, output_of, returned, shared
 
 TABLES = (
-    "task_requests", "task_slices", "task_tags", "secret_bytes", "task_to_run", "task_results", "task_runs",
-    "performance_stats", "dedupe_sources", "jobs", "task_labels", "task_edges", "completed_task_edges", "input_tasks",
-    "output_tasks", '"values"', "task_inputs", "task_outputs", "outbox", "request_keys", "chunked_work",
+    "task_requests", "task_slices", "task_tags", "secret_bytes", "task_stdin", "task_to_run", "task_results",
+    "task_runs", "performance_stats", "dedupe_sources", "jobs", "task_labels", "task_edges", "completed_task_edges",
+    "input_tasks", "output_tasks", '"values"', "task_inputs", "task_outputs", "outbox", "request_keys", "chunked_work",
 )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_a_job_goes_when_its_retention_is_over(w):
 
 
 def test_a_lone_task_goes_when_its_retention_is_over(w):
-    w.submit(tags=["x:y"], secret_bytes="aHVzaA==", idempotent=True, key="k")
+    w.submit(tags=["x:y"], secret_bytes="aHVzaA==", stdin="aW4=", idempotent=True, key="k")
     w.do_one("b1")
     w.advance(30 * 86_400 + 1)
     w.sweep()

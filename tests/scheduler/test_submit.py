@@ -9,10 +9,11 @@ from msgspec import json, structs
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
 from myrmidon.model.ids import show_run
-from myrmidon.scheduler import bots, idempotency, resource_groups, submit
+from myrmidon.scheduler import bots, claim, idempotency, resource_groups, submit
 from myrmidon.store.tables import request_key, task_request
 from tests.builders import a_function, a_task, blind_once, constant, in_doubt, seconds
 from tests.model.requests import nested
+from tests.world import fault
 
 
 def stored(w, task_id):
@@ -300,6 +301,24 @@ def test_a_task_without_a_secret_has_none(world):
     world.bot("b1")
     world.submit()
     assert (world.take("b1").secret_bytes, world.count("secret_bytes")) == (None, 0)
+
+
+def test_stdin_reaches_every_run_of_its_task(world):
+    world.bots("b1", "b2")
+    task = world.submit(stdin=b64encode(b"\x00in\xff").decode())
+    plain = world.submit()
+    runs = {run.task_id: run for run in world.claim("b1", 5)}
+    assert (runs[task].stdin, runs[plain].stdin) == (b"\x00in\xff", None)
+    world.report(fault(runs[task], "shutdown"))
+    assert [run.stdin for run in world.claim("b2", 5)] == [b"\x00in\xff"]
+
+
+def test_runs_with_much_stdin_are_claimed_a_few_at_a_time(world, monkeypatch):
+    monkeypatch.setattr(claim, "MAX_STDIN_BYTES", 10)
+    world.bot("b1")
+    tasks = [world.submit(stdin=b64encode(b"x" * n).decode()) for n in (11, 4, 5, 2)] + [world.submit()]
+    taken = [[run.task_id for run in world.claim("b1", 10)] for _ in range(3)]
+    assert taken == [tasks[:1], tasks[1:3], tasks[3:]]
 
 
 def test_a_draft_never_shows_its_secret(lite):

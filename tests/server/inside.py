@@ -147,9 +147,9 @@ class Inside:
         answers = self.post("/api/v1/tasks", {"tasks": list(tasks)}, **options).json["tasks"]
         return [str(one["task_id"]) for one in answers]
 
-    def meet_bot(self, name: str = BOT, session: int = 1) -> None:
+    def meet_bot(self, name: str = BOT, session: int = 1, pools: Sequence[str] = ("default",)) -> None:
         """A bot shakes hands."""
-        dimensions = {"id": [name], "pool": ["default"], "os": ["Linux"]}
+        dimensions = {"id": [name], "pool": list(pools), "os": ["Linux"]}
         reply = self.post("/bot/v1/handshake", {"bot_id": name, "session": session, "dimensions": dimensions})
         assert reply.status == 200, reply
 

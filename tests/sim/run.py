@@ -44,9 +44,9 @@ RULES = Rules(
 )
 CHUNKED = ("submit_job", "propagate", "rerun", "cancel", "capacity", "retention")
 EMPTY_IN_THE_END = (
-    "request_keys", "chunked_work", "task_requests", "task_slices", "secret_bytes", "task_tags", "task_to_run",
-    "task_results", "task_runs", "performance_stats", "dedupe_sources", "task_logs", "log_chunks", "jobs",
-    "task_labels", "task_edges", "completed_task_edges", "input_tasks", "output_tasks", "values",
+    "request_keys", "chunked_work", "task_requests", "task_slices", "secret_bytes", "task_stdin", "task_tags",
+    "task_to_run", "task_results", "task_runs", "performance_stats", "dedupe_sources", "task_logs", "log_chunks",
+    "jobs", "task_labels", "task_edges", "completed_task_edges", "input_tasks", "output_tasks", "values",
     "job_to_shared_value_ref", "task_inputs", "task_outputs", "outbox",
 )  # fmt: skip
 EMPTY_WITHOUT_GROUPS = (

@@ -26,6 +26,8 @@ NO_RESOURCE: Final = 122
 BOT_DIED: Final = 123
 TIMED_OUT: Final = 124
 CANCELED: Final = 125
+NOT_EXECUTABLE: Final = 126
+PROGRAM_NOT_FOUND: Final = 127
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
@@ -45,14 +47,17 @@ MEANINGS: Final[Mapping[int, str]] = {
     BOT_DIED: "The bot was lost or could not prepare the task (BOT_DIED, CLIENT_ERROR).",
     TIMED_OUT: "The task exceeded a time limit (TIMED_OUT).",
     CANCELED: "The task was cancelled (CANCELED, KILLED).",
+    NOT_EXECUTABLE: "The program of the task could not be started, for example because it is not executable.",
+    PROGRAM_NOT_FOUND: "The program of the task was not found on the bot.",
     INTERRUPTED: "Interrupted with Ctrl-C.",
     BROKEN_PIPE: "The output of `run`, `collect` or `task log -f` was closed before the task ended; it continues.",
 }
 
 RULE: Final = (
     "`run` and `collect` exit with the exit code of the task's command if there is one, or with 128 + n if signal n "
-    "ended it. With several tasks, the first one that did not succeed determines the code. The command itself may exit "
-    "with any code of this table; `--json` and `myrmidon task show` show the task's state."
+    "ended it. A program that cannot be started counts as exit code 126 or 127, as in a shell. With several tasks, the "
+    "first one that did not succeed determines the code. The command itself may exit with any code of this table; "
+    "`--json` and `myrmidon task show` show the task's state."
 )
 
 _BY_STATE: Final = {
@@ -78,11 +83,21 @@ _BY_ERROR: Final[tuple[tuple[type[errors.CallFailed], int], ...]] = (
 )
 
 
+def as_in_a_shell(exit_code: int) -> int:
+    """The exit code as a shell shows it: 128 + n for a command that signal n ended, which the API shows as -n."""
+    return 128 - exit_code if exit_code < 0 else exit_code
+
+
 def of_task(state: str, exit_code: int | None) -> int:
     """The exit code of a command that waited for this task."""
     if state == "FAILED" and exit_code:
-        return 128 - exit_code if exit_code < 0 else exit_code & 0xFF or FAILED
+        return as_in_a_shell(exit_code) & 0xFF or FAILED
     return _BY_STATE.get(state, FAILED)
+
+
+def of_start_failure(error: OSError) -> int:
+    """The exit code for a program that could not be started."""
+    return PROGRAM_NOT_FOUND if isinstance(error, FileNotFoundError | NotADirectoryError) else NOT_EXECUTABLE
 
 
 def of_results(results: Sequence[Mapping[str, Any]]) -> int:

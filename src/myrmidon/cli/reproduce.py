@@ -20,6 +20,8 @@ def run_locally(task: dict[str, Any], extra: list[str], folder: str | None, *, t
     command = [*properties.get("command", []), *extra]
     if not command:
         raise click.UsageError("This task runs a function; only commands can be reproduced.")
+    if task["request"]["stdin_size"] is not None:
+        output.note("The server does not return the task's stdin; the command reads that of this shell.")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         return _run(properties, command, Path(folder).resolve(), to_stderr=to_stderr)
@@ -42,7 +44,8 @@ def _run(properties: dict[str, Any], command: list[str], root: Path, *, to_stder
             check=False,
         )
     except OSError as error:
-        raise click.ClickException(f"{command[0]}: {error.strerror}") from None
+        click.echo(f"{command[0]} could not be started: {error.strerror}", err=True)
+        return exit_codes.of_start_failure(error)
     return exit_codes.of_task("FAILED" if done.returncode else "SUCCEEDED", done.returncode)
 
 

@@ -16,23 +16,33 @@ from typing import Any, Final
 
 import click
 
+from myrmidon.cli.standard_input import read_stdin
+
 _TASK_ID: Final = re.compile(r"[0-9a-f]{0,15}1[0-9a-f]{2}")
+_WHOLE: Final = re.compile(r"[0-9]+")
+_DECIMAL: Final = re.compile(r"[0-9]+\.[0-9]+")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """Seconds, or a number with s, m, h or d."""
+    """Seconds, or a number with s, m, h or d; a whole number of seconds unless ``fractions`` are allowed."""
 
     name = "time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
+    def __init__(self, *, fractions: bool = False) -> None:
+        self.fractions = fractions
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int | float):
             return value
         text = str(value).strip()
         number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
-        if not (number.isascii() and number.isdecimal()):
-            self.fail(f"{value!r} is not a duration; write 90, 90s, 15m, 2h or 1d.", param, ctx)
-        return int(number) * _SECONDS[unit]
+        if _WHOLE.fullmatch(number):
+            return int(number) * _SECONDS[unit]
+        if self.fractions and _DECIMAL.fullmatch(number):
+            return round(float(number) * _SECONDS[unit], 6)
+        also = ", 1.5s" if self.fractions else ""
+        return self.fail(f"{value!r} is not a duration; write 90, 90s{also}, 15m, 2h or 1d.", param, ctx)
 
 
 class Id(click.ParamType):  # type: ignore[type-arg]
@@ -136,10 +146,15 @@ _OPTIONS: Final = (
         "--secret-file", type=click.Path(allow_dash=True), metavar="FILE",
         help="File with secret bytes for the command, or - for stdin. The server does not show them.",
     ),
-    click.option("--timeout", type=Duration(), help="Maximum run time of the command. Default: 1h."),
-    click.option("--io-timeout", type=Duration(), help="Maximum time without output. Default: unlimited."),
+    click.option(
+        "--stdin", "-i", "stdin", is_flag=True,
+        help="Pass standard input on to the command, up to 1 MiB. Without it the command's stdin is empty.",
+    ),
+    click.option("--timeout", type=Duration(fractions=True), help="Maximum run time of the command. Default: 1h."),
+    click.option("--io-timeout", type=Duration(fractions=True), help="Maximum time without output. Default: none."),
     click.option("--grace", type=Duration(), help="Time between SIGTERM and SIGKILL. Default: 30s."),
     click.option("--deadline", type=Duration(), help="Maximum total time, waiting included. Default: 7d."),
+    click.option("--merge-output", is_flag=True, help="Make stdout and stderr one stream, in the order written."),
     click.option("--idempotent", is_flag=True, help="Reuse the result of an identical task that succeeded."),
     click.option("--retries", type=click.IntRange(0, 100), help="Further runs after the bot failed. Default: 1."),
     click.option("--reruns", type=click.IntRange(0, 100), help="Further runs after the command failed. Default: 0."),
@@ -159,6 +174,8 @@ def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any], str | None]:
     """The request as JSON, and the resource group. Options that are not set are left to the server's defaults."""
+    if options["stdin"] and options["secret_file"] == "-":
+        raise click.UsageError("--stdin and --secret-file - cannot both read standard input.")
     dimensions = _dimensions(options["pool"], options["dimensions"])
     properties = _without_empty(
         command=list(command),
@@ -170,6 +187,7 @@ def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any
         io_timeout_s=options["io_timeout"],
         grace_period_s=options["grace"],
         idempotent=options["idempotent"] or None,
+        merge_output=options["merge_output"] or None,
     )
     request = _without_empty(
         name=options["name"] or Path(command[0]).name or command[0] or "command",
@@ -183,6 +201,7 @@ def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any
         parent=options["parent"],
         detached=options["detached"] or None,
         secret_bytes=_secret(options["secret_file"]),
+        stdin=read_stdin() if options["stdin"] else None,
     )
     return request, options["group"]
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from myrmidon.cli import exit_codes, output
+from myrmidon.cli import exit_codes, output, standard_input
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.request_options import Duration, TaskId, build_request, request_options
 from myrmidon.sdk.errors import CallFailed, error_for_item
@@ -39,14 +39,18 @@ def exit_on_broken_pipe() -> Iterator[None]:
 def run(cli: CliContext, **options: Any) -> int:
     """Run a command on a bot, show its output, and exit with its exit code.
 
-    The command's stdout and stderr are written to stdout and stderr. The first Ctrl-C prints a warning, the second
-    cancels the task. With --json, the command's output goes to stderr and the task as JSON to stdout.
+    The command's stdout and stderr are written to stdout and stderr; stdin is passed on with -i only. The first Ctrl-C
+    prints a warning, the second cancels the task. With --json, the command's output goes to stderr and the task as JSON
+    to stdout.
 
     \b
       myrmidon run -- make test
+      myrmidon run -i -- sort < names.txt
       myrmidon run -d os=Linux --timeout 10m -e CI=1 -- sh -c 'echo hello; exit 3'
     """
     task = _submit(cli, **options)
+    if not options["stdin"] and options["secret_file"] != "-":
+        standard_input.warn_if_ignored()
     if sys.stderr.isatty():
         output.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
     with _confirm_ctrl_c(cli, task["task_id"]), _explain_long_wait(cli, task["task_id"]):
@@ -294,6 +298,6 @@ def _progress_bar(total: int) -> Iterator[Report]:
 
 def _ended_line(task: dict[str, Any]) -> str:
     result = task["result"]
-    code = f" exit {result['exit_code']}" if result["exit_code"] else ""
+    code = f" exit {exit_codes.as_in_a_shell(result['exit_code'])}" if result["exit_code"] else ""
     took = f"  {output.duration(result['duration'])}" if result["duration"] is not None else ""
     return f"{task['task_id']}  {output.state(result['state'])}{code}  {task['request']['name']}{took}"

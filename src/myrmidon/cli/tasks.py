@@ -111,7 +111,7 @@ def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
     request, result = task["request"], task["result"]
     slices = request["slices"]
     properties = slices[result["slice"]]["properties"]
-    code = "" if result["exit_code"] is None else f" (exit code {result['exit_code']})"
+    code = "" if result["exit_code"] is None else f" ({_exit_code_text(result['exit_code'])})"
     flags = "".join(f" {flag}" for flag in ("held", "killing") if result[flag])
     return [
         ("task", task["task_id"]),
@@ -123,6 +123,7 @@ def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
         ("folder", properties.get("relative_cwd")),
         ("env", "\n".join(f"{key}={value}" for key, value in properties.get("env", {}).items())),
         ("secret", "set" if request["has_secret"] else None),
+        ("stdin", None if request["stdin_size"] is None else output.plural(request["stdin_size"], "byte")),
         ("dimensions", output.dimensions(properties["dimensions"])),
         ("slice", f"{result['slice'] + 1} of {len(slices)}" if len(slices) > 1 else None),
         ("group", task["group"]),
@@ -137,6 +138,11 @@ def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
+def _exit_code_text(code: int) -> str:
+    signal_text = f", signal {-code}" if code < 0 else ""
+    return f"exit code {exit_codes.as_in_a_shell(code)}{signal_text}"
+
+
 def _user_tags(request: dict[str, Any]) -> list[str]:
     """The tags without those that the server derives from the request, which is shown already."""
     derived = {"priority", "user", "service_account", "parent_task_id"}
@@ -148,7 +154,7 @@ def _run_row(run: dict[str, Any]) -> tuple[object, ...]:
     return (
         run["run"],
         output.state(run["state"]),
-        run["exit_code"],
+        None if run["exit_code"] is None else exit_codes.as_in_a_shell(run["exit_code"]),
         run["bot_id"],
         output.local_time(run["started_at"]),
         output.duration(run["duration"]),

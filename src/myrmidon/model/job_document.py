@@ -82,7 +82,9 @@ def parse_graph(
         external_id=external_id,
         routing=routing,
         failure_policy=check.choice(given, "failure_policy", (), _POLICIES, FailurePolicy.CONTINUE),
-        max_num_retries=check.integer(given, "max_num_retries", (), 0, limits.job_retries_max, default=0),
+        max_num_retries=check.integer(
+            given, "max_num_retries", (), 0, limits.job_retries_max, default=limits.job_retries_default
+        ),
         deadline_s=check.optional_integer(given, "deadline_s", (), 1, limits.deadline_max_s),
         metadata=read_metadata(check, given, ()),
         tags=read_tags(check, given, ()),

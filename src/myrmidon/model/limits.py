@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -23,6 +23,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     metadata_value_chars: int = 32_768
     slices: int = 8
     secret_bytes: int = 20_480
+    stdin_bytes: int = 1_048_576
     retries_default: int = 1
     retries_max: int = 100
     reruns_max: int = 100
@@ -58,6 +59,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     execution_timeout_default_s: int = 3_600
     function_timeout_default_s: int = 300
     execution_timeout_min_s: int = 1
+    function_timeout_min_s: float = 0.1
+    soft_timeout_min_s: float = 0.1
     execution_timeout_max_s: int = 604_800
     grace_period_default_s: int = 30
     grace_period_max_s: int = 3_600
@@ -72,6 +75,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     label_chars: int = 255
     nodes: int = 100_000
     parents: int = 10_000
+    job_retries_default: int = 0
     job_retries_max: int = 100
     routing_key_bytes: int = 255
     routing_words_bytes: int = 107  # a task id, a run number and four words of 20 about the bot, with dots
@@ -79,3 +83,9 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS: Final = Limits()
+SPIDER_JOB_RETRIES: Final = 5
+
+
+def for_spider(limits: Limits) -> Limits:
+    """The limits for jobs in the form of Spider, where the failed part of a job is retried five times by default."""
+    return structs.replace(limits, job_retries_default=SPIDER_JOB_RETRIES)

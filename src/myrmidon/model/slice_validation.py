@@ -88,12 +88,13 @@ def _properties(check: Checker, value: object, path: Path, function: Function | 
     if raw is NO_RECORD:
         return Properties(dimensions={})
     check.unknown_keys(raw, _PROPERTIES_KEYS, path)
-    shortest, longest = limits.execution_timeout_min_s, limits.execution_timeout_max_s
+    longest = limits.execution_timeout_max_s
+    shortest = limits.function_timeout_min_s if function else limits.execution_timeout_min_s
     usual = limits.function_timeout_default_s if function else limits.execution_timeout_default_s
     return Properties(
         dimensions=task_dimensions(check, raw.get("dimensions"), (*path, "dimensions")),
         command=_command(check, raw, path, function),
-        execution_timeout_s=check.integer(raw, "execution_timeout_s", path, shortest, longest, default=usual),
+        execution_timeout_s=check.number(raw, "execution_timeout_s", path, shortest, longest, default=usual),
         grace_period_s=check.integer(
             raw, "grace_period_s", path, 0, limits.grace_period_max_s, default=limits.grace_period_default_s
         ),
@@ -101,10 +102,10 @@ def _properties(check: Checker, value: object, path: Path, function: Function | 
     )
 
 
-def _io_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | None:
+def _io_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | float | None:
     """0 and an absent value both mean no timeout."""
     longest = check.limits.execution_timeout_max_s
-    return check.optional_integer(raw, "io_timeout_s", path, 0, longest) or None
+    return check.optional_number(raw, "io_timeout_s", path, 0, longest) or None
 
 
 def _command(check: Checker, raw: dict[str, object], path: Path, function: Function | None) -> list[str]:
@@ -257,4 +258,5 @@ _OPTIONAL_IN_PROPERTIES: Final[dict[str, FieldReader]] = {
     "outputs": read_output_paths,
     "io_timeout_s": _io_timeout,
     "idempotent": lambda check, raw, path: check.boolean(raw, "idempotent", path),
+    "merge_output": lambda check, raw, path: check.boolean(raw, "merge_output", path),
 }

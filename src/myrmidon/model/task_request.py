@@ -44,7 +44,8 @@ class Cache(Struct, frozen=True, kw_only=True):
 class Properties(Struct, frozen=True, kw_only=True, gc=False):
     """What to run and on which bots. All of these fields are part of the properties hash.
 
-    An empty value in env removes that variable from the bot's environment.
+    An empty value in env removes that variable from the bot's environment. With ``merge_output`` stdout and stderr are
+    one stream, in the order in which the command wrote them.
     """
 
     dimensions: dict[str, list[str]]
@@ -55,10 +56,11 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     caches: list[Cache] = []
     inputs: FilesRef | None = None
     outputs: list[str] = []
-    execution_timeout_s: int = 3_600
-    io_timeout_s: int | None = None
+    execution_timeout_s: int | float = 3_600
+    io_timeout_s: int | float | None = None
     grace_period_s: int = 30
     idempotent: bool = False
+    merge_output: bool = False
 
 
 class Slice(Struct, frozen=True, kw_only=True, gc=False):
@@ -145,10 +147,11 @@ class TaskRequest(Struct, frozen=True, kw_only=True, gc=False):
     retries: int = 1
     reruns: int = 0
     max_instances: int = 1
-    soft_timeout_s: int | None = None
+    soft_timeout_s: int | float | None = None
     lease_s: int = 300
     deadline_s: int | None = None
     secret_bytes: bytes | None = None
+    stdin: bytes | None = None
     evaluate_only: bool = False
     external_id: str | None = None
     routing: str = ""
@@ -168,12 +171,12 @@ _read_properties = msgspec.json.Decoder(Properties).decode
 
 
 def encode_task(request: TaskRequest, *, secret: bool = False) -> dict[str, object]:
-    """The JSON form that parse_task reads back to an equal request; with the secret only if ``secret`` is true."""
+    """The JSON form that parse_task reads back to an equal request; secret and stdin only if ``secret`` is true."""
     raw: dict[str, object] = msgspec.to_builtins(request)
     if request.parent is not None:
         raw["parent"] = show_run(*request.parent)
     if not secret:
-        del raw["secret_bytes"]
+        del raw["secret_bytes"], raw["stdin"]
     return raw
 
 
@@ -186,12 +189,13 @@ def properties_row(
     properties: Properties,
     *,
     secret_hmac: bytes | None = None,
+    stdin_hmac: bytes | None = None,
     function: Function | None = None,
     input_digests: Sequence[str] = (),
 ) -> tuple[str, str]:
     """(properties_json, properties_hash), encoding the properties only once."""
     text = _canonical_json(properties)
-    return text.decode(), _hash(text, secret_hmac, function, input_digests)
+    return text.decode(), _hash(text, secret_hmac, stdin_hmac, function, input_digests)
 
 
 def properties_from_json(text: str | bytes) -> Properties:
@@ -226,21 +230,29 @@ def properties_hash(
     properties: Properties,
     *,
     secret_hmac: bytes | None = None,
+    stdin_hmac: bytes | None = None,
     function: Function | None = None,
     input_digests: Sequence[str] = (),
 ) -> str:
     """64 hex characters that are equal only for equal work.
 
-    The secret is included as an HMAC with the server's key: a plain hash of a short secret could be guessed.
+    Secret and stdin are included as HMACs with the server's key: a plain hash of a short secret could be guessed.
     """
-    return _hash(_canonical_json(properties), secret_hmac, function, input_digests)
+    return _hash(_canonical_json(properties), secret_hmac, stdin_hmac, function, input_digests)
 
 
-def _hash(properties: bytes, secret_hmac: bytes | None, function: Function | None, input_digests: Sequence[str]) -> str:
-    if secret_hmac is None and function is None and not input_digests:
+def _hash(
+    properties: bytes,
+    secret_hmac: bytes | None,
+    stdin_hmac: bytes | None,
+    function: Function | None,
+    input_digests: Sequence[str],
+) -> str:
+    if secret_hmac is None and stdin_hmac is None and function is None and not input_digests:
         return sha256(b"[%b,null,null,[]]" % properties).hexdigest()
     secret = None if secret_hmac is None else secret_hmac.hex()
-    return sha256(_canonical_json((msgspec.Raw(properties), secret, function, input_digests))).hexdigest()
+    stdin = () if stdin_hmac is None else (stdin_hmac.hex(),)
+    return sha256(_canonical_json((msgspec.Raw(properties), secret, function, input_digests, *stdin))).hexdigest()
 
 
 def dedupe_key(properties_hash: str, resource_group_id: int, pool: str, service_account: str) -> str:

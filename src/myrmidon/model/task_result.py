@@ -20,8 +20,8 @@ class TaskResult(Struct, gc=False):
 
     ``num_retries`` and ``num_reruns`` count those used in this generation. ``instance_id`` is the number of the run
     whose result is the task's result. ``forced`` lets a task run although its parents did not succeed.
-    ``skips_request_lookup`` is set for commands without a secret that have one instance at most and are not idempotent,
-    as most tasks: starting and finishing them does not read their request.
+    ``skips_request_lookup`` is set for commands without a secret and stdin that have one instance at most and are not
+    idempotent, as most tasks: starting and finishing them does not read their request.
     """
 
     id: int
@@ -128,7 +128,8 @@ class Start(Struct, frozen=True, tag="start", gc=False):
 class Finish(Struct, frozen=True, kw_only=True, tag="finish", gc=False):
     """The command or function has ended, successfully or not.
 
-    ``killed`` means that the bot stopped it on request of the server. Logs are uploaded before this report; the sizes
+    ``killed`` means that the bot stopped it on request of the server. ``start_failed`` means that the command could not
+    be started; the exit code is then the one that a shell would return. Logs are uploaded before this report; the sizes
     are their totals.
     """
 
@@ -140,6 +141,7 @@ class Finish(Struct, frozen=True, kw_only=True, tag="finish", gc=False):
     hard_timeout: bool = False
     io_timeout: bool = False
     killed: bool = False
+    start_failed: bool = False
     outputs: Sequence[OutputValue] = ()
     outputs_ref: FilesRef | None = None
     stdout_size: int | None = None
@@ -175,6 +177,8 @@ class GiveBack(Struct, frozen=True, tag="give_back", gc=False):
     token: str
 
 
+START_FAILED = "start_failed"
+"""The reason of a run whose command could not be started."""
 FAULTS = frozenset({"bot_error", "shutdown", "reboot", "upload_failed", "disk_full", "client_error"})
 
 Report: TypeAlias = Start | Finish | Fault | GiveBack

@@ -85,6 +85,8 @@ def _check_contradictions(check: Checker, request: TaskRequest, path: Path) -> N
             "none without a function; files go into properties",
             "contradiction",
         )
+    if request.function is not None and request.stdin is not None:
+        check.note_shown((*path, "stdin"), f"{len(request.stdin)} bytes", "none with a function", "contradiction")
     soft = request.soft_timeout_s
     if soft is None:
         return
@@ -153,8 +155,9 @@ def read_metadata(check: Checker, raw: dict[str, object], path: Path) -> dict[st
     return metadata
 
 
-def _soft_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | None:
-    return check.optional_integer(raw, "soft_timeout_s", path, 1, check.limits.execution_timeout_max_s)
+def _soft_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | float | None:
+    limits = check.limits
+    return check.optional_number(raw, "soft_timeout_s", path, limits.soft_timeout_min_s, limits.execution_timeout_max_s)
 
 
 # Most requests use few fields, so only those that are given are read; the struct has the defaults of the others.
@@ -175,6 +178,7 @@ _OPTIONAL_IN_TASK: Final[dict[str, FieldReader]] = {
         raw, "deadline_s", path, 1, check.limits.deadline_max_s
     ),
     "secret_bytes": read_secret,
+    "stdin": lambda check, raw, path: check.bytes_(raw, "stdin", path, check.limits.stdin_bytes),
     "evaluate_only": lambda check, raw, path: check.boolean(raw, "evaluate_only", path),
     "external_id": read_external_id,
     "routing": read_routing,

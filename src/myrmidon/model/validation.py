@@ -284,6 +284,36 @@ class Checker:
         self.note((*path, key), value, f"a whole number in {minimum}..{limit}", code)
         return minimum if default is None else default
 
+    def number(
+        self,
+        raw: Mapping[str, object],
+        key: str,
+        path: Path,
+        minimum: float,
+        limit: int,
+        *,
+        default: int | None = None,
+    ) -> int | float:
+        """A number in minimum..limit; without a default it is required. One without a fraction becomes an int.
+
+        So 60 and 60.0 are stored and hashed alike.
+        """
+        value = raw.get(key)
+        if value is None and default is not None:
+            return default
+        if (type(value) is int or type(value) is float) and minimum <= value <= limit:
+            return int(value) if value == int(value) else value
+        code = "missing" if value is None else "range" if type(value) in (int, float) else "type"
+        shown = "nothing" if value is None else show_value(value)
+        self.note_shown((*path, key), shown, f"a number in {minimum}..{limit}", code)
+        return minimum if default is None else default
+
+    def optional_number(
+        self, raw: Mapping[str, object], key: str, path: Path, minimum: float, limit: int
+    ) -> int | float | None:
+        """A number in minimum..limit, or nothing."""
+        return None if raw.get(key) is None else self.number(raw, key, path, minimum, limit)
+
     def optional_integer(self, raw: Mapping[str, object], key: str, path: Path, minimum: int, limit: int) -> int | None:
         """A whole number in minimum..limit, or nothing."""
         return None if raw.get(key) is None else self.integer(raw, key, path, minimum, limit)

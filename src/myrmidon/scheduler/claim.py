@@ -34,6 +34,8 @@ from myrmidon.store.tables.task_request import Work
 _CACHES = '"caches":['
 _MAX_QUEUES = 32
 _MAX_ROWS = 512
+MAX_STDIN_BYTES = 4 << 20
+"""How much stdin the runs of one claim may have together, because all of it is in one response to the bot."""
 
 
 class Poll(Struct, frozen=True, kw_only=True):
@@ -55,10 +57,11 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False):
     work: Work
     inputs: list[Value]
     secret_bytes: bytes | None
+    stdin: bytes | None = None
     resource_group_id: int = 0
 
     def __repr__(self) -> str:
-        """Omits the token and the secret."""
+        """Omits the token, the secret and the stdin."""
         return f"Claimed(task_id={self.task_id}, run={self.run})"
 
 
@@ -78,7 +81,20 @@ def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFA
     if poll.n < 1:
         return []
     taken = _take(uow, bot, min(poll.n, rules.claim_limit)) if bot.serving else _take_terminate_task(uow, bot)
-    return _start(uow, bot, poll, taken) if taken else []
+    return _start(uow, bot, poll, _limit_stdin(uow, taken)) if taken else []
+
+
+def _limit_stdin(uow: UnitOfWork, taken: list[tuple[TaskToRun, TaskResult]]) -> list[tuple[TaskToRun, TaskResult]]:
+    """The first of these tasks, at least one, whose stdin fits into one response; the others stay in their queues."""
+    special = [task.id for _, task in taken if not task.skips_request_lookup]
+    if len(taken) == 1 or not special:
+        return taken
+    sizes, total = task_request.stdin_sizes(uow.tx, sorted(special)), 0
+    for number, (_, task) in enumerate(taken):
+        total += sizes.get(task.id, 0)
+        if number and total > MAX_STDIN_BYTES:
+            return taken[:number]
+    return taken
 
 
 def _repeat(uow: UnitOfWork, poll: Poll) -> list[Claimed]:
@@ -298,13 +314,14 @@ def _claimed(
     *,
     special: Sequence[int],
 ) -> list[Claimed]:
-    """The runs with everything that the bot needs; only ``special`` tasks may have inputs and secrets."""
+    """The runs with everything that the bot needs; only ``special`` tasks may have inputs, secrets and stdin."""
     if not runs:
         return []
     todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
     functions = [task_id for task_id in special if todo[task_id].func_name is not None]
     inputs = values.inputs(uow.tx, functions) if functions else {}
     secret_bytes = task_request.secrets(uow.tx, special) if special else {}
+    stdin = task_request.stdin(uow.tx, special) if special else {}
     return [
         Claimed(
             task_id=run.task_id,
@@ -313,6 +330,7 @@ def _claimed(
             work=todo[run.task_id],
             inputs=inputs.get(run.task_id, []),
             secret_bytes=secret_bytes.get(run.task_id),
+            stdin=stdin.get(run.task_id),
             resource_group_id=run.resource_group_id,
         )
         for run in runs

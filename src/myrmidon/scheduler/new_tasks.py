@@ -1,4 +1,4 @@
-"""Store new tasks: request, slices, tags, secret, values, edges and the first state, with one statement per table.
+"""Store new tasks: request, slices, tags, secret, stdin, values, edges and first state; one statement per table.
 
 Submitting tasks, submitting a job and extending a job all build ``NewTask`` structs and call ``store_new_tasks``.
 """
@@ -243,7 +243,7 @@ def _request_row(uow: UnitOfWork, group_id: int, new_task: NewTask) -> Row:
         r.retries,
         r.reruns,
         r.max_instances,
-        r.soft_timeout_s * SECOND if r.soft_timeout_s is not None else None,
+        round(r.soft_timeout_s * SECOND) if r.soft_timeout_s is not None else None,
         r.lease_s * SECOND,
         new_task.deadline_at,
         new_task.policy,
@@ -259,11 +259,17 @@ def _slice_rows(uow: UnitOfWork, new_task: NewTask, queues: Sequence[int]) -> li
     """The rows of the slices, which are also put into ``uow.slices``."""
     r = new_task.request
     output_types = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
-    secret = hmac.digest(uow.rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
+    key = uow.rules.secret_key
+    secret = hmac.digest(key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
+    stdin = hmac.digest(key, r.stdin, "sha256") if r.stdin is not None else None
     rows: list[Row] = []
     for number, (task_slice, queue) in enumerate(zip(r.slices, queues, strict=True)):
         text, digest = properties_row(
-            task_slice.properties, secret_hmac=secret, function=r.function, input_digests=output_types
+            task_slice.properties,
+            secret_hmac=secret,
+            stdin_hmac=stdin,
+            function=r.function,
+            input_digests=output_types,
         )
         waits, idempotent = int(task_slice.wait_for_capacity), int(task_slice.properties.idempotent)
         rows.append(
@@ -282,6 +288,9 @@ def _store_requests(
     secrets = [(p.task_id, p.request.secret_bytes) for p in new_tasks if p.request.secret_bytes is not None]
     if secrets:
         task_request.insert_secrets(uow.tx, secrets)
+    stdin = [(p.task_id, p.request.stdin) for p in new_tasks if p.request.stdin is not None]
+    if stdin:
+        task_request.insert_stdin(uow.tx, stdin)
 
 
 def _store_edges(uow: UnitOfWork, new_tasks: Sequence[NewTask]) -> None:
@@ -333,7 +342,9 @@ def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResu
 
 
 def _skips_request_lookup(request: TaskRequest) -> int:
-    if request.function is not None or request.max_instances > 1 or request.secret_bytes is not None:
+    if request.function is not None or request.max_instances > 1:
+        return 0
+    if request.secret_bytes is not None or request.stdin is not None:
         return 0
     for task_slice in request.slices:
         if task_slice.properties.idempotent:

@@ -41,7 +41,8 @@ def write_outputs(uow: UnitOfWork, task: TaskResult, given: Sequence[OutputValue
         payload = given[position].payload
         if kind == values.SHARED:
             new_id = uow.new_id()
-            shared_value.insert(uow.tx, [(new_id, position, type_string, payload, uow.now)])
+            data_id = values.data_id(uow.tx, value_id)
+            shared_value.insert(uow.tx, [(new_id, data_id, type_string, payload, uow.now)])
             share_output(uow, task, position, value_id=value_id, shared_value_id=new_id)
         else:
             values.write(uow.tx, value_id, payload)

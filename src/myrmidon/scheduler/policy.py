@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from myrmidon.model.ids import Micros, next_run_number
 from myrmidon.model.states import TaskState
-from myrmidon.model.task_result import Finish, TaskResult, TaskRun
+from myrmidon.model.task_result import START_FAILED, Finish, TaskResult, TaskRun
 from myrmidon.model.task_to_run import Head, TaskToRun, standing
 
 SECOND: Micros = 1_000_000
@@ -78,7 +78,7 @@ def judge_finish(task: TaskResult, report: Finish, *, reruns: int) -> Verdict:
     elif report.killed:
         failed = Verdict(TaskState.KILLED, "killed_on_bot")
     else:
-        failed = Verdict(TaskState.FAILED, "exit_code")
+        failed = Verdict(TaskState.FAILED, START_FAILED if report.start_failed else "exit_code")
     if task.num_reruns >= reruns or failed.state == TaskState.KILLED:
         return failed
     return _requeue_unless_capped(task, Verdict(TaskState.READY, "rerun", rerun=True), failed.state)

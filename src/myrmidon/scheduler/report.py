@@ -15,6 +15,7 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import SUCCEEDED, RunState, TaskState
 from myrmidon.model.task_result import (
     FAULTS,
+    START_FAILED,
     Evidence,
     Fault,
     Finish,
@@ -255,7 +256,9 @@ def _run_state(item: Finish, verdict: Verdict) -> RunState:
 def _cause(item: Finish) -> str:
     if item.hard_timeout:
         return "hard_timeout"
-    return "io_timeout" if item.io_timeout else "exit_code"
+    if item.io_timeout:
+        return "io_timeout"
+    return START_FAILED if item.start_failed else "exit_code"
 
 
 def _kind(item: Fault) -> str:

@@ -102,6 +102,8 @@ class Route(Struct, frozen=True, kw_only=True):
     """The struct of the response; None for bytes, text and streams, whose type is ``media``."""
     mutates: bool = False
     body_limit: int = MIB
+    extra_body: int = 0
+    """Bytes that the body may have beyond the setting ``body_limit``, for a field that is large by itself."""
     media: str = "application/json"
     vital: bool = False
     """Answered even when the server is overloaded or stopping: heartbeats and health."""

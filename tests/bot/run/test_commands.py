@@ -40,6 +40,15 @@ def test_stdout_and_stderr_come_back_apart(fleet: Stub):
     assert (result["stdout_size"], result["stderr_size"]) == (8, 8)
 
 
+@pytest.mark.parametrize("seconds", [0, 0.2], ids=["quick", "watched"])
+def test_stdout_and_stderr_are_one_stream_where_the_task_asks_for_it(fleet: Stub, seconds: float):
+    script = f"for i in 1 2 3; do echo out $i; sleep {seconds}; echo err $i >&2; done"
+    run = fleet.submit(SHELL, "-c", script, merge_output=True)
+    result = fleet.result(run)
+    assert fleet.log(run, 0) == b"out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n"
+    assert (fleet.log(run, 1), result["stdout_size"], result["stderr_size"]) == (b"", 36, 0)
+
+
 def test_a_silent_command_costs_no_log_request(fleet: Stub):
     before = len(fleet.log_posts)
     run = fleet.submit("/bin/true")
@@ -230,15 +239,24 @@ def test_a_working_folder_outside_is_a_failure_of_the_task(fleet: Stub, path: st
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
-    [(["/no/such/program"], b"No such file"), (["no-such-program"], b"No such file"), (["/etc/passwd"], b"ermission")],
+    ("program", "said", "code"),
+    [
+        ("/no/such/program", b"No such file", 127),
+        ("no-such-program", b"No such file", 127),
+        ("/etc/passwd/program", b"Not a directory", 127),
+        ("/etc/passwd", b"ermission", 126),
+    ],
 )
-def test_a_program_that_cannot_be_started_is_a_failure_of_the_task(fleet: Stub, command: list[str], said: bytes):
-    run = fleet.submit(*command)
+@pytest.mark.parametrize("stream", [0, 1], ids=["merged", "apart"])
+def test_a_program_that_cannot_be_started_is_a_failure_of_the_task_with_the_code_of_a_shell(
+    fleet: Stub, program: str, said: bytes, code: int, stream: int
+):
+    run = fleet.submit(program, merge_output=stream == 0)
     result = fleet.result(run)
-    assert (result["type"], result["exit_code"]) == ("finish", 1)
-    assert said in fleet.log(run, 1)
-    assert result["stderr_size"] == len(fleet.log(run, 1))
+    assert (result["type"], result["exit_code"], result["start_failed"]) == ("finish", code, True)
+    assert said in fleet.log(run, stream)
+    assert result["duration"] > 0
+    assert result[("stdout_size", "stderr_size")[stream]] == len(fleet.log(run, stream))
 
 
 def test_an_impossible_name_of_a_variable_is_a_failure_of_the_task(fleet: Stub):
@@ -260,6 +278,23 @@ def test_secret_bytes_are_in_a_private_file_and_gone_afterwards(fleet: Stub, fol
     assert (secret, mode) == (b"\x00secret", b"600")
     assert not os.path.exists(path)
     assert fleet.run(SHELL, "-c", 'test -z "$MYRMIDON_SECRET_FILE"')["exit_code"] == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 20])
+def test_a_command_reads_the_stdin_of_its_task(fleet: Stub, folder: Path, size: int):
+    content = bytes(range(256)) * (size // 256) or b"x" * size
+    run = fleet.submit(SHELL, "-c", "cat; cat /dev/stdin", stdin=b64encode(content).decode())
+    assert fleet.result(run)["exit_code"] == 0
+    assert hashlib.sha256(fleet.log(run)).digest() == hashlib.sha256(content * 2).digest()
+    script = 'ls -A "$TMPDIR" ..; readlink /proc/self/fd/0; cat'
+    run = fleet.submit(SHELL, "-c", script)
+    assert fleet.result(run)["exit_code"] == 0
+    assert fleet.log(run).split()[-1:] == [b"/dev/null"], "the next command reads nothing"
+    assert b"stdin" not in fleet.log(run)
+
+
+def test_a_command_need_not_read_its_stdin(fleet: Stub):
+    assert fleet.run("/bin/true", stdin=b64encode(b"x" * (1 << 20)).decode())["exit_code"] == 0
 
 
 def test_a_named_cache_outlives_its_run(fleet: Stub, folder: Path):

@@ -44,7 +44,8 @@ def test_every_task_finds_its_own_context(fleet: Stub):
         assert told["swarming"]["task"]["server"] == fleet.url
         assert told["swarming"]["task"]["task_id"] == run[:-2] + "00"
         assert "id:b1" in told["swarming"]["task"]["bot_dimensions"]
-        assert before + 50 + n <= told["deadline"]["soft_deadline"] <= time.time() + 50 + n
+        ends_at = told["deadline"]["soft_deadline"]
+        assert round(before, 3) + 49.999 + n <= ends_at <= time.time() + 50.001 + n, "in whole milliseconds"
         assert told["deadline"]["grace_period"] == 1
         assert "secret_bytes" not in told["swarming"]
         assert "realm" not in told
@@ -134,7 +135,18 @@ def test_caches_are_told_with_their_sizes_and_where_the_time_went(fleet: Stub):
     assert result["caches"] == {"one": 5}
     told = {"bot_overhead", "named_caches_install", "named_caches_uninstall", "cache_trim", "cleanup"}
     assert told == set(result["stats"])
-    assert "caches" not in fleet.run("/bin/true")
+
+
+def test_a_quick_run_tells_its_overhead_and_cost_too_but_no_caches(fleet: Stub):
+    result = fleet.run("/bin/true")
+    assert set(result["stats"]) == {"bot_overhead", "cleanup"}
+    assert result["stats"]["bot_overhead"] > 0
+    assert result["cost_usd"] > 0
+    assert "caches" not in result
+
+
+def test_a_cache_becomes_a_dimension(fleet: Stub):
+    fleet.run(SHELL, "-c", "printf 12345 > c1/x", caches=[{"name": "one", "path": "c1"}])
     news = lambda: [b for _, path, b in fleet.calls if "one" in b.get("dimensions", {}).get("caches", [])]  # noqa: E731
     fleet.until(news, "the cache among the dimensions")
 

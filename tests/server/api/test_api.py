@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import uuid
 from urllib.parse import quote
@@ -366,6 +367,30 @@ def test_a_secret_is_never_shown(app):
     assert reply.json["request"]["has_secret"]
     assert b"c2VjcmV0" not in reply.body
     assert b"secret_bytes" not in reply.body
+
+
+def test_stdin_of_a_mebibyte_fits_into_a_request_and_is_not_shown(app):
+    content = base64.b64encode(b"in" * (1 << 19)).decode()
+    task = app.submit(a_task(stdin=content))[0]
+    reply = app.get(f"/api/v1/tasks/{task}")
+    assert reply.json["request"]["stdin_size"] == 1 << 20
+    assert content[:40].encode() not in reply.body
+    assert app.get(f"/api/v1/tasks/{app.submit(a_task())[0]}").json["request"]["stdin_size"] is None
+    [refused] = app.post("/api/v1/tasks", {"tasks": [a_task(stdin=content + "AAAA")]}).json["tasks"]
+    assert [problem["path"] for problem in refused["error"]["problems"]] == ["stdin"]
+    assert app.post("/api/v1/tasks", {"tasks": [a_task(stdin=content), a_task(stdin=content)]}).code == (
+        "request.too_large"
+    )
+
+
+def test_equal_work_has_an_equal_hash(app):
+    hidden = {"secret_bytes": "c2VjcmV0"}
+    tasks = app.submit(a_task(), a_task(name="other", priority=7), a_task(**hidden), a_task(**hidden))
+    shown = [app.get(f"/api/v1/tasks/{task}").json["request"]["slices"][0]["properties_hash"] for task in tasks]
+    assert shown[0] == shown[1]
+    assert shown[2] == shown[3]
+    assert len(set(shown)) == 2
+    assert {len(one) for one in shown} == {64}
 
 
 def test_a_group_with_work_is_not_deleted(app):

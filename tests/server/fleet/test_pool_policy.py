@@ -20,6 +20,7 @@ POOLS = """
 [pool.ci]
 task_order = "lifo"
 default_expiration_s = 120
+default_retries = 3
 template = "base"
 urgent = ["a user", "oncall"]
 
@@ -88,6 +89,11 @@ def test_a_task_gets_the_template_of_its_pool_its_expiry_and_tags_that_say_so(ap
 
 def test_what_a_task_says_itself_counts_before_the_usual_expiry(app):
     assert stored(app, a_task(slice={"expiration_s": 7}))["slices"][0]["expiration_s"] == 7
+
+
+def test_a_pool_sets_how_often_tasks_that_do_not_say_so_are_retried(app):
+    assert [stored(app, a_task(**said))["retries"] for said in ({}, {"retries": None}, {"retries": 0})] == [3, 3, 0]
+    assert stored(app, a_task("bare"))["retries"] == 1
 
 
 def test_a_pool_with_an_entry_but_no_template_only_tells_of_itself(app):

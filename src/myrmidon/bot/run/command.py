@@ -1,6 +1,6 @@
 """The state of one running command: its process, output pipes, time limits and the request to end it.
 
-Each run has its own pair of pipes, which are closed at its end: processes that a command leaves behind cannot write
+Each run has its own pipes, which are closed at its end: processes that a command leaves behind cannot write
 into the log of a later run.
 """
 
@@ -18,7 +18,7 @@ MAX_INLINE_BYTES = 65536
 
 
 class OutputPipes:
-    """The pipes for stdout and stderr of one run, from the start of its command to its end."""
+    """The pipes of one run, from the start of its command to its end: for stdout and stderr, or one for both."""
 
     __slots__ = ("readers", "writers")
 
@@ -26,8 +26,8 @@ class OutputPipes:
         self.readers: list[int] = []
         self.writers: list[int] = []
 
-    def open(self) -> None:
-        for _ in (0, 1):
+    def open(self, *, merged: bool = False) -> None:
+        for _ in range(1 if merged else 2):
             reader, writer = processes.make_pipe()
             self.readers.append(reader)
             self.writers.append(writer)

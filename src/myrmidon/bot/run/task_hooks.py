@@ -12,13 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from myrmidon.bot.machine.status import BotStatus
-from myrmidon.bot.run.command_watcher import QUICK_S
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.run.task_runner import TaskRunner
 from myrmidon.bot.system import clock
-
-MIN_COST_USD = 1e-6
-"""A lower cost is not reported."""
 
 
 class TaskHooks:
@@ -57,12 +53,9 @@ class TaskHooks:
         elif code == -signal.SIGTERM and self.run_queue.signals and not (report.get("killed") or _timed_out(report)):
             self._as_shutdown_fault(record)
             return
-        if duration > QUICK_S or "stats" in report:
-            overhead = max(clock.boottime() - task["begun"] - duration, 0.0)
-            report["stats"] = {"bot_overhead": round(overhead, 6), **report.get("stats", {})}
-        cost = duration * self.status.usd_per_s
-        if cost >= MIN_COST_USD:
-            report["cost_usd"] = round(cost, 9)
+        overhead = max(clock.boottime() - task["begun"] - duration, 0.0)
+        report["stats"] = {"bot_overhead": round(overhead, 6), **report["stats"]}
+        report["cost_usd"] = duration * self.status.usd_per_s
 
     def _as_shutdown_fault(self, record: dict[str, Any]) -> None:
         """Replace the report: a machine that shuts down sends SIGTERM to the command and to the bot alike."""

@@ -13,8 +13,10 @@ import errno
 import os
 import shlex
 import subprocess
+import tempfile
 from base64 import b64decode, b64encode
-from typing import Any, Callable, Dict, List, Tuple
+from contextlib import nullcontext
+from typing import IO, Any, Callable, Dict, List, Tuple
 
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.run.command import Command
@@ -33,6 +35,8 @@ _BOT_ERRNOS = (
     errno.EROFS,
     errno.EIO,
 )
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+"""The exit codes of a shell for a command that cannot be started."""
 _TMP_NAMES = (b"TMPDIR", b"TMP", b"TEMP", *((b"MAC_CHROMIUM_TMPDIR",) if platforms.NAME == "macos" else ()))
 
 
@@ -71,6 +75,7 @@ class TaskRunner:
         """Run the command of a task; the record to report. None when the run was given to another bot."""
         begun = clock.boottime()
         command = Command(task, begun)
+        self.stats = {}
         installed: list[tuple[str, str]] = []
         try:
             self.workdir.begin(begun)
@@ -91,8 +96,10 @@ class TaskRunner:
             problem = self._clean(installed) or self.leftover_problem
         if problem and record is not None:
             record["problem"] = problem
-        if installed and record is not None and record["report"]["type"] == "finish":
-            record["report"].update(caches=self.cache_sizes, stats=self.stats)
+        if record is not None and record["report"]["type"] == "finish":
+            record["report"]["stats"] = self.stats
+            if installed:
+                record["report"]["caches"] = self.cache_sizes
         return record
 
     # ---------------------------------------------------------------- preparation and start
@@ -139,7 +146,7 @@ class TaskRunner:
             inner = [other for other in paths.values() if other.startswith(path + os.sep)]
             if inner or list(paths.values()).count(path) > 1 or path == self.workdir.run:
                 raise InvalidTask(f"the path of cache {name} overlaps another one")
-        begun, self.stats = clock.boottime(), {}
+        begun = clock.boottime()
         self.caches.make_room(list(paths), hints)
         for name, path in sorted(paths.items()):
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -148,7 +155,7 @@ class TaskRunner:
             except ValueError as error:
                 raise InvalidTask(str(error)) from error
             installed.append((name, path))
-        self.stats = {"named_caches_install": round(clock.boottime() - begun, 6)}
+        self.stats["named_caches_install"] = round(clock.boottime() - begun, 6)
 
     def _write_secret(self, content: bytes) -> None:
         handle = os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -180,9 +187,13 @@ class TaskRunner:
 
     def _start(self, command: Command, cwd: str, env: dict[bytes, bytes]) -> subprocess.Popen[bytes]:
         output = command.output
-        output.open()
+        output.open(merged=bool(command.task.get("merge_output")))
+        given = command.task.get("stdin")
         try:
-            process = processes.start_command(self.argv, env, cwd, (self.devnull, output.writers[0], output.writers[1]))
+            with _stdin_file(b64decode(given), self.workdir.tmp) if given is not None else nullcontext() as file:
+                stdin = self.devnull if file is None else file.fileno()
+                streams = (stdin, output.writers[0], output.writers[-1])
+                process = processes.start_command(self.argv, env, cwd, streams)
         except (ValueError, IndexError) as error:
             raise InvalidTask(f"the command could not be started: {error}") from error
         output.close_writers()
@@ -194,7 +205,8 @@ class TaskRunner:
         """The record of a command that could not be started: a fault of the bot, or a failed task."""
         if error.errno in _BOT_ERRNOS or not os.path.isdir(cwd):
             return _fault_of(command, error)
-        return _failed(command, f"{shlex.quote(self.argv[0])} could not be started: {error.strerror}")
+        code = _NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else _NOT_EXECUTABLE
+        return _failed(command, f"{shlex.quote(self.argv[0])} could not be started: {error.strerror}", code)
 
     # ---------------------------------------------------------------- end and cleanup
 
@@ -229,10 +241,9 @@ class TaskRunner:
         try:
             if installed:
                 self._put_caches_back(installed)
-            begun = clock.boottime() if installed else 0.0
+            begun = clock.boottime()
             problem = self.workdir.clean()
-            if installed:
-                self.stats["cleanup"] = round(clock.boottime() - begun, 6)
+            self.stats["cleanup"] = round(clock.boottime() - begun, 6)
         except OSError as error:
             return f"the working directory could not be cleaned: {error}"
         return problem
@@ -292,6 +303,23 @@ def _apply_changes(env: dict[bytes, bytes], changes: dict[str, str]) -> None:
             env.pop(os.fsencode(key), None)
 
 
+def _stdin_file(content: bytes, folder: str) -> IO[bytes]:
+    """A file without a name that holds the stdin of a command, to be read from its start.
+
+    Everybody may read it: a command that opens /dev/stdin opens the file again, perhaps as another user.
+    """
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - the caller closes it
+    try:
+        os.fchmod(file.fileno(), 0o444)
+        file.write(content)
+        file.flush()
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 # ---------------------------------------------------------------- records
 
 
@@ -310,13 +338,14 @@ def _finish(command: Command, code: int, duration: float) -> dict[str, Any]:
     return {"report": report, "logs": command.log_chunks()}
 
 
-def _failed(command: Command, message: str) -> dict[str, Any]:
+def _failed(command: Command, message: str, code: int = 1) -> dict[str, Any]:
     """The record of a command that could not run because of the task; its stderr is the message."""
     text = f"myrmidon: {message}\n".encode(errors="replace")
-    command.sizes[1] = len(text)
-    record = _finish(command, 1, 0.0)
-    record["report"]["message"] = message
-    record["logs"] = [[1, 0, b64encode(text).decode()]]
+    stream = 0 if command.task.get("merge_output") else 1
+    command.sizes[stream] = len(text)
+    record = _finish(command, code, clock.boottime() - command.begun)
+    record["report"].update(message=message, start_failed=True)
+    record["logs"] = [[stream, 0, b64encode(text).decode()]]
     return record
 
 

@@ -11,6 +11,7 @@ from msgspec import Meta, MsgspecError, Raw, Struct, json
 
 from myrmidon.model.errors import InvalidRequest, MyrmidonError, Problem
 from myrmidon.model.ids import Micros, show_task
+from myrmidon.model.limits import DEFAULT_LIMITS
 from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server.api.common import Name, show_optional_task
 from myrmidon.server.calls import WRITERS, Call, Route
@@ -27,6 +28,8 @@ THREAD_MIN_TASKS = 32
 """From this number of tasks on, a part is parsed and checked in a thread: it would block the event loop."""
 FIRST_PART, LARGEST_PART = 32, 128
 MAX_TASKS = 10_000
+_STDIN_CHARS = -(-DEFAULT_LIMITS.stdin_bytes // 3) * 4
+"""The length of the largest stdin in base64."""
 EXAMPLE = {
     "name": "hello",
     "slices": [
@@ -186,6 +189,7 @@ ROUTES = (
         body=Submit,
         out=SubmitAnswer,
         mutates=True,
+        extra_body=_STDIN_CHARS,
         quiet=True,
         summary="Submit tasks",
     ),

@@ -12,7 +12,7 @@ from msgspec import Meta, Raw, Struct, json
 
 from myrmidon.model.ids import Micros, first_id_at, show_run, show_task
 from myrmidon.model.secret_masking import SecretForms
-from myrmidon.model.task_result import TaskResult, TaskRun
+from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import Limit, Moment, show_optional_task
 from myrmidon.server.calls import READERS, Call, Route
@@ -22,7 +22,7 @@ from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id, rece
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import resource_group, task_request, task_run
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
-from myrmidon.store.views import listings
+from myrmidon.store.views import listings, run_details
 from myrmidon.store.views.listings import TaskFilter, TaskLine
 
 _STATES = Literal[
@@ -35,13 +35,16 @@ _STATES = Literal[
 
 
 class SliceInfo(Struct, frozen=True):
+    """A slice. Slices with equal ``properties_hash`` do the same work; it covers secret bytes and stdin."""
+
     properties: Raw
+    properties_hash: str
     expiration_s: float
     wait_for_capacity: bool
 
 
 class RequestInfo(Struct, frozen=True, kw_only=True):
-    """The request. A secret is never shown; ``has_secret`` says whether there is one."""
+    """The request. Secret and stdin are not shown, only whether there is a secret and the size of the stdin."""
 
     name: str
     created_at: Micros
@@ -62,6 +65,7 @@ class RequestInfo(Struct, frozen=True, kw_only=True):
     metadata: Raw
     slices: list[SliceInfo]
     has_secret: bool
+    stdin_size: int | None
 
 
 class ResultInfo(Struct, frozen=True, kw_only=True):
@@ -89,6 +93,8 @@ class ResultInfo(Struct, frozen=True, kw_only=True):
 
 
 class RunInfo(Struct, frozen=True, kw_only=True):
+    """A run. ``stats`` are None while it is running, and if its bot was lost."""
+
     run: str
     number: int
     generation: int
@@ -106,6 +112,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     stdout_size: int | None
     stderr_size: int | None
     outputs_ref: Raw | None
+    stats: PerformanceStats | None
 
 
 class TaskInfo(Struct, frozen=True, kw_only=True):
@@ -127,6 +134,7 @@ async def get_task(context: ServerContext, call: Call) -> TaskInfo:
         row = task_request.read(tx, [task_id])[task_id]
         slices = task_request.slices(tx, [task_id])[task_id]
         runs = task_run.read(tx, [task_id])
+        stats = run_details.stats(tx, [task_id])
         group = resource_group.names(tx, [row.resource_group_id]).get(row.resource_group_id, "")
         secret = task_request.secrets(tx, [task_id]).get(task_id)
         forms = SecretForms(secret) if secret else None
@@ -134,15 +142,22 @@ async def get_task(context: ServerContext, call: Call) -> TaskInfo:
             task_id=show_task(task_id),
             group=group,
             job_id=show_optional_task(task.job_id),
-            request=_request_info(row, slices, has_secret=secret is not None),
+            request=_request_info(
+                row,
+                slices,
+                has_secret=secret is not None,
+                stdin_size=task_request.stdin_sizes(tx, [task_id]).get(task_id),
+            ),
             result=_result_info(task, runs),
-            runs=[_run_info(run, forms) for run in runs],
+            runs=[_run_info(run, forms, stats.get((run.task_id, run.run))) for run in runs],
         )
 
     return await context.db.read(read)
 
 
-def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bool) -> RequestInfo:
+def _request_info(
+    row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bool, stdin_size: int | None
+) -> RequestInfo:
     parent = show_run(row.parent_task_id, row.parent_run or 0) if row.parent_task_id is not None else None
     return RequestInfo(
         name=row.name,
@@ -163,10 +178,13 @@ def _request_info(row: RequestRow, slices: Sequence[SliceRow], *, has_secret: bo
         tags=json.decode(row.tags, type=list[str]),
         metadata=Raw(row.metadata.encode()),
         slices=[
-            SliceInfo(Raw(row.properties.encode()), row.expiration / SECOND, bool(row.wait_for_capacity))
+            SliceInfo(
+                Raw(row.properties.encode()), row.properties_hash, row.expiration / SECOND, bool(row.wait_for_capacity)
+            )
             for row in slices
         ],
         has_secret=has_secret,
+        stdin_size=stdin_size,
     )
 
 
@@ -207,7 +225,7 @@ def _evidence(text: str, forms: SecretForms | None) -> Raw:
     return Raw(json.encode(evidence))
 
 
-def _run_info(run: TaskRun, forms: SecretForms | None) -> RunInfo:
+def _run_info(run: TaskRun, forms: SecretForms | None, stats: PerformanceStats | None) -> RunInfo:
     return RunInfo(
         run=show_run(run.task_id, run.run),
         number=run.run,
@@ -226,6 +244,7 @@ def _run_info(run: TaskRun, forms: SecretForms | None) -> RunInfo:
         stdout_size=run.stdout_size,
         stderr_size=run.stderr_size,
         outputs_ref=Raw(run.outputs_ref.encode()) if run.outputs_ref else None,
+        stats=stats,
     )
 
 

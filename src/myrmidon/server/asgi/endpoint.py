@@ -65,7 +65,8 @@ class Endpoint:
         self._decode_query = query_decoder(route.query, tolerant=route.style is not Style.OURS)
         settings = context.settings
         is_large = route.body_limit > (1 << 20)
-        self._body_limit = min(route.body_limit, settings.large_body_limit if is_large else settings.body_limit)
+        limit = min(route.body_limit, settings.large_body_limit if is_large else settings.body_limit)
+        self._body_limit = limit + route.extra_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._route

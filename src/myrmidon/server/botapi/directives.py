@@ -9,7 +9,7 @@ from myrmidon.model.task_result import Finish
 from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.botapi.messages import is_terminate
+from myrmidon.server.botapi.assigned_run import is_terminate
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
 from myrmidon.server.waiting.connected_bot import ConnectedBot

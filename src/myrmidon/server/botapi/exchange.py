@@ -18,6 +18,7 @@ from myrmidon.model.errors import Stopping, WrongState
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.auth.authenticator import bearer_of
+from myrmidon.server.botapi.assigned_run import assigned_run, is_terminate
 from myrmidon.server.botapi.bot_changes import apply_state_change, record_config_version
 from myrmidon.server.botapi.bot_snapshot import (
     connected_bot,
@@ -35,9 +36,7 @@ from myrmidon.server.botapi.messages import (
     AssignedRun,
     ExchangeRequest,
     ExchangeResponse,
-    assigned_run,
     encode,
-    is_terminate,
     parse_run,
     report_results,
 )

@@ -6,19 +6,17 @@ does not reject the others of its request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from myrmidon.model.ids import Micros, show_run, show_task, try_parse_id
-from myrmidon.model.task_request import Cache, FilesRef, Properties, is_terminate_task, properties_from_json
+from myrmidon.model.ids import Micros, try_parse_id
+from myrmidon.model.task_request import Cache, FilesRef
 from myrmidon.model.task_result import Fault, Finish, GiveBack, PerformanceStats, Report, Start
 from myrmidon.model.validation import MAX_INT64
 from myrmidon.model.value import OutputValue
-from myrmidon.scheduler.claim import Claimed
-from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.report import LogBytes, Outcome, Reply
 from myrmidon.server.dispatch.claims import ATTEMPT_BITS
 
@@ -68,6 +66,7 @@ class FinishReport(Struct, kw_only=True, frozen=True, tag_field="type", tag="fin
     hard_timeout: bool = False
     io_timeout: bool = False
     killed: bool = False
+    start_failed: bool = False
     outputs: list[OutputValue] = []
     outputs_ref: FilesRef | None = None
     stdout_size: Count | None = None
@@ -198,9 +197,11 @@ class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=Fals
     relative_cwd: str = ""
     caches: list[Cache] = []
     secret_bytes: bytes | None = None
-    execution_timeout_s: int
-    io_timeout_s: int | None = None
+    stdin: bytes | None = None
+    execution_timeout_s: int | float
+    io_timeout_s: int | float | None = None
     grace_period_s: int
+    merge_output: bool = False
     lease_s: float
     deadline_at: Micros = 0
     outputs: list[str] = []
@@ -316,6 +317,7 @@ def to_report(report: BotReport) -> Report:
                 hard_timeout=report.hard_timeout,
                 io_timeout=report.io_timeout,
                 killed=report.killed,
+                start_failed=report.start_failed,
                 outputs=report.outputs,
                 outputs_ref=report.outputs_ref,
                 stdout_size=report.stdout_size,
@@ -343,58 +345,3 @@ def report_results(replies: Sequence[Reply]) -> list[ReportResult]:
         ReportResult("accepted" if reply.outcome is Outcome.REPEATED else str(reply.outcome), reply.stop)
         for reply in replies
     ]
-
-
-def is_terminate(claimed: Claimed) -> bool:
-    """Whether this is a terminate task, which has neither a command nor a function and tells the bot to end."""
-    return is_terminate_task(claimed.work.func_name, claimed.work.properties)
-
-
-def assigned_run(
-    claimed: Claimed, *, group: str | None = None, hints: Callable[[Properties], dict[str, int]] | None = None
-) -> AssignedRun:
-    """Convert a claimed run; ``hints`` is called only for tasks with caches."""
-    work = claimed.work
-    properties = properties_from_json(work.properties)
-    function = (
-        {"package_name": work.package_name, "func_name": work.func_name, "language": work.language}
-        if work.func_name is not None
-        else None
-    )
-    return AssignedRun(
-        run=show_run(claimed.task_id, claimed.run),
-        token=claimed.token,
-        name=work.name,
-        command=properties.command,
-        env=properties.env,
-        env_prefixes=properties.env_prefixes,
-        relative_cwd=properties.relative_cwd,
-        caches=properties.caches,
-        secret_bytes=claimed.secret_bytes,
-        execution_timeout_s=properties.execution_timeout_s,
-        io_timeout_s=properties.io_timeout_s,
-        grace_period_s=properties.grace_period_s,
-        lease_s=work.lease / SECOND,
-        deadline_at=work.deadline_at,
-        outputs=properties.outputs,
-        idempotent=properties.idempotent,
-        user=work.user_name,
-        priority=work.priority,
-        function=function,
-        inputs=[
-            {"type": value.type, "payload": value.payload, "digest": value.digest, "size": value.size}
-            for value in claimed.inputs
-        ],
-        task_id=show_task(claimed.task_id),
-        dimensions=properties.dimensions,
-        service_account=work.service_account,
-        resource_group=group,
-        cache_hints=hints(properties) if hints is not None and properties.caches else UNSET,
-        realm=_realm(work.metadata) if work.metadata != "{}" else UNSET,
-        terminate=UNSET if properties.command or function else True,
-    )
-
-
-def _realm(metadata: str) -> str | UnsetType:
-    realm = msgspec.json.decode(metadata).get("realm")
-    return realm if isinstance(realm, str) and realm else UNSET

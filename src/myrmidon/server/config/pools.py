@@ -6,6 +6,7 @@
     task_order = "fifo"                     # or "lifo"
     ageing_s = 600                          # waiting this long raises the priority by one step; not with lifo
     default_expiration_s = 3600             # for slices without expiration_s
+    default_retries = 0                     # for tasks without retries, so for all tasks of the Swarming API
     roles = ["admin", "user"]               # roles that may submit; default: every role that may submit at all
     groups = ["ci", "release"]              # resource groups that may submit; default: all
     urgent = ["release", "ann"]             # resource groups or token names that may use priorities below 20
@@ -42,8 +43,8 @@ MAX_INCLUDE_DEPTH = 16
 ROLES = ("admin", "user", "viewer", "bot-bootstrap")
 _TOP_LEVEL_KEYS = frozenset({"closed", "pool", "template"})
 _POOL_KEYS = frozenset(
-    {"task_order", "ageing_s", "default_expiration_s", "roles", "groups", "urgent", "template", "canary_template",
-     "canary_chance", "owners"}
+    {"task_order", "ageing_s", "default_expiration_s", "default_retries", "roles", "groups", "urgent", "template",
+     "canary_template", "canary_chance", "owners"}
 )  # fmt: skip
 _TEMPLATE_KEYS = frozenset({"include", "env", "caches"})
 _ORDERS = {FIFO: FIFO, LIFO: LIFO}
@@ -70,6 +71,7 @@ class PoolPolicy(Struct, frozen=True, kw_only=True):
     order: Order | None = None
     """None if the file does not set it: then the API and the server's setting ``pools`` may."""
     default_expiration_s: int | None = None
+    default_retries: int | None = None
     roles: frozenset[str] | None = None
     """None allows every role that may submit."""
     groups: frozenset[str] | None = None
@@ -116,6 +118,7 @@ def _read_pool(check: Checker, name: str, raw: object, path: Path, templates: _T
         default_expiration_s=check.optional_integer(
             table, "default_expiration_s", path, limits.expiration_min_s, limits.expiration_max_s
         ),
+        default_retries=check.optional_integer(table, "default_retries", path, 0, limits.retries_max),
         roles=_read_roles(check, table, path),
         groups=frozenset(_read_names(check, table, "groups", path)) if table.get("groups") is not None else None,
         urgent=frozenset(_read_names(check, table, "urgent", path)),

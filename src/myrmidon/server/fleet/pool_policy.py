@@ -127,8 +127,10 @@ def _with_policy(policy: PoolPolicy, raw: Any, template: Template | None, new_ta
     ]
     if problems:
         raise InvalidRequest(problems)
+    retries = {"retries": policy.default_retries} if raw.get("retries") is None else {}
     return {
         **raw,
+        **retries,
         "slices": slices,
         "tags": [*tags, *new_tags] if isinstance(tags, list) else new_tags if tags is None else tags,
     }

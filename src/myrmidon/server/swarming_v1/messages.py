@@ -118,7 +118,6 @@ class TaskRequest(Message, frozen=True, kw_only=True):
     priority: Int64 | None = None
     properties: TaskProperties | None = None
     realm: str | None = None
-    root_task_id: str | None = None
     service_account: str | None = None
     tags: list[str] = []
     task_id: str | None = None

@@ -7,6 +7,7 @@ of the task that it was deduplicated from, as in v1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from msgspec import Struct, json
@@ -14,7 +15,7 @@ from msgspec import Struct, json
 from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_request import FilesRef, Properties, Slice, properties_from_json
-from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
+from myrmidon.model.task_result import START_FAILED, PerformanceStats, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import (
@@ -36,6 +37,8 @@ REDACTED = encode_bytes(b"<REDACTED>")
 MAX_CHILDREN = 1000
 _UNKNOWN_EXIT_CODE = -1
 """The exit code of a command that was killed and reported none."""
+_START_FAILED_EXIT_CODE = 1
+"""The exit code of a command that could not be started; natively it is that of a shell, 126 or 127."""
 
 
 # ---------------------------------------------------------------- requests
@@ -63,7 +66,6 @@ def show_request(row: RequestRow, slices: Sequence[Slice], *, has_secret: bool) 
         priority=int64(row.priority),
         properties=shown[0].properties if shown else None,
         realm=as_object(row.metadata).get("realm") if row.metadata != "{}" else None,
-        root_task_id=show_task(row.root_task_id) if row.root_task_id is not None else None,
         service_account=row.service_account,
         tags=json.decode(row.tags, type=list[str]),
         task_id=show_task(row.id),
@@ -90,11 +92,11 @@ def show_properties(properties: Properties, *, has_secret: bool) -> v1.TaskPrope
         ],
         env=[v1.StringPair(key=key, value=value) for key, value in properties.env.items()],
         env_prefixes=[v1.StringListPair(key=key, value=value) for key, value in properties.env_prefixes.items()],
-        execution_timeout_secs=int64(properties.execution_timeout_s),
+        execution_timeout_secs=int64(ceil(properties.execution_timeout_s)),
         grace_period_secs=int64(properties.grace_period_s),
         idempotent=properties.idempotent,
         inputs_ref=_isolated(properties.inputs),
-        io_timeout_secs=int64(properties.io_timeout_s or 0),
+        io_timeout_secs=int64(ceil(properties.io_timeout_s or 0)),
         outputs=properties.outputs,
         relative_cwd=properties.relative_cwd or None,
         secret_bytes=REDACTED if has_secret else None,
@@ -264,6 +266,8 @@ def _outcome(state: str, run: TaskRun | None) -> tuple[int | None, float | None]
     if state not in _RAN:
         return None, None
     code, duration = (run.exit_code, run.duration) if run else (None, None)
+    if run is not None and run.reason == START_FAILED:
+        code = _START_FAILED_EXIT_CODE
     if code is None:
         code = _UNKNOWN_EXIT_CODE if state in _KILLED else int(state != TaskState.SUCCEEDED)
     if duration is None:
@@ -319,6 +323,7 @@ def show_run_result(facts: Facts, run: TaskRun, name: str, created_at: Micros) -
 
 
 def show_stats(stats: PerformanceStats | None) -> v1.PerformanceStats | None:
+    """The statistics of a run. In v1 every operation is there; one that the run did not need took no time."""
     if stats is None:
         return None
     return v1.PerformanceStats(
@@ -333,8 +338,8 @@ def show_stats(stats: PerformanceStats | None) -> v1.PerformanceStats | None:
     )
 
 
-def _operation(seconds: float | None) -> v1.OperationStats | None:
-    return v1.OperationStats(duration=seconds) if seconds is not None else None
+def _operation(seconds: float | None) -> v1.OperationStats:
+    return v1.OperationStats(duration=seconds or 0.0)
 
 
 _STRINGS = ("items_cold", "items_hot")

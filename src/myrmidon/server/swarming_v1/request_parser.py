@@ -7,11 +7,12 @@ features of v1 are refused that this server does not have.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.limits import Limits
@@ -21,6 +22,8 @@ from myrmidon.server.usecases.unsupported import no_inputs, no_outputs
 
 PRIORITY: Final = 200
 """The default, as in Swarming."""
+MAX_REALM_CHARS: Final = 256
+"""A realm is part of a tag, and these have a limit."""
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DEADLINE_MARGIN_S: Final = 3600
 """Added to the longest time of waiting and running to get a task's deadline."""
@@ -99,6 +102,8 @@ def native_request(task: NewTaskBody) -> dict[str, Any]:
         problems.append(Problem("pubsub_topic", show_value(task.pubsub_topic), allowed, "unsupported"))
     if task.request_uuid and not _UUID.fullmatch(task.request_uuid):
         problems.append(Problem("request_uuid", show_value(task.request_uuid), "a UUID as text", "pattern"))
+    if task.realm and len(task.realm) > MAX_REALM_CHARS:
+        problems.append(Problem("realm", show_value(task.realm), f"at most {MAX_REALM_CHARS} characters", "length"))
     if problems:
         raise InvalidRequest(problems)
     request: dict[str, Any] = {
@@ -109,7 +114,6 @@ def native_request(task: NewTaskBody) -> dict[str, Any]:
         "user": task.user or "",
         "service_account": task.service_account or None,
         "parent": task.parent_task_id or None,
-        "retries": int(any(task_slice.properties and task_slice.properties.idempotent for task_slice in slices)),
         "lease_s": task.bot_ping_tolerance_secs,
         "secret_bytes": _secret(slices),
         "evaluate_only": bool(task.evaluate_only),
@@ -150,6 +154,7 @@ def _native_slice(task_slice: SliceBody) -> dict[str, Any]:
 
 
 def _native_properties(properties: PropertiesBody) -> dict[str, Any]:
+    """The properties in the native format. In v1 stdout and stderr are one stream."""
     prefixes = _unique(properties.env_prefixes or (), "env_prefixes")
     dimensions: dict[str, list[str]] = {}
     for pair in properties.dimensions or ():
@@ -165,6 +170,7 @@ def _native_properties(properties: PropertiesBody) -> dict[str, Any]:
         "io_timeout_s": properties.io_timeout_secs,
         "grace_period_s": properties.grace_period_secs,
         "idempotent": bool(properties.idempotent),
+        "merge_output": True,
     }
     return {key: value for key, value in native.items() if value is not None}
 
@@ -199,6 +205,42 @@ def deadline_of(slices: Sequence[dict[str, Any]], limits: Limits) -> int:
 def _max_run_s(properties: dict[str, Any], limits: Limits) -> int:
     hard = properties.get("execution_timeout_s", limits.execution_timeout_default_s)
     return int(hard + properties.get("grace_period_s", limits.grace_period_default_s))
+
+
+# ---------------------------------------------------------------- problems
+
+_V1_NAMES: Final = {
+    "expiration_s": "expiration_secs",
+    "execution_timeout_s": "execution_timeout_secs",
+    "io_timeout_s": "io_timeout_secs",
+    "grace_period_s": "grace_period_secs",
+    "lease_s": "bot_ping_tolerance_secs",
+    "parent": "parent_task_id",
+    "secret_bytes": "properties.secret_bytes",
+}
+"""The last part of a path in the native format, and in v1."""
+_SLICE_PATH: Final = re.compile(r"slices(\[\d+\])?\.?(.*)")
+
+
+@contextlib.contextmanager
+def problems_in_v1(task: NewTaskBody) -> Iterator[None]:
+    """Raise an InvalidRequest of the native checks under the names that v1 has for the fields."""
+    try:
+        yield
+    except InvalidRequest as error:
+        problems = [structs.replace(problem, path=_v1_path(problem.path, task)) for problem in error.problems]
+        raise InvalidRequest(problems) from None
+
+
+def _v1_path(path: str, task: NewTaskBody) -> str:
+    """The path of a field in v1. Clients that do not send ``task_slices`` have one slice at the top level."""
+    in_slice = _SLICE_PATH.fullmatch(path)
+    inner = in_slice[2] if in_slice else path
+    start, dot, last = inner.rpartition(".")
+    inner = f"{start}{dot}{_V1_NAMES.get(last, last)}"
+    if in_slice is None or (task.properties is not None and inner):
+        return inner
+    return f"task_slices{in_slice[1] or ''}.{inner}".rstrip(".")
 
 
 # ---------------------------------------------------------------- unsupported features

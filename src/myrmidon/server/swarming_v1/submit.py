@@ -17,11 +17,18 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1 import render as show
 from myrmidon.server.swarming_v1.encoding import TEMPLATES, int64, parse_enum, timestamp, user_identity
-from myrmidon.server.swarming_v1.request_parser import NewTaskBody, deadline_of, native_request, request_key
+from myrmidon.server.swarming_v1.request_parser import (
+    NewTaskBody,
+    deadline_of,
+    native_request,
+    problems_in_v1,
+    request_key,
+)
 from myrmidon.server.usecases.submit import draft_task, single_task_key, store_drafts, store_within_quota
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_request
 
+_TEMPLATE_TAG = "swarming.pool.template:"
 _ANY_BODY = "v1"
 """In place of the body's hash: v1 identifies a repeated call by request_uuid alone, with any other body."""
 
@@ -32,17 +39,19 @@ async def new_task(context: ServerContext, call: Call) -> v1.TaskRequestMetadata
     group, now = context.groups.name_for(call), context.now()
     template = parse_enum(body.pool_task_template, TEMPLATES, "pool_task_template", "AUTO")
     uuid_key = request_key(body, call.who.name)
-    draft = draft_task(
-        context,
-        call,
-        native_request(body),
-        group=group,
-        key=uuid_key or single_task_key(call.request_key),
-        now=now,
-        clamp_priority=True,
-        template=template,
-        complete=lambda document: {**document, "deadline_s": deadline_of(document["slices"], context.limits)},
-    )
+    with problems_in_v1(body):
+        draft = draft_task(
+            context,
+            call,
+            native_request(body),
+            group=group,
+            key=uuid_key or single_task_key(call.request_key),
+            now=now,
+            clamp_priority=True,
+            template=template,
+            complete=lambda document: {**document, "deadline_s": deadline_of(document["slices"], context.limits)},
+        )
+    draft = _with_tags(context, draft)
     if uuid_key is not None:
         draft = structs.replace(draft, body_hash=_ANY_BODY)
     [result] = await store_within_quota(
@@ -65,13 +74,26 @@ async def new_task(context: ServerContext, call: Call) -> v1.TaskRequestMetadata
 
 async def _evaluated(context: ServerContext, draft: Draft, now: Micros) -> v1.TaskRequest:
     """The request that would be stored. A task with a parent inherits the parent's user."""
-    root, parent = None, draft.request.parent
+    parent = draft.request.parent
     if parent is not None:
         row = (await context.db.read(lambda tx: task_request.read(tx, [parent[0]])))[parent[0]]
-        root = show_task(row.root_task_id or row.id)
         user = row.user_name or draft.request.user
         draft = structs.replace(draft, request=structs.replace(draft.request, user=user))
-    return structs.replace(_request_of_draft(draft, now, with_id=False), root_task_id=root)
+    return _request_of_draft(draft, now, with_id=False)
+
+
+def _with_tags(context: ServerContext, draft: Draft) -> Draft:
+    """Add the tags that every task of v1 has. They do not count towards the limit of a request's own tags."""
+    request = draft.request
+    tags = {
+        *request.tags,
+        f"authenticated:{user_identity(draft.authenticated)}",
+        f"realm:{request.metadata.get('realm', 'none')}",
+    }
+    if not any(tag.startswith(_TEMPLATE_TAG) for tag in request.tags):
+        version = context.state.config.pools.version or "none"
+        tags |= {f"{_TEMPLATE_TAG}no_config", f"swarming.pool.version:{version}"}
+    return structs.replace(draft, request=structs.replace(request, tags=sorted(tags)))
 
 
 def _as_invalid_parent(error: MyrmidonError) -> MyrmidonError:

@@ -19,6 +19,7 @@ _LOCALITIES = Insert("shared_value_localities", "id, address")
 
 
 def insert(tx: Tx, rows: Sequence[tuple[int, int, str, Payload, Micros]]) -> None:
+    """Add shared values (id, graph data id, type, payload, time); the data id is 0 for one that no graph has made."""
     tx.insert(_ROWS, [(i, g, t, p.inline, p.digest, p.size, at) for i, g, t, p, at in rows])
 
 

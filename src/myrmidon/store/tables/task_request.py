@@ -1,4 +1,4 @@
-"""Task requests with their slices, tags and secrets; immutable once stored."""
+"""Task requests with their slices, tags, secrets and stdin; immutable once stored."""
 
 from collections.abc import Sequence
 
@@ -62,6 +62,7 @@ _EXTERNAL_ID = RequestRow.__struct_fields__.index("external_id")
 _SLICE_COLUMNS = ", ".join(SliceRow.__struct_fields__)
 _SLICES = Insert("task_slices", _SLICE_COLUMNS)
 _SECRETS = Insert("secret_bytes", "task_id, secret_bytes")
+_STDIN = Insert("task_stdin", "task_id, content")
 _TAGS = Insert("task_tags", "tag, task_id")
 
 
@@ -83,6 +84,10 @@ def insert_slices(tx: Tx, rows: Sequence[tuple[object, ...]]) -> None:
 
 def insert_secrets(tx: Tx, rows: Sequence[tuple[int, bytes]]) -> None:
     tx.insert(_SECRETS, rows)
+
+
+def insert_stdin(tx: Tx, rows: Sequence[tuple[int, bytes]]) -> None:
+    tx.insert(_STDIN, rows)
 
 
 def insert_tags(tx: Tx, rows: Sequence[tuple[str, int]]) -> None:
@@ -191,6 +196,20 @@ def with_secret(tx: Tx, ids: Sequence[int]) -> set[int]:
     return {row[0] for row in tx.all(WITH_SECRET, ids=ids)}
 
 
+STDIN = "SELECT task_id, content FROM task_stdin WHERE task_id {in:ids}"
+STDIN_SIZES = "SELECT task_id, LENGTH(content) FROM task_stdin WHERE task_id {in:ids}"
+
+
+def stdin(tx: Tx, ids: Sequence[int]) -> dict[int, bytes]:
+    """The stdin of those of the tasks that have one."""
+    return {row[0]: bytes(row[1]) for row in tx.all(STDIN, ids=ids)}
+
+
+def stdin_sizes(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
+    """The size of the stdin of those of the tasks that have one, in bytes."""
+    return {row[0]: int(row[1]) for row in tx.all(STDIN_SIZES, ids=ids)}
+
+
 EXISTING = "SELECT id FROM task_requests WHERE id {in:ids}"
 
 
@@ -260,6 +279,7 @@ DELETES = tuple(
     for table, column in (
         ("request_keys", "subject"),
         ("secret_bytes", "task_id"),
+        ("task_stdin", "task_id"),
         ("task_slices", "task_id"),
         ("task_requests", "id"),
     )

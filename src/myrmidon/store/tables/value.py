@@ -99,6 +99,15 @@ def outputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[OutputRow]]:
     return found
 
 
+DATA_ID = 'SELECT task_graph_data_id FROM "values" WHERE id = :id'
+
+
+def data_id(tx: Tx, value_id: int) -> int:
+    """The number of a value in the graph of its job."""
+    row = tx.one(DATA_ID, id=value_id)
+    return int(row[0]) if row else 0
+
+
 READ = 'SELECT id, type, payload, digest, size FROM "values" WHERE id {in:ids} ORDER BY id'
 
 

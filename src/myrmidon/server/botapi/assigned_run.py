@@ -1,0 +1,70 @@
+"""Conversion of claimed runs to what the bot gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import UNSET, UnsetType, json
+
+from myrmidon.model.ids import show_run, show_task
+from myrmidon.model.task_request import Properties, is_terminate_task, properties_from_json
+from myrmidon.scheduler.claim import Claimed
+from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.botapi.messages import AssignedRun
+
+
+def is_terminate(claimed: Claimed) -> bool:
+    """Whether this is a terminate task, which has neither a command nor a function and tells the bot to end."""
+    return is_terminate_task(claimed.work.func_name, claimed.work.properties)
+
+
+def assigned_run(
+    claimed: Claimed, *, group: str | None = None, hints: Callable[[Properties], dict[str, int]] | None = None
+) -> AssignedRun:
+    """Convert a claimed run; ``hints`` is called only for tasks with caches."""
+    work = claimed.work
+    properties = properties_from_json(work.properties)
+    function = (
+        {"package_name": work.package_name, "func_name": work.func_name, "language": work.language}
+        if work.func_name is not None
+        else None
+    )
+    return AssignedRun(
+        run=show_run(claimed.task_id, claimed.run),
+        token=claimed.token,
+        name=work.name,
+        command=properties.command,
+        env=properties.env,
+        env_prefixes=properties.env_prefixes,
+        relative_cwd=properties.relative_cwd,
+        caches=properties.caches,
+        secret_bytes=claimed.secret_bytes,
+        stdin=claimed.stdin,
+        execution_timeout_s=properties.execution_timeout_s,
+        io_timeout_s=properties.io_timeout_s,
+        grace_period_s=properties.grace_period_s,
+        merge_output=properties.merge_output,
+        lease_s=work.lease / SECOND,
+        deadline_at=work.deadline_at,
+        outputs=properties.outputs,
+        idempotent=properties.idempotent,
+        user=work.user_name,
+        priority=work.priority,
+        function=function,
+        inputs=[
+            {"type": value.type, "payload": value.payload, "digest": value.digest, "size": value.size}
+            for value in claimed.inputs
+        ],
+        task_id=show_task(claimed.task_id),
+        dimensions=properties.dimensions,
+        service_account=work.service_account,
+        resource_group=group,
+        cache_hints=hints(properties) if hints is not None and properties.caches else UNSET,
+        realm=_realm(work.metadata) if work.metadata != "{}" else UNSET,
+        terminate=UNSET if properties.command or function else True,
+    )
+
+
+def _realm(metadata: str) -> str | UnsetType:
+    realm = json.decode(metadata).get("realm")
+    return realm if isinstance(realm, str) and realm else UNSET

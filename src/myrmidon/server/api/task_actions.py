@@ -71,8 +71,9 @@ class CancelMany(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CancelStarted(Struct, frozen=True):
-    """The cancellation is on disk and runs in the background."""
+    """The cancellation is on disk and runs in the background; ``num_tasks`` unfinished tasks had the tags."""
 
+    num_tasks: int
     ok: bool = True
 
 
@@ -93,8 +94,8 @@ async def cancel_tagged(context: ServerContext, call: Call) -> CancelStarted:
         request_key=call.request_key,
         rules=context.rules,
     )
-    await context.db.write(cancel)
-    return CancelStarted()
+    started = await context.db.write(cancel)
+    return CancelStarted(started.num_tasks)
 
 
 class RerunBody(Struct, frozen=True, forbid_unknown_fields=True):

@@ -52,7 +52,7 @@ def query(cli: CliContext, path: str | None, *, limit: int, list_methods: bool) 
     body = _decoded(reply)
     list_key = _list_key(body)
     if body is None:
-        sys.stdout.buffer.write(reply.data)
+        _write(reply.data)
     elif list_key is None:
         _print(cli, body)
     else:
@@ -112,7 +112,7 @@ def post(cli: CliContext, path: str, *, data: str | None, key: str | None) -> No
     reply = cli.client.post(path, body, key=key)
     response = _decoded(reply)
     if response is None:
-        sys.stdout.buffer.write(reply.data)
+        _write(reply.data)
     else:
         _print(cli, response)
 
@@ -125,7 +125,11 @@ def _decoded(reply: Reply) -> Any:
 
 def _print(cli: CliContext, value: object) -> None:
     """Indented, or with --json in one line unless stdout is a terminal."""
-    if cli.as_json:
-        output.print_json(value)
-    else:
-        click.echo(json.dumps(value, indent=2))
+    output.print_json(value, indent=None if cli.as_json else True)
+
+
+def _write(data: bytes) -> None:
+    """Write a response that is not JSON: unchanged, or filtered like a log if stdout is a terminal."""
+    out = output.LogWriter(err=False)
+    out.write(data)
+    out.finish()

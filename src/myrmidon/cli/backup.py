@@ -58,7 +58,7 @@ def backup(folder: Path, *, as_json: bool, **options: Any) -> None:
         output.print_json({"folder": str(folder), "made_at": about.made_at, "version": about.version})
         return
     size = sum(file.stat().st_size for file in folder.iterdir())
-    click.echo(f"Backup of {output.size(size)} in {folder}.")
+    output.echo(f"Backup of {output.size(size)} in {folder}.")
     output.next_step(f"myrmidon restore {folder} --data-dir NEW, to test the backup")
 
 
@@ -77,7 +77,7 @@ def restore(folder: Path, *, replace: bool, as_json: bool, **options: Any) -> No
     if as_json:
         output.print_json({"data_dir": str(settings.data_folder), "made_at": about.made_at, "version": about.version})
         return
-    click.echo(f"Restored the backup of {output.local_time(about.made_at)} to {settings.data_folder}.")
+    output.echo(f"Restored the backup of {output.local_time(about.made_at)} to {settings.data_folder}.")
     output.next_step(f"myrmidon up --data-dir {settings.data_folder}")
 
 

@@ -101,11 +101,11 @@ def show_bot(cli: CliContext, bot_id: str, events: int) -> None:
             ("first seen", output.local_time(bot["first_seen_at"])),
             ("address", bot["address"]),
             ("version", bot["version"][:12]),
-            ("dimensions", output.dimensions(bot["dimensions"]).replace(" ", "\n")),
+            ("dimensions", output.dimension_list(bot["dimensions"])),
         ]
     )
     if bot["events"]:
-        click.echo()
+        output.echo()
         rows = [(output.local_time(event["at"]), event["kind"], event["message"]) for event in bot["events"]]
         output.table(("time", "event", "message"), rows, empty="")
 
@@ -162,7 +162,7 @@ def _print_result(cli: CliContext, answer: dict[str, Any], sentence: str) -> Non
     if cli.as_json:
         output.print_json(answer)
     else:
-        click.echo(sentence)
+        output.echo(sentence)
 
 
 # -- starting bots -------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def invite(cli: CliContext, expires: int | None) -> None:
     if cli.as_json:
         output.print_json({**created, "command": bootstrap_command(server, created["token"])})
         return
-    click.echo(bootstrap_command(server, created["token"]))
+    output.echo(bootstrap_command(server, created["token"]))
     if urlsplit(server).hostname in _LOOPBACK:
         output.note(
             "This address works on this machine only; for others, start the server with --host and --public-url."
@@ -218,7 +218,7 @@ def start(
     if cli.as_json:
         output.print_json({"server": cli.endpoint.server, "dir": str(bot_folder)})
     else:
-        click.echo(f"Starting a bot of {cli.endpoint.server} in {bot_folder}; Ctrl-C stops it.", err=True)
+        output.echo(f"Starting a bot of {cli.endpoint.server} in {bot_folder}; Ctrl-C stops it.", err=True)
     sys.stdout.flush()
     os.execve(words[0], words, bot_environment(cli))  # noqa: S606 - this process becomes the bot
 

@@ -52,9 +52,9 @@ def doctor(cli: CliContext) -> int:
 
 def _print_finding(finding: Finding) -> None:
     label, colour = _LABELS[finding.how]
-    click.echo(f"{click.style(label.ljust(4), fg=colour, bold=True)}  {finding.what.ljust(8)}  {finding.told}")
+    output.echo(f"{output.style(label.ljust(4), fg=colour, bold=True)}  {finding.what.ljust(8)}  {finding.told}")
     if finding.advice:
-        click.echo(f"      {' ' * 8}  next: {finding.advice}")
+        output.echo(f"      {' ' * 8}  next: {finding.advice}")
 
 
 def _findings(cli: CliContext) -> Iterator[Finding]:

@@ -27,4 +27,4 @@ def login(server: str, *, as_json: bool) -> None:
     if as_json:
         output.print_json({"server": cli.endpoint.server, "who": info["who"], "role": info["role"], "file": str(file)})
         return
-    click.echo(f"Logged in to {cli.endpoint.server} as {info['who']} ({info['role']}); saved in {file}.")
+    output.echo(f"Logged in to {cli.endpoint.server} as {info['who']} ({info['role']}); saved in {file}.")

@@ -16,20 +16,12 @@ import click
 
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
+from myrmidon.cli.logs import exit_on_broken_pipe, follow_log, print_log
 from myrmidon.cli.request_options import Duration, TaskId, build_request, request_options
 from myrmidon.sdk.errors import CallFailed, error_for_item
 
 _EXPLAIN_AFTER_S: Final = 3.0
 _OPTIONS_BEFORE_COMMAND: Final = {"allow_interspersed_args": False}
-
-
-@contextlib.contextmanager
-def exit_on_broken_pipe() -> Iterator[None]:
-    """Exit with BROKEN_PIPE when stdout is closed before the task has ended: its result is then unknown."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise click.exceptions.Exit(exit_codes.BROKEN_PIPE) from None
 
 
 @click.command(context_settings=_OPTIONS_BEFORE_COMMAND)
@@ -76,7 +68,7 @@ def trigger(cli: CliContext, *, wait: bool, **options: Any) -> int:
     if cli.as_json:
         output.print_json({"tasks": [task]})
     else:
-        click.echo(task["task_id"])
+        output.echo(task["task_id"])
         output.next_step(f"myrmidon task log -f {task['task_id']}")
     return exit_codes.OK
 
@@ -112,29 +104,6 @@ def _submit(cli: CliContext, command: Sequence[str], **options: Any) -> dict[str
 
 
 # -- following one task --------------------------------------------------------------------------------------
-
-
-@exit_on_broken_pipe()
-def follow_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
-    """Copy the log to stdout and stderr until the task has ended."""
-    for chunk in cli.client.follow(task_id, run=run, stream=stream):
-        if isinstance(chunk, dict):
-            return
-        _write_log(cli, chunk.data, to_stderr=bool(chunk.stream))
-
-
-def _write_log(cli: CliContext, data: bytes, *, to_stderr: bool) -> None:
-    """Write the bytes unchanged: output need not be text. With --json, stdout is reserved for JSON."""
-    out = sys.stderr if to_stderr or cli.as_json else sys.stdout
-    out.buffer.write(data)
-    out.flush()
-
-
-def print_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
-    """Print the log so far."""
-    for name in ("stdout", "stderr") if stream == "both" else (stream,):
-        for data in cli.client.log(task_id, run=run, stream=name):
-            _write_log(cli, data, to_stderr=name == "stderr")
 
 
 @contextlib.contextmanager
@@ -190,7 +159,7 @@ def _cancel(cli: CliContext, task_id: str) -> None:
     try:
         cli.client.cancel(task_id, kill_running=True)
     except CallFailed as error:
-        click.echo(f"The task could not be cancelled: {error.message}", err=True)
+        output.echo(f"The task could not be cancelled: {error.message}", err=True)
 
 
 def _print_end(task: dict[str, Any]) -> None:
@@ -199,7 +168,7 @@ def _print_end(task: dict[str, Any]) -> None:
     if state == "SUCCEEDED" or (state == "FAILED" and task["result"]["exit_code"]):
         return
     why = f" ({reason})" if reason else ""
-    click.echo(f"Task {task['task_id']} ended: {output.state(state)}{why}.", err=True)
+    output.echo(f"Task {task['task_id']} ended: {output.state(state)}{why}.", err=True)
     output.next_step(f"myrmidon task show {task['task_id']}")
 
 
@@ -230,7 +199,7 @@ def _collect(cli: CliContext, task_ids: list[str], timeout: int | None, *, logs:
             ended[task["task_id"]] = task
             report(task)
             if interactive and not logs and not sys.stdout.isatty():  # the bar is on stderr; stdout is a file or pipe
-                click.echo(_ended_line(task))
+                output.echo(_ended_line(task))
             if logs:
                 print_log(cli, task["result"]["deduped_from"] or task["task_id"])
     results = [ended[task_id] for task_id in task_ids if task_id in ended]
@@ -267,7 +236,7 @@ Report: TypeAlias = Callable[[dict[str, Any]], None]
 @contextlib.contextmanager
 def _plain_lines(*, to_stderr: bool) -> Iterator[Report]:
     """Prints one line per task."""
-    yield lambda task: click.echo(_ended_line(task), err=to_stderr)
+    yield lambda task: output.echo(_ended_line(task), err=to_stderr)
 
 
 @contextlib.contextmanager
@@ -286,7 +255,8 @@ def _progress_bar(total: int) -> Iterator[Report]:
         def report(task: dict[str, Any]) -> None:
             nonlocal failed
             failed += task["result"]["state"] != "SUCCEEDED"
-            progress.console.print(Text.from_ansi(_ended_line(task)))
+            line = output.render(_ended_line(task), colour=output.has_colours(err=True))
+            progress.console.print(Text.from_ansi(line))
             progress.update(bar, advance=1, description=f"{failed} failed" if failed else "")
 
         yield report

@@ -9,8 +9,9 @@ import click
 
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected, fetch_pages
+from myrmidon.cli.logs import follow_log, print_log
 from myrmidon.cli.request_options import Duration, Tag, TaskId
-from myrmidon.cli.run import follow_log, print_log, task_id_of
+from myrmidon.cli.run import task_id_of
 from myrmidon.sdk.errors import CallFailed, NotFound, Refused
 
 STATES = (
@@ -90,7 +91,7 @@ def show_task(cli: CliContext, task_id: str) -> None:
         return
     output.fields(_summary(task))
     if task["runs"]:
-        click.echo()
+        output.echo()
         output.table(
             ("run", "state", "exit", "bot", "started", "duration", "reason"),
             [_run_row(run) for run in task["runs"]],
@@ -121,7 +122,7 @@ def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
         ("deduped from", result["deduped_from"]),
         ("command", output.command_line(properties.get("command", []))),
         ("folder", properties.get("relative_cwd")),
-        ("env", "\n".join(f"{key}={value}" for key, value in properties.get("env", {}).items())),
+        ("env", [f"{key}={value}" for key, value in properties.get("env", {}).items()]),
         ("secret", "set" if request["has_secret"] else None),
         ("dimensions", output.dimensions(properties["dimensions"])),
         ("slice", f"{result['slice'] + 1} of {len(slices)}" if len(slices) > 1 else None),
@@ -199,9 +200,9 @@ def why(cli: CliContext, task_id: str) -> None:
     if cli.as_json:
         output.print_json(explanation)
         return
-    click.echo(explanation["summary"])
+    output.echo(explanation["summary"])
     if explanation.get("dimensions"):
-        click.echo()
+        output.echo()
         rows = [(step["dimension"], step["left"], step["removes"]) for step in explanation["dimensions"]]
         output.table(("dimension", "bots left", "bots removed"), rows, empty="")
 
@@ -235,11 +236,11 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
             answer = {"task_id": task_id, "error": error.as_dict()}
         answers.append(answer)
         if not cli.as_json:
-            click.echo(_cancel_line(answer), err="error" in answer)
+            output.echo(_cancel_line(answer), err="error" in answer)
     if tags:
         cli.client.cancel_tagged(tags, group=group, kill_running=kill)
         if not cli.as_json:
-            click.echo(f"Cancelling all tasks with {' and '.join(tags)}.")
+            output.echo(f"Cancelling all tasks with {' and '.join(tags)}.")
     if cli.as_json:
         output.print_json({"tasks": answers, "tags": list(tags)})
     return exit_codes.of_error(refused[0]) if refused else exit_codes.OK
@@ -266,7 +267,7 @@ def rerun(cli: CliContext, task_id: str, *, force: bool, cascade: bool) -> None:
     if cli.as_json:
         output.print_json(answer)
         return
-    click.echo(f"Task {task_id} runs again.")
+    output.echo(f"Task {task_id} runs again.")
     output.next_step(f"myrmidon task log -f {task_id}")
 
 

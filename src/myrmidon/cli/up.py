@@ -109,7 +109,7 @@ class LocalCluster:
 
     def _echo(self, text: str = "") -> None:
         """Print progress: to stdout, or with --json to stderr, since stdout then holds only the JSON object."""
-        click.echo(text, err=self.as_json)
+        output.echo_lines(text, err=self.as_json)
 
     # -- start ----------------------------------------------------------------------------------------------
 
@@ -194,7 +194,8 @@ class LocalCluster:
         if self.as_json:
             output.print_json({"server": self.url, "data_dir": str(self.folder), "bots": self.count})
         self._echo()
-        self._echo(f"{click.style('Myrmidon is up', bold=True)} at {self.url} with {output.plural(self.count, 'bot')}.")
+        up = output.style("Myrmidon is up", bold=True)
+        self._echo(f"{up} at {self.url} with {output.plural(self.count, 'bot')}.")
         self._echo(f"  data  {display_path(self.folder)}")
         self._echo(f"  logs  {display_path(self.folder)}/server.log and bots/*.log")
         self._echo()

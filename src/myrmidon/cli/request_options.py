@@ -17,22 +17,30 @@ from typing import Any, Final
 import click
 
 _TASK_ID: Final = re.compile(r"[0-9a-f]{0,15}1[0-9a-f]{2}")
+_WHOLE: Final = re.compile(r"[0-9]+")
+_DECIMAL: Final = re.compile(r"[0-9]+\.[0-9]+")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """Seconds, or a number with s, m, h or d."""
+    """Seconds, or a number with s, m, h or d; a whole number of seconds unless ``fractions`` are allowed."""
 
     name = "time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
+    def __init__(self, *, fractions: bool = False) -> None:
+        self.fractions = fractions
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int | float):
             return value
         text = str(value).strip()
         number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
-        if not (number.isascii() and number.isdecimal()):
-            self.fail(f"{value!r} is not a duration; write 90, 90s, 15m, 2h or 1d.", param, ctx)
-        return int(number) * _SECONDS[unit]
+        if _WHOLE.fullmatch(number):
+            return int(number) * _SECONDS[unit]
+        if self.fractions and _DECIMAL.fullmatch(number):
+            return round(float(number) * _SECONDS[unit], 6)
+        also = ", 1.5s" if self.fractions else ""
+        return self.fail(f"{value!r} is not a duration; write 90, 90s{also}, 15m, 2h or 1d.", param, ctx)
 
 
 class Id(click.ParamType):  # type: ignore[type-arg]
@@ -89,7 +97,7 @@ class Fallback(click.ParamType):  # type: ignore[type-arg]
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int | None, list[tuple[str, str]]]:
+    ) -> tuple[float | None, list[tuple[str, str]]]:
         if isinstance(value, tuple):
             return value
         before, colon, pairs = str(value).partition(":")
@@ -136,25 +144,53 @@ _OPTIONS: Final = (
         "--secret-file", type=click.Path(allow_dash=True), metavar="FILE",
         help="File with secret bytes for the command, or - for stdin. The server does not show them.",
     ),
-    click.option("--timeout", type=Duration(), help="Maximum run time of the command. Default: 1h."),
-    click.option("--io-timeout", type=Duration(), help="Maximum time without output. Default: unlimited."),
+    click.option("--timeout", type=Duration(fractions=True), help="Maximum run time of the command. Default: 1h."),
+    click.option("--io-timeout", type=Duration(fractions=True), help="Maximum time without output. Default: none."),
     click.option("--grace", type=Duration(), help="Time between SIGTERM and SIGKILL. Default: 30s."),
     click.option("--deadline", type=Duration(), help="Maximum total time, waiting included. Default: 7d."),
     click.option("--idempotent", is_flag=True, help="Reuse the result of an identical task that succeeded."),
+    click.option("--lease", type=Duration(), help="How long the bot of a run may be silent before it is given up."),
     click.option("--retries", type=click.IntRange(0, 100), help="Further runs after the bot failed. Default: 1."),
     click.option("--reruns", type=click.IntRange(0, 100), help="Further runs after the command failed. Default: 0."),
     click.option(
         "--parent", envvar="MYRMIDON_TASK_ID", metavar="RUN", help="The task's parent run. [env: MYRMIDON_TASK_ID]"
     ),
     click.option("--detached", is_flag=True, help="Continue when the parent run ends."),
+    click.option(
+        "--max-instances", type=click.IntRange(1), help="Bots that may run a slow task at the same time. Default: 1."
+    ),
+    click.option(
+        "--soft-timeout", type=Duration(fractions=True), help="A run is slow after this time; see --max-instances."
+    ),
+    click.option("--service-account", metavar="EMAIL", help="Service account of the task: an address, bot or none."),
+    click.option("--external-id", metavar="ID", help="Id of the task in another system."),
+    click.option(
+        "--metadata", type=Pair(), multiple=True, metavar="NAME=TEXT", help="Text to store with the task. Repeatable."
+    ),
+    click.option("--evaluate-only", is_flag=True, help="Check the request without storing a task."),
 )  # fmt: skip
 
 
 def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options and the COMMAND argument to a command."""
+    return click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)(_with_options(command))
+
+
+def optional_command(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Like request_options, for a command that can do without COMMAND."""
+    return click.argument("command", nargs=-1, type=click.UNPROCESSED)(_with_options(command))
+
+
+def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         command = option(command)
-    return click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)(command)
+    return command
+
+
+REQUEST_PARAMETERS: Final = frozenset(
+    parameter.name for parameter in click.command()(request_options(lambda **_: None)).params
+)
+"""The names of the options and of the argument that describe a task."""
 
 
 def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any], str | None]:
@@ -182,6 +218,13 @@ def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any
         deadline_s=options["deadline"],
         parent=options["parent"],
         detached=options["detached"] or None,
+        lease_s=options["lease"],
+        max_instances=options["max_instances"],
+        soft_timeout_s=options["soft_timeout"],
+        service_account=options["service_account"],
+        external_id=options["external_id"],
+        metadata=dict(options["metadata"]),
+        evaluate_only=options["evaluate_only"] or None,
         secret_bytes=_secret(options["secret_file"]),
     )
     return request, options["group"]
@@ -209,7 +252,7 @@ def _slices(
 ) -> list[dict[str, Any]]:
     wait = None if options["wait_for_capacity"] else False
 
-    def build_slice(dimensions: dict[str, list[str]], expires: int | None) -> dict[str, Any]:
+    def build_slice(dimensions: dict[str, list[str]], expires: float | None) -> dict[str, Any]:
         return _without_empty(
             properties={**properties, "dimensions": dimensions}, expiration_s=expires, wait_for_capacity=wait
         )

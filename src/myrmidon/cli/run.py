@@ -13,11 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import click
+from click.core import ParameterSource
 
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.logs import exit_on_broken_pipe, follow_log, print_log
-from myrmidon.cli.request_options import Duration, TaskId, build_request, request_options
+from myrmidon.cli.option_names import with_options
+from myrmidon.cli.request_options import (
+    REQUEST_PARAMETERS,
+    Duration,
+    TaskId,
+    build_request,
+    optional_command,
+    request_options,
+)
+from myrmidon.cli.task_file import submit_file
 from myrmidon.sdk.errors import CallFailed, error_for_item
 
 _EXPLAIN_AFTER_S: Final = 3.0
@@ -31,38 +41,55 @@ _OPTIONS_BEFORE_COMMAND: Final = {"allow_interspersed_args": False}
 def run(cli: CliContext, **options: Any) -> int:
     """Run a command on a bot, show its output, and exit with its exit code.
 
-    The command's stdout and stderr are written to stdout and stderr. The first Ctrl-C prints a warning, the second
-    cancels the task. With --json, the command's output goes to stderr and the task as JSON to stdout.
+    The command's stdout and stderr are written to stdout and stderr; notes, such as the task's id, go to stderr. The
+    first Ctrl-C prints a warning, the second cancels the task. With --json, the command's output goes to stderr and
+    the task as JSON to stdout.
 
     \b
       myrmidon run -- make test
       myrmidon run -d os=Linux --timeout 10m -e CI=1 -- sh -c 'echo hello; exit 3'
     """
     task = _submit(cli, **options)
-    if sys.stderr.isatty():
-        output.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
+    if options["evaluate_only"]:
+        return _print_valid(cli, task)
+    output.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
     with _confirm_ctrl_c(cli, task["task_id"]), _explain_long_wait(cli, task["task_id"]):
         follow_log(cli, task.get("deduped_from") or task["task_id"])
         ended = cli.client.task(task["task_id"])
     if cli.as_json:
         output.print_json(ended)
     else:
-        _print_end(ended)
+        _print_end(cli, ended)
     return exit_codes.of_results([ended["result"]])
 
 
 @click.command(context_settings=_OPTIONS_BEFORE_COMMAND)
-@click.option("--wait", "-w", is_flag=True, help="Wait until the task has ended, as `collect` does.")
-@request_options
+@click.option("--wait", "-w", is_flag=True, help="Wait until the tasks have ended, as `collect` does.")
+@click.option(
+    "--file",
+    "-f",
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="Submit many tasks: one JSON request per line of FILE, or - for stdin. Only --group and --wait apply to them.",
+)
+@optional_command
 @connected
-def trigger(cli: CliContext, *, wait: bool, **options: Any) -> int:
-    """Submit a command and print the task's id, without waiting for it.
+def trigger(cli: CliContext, *, wait: bool, file: str | None, **options: Any) -> int:
+    """Submit a command and print the task's id, without waiting for it; or submit many tasks with --file.
 
     \b
       id=$(myrmidon trigger -- make test)
       myrmidon collect $id
+      myrmidon trigger --file tasks.jsonl | myrmidon collect
     """
+    if file is not None:
+        _refuse_request_options()
+        return _trigger_file(cli, file, options["group"], wait=wait)
+    if not options["command"]:
+        raise click.UsageError("Give a COMMAND, or a file of task requests with --file.")
     task = _submit(cli, **options)
+    if options["evaluate_only"]:
+        return _print_valid(cli, task)
     if wait:
         return _collect(cli, [task["task_id"]], timeout=None, logs=False)
     if cli.as_json:
@@ -73,12 +100,31 @@ def trigger(cli: CliContext, *, wait: bool, **options: Any) -> int:
     return exit_codes.OK
 
 
+def _trigger_file(cli: CliContext, file: str, group: str | None, *, wait: bool) -> int:
+    submitted = submit_file(cli, file, group)
+    if wait and submitted.task_ids:
+        code = _collect(cli, submitted.task_ids, timeout=None, logs=False)
+        return submitted.exit_code or code
+    if cli.as_json:
+        output.print_json({"tasks": submitted.entries})
+    return submitted.exit_code
+
+
+def _refuse_request_options() -> None:
+    """With --file, requests come from the file; an option that would be ignored is an error."""
+    ctx = click.get_current_context()
+    for option in ctx.command.params:
+        given = ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name in REQUEST_PARAMETERS and option.name != "group":
+            raise click.UsageError(f"{option.opts[0]} cannot be used with --file: write it into the requests.")
+
+
 @click.command()
 @click.argument("task_ids", nargs=-1, metavar="TASK...")
 @click.option("--timeout", type=Duration(), help="How long to wait; exits with 75 after that. The tasks continue.")
 @click.option("--log", "logs", is_flag=True, help="Print each task's output when it has ended.")
 @connected
-def collect(cli: CliContext, task_ids: Sequence[str], timeout: int | None, *, logs: bool) -> int:
+def collect(cli: CliContext, task_ids: Sequence[str], timeout: float | None, *, logs: bool) -> int:
     """Wait until tasks have ended; exit with the code of the first that did not succeed.
 
     Without ids, or with -, ids are read from stdin: one per line, or the output of `trigger --json`.
@@ -96,11 +142,23 @@ def task_id_of(task_or_run_id: str) -> str:
 
 
 def _submit(cli: CliContext, command: Sequence[str], **options: Any) -> dict[str, Any]:
+    """Submit one task. Raises the server's error, with the options that it is about."""
     request, group = build_request(command, **options)
     [answer] = cli.client.submit([request], group=group)
     if answer.get("error"):
-        raise error_for_item(answer["error"])
+        error = error_for_item(answer["error"])
+        error.problems = with_options(error.problems)
+        raise error
     return answer
+
+
+def _print_valid(cli: CliContext, answer: dict[str, Any]) -> int:
+    """The result of --evaluate-only: there is no task."""
+    if cli.as_json:
+        output.print_json({"tasks": [answer]})
+    else:
+        output.echo("The request is valid; no task was stored.")
+    return exit_codes.OK
 
 
 # -- following one task --------------------------------------------------------------------------------------
@@ -136,7 +194,7 @@ def _write_stderr(text: str) -> None:
 
 @contextlib.contextmanager
 def _explain_long_wait(cli: CliContext, task_id: str) -> Iterator[None]:
-    """On a terminal, print what the task waits for if it has not started after a few seconds."""
+    """Print what the task waits for if it has not started after a few seconds."""
 
     def explain() -> None:
         with contextlib.suppress(CallFailed):
@@ -146,8 +204,7 @@ def _explain_long_wait(cli: CliContext, task_id: str) -> Iterator[None]:
 
     timer = threading.Timer(_EXPLAIN_AFTER_S, explain)
     timer.daemon = True
-    if sys.stderr.isatty():
-        timer.start()
+    timer.start()
     try:
         yield
     finally:
@@ -162,14 +219,23 @@ def _cancel(cli: CliContext, task_id: str) -> None:
         output.echo(f"The task could not be cancelled: {error.message}", err=True)
 
 
-def _print_end(task: dict[str, Any]) -> None:
+def _print_end(cli: CliContext, task: dict[str, Any]) -> None:
     """Print how the task ended, unless the command ended by itself: then its output and exit code say it."""
     state, reason = task["result"]["state"], task["result"]["reason"]
     if state == "SUCCEEDED" or (state == "FAILED" and task["result"]["exit_code"]):
         return
     why = f" ({reason})" if reason else ""
     output.echo(f"Task {task['task_id']} ended: {output.state(state)}{why}.", err=True)
+    if state in ("EXPIRED", "NO_RESOURCE"):
+        _print_missing(cli, task["task_id"])
     output.next_step(f"myrmidon task show {task['task_id']}")
+
+
+def _print_missing(cli: CliContext, task_id: str) -> None:
+    """Print what the fleet lacked for a task that found no bot."""
+    with contextlib.suppress(CallFailed):
+        if capacity := cli.client.why(task_id).get("capacity"):
+            output.echo(capacity, err=True)
 
 
 # -- waiting for many tasks ----------------------------------------------------------------------------------
@@ -190,7 +256,7 @@ def _ids_from_stdin() -> list[str]:
 
 
 @exit_on_broken_pipe()
-def _collect(cli: CliContext, task_ids: list[str], timeout: int | None, *, logs: bool) -> int:
+def _collect(cli: CliContext, task_ids: list[str], timeout: float | None, *, logs: bool) -> int:
     ended: dict[str, dict[str, Any]] = {}
     interactive = sys.stderr.isatty() and not cli.as_json
     reporter = _progress_bar(len(task_ids)) if interactive else _plain_lines(to_stderr=cli.as_json or logs)
@@ -212,7 +278,7 @@ def _collect(cli: CliContext, task_ids: list[str], timeout: int | None, *, logs:
     return exit_codes.of_results([task["result"] for task in results])
 
 
-def _as_they_end(cli: CliContext, task_ids: list[str], timeout: int | None) -> Iterator[dict[str, Any]]:
+def _as_they_end(cli: CliContext, task_ids: list[str], timeout: float | None) -> Iterator[dict[str, Any]]:
     """Each task once, in the order of their end; stops at the timeout."""
     from myrmidon.sdk.client import MAX_TASKS_PER_WAIT, MAX_WAIT_S
 

@@ -8,7 +8,8 @@ import select
 import signal
 from pathlib import Path
 
-from tests.cli.conftest import processes_of, start_up, stop_up
+from tests.bot.bots import wait_for
+from tests.cli.conftest import Up, processes_of, start_up, stop_up
 from tests.cli.terminal import Terminal
 from tests.deadline import HANG_S
 
@@ -37,6 +38,11 @@ def test_up_that_is_killed_takes_everything_with_it(tmp_path: Path):
 
 def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def server_of(up: Up) -> int:
+    [pid] = [pid for pid in children_of(up.process.pid) if b"\0server\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return pid
 
 
 def ended(pidfd: int) -> bool:
@@ -80,6 +86,23 @@ def test_a_second_up_on_the_same_folder_is_refused_and_a_terminated_bot_stays_aw
     assert any("was terminated" in line for line in up.process.stdout)
     code, rest = stop_up(up)
     assert (code, rest.count("restarting it")) == (0, 0)
+
+
+def test_a_server_that_dies_is_started_again_at_the_same_address(tmp_path: Path):
+    up = start_up(tmp_path, "--bots", "1")
+    assert up.process.stdout is not None
+    os.kill(server_of(up), signal.SIGKILL)
+    assert up.process.stdout.readline() == "The server was killed by signal 9; restarting it.\n"
+    wait_for(
+        lambda: up.terminal.run("servers", "--server", up.url).returncode == 0, "the server that was started again"
+    )
+    done = up.terminal.run("run", "--server", up.url, "--", "echo", "after")
+    assert (done.returncode, done.stdout) == (0, "after\n")
+    os.kill(server_of(up), signal.SIGTERM)
+    assert up.process.stdout.readline() == "The server was stopped.\n"
+    up.process.communicate(timeout=HANG_S)
+    assert up.process.returncode == 0
+    assert processes_of(up.data) == []
 
 
 def test_a_backup_of_a_running_server_is_restored_elsewhere_with_its_tokens(tmp_path: Path):

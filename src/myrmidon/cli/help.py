@@ -47,8 +47,8 @@ and sends the first token of this list that is set:
 
     --token TOKEN
     MYRMIDON_TOKEN
-    the administrator token in the data folder of that `myrmidon up`
     the token saved by `myrmidon login`, for the server it was saved with
+    the administrator token in the data folder of that `myrmidon up`
     for a server on this machine, the administrator token in the default data folder
 
 A token from a file is sent only to the server it belongs to.

@@ -40,23 +40,35 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 )
 @connected
 def bots(cli: CliContext, dimensions: tuple[tuple[str, str], ...], state: str | None, limit: int) -> None:
-    """List bots."""
+    """List bots.
+
+    The details are the reason of a quarantine or maintenance, else the other dimensions. On a terminal they are cut;
+    `myrmidon bot show BOT` shows all of them.
+    """
     filters = [f"{key}:{value}" for key, value in dimensions]
     listing = fetch_pages(cli.client.bots, "bots", limit, dimension=filters, state=state)
     if cli.as_json:
         output.print_json(listing)
         return
     output.table(
-        ("bot", "state", "seen", "runs", "dimensions"),
+        ("bot", "state", "pool", "os", "seen", "runs", "details"),
         [_row(bot) for bot in listing["bots"]],
         empty="No matching bots." if dimensions or state else _NO_BOTS,
     )
 
 
 def _row(bot: dict[str, Any]) -> tuple[object, ...]:
-    dimensions = output.dimensions(bot["dimensions"], leave_out=("id",))
-    runs = " ".join(bot["runs"])
-    return (bot["bot_id"], output.state(bot["status"]), output.ago(bot["last_seen_at"]), runs, dimensions)
+    dimensions = bot["dimensions"]
+    details = bot["quarantined"] or bot["maintenance"] or output.dimensions(dimensions, leave_out=("id", "pool", "os"))
+    return (
+        bot["bot_id"],
+        output.state(bot["status"]),
+        ",".join(dimensions.get("pool", ())),
+        max(dimensions.get("os", ("",)), key=len),  # the most specific one: Debian-12, not Linux
+        output.ago(bot["last_seen_at"]),
+        " ".join(bot["runs"]),
+        details,
+    )
 
 
 class StartByDefault(click.Group):

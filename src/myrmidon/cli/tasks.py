@@ -205,6 +205,17 @@ def why(cli: CliContext, task_id: str) -> None:
         output.echo()
         rows = [(step["dimension"], step["left"], step["removes"]) for step in explanation["dimensions"]]
         output.table(("dimension", "bots left", "bots removed"), rows, empty="")
+    if explanation.get("unavailable"):
+        output.echo()
+        output.echo("Bots that match but get no tasks:")
+        output.table(
+            ("bot", "state", "seen", "reason"),
+            [
+                (bot["bot_id"], output.state(bot["state"]), output.ago(bot["last_seen_at"]), bot["reason"])
+                for bot in explanation["unavailable"]
+            ],
+            empty="",
+        )
 
 
 @task.command()

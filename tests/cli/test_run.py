@@ -229,8 +229,13 @@ def test_what_has_not_ended_in_time_is_75_and_what_is_cancelled_125(terminal: Te
 
 def test_everything_with_a_tag_is_cancelled(terminal: Terminal):
     made = [terminal.ok("trigger", "-t", "batch:7", "-d", "gpu=a100", "--", "true").strip() for _ in range(2)]
-    assert terminal.json("task", "cancel", "--tag", "batch:7") == {"tasks": [], "tags": ["batch:7"]}
+    cancelled = terminal.json("task", "cancel", "--tag", "batch:7")
+    assert cancelled == {"tasks": [], "tags": ["batch:7"], "num_tagged": 2}
     assert terminal.run("collect", *made).returncode == 125
+    terminal.ok("trigger", "-t", "batch:8", "-d", "gpu=a100", "--", "true")
+    assert terminal.ok("task", "cancel", "--tag", "batch:8") == "Cancelling 1 task with batch:8.\n"
+    none = terminal.run("task", "cancel", "--tag", "batch:7")
+    assert (none.returncode, none.stderr) == (66, "Nothing to cancel: no unfinished task has batch:7.\n")
     assert terminal.run("task", "cancel").returncode == 2
 
 

@@ -44,7 +44,7 @@ _TAG_OPTION = ("--tag", "-t", "tags")
 )
 @connected
 def tasks(
-    cli: CliContext, states: tuple[str, ...], tags: tuple[str, ...], since: int | None, limit: int, **filters: Any
+    cli: CliContext, states: tuple[str, ...], tags: tuple[str, ...], since: float | None, limit: int, **filters: Any
 ) -> None:
     """List tasks, newest first."""
     start = None if since is None else max(0, int((time.time() - since) * 1e6))
@@ -234,7 +234,7 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
     """Cancel tasks.
 
     The command of a running task gets SIGTERM, and SIGKILL after the grace period. If a task cannot be cancelled, the
-    others still are; the first such error determines the exit code.
+    others still are; the first such error determines the exit code. Tags that no unfinished task has are an error too.
     """
     if not task_ids and not tags:
         raise click.UsageError("Give task ids or --tag.")
@@ -248,13 +248,17 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
         answers.append(answer)
         if not cli.as_json:
             output.echo(_cancel_line(answer), err="error" in answer)
-    if tags:
-        cli.client.cancel_tagged(tags, group=group, kill_running=kill)
-        if not cli.as_json:
-            output.echo(f"Cancelling all tasks with {' and '.join(tags)}.")
+    num_tagged = cli.client.cancel_tagged(tags, group=group, kill_running=kill)["num_tasks"] if tags else 0
     if cli.as_json:
-        output.print_json({"tasks": answers, "tags": list(tags)})
-    return exit_codes.of_error(refused[0]) if refused else exit_codes.OK
+        output.print_json({"tasks": answers, "tags": list(tags), "num_tagged": num_tagged})
+    elif num_tagged:
+        output.echo(f"Cancelling {output.plural(num_tagged, 'task')} with {' and '.join(tags)}.")
+    elif tags:
+        left = "unfinished" if kill else "waiting"
+        output.echo(f"Nothing to cancel: no {left} task has {' and '.join(tags)}.", err=True)
+    if refused:
+        return exit_codes.of_error(refused[0])
+    return exit_codes.NOT_FOUND if tags and not num_tagged else exit_codes.OK
 
 
 def _cancel_line(answer: dict[str, Any]) -> str:

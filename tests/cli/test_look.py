@@ -224,6 +224,23 @@ def test_a_login_is_used_and_says_when_it_is_not(up: Up, tmp_path: Path):
     assert f"Commands use {up.url} (from the running `myrmidon up`)" in told
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["token", "create", "ada", "--expires", "0"], "error: --expires: got "),
+        (["token", "create", ""], "error: NAME: got "),
+        (["bot", "quarantine", "none", "-r", ""], "error: --reason: got "),
+        (["tasks", *["-t", "a:b"] * 17], "error: --tag: got "),
+        (["task", "cancel", "-t", f"a:{'b' * 400}"], "error: --tag: got "),
+        (["query", "/api/v1/tasks?limit=0"], "error: limit: got "),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
+)
+def test_a_refused_value_is_named_by_its_option(terminal: Terminal, words: list[str], told: str):
+    done = terminal.run(*words)
+    assert (done.returncode, done.stderr[: len(told)]) == (65, told)
+
+
 def test_a_broken_token_is_told_without_being_shown(up: Up):
     token = (up.data / "admin.token").read_text().strip()
     assert up.terminal.run("tasks", MYRMIDON_TOKEN=f"{token}\r").returncode == 0

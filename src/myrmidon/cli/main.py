@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(words: Sequence[str]) -> int:
     """Run a command, report its error if it fails, and return the exit code."""
-    flags = {"json": _guess_json_flag(words)}
+    flags: dict[str, Any] = {"json": _guess_json_flag(words)}
     try:
         _require_utf8(words)
         code = myrmidon.main(words, prog_name="myrmidon", standalone_mode=False, obj=flags)
@@ -153,6 +153,7 @@ def _run(words: Sequence[str]) -> int:
         _report_click_error(error, as_json=flags["json"])
         code = error.exit_code
     except errors.CallFailed as error:
+        _name_options(error, flags.get("command"))
         _report_failed_call(error, as_json=flags["json"])
         code = exit_codes.of_error(error)
     except (KeyboardInterrupt, click.Abort):
@@ -195,6 +196,16 @@ def _report_failed_call(error: errors.CallFailed, *, as_json: bool) -> None:
         _print_json(error.as_dict())
         return
     _print_error(_failed_call_lines(error), _advice(error))
+
+
+def _name_options(error: errors.CallFailed, command: click.Command | None) -> None:
+    """Name the options of the command that the problems are about. The bodies of `post` have fields, not options."""
+    if command is None or command.name in ("query", "post"):
+        return
+    from myrmidon.cli.option_names import option_of  # late, for startup time
+
+    for problem in error.problems:
+        problem.setdefault("option", option_of(command, str(problem.get("path", ""))))
 
 
 def _failed_call_lines(error: errors.CallFailed) -> list[str]:

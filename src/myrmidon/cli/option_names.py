@@ -1,6 +1,7 @@
-"""Which option sets which field of a task request, to name the option when the server refuses a value.
+"""Which option sets which field of a request, to name the option when the server refuses a value.
 
-docs/requests.md repeats the tables; a test compares them with the structs of the request.
+For `run` and `trigger` these are the tables below: docs/requests.md repeats them, and a test compares them with the
+structs of a task request. In the other commands, an option has the name of its field.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+import click
 
 TASK: Final = {
     "name": "--name",
@@ -63,6 +66,16 @@ def option_for(path: str) -> str | None:
     if option == "--expires" and number != "0":
         return "--fallback"
     return f"{option} {key}" if key and option in _BY_KEY else option
+
+
+def option_of(command: click.Command, path: str) -> str | None:
+    """The option or argument of a command with the name of a field: ``--expires`` for ``expires_in_s``, or None."""
+    field = path.partition("[")[0].partition(".")[0]
+    names = {field, f"{field}s", field.removesuffix("_s"), field.removesuffix("_in_s")}
+    found = next((parameter for parameter in command.params if parameter.name in names), None)
+    if isinstance(found, click.Option):
+        return max(found.opts, key=len)
+    return found.human_readable_name if found else None
 
 
 def with_options(problems: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -652,7 +652,7 @@ DANGLING_TEXT = """
 KEYS = """
     SELECT k.request_key, k.subject FROM request_keys k
       LEFT JOIN task_results r ON r.id = k.subject LEFT JOIN jobs j ON j.id = k.subject
-     WHERE r.id IS NULL AND j.id IS NULL AND k.subject <> 0
+     WHERE r.id IS NULL AND j.id IS NULL AND k.subject > 0
 """
 EVENTS = """
     SELECT o.subject, o.seq FROM outbox o

@@ -63,3 +63,18 @@ def test_what_goes_wrong_has_its_exit_code(terminal: Terminal):
     refused = terminal.run("post", "tasks/new", "-d", "{}", "--json")
     assert (refused.returncode, json.loads(refused.stdout)["error"]["code"]) == (65, "request.invalid")
     assert terminal.run("query", "tasks/list", MYRMIDON_TOKEN="wrong").returncode == 77
+
+
+def test_a_list_of_which_every_item_was_refused_is_an_error(terminal: Terminal):
+    wrong = {"name": ""}
+    right = {
+        "name": "right",
+        "slices": [{"properties": {"command": ["true"], "dimensions": {"pool": ["default"]}}}],
+    }
+
+    def posted(*tasks: object) -> int:
+        done = terminal.run("post", "/api/v1/tasks", "-d", json.dumps({"tasks": tasks}))
+        assert len(json.loads(done.stdout)["tasks"]) == len(tasks)
+        return done.returncode
+
+    assert [posted(wrong), posted(wrong, wrong), posted(wrong, right), posted(right)] == [65, 65, 0, 0]

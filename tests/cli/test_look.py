@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import time
@@ -146,14 +147,28 @@ def status_of(terminal: Terminal, bot_id: str) -> str:
 
 def test_a_bot_is_put_aside_and_works_again(terminal: Terminal, bot_id: str):
     terminal.ok("bot", "quarantine", bot_id, "--reason", "bad disk")
-    shown = terminal.ok("bot", "show", bot_id)
-    assert "quarantined" in shown
-    assert "bad disk" in shown
+    for words in (["bot", "show", bot_id], ["bots"], ["doctor"]):
+        shown = terminal.ok(*words)
+        assert "quarantined" in shown
+        assert "bad disk" in shown
+    task_id = terminal.ok("trigger", "-d", f"id={bot_id}", "--", "true").strip()
+    assert f"1 bot matches, but it is not available: {bot_id} (quarantined: bad disk)." in terminal.ok(
+        "task", "why", task_id
+    )
     terminal.ok("bot", "quarantine", bot_id, "--undo")
     terminal.ok("bot", "drain", bot_id)
     assert status_of(terminal, bot_id) == "draining"
     terminal.ok("bot", "drain", bot_id, "--undo")
     wait_for(lambda: status_of(terminal, bot_id) == "idle", "the end of what the tests before have triggered")
+
+
+def test_bots_show_their_state_pool_and_os_first_and_fit_a_terminal(terminal: Terminal):
+    lines = terminal.ok("bots").splitlines()
+    assert lines[0].split()[:4] == ["BOT", "STATE", "POOL", "OS"]
+    assert "python=3" in lines[1], "a pipe gets all of it"
+    shown = seen(terminal, "bots", COLUMNS="80", NO_COLOR="1").decode().splitlines()
+    assert [line for line in shown if len(line) > 80] == []
+    assert len(shown) == len(lines)
 
 
 def test_a_bot_is_started_used_terminated_and_forgotten(up: Up, tmp_path: Path):
@@ -198,6 +213,34 @@ def test_a_token_lets_in_what_its_role_may_and_nothing_once_revoked(up: Up, tmp_
     ] == [True]
 
 
+def test_a_login_is_used_and_says_when_it_is_not(up: Up, tmp_path: Path):
+    made = up.terminal.json("token", "create", "ada", "--role", "viewer")
+    folder = up.terminal.home / "config" / "myrmidon"
+    shutil.copytree(folder, tmp_path / "config" / "myrmidon")
+    ada = Terminal(tmp_path)
+    assert ada.run("login", up.url, given=made["token"]).stderr == ""
+    assert ada.run("run", "--", "true").returncode == 77, "the administrator's token is in the data folder"
+    told = ada.run("login", up.url.replace("127.0.0.1", "localhost"), given=made["token"]).stderr
+    assert f"Commands use {up.url} (from the running `myrmidon up`)" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["token", "create", "ada", "--expires", "0"], "error: --expires: got "),
+        (["token", "create", ""], "error: NAME: got "),
+        (["bot", "quarantine", "none", "-r", ""], "error: --reason: got "),
+        (["tasks", *["-t", "a:b"] * 17], "error: --tag: got "),
+        (["task", "cancel", "-t", f"a:{'b' * 400}"], "error: --tag: got "),
+        (["query", "/api/v1/tasks?limit=0"], "error: limit: got "),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
+)
+def test_a_refused_value_is_named_by_its_option(terminal: Terminal, words: list[str], told: str):
+    done = terminal.run(*words)
+    assert (done.returncode, done.stderr[: len(told)]) == (65, told)
+
+
 def test_a_broken_token_is_told_without_being_shown(up: Up):
     token = (up.data / "admin.token").read_text().strip()
     assert up.terminal.run("tasks", MYRMIDON_TOKEN=f"{token}\r").returncode == 0
@@ -205,16 +248,6 @@ def test_a_broken_token_is_told_without_being_shown(up: Up):
     assert done.returncode == 77
     assert "The token contains an invalid character" in done.stderr
     assert token not in done.stdout + done.stderr
-
-
-def test_the_doctor_finds_what_is_wrong(up: Up, tmp_path: Path):
-    assert all(finding["how"] == "ok" for finding in up.terminal.json("doctor")["findings"])
-    lost = Terminal(tmp_path, MYRMIDON_SERVER="http://127.0.0.1:9").run("doctor")
-    assert lost.returncode == 1
-    assert "start one with `myrmidon up`" in lost.stdout
-    stranger = Terminal(tmp_path, MYRMIDON_SERVER=up.url, MYRMIDON_TOKEN="myr_wrong").run("doctor")
-    assert stranger.returncode == 1
-    assert "is refused" in stranger.stdout
 
 
 def test_wrong_settings_are_told_all_at_once(terminal: Terminal):

@@ -11,9 +11,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from myrmidon.cli import exit_codes
+from myrmidon.cli import exit_codes, option_names
 from myrmidon.cli.main import Commands, myrmidon
 from myrmidon.cli.request_options import build_request, request_options
+from myrmidon.model.task_request import Properties, Slice, TaskRequest
 from myrmidon.model.task_validation import parse_task
 from tests.architecture import source
 
@@ -85,19 +86,10 @@ def test_every_option_finds_its_place():
             "X=",
         ),
         *("--env-prefix", "PATH=bin", "--env-prefix", "PATH=more", "--cwd", "src", "--cache", "pip=.pip"),
-        *(
-            "--timeout",
-            "2h",
-            "--io-timeout",
-            "90",
-            "--grace",
-            "5s",
-            "--deadline",
-            "1d",
-            "--idempotent",
-            "--merge-output",
-        ),
-        *("--retries", "0", "--reruns", "2", "--detached", "--", "true"),
+        *("--timeout", "2h", "--io-timeout", "90", "--grace", "5s", "--deadline", "1d", "--idempotent"),
+        *("--merge-output", "--retries", "0", "--reruns", "2", "--detached", "--lease", "1m", "--max-instances", "2"),
+        *("--soft-timeout", "90s", "--service-account", "bot", "--external-id", "e-1", "--metadata", "a=b=c"),
+        *("--evaluate-only", "--", "true"),
         HOME="/home/ada",
     )
     assert request == {
@@ -128,7 +120,73 @@ def test_every_option_finds_its_place():
         "reruns": 2,
         "deadline_s": 86400,
         "detached": True,
+        "lease_s": 60,
+        "max_instances": 2,
+        "soft_timeout_s": 90,
+        "service_account": "bot",
+        "external_id": "e-1",
+        "metadata": {"a": "b=c"},
+        "evaluate_only": True,
     }
+
+
+def test_every_field_of_a_request_has_an_option_or_is_documented_not_to():
+    have = {TaskRequest: option_names.TASK, Slice: option_names.SLICE, Properties: option_names.PROPERTIES}
+    without = {
+        field
+        for struct, options in have.items()
+        for field in struct.__struct_fields__
+        if field not in options and not (struct is Slice and field == "properties")
+    }
+    assert without == set(option_names.WITHOUT_OPTION)
+    known = {name for parameter in ask.params for name in (*parameter.opts, "COMMAND")}
+    assert {option for options in have.values() for option in options.values()} <= known
+    assert [
+        field for struct, options in have.items() for field in options if field not in struct.__struct_fields__
+    ] == []
+
+
+def test_the_options_of_the_fields_are_documented():
+    page = (source.ROOT / "docs" / "requests.md").read_text()
+    tables = option_names.TASK | option_names.SLICE | option_names.PROPERTIES
+    assert [field for field, option in tables.items() if f"| `{field}` | `{option}` |" not in page] == []
+    assert [field for field in option_names.WITHOUT_OPTION if f"`{field}`" not in page.split("## Options")[1]] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "option"),
+    [
+        ("slices[0].properties.execution_timeout_s", "--timeout"),
+        ("slices[0].properties.dimensions.os[0]", "--dimension os"),
+        ("slices[0].properties.dimensions.pool", "--pool"),
+        ("slices[0].properties.dimensions['a b'][0]", "--dimension 'a b'"),
+        ("slices[0].properties.command[2]", "COMMAND"),
+        ("slices[0].properties.env.PATH", "--env PATH"),
+        ("slices[0].properties.caches[0].path", "--cache"),
+        ("slices[0].expiration_s", "--expires"),
+        ("slices[1].expiration_s", "--fallback"),
+        ("slices[1]", "--fallback"),
+        ("slices", "--fallback"),
+        ("tags[3]", "--tag"),
+        ("metadata.a", "--metadata a"),
+        ("lease_s", "--lease"),
+        ("", None),
+        ("function.language", None),
+    ],
+)
+def test_a_problem_names_the_option(path: str, option: str | None):
+    assert option_names.option_for(path) == option
+
+
+def test_a_problem_of_all_slices_is_told_once():
+    def problem(path: str) -> dict[str, str]:
+        return {"path": path, "value": "0", "allowed": "1..9"}
+
+    found = option_names.with_options(
+        [problem(f"slices[{n}].properties.{field}") for n in (0, 1) for field in ("io_timeout_s", "dimensions.os[0]")]
+        + [problem("slices[1].properties.dimensions.gpu[0]")]
+    )
+    assert [one["option"] for one in found] == ["--io-timeout", "--dimension os", "--fallback"]
 
 
 def test_a_fallback_changes_adds_and_drops_dimensions():

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.architecture import source
+from tests.cli.conftest import Up
 from tests.cli.terminal import Terminal
 from tests.deadline import HANG_S
 
@@ -22,7 +28,56 @@ def a_fifo(tmp_path: Path) -> Path:
 
 def test_run_shows_both_streams_and_exits_with_the_commands_code(terminal: Terminal):
     done = terminal.run("run", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
-    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    assert (done.returncode, done.stdout, output_of(done)) == (3, "out\n", "err\n")
+
+
+def output_of(done: subprocess.CompletedProcess[str]) -> str:
+    """What `run` wrote to stderr after the line with the task's id."""
+    first, _, rest = done.stderr.partition("\n")
+    assert re.fullmatch("task [0-9a-f]+( \\(deduped\\))?", first), done.stderr
+    return rest
+
+
+def test_the_id_comes_at_once_and_what_it_waits_for_soon_also_without_a_terminal(terminal: Terminal):
+    with terminal.start("run", "-d", "gpu=a100", "--", "true") as running:
+        assert running.stderr is not None
+        task_id = running.stderr.readline().split()[1]
+        assert running.stderr.readline().startswith("waiting: No bot matches: none of the remaining bots has gpu:a100.")
+        terminal.ok("task", "cancel", task_id)
+        assert running.wait(HANG_S) == 125
+
+
+def test_a_task_that_expires_says_what_was_missing(terminal: Terminal):
+    done = terminal.run("run", "-d", "gpu=a100", "--expires", "1s", "--", "true")
+    assert done.returncode == 121
+    assert "ended: EXPIRED" in done.stderr
+    assert done.stderr.endswith(
+        "No bot matches: none of the remaining bots has gpu:a100. Start such a bot, or change the dimensions.\n"
+    )
+
+
+def test_the_output_of_a_rerun_is_told_apart(terminal: Terminal):
+    done = terminal.run("run", "--reruns", "1", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert (done.returncode, done.stdout) == (3, "out\nout\n"), "stdout has the task's bytes only"
+    assert output_of(done) == "err\n--- run 2; the output above is from run 1 ---\nerr\n"
+
+
+def test_a_value_that_is_refused_is_named_by_its_option(terminal: Terminal):
+    one = terminal.run("run", "--timeout", "0", "--fallback", "os=none", "--", "true")
+    assert one.returncode == 65
+    assert one.stderr.startswith("error: --timeout: got 0; allowed: ")
+    assert "slices" not in one.stderr
+    two = terminal.run("trigger", "--lease", "1s", "-t", "x", "--", "true")
+    assert "--lease: got 1;" in two.stderr
+    assert "--tag: got 'x';" in two.stderr
+
+
+def test_a_request_can_be_checked_without_a_task(terminal: Terminal):
+    for verb in ("run", "trigger"):
+        told = terminal.ok(verb, "--evaluate-only", "-t", "only:checked", "--", "true")
+        assert told == "The request is valid; no task was stored.\n"
+    assert terminal.run("run", "--evaluate-only", "--timeout", "0", "--", "true").returncode == 65
+    assert terminal.json("tasks", "--tag", "only:checked")["tasks"] == []
 
 
 def test_bytes_that_are_no_text_come_through(terminal: Terminal):
@@ -113,7 +168,7 @@ def test_with_json_the_output_goes_to_stderr_and_the_task_to_stdout(terminal: Te
     done = terminal.run("run", "--json", "--name", "told", "-t", "a:b", "--", "sh", "-c", "echo out; exit 3")
     task = json.loads(done.stdout)
     assert done.returncode == 3
-    assert done.stderr == "out\n"
+    assert output_of(done) == "out\n"
     assert (task["request"]["name"], task["result"]["state"], task["result"]["exit_code"]) == ("told", "FAILED", 3)
     assert "a:b" in task["request"]["tags"]
 
@@ -121,7 +176,7 @@ def test_with_json_the_output_goes_to_stderr_and_the_task_to_stdout(terminal: Te
 def test_an_equal_earlier_result_answers_with_its_log(terminal: Terminal):
     asked = ("run", "--json", "--idempotent", "-e", "ROUND=dedupe", "--", "sh", "-c", "echo once")
     first, second = terminal.run(*asked), terminal.run(*asked)
-    assert (first.stderr, second.stderr) == ("once\n", "once\n")
+    assert (output_of(first), output_of(second)) == ("once\n", "once\n")
     assert json.loads(second.stdout)["result"]["deduped_from"] == json.loads(first.stdout)["result"]["run"]
 
 
@@ -131,6 +186,7 @@ def test_ctrl_c_asks_once_and_cancels_the_second_time(terminal: Terminal, tmp_pa
         assert running.stdout is not None
         assert running.stderr is not None
         assert running.stdout.readline() == "begun\n"
+        assert running.stderr.readline().startswith("task ")
         running.send_signal(signal.SIGINT)
         assert running.stderr.readline() == "\n"
         assert "Press Ctrl-C again to cancel task" in running.stderr.readline()
@@ -213,8 +269,13 @@ def test_what_has_not_ended_in_time_is_75_and_what_is_cancelled_125(terminal: Te
 
 def test_everything_with_a_tag_is_cancelled(terminal: Terminal):
     made = [terminal.ok("trigger", "-t", "batch:7", "-d", "gpu=a100", "--", "true").strip() for _ in range(2)]
-    assert terminal.json("task", "cancel", "--tag", "batch:7") == {"tasks": [], "tags": ["batch:7"]}
+    cancelled = terminal.json("task", "cancel", "--tag", "batch:7")
+    assert cancelled == {"tasks": [], "tags": ["batch:7"], "num_tagged": 2}
     assert terminal.run("collect", *made).returncode == 125
+    terminal.ok("trigger", "-t", "batch:8", "-d", "gpu=a100", "--", "true")
+    assert terminal.ok("task", "cancel", "--tag", "batch:8") == "Cancelling 1 task with batch:8.\n"
+    none = terminal.run("task", "cancel", "--tag", "batch:7")
+    assert (none.returncode, none.stderr) == (66, "Nothing to cancel: no unfinished task has batch:7.\n")
     assert terminal.run("task", "cancel").returncode == 2
 
 
@@ -231,3 +292,63 @@ def test_a_reader_that_leaves_does_not_learn_how_the_task_ends(terminal: Termina
 
 def test_trigger_can_wait(terminal: Terminal):
     assert terminal.run("trigger", "--wait", "--", "sh", "-c", "exit 9").returncode == 9
+
+
+def a_request(name: str, script: str, **more: Any) -> str:
+    properties = {"dimensions": {"pool": ["default"]}, "command": ["sh", "-c", script]}
+    return json.dumps({"name": name, "slices": [{"properties": properties}], **more})
+
+
+def test_a_file_of_requests_is_submitted_at_once(terminal: Terminal, tmp_path: Path):
+    lines = [a_request("one", "echo 1"), "", a_request("four", "exit 4", tags=["from:file"])]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(lines))
+    made = terminal.ok("trigger", "--file", str(tmp_path / "tasks.jsonl")).split()
+    assert [terminal.json("task", "show", task_id)["request"]["name"] for task_id in made] == ["one", "four"]
+    assert terminal.run("collect", given="\n".join(made)).returncode == 4
+    waited = terminal.run("trigger", "--file", "-", "--wait", "--json", given="\n".join(lines))
+    assert waited.returncode == 4
+    assert [task["result"]["exit_code"] for task in json.loads(waited.stdout)["tasks"]] == [0, 4]
+
+
+def test_a_request_of_a_file_that_is_refused_is_told_with_its_line(terminal: Terminal):
+    lines = [a_request("", "true"), a_request("fine", "true"), '{"name": "no slices"}']
+    done = terminal.run("trigger", "--file", "-", given="\n".join(lines))
+    assert done.returncode == 65
+    assert len(done.stdout.split()) == 1
+    told = done.stderr.splitlines()
+    assert [line.split()[0] for line in told[:2]] == ["stdin:1:", "stdin:3:"]
+    assert told[-1] == "2 of 3 tasks refused; the others are stored."
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "told"),
+    [
+        (["--file", "-"], "{\n", "stdin:1: not valid JSON"),
+        (["--file", "-"], f"{a_request('a', 'true')}\n[]\n", "stdin:2: not a JSON object"),
+        (["--file", "-"], "\n", "stdin contains no task requests"),
+        (["--file", "/nowhere"], "", "/nowhere: No such file"),
+        (["--file", "-", "--timeout", "1"], "", "--timeout cannot be used with --file"),
+        (["--file", "-", "--", "true"], "", "command cannot be used with --file"),
+        ([], "", "Give a COMMAND, or a file"),
+    ],
+)
+def test_a_wrong_file_submits_nothing(terminal: Terminal, words: list[str], given: str, told: str):
+    done = terminal.run("trigger", *words, given=given)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+def test_the_program_of_the_documentation_submits_many_tasks(up: Up):
+    page = (source.ROOT / "docs" / "requests.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    token = (up.data / "admin.token").read_text().strip()
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace("http://127.0.0.1:8910", up.url)],
+        env={**up.terminal.env, "MYRMIDON_TOKEN": token},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    made = [line.rsplit(" ", 1)[1] for line in done.stdout.splitlines()]
+    assert len(set(made)) == 200
+    assert up.terminal.run("collect", given="\n".join(made)).returncode == 0

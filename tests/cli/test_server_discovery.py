@@ -83,6 +83,14 @@ def test_a_token_from_a_file_goes_only_to_the_server_it_belongs_to(home: Path, m
     assert find_endpoint("https://remembered", None).token == "myr_remembered"
 
 
+def test_what_was_logged_in_with_beats_the_token_of_the_folder(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_discovery, "_is_myrmidon", lambda _: True)
+    server_discovery.register_local_server("http://127.0.0.1:4711", with_token(home / "elsewhere", "myr_admin"))
+    assert find_endpoint(None, None).token == "myr_admin"
+    file = server_discovery.write_config("http://127.0.0.1:4711", "myr_ada")
+    assert (find_endpoint(None, None).token, find_endpoint(None, None).token_source) == ("myr_ada", str(file))
+
+
 def test_what_is_remembered_is_for_its_owner_only(home: Path):
     file = server_discovery.write_config("https://remembered", 'myr_"quoted"')
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 from pathlib import Path
 
-from tests.cli.conftest import processes_of, start_up, stop_up
+from tests.bot.bots import wait_for
+from tests.cli.conftest import Up, processes_of, start_up, stop_up
 from tests.cli.terminal import Terminal
 from tests.deadline import HANG_S
 
@@ -37,6 +39,11 @@ def test_up_that_is_killed_takes_everything_with_it(tmp_path: Path):
 
 def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def server_of(up: Up) -> int:
+    [pid] = [pid for pid in children_of(up.process.pid) if b"\0server\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return pid
 
 
 def ended(pidfd: int) -> bool:
@@ -80,6 +87,47 @@ def test_a_second_up_on_the_same_folder_is_refused_and_a_terminated_bot_stays_aw
     assert any("was terminated" in line for line in up.process.stdout)
     code, rest = stop_up(up)
     assert (code, rest.count("restarting it")) == (0, 0)
+
+
+def test_a_server_that_dies_is_started_again_at_the_same_address(tmp_path: Path):
+    up = start_up(tmp_path, "--bots", "1")
+    assert up.process.stdout is not None
+    os.kill(server_of(up), signal.SIGKILL)
+    assert up.process.stdout.readline() == "The server was killed by signal 9; restarting it.\n"
+    wait_for(
+        lambda: up.terminal.run("servers", "--server", up.url).returncode == 0, "the server that was started again"
+    )
+    done = up.terminal.run("run", "--server", up.url, "--", "echo", "after")
+    assert (done.returncode, done.stdout) == (0, "after\n")
+    os.kill(server_of(up), signal.SIGTERM)
+    assert up.process.stdout.readline() == "The server was stopped.\n"
+    up.process.communicate(timeout=HANG_S)
+    assert up.process.returncode == 0
+    assert processes_of(up.data) == []
+
+
+def test_a_backup_says_whose_data_it_copies_and_obeys_the_named_server(tmp_path: Path):
+    first, second = start_up(tmp_path / "a", "--bots", "0"), start_up(tmp_path / "b", "--bots", "0")
+    terminal = first.terminal
+    for file in (second.terminal.home / "config" / "myrmidon").iterdir():
+        shutil.copy(file, terminal.home / "config" / "myrmidon")  # one user has started both
+    said = terminal.ok("backup", str(tmp_path / "one"), "--server", first.url)
+    assert said.startswith(f"Backup of {first.data}, the data of {first.url} in {tmp_path / 'one'}: ")
+    by_name = terminal.run("backup", str(tmp_path / "two"), MYRMIDON_SERVER=second.url)
+    assert f"Backup of {second.data}, the data of {second.url}" in by_name.stdout
+    elsewhere = terminal.run("backup", str(tmp_path / "three"), "--server", "https://build.example")
+    assert elsewhere.returncode == 2
+    assert "The data folder of https://build.example (from --server) is not known here." in elsewhere.stderr
+    assert not (tmp_path / "three").exists()
+    both = terminal.run("backup", str(tmp_path / "three"), "--server", first.url, "--data-dir", str(first.data))
+    assert (both.returncode, "--server cannot be used with --data-dir" in both.stderr) == (2, True)
+    for up in (second, first):
+        stop_up(up)
+    wanting = terminal.run("restore", str(tmp_path / "one"), "--data-dir", str(first.data))
+    assert wanting.returncode == 78
+    assert "Use --replace to replace it" in wanting.stderr
+    assert "--data-dir" in wanting.stderr
+    assert "setting" not in wanting.stderr
 
 
 def test_a_backup_of_a_running_server_is_restored_elsewhere_with_its_tokens(tmp_path: Path):

@@ -881,7 +881,7 @@ class CarryOnCarryOnOfAMassCancel:
     @staticmethod
     def prepare(w: World) -> Facts:
         tasks = w.submit(a_task(tags=["k:v"]), a_task(tags=["k:v"]))
-        drain = w.do(cancel.cancel_tagged, ["k:v"], group_id=w.group)
+        drain = w.do(cancel.cancel_tagged, ["k:v"], group_id=w.group).work
         return {"tasks": tasks, "drain": drain}
 
     @staticmethod

@@ -7,6 +7,7 @@ import pytest
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound
 from myrmidon.scheduler import cancel, sweep
 from myrmidon.scheduler.cancel import Canceled
+from myrmidon.scheduler.idempotency import number_of_key
 from myrmidon.scheduler.report import Outcome
 
 
@@ -245,6 +246,27 @@ def test_request_keys_that_stand_for_no_task_are_forgotten_in_the_end(w):
     w.advance(8 * 86_400)
     w.do(sweep.delete_old)
     assert w.count("request_keys") == 0
+
+
+def test_a_mass_cancel_says_how_many_unfinished_tasks_it_is_about_and_says_it_again(w):
+    w.submit(tags=["a:1"], priority=1)
+    w.do_one("b1")
+    running, ready, _ = w.submit(tags=["a:1"], priority=1), w.submit(tags=["a:1", "b:2"]), w.submit(tags=["b:2"])
+    w.submit(tags=["a:1"], group=w.new_group("other"))
+    w.take("b1")
+
+    def mass(*tags, **given):
+        return w.do(cancel.cancel_tagged, tags, group_id=w.group.id, **given).num_tasks
+
+    assert mass("no:thing", kill_running=True) == 0
+    assert mass("a:1", "b:2") == 1
+    assert mass("a:1") == 1
+    assert mass("a:1", kill_running=True, request_key="key") == 2
+    w.carry()
+    assert (w.state(ready), w.task(running).killing) == ("CANCELED", 1)
+    assert mass("a:1", kill_running=True, request_key="key") == 2
+    assert w.read(number_of_key, "cancel", "key", group_id=w.group.id) == 2
+    assert mass("a:1") == 0
 
 
 def test_a_mass_cancel_without_tags_is_refused(w):

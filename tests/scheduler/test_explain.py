@@ -34,11 +34,50 @@ def test_a_task_that_only_has_to_wait_knows_its_place(w):
     assert (answer.position, answer.num_serving, "2 tasks are before it" in answer.summary) == (2, 1, True)
 
 
-def test_bots_that_fit_but_are_not_well_are_told_apart(w):
+def test_one_task_before_it_is_told_in_the_singular(w):
+    w.submit()
+    assert w.why(w.submit(priority=200)).summary == "1 bot can run it. 1 task is before it in its queue."
+
+
+def test_a_bot_that_fits_but_gets_no_tasks_is_named_with_the_reason(w):
     task = w.submit()
     w.do(bots.quarantine, "b1", "smells")
     answer = w.why(task)
-    assert (answer.num_bots, answer.num_serving, "none of them is alive and healthy" in answer.summary) == (1, 0, True)
+    assert (answer.num_bots, answer.num_serving) == (1, 0)
+    assert answer.summary == "1 bot matches, but it is not available: b1 (quarantined: smells)."
+    assert [(bot.bot_id, bot.state, bot.reason) for bot in answer.unavailable] == [("b1", "quarantined", "smells")]
+
+
+def test_drained_quarantined_and_dead_bots_are_named_also_while_another_can_run_it(w):
+    for bot_id in ("b2", "b3", "b4", "b5"):
+        w.bot(bot_id, os="Linux", gpu="none")
+    w.bot("mac", os="Mac", gpu="none")
+    w.do(bots.drain_bot, "b2", True)
+    w.do(bots.quarantine, "b3", "bad disk")
+    for bot_id in ("b4", "mac"):
+        w.do(bots.mark_bot_stopped, bot_id, session=w.bot_row(bot_id).session)
+    task = w.submit(os="Linux")
+    unavailable = [(bot.bot_id, bot.state, bot.reason) for bot in w.why(task).unavailable]
+    assert unavailable == [("b2", "draining", None), ("b3", "quarantined", "bad disk"), ("b4", "dead", None)]
+    assert w.why(task).summary.startswith("2 bots can run it.")
+    for bot_id in ("b1", "b5"):
+        w.do(bots.drain_bot, bot_id, True)
+    assert w.why(task).summary == (
+        "5 bots match, but none of them is available: b1 (draining), b2 (draining), b3 (quarantined: bad disk)"
+        " and 2 more."
+    )
+
+
+def test_a_task_that_expired_says_what_was_missing(w):
+    task = w.submit(gpu="nvidia")
+    w.advance(2 * 86_400)
+    w.sweep()
+    answer = w.why(task)
+    assert answer.summary.startswith("The task has ended: EXPIRED")
+    assert "none of the remaining bots has gpu:nvidia" in answer.summary
+    assert answer.capacity == (
+        "No bot matches: none of the remaining bots has gpu:nvidia. Start such a bot, or change the dimensions."
+    )
 
 
 def test_a_waiting_task_names_its_parents(w):

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from myrmidon.sdk.client import Client
+from myrmidon.sdk.client import MAX_BYTES_PER_CALL, MAX_TASKS_PER_CALL, Client, batches
 from myrmidon.sdk.errors import (
     CallFailed,
     Conflict,
@@ -165,10 +165,48 @@ def test_what_is_no_myrmidon_server_is_told(answered: Answer):
         client(server.url).queues()
 
 
-def test_a_broken_server_is_not_asked_again():
+def test_an_internal_error_is_retried_with_the_same_key():
+    broken = answer(500, {"error": {"code": "broken_promise", "message": "Internal error."}})
+    clock = FakeTime()
+    with scripted(broken, broken, answer(200, {"tasks": [{"task_id": "5cee4880088100"}]})) as server:
+        [task] = client(server.url, clock).submit([{"name": "one"}])
+    assert task["task_id"] == "5cee4880088100"
+    assert len({request.headers[KEY_HEADER] for request in server.seen}) == 1
+    assert len(clock.slept) == 2
+
+
+def test_an_internal_error_that_stays_is_told_sooner_than_an_outage():
+    clock = FakeTime()
     with scripted(Answer(500, b"<html>")) as server, pytest.raises(ServerError, match="status 500"):
+        client(server.url, clock).queues()
+    assert len(server.seen) > 3
+    assert clock.now <= 20
+
+
+def test_what_a_server_does_not_implement_is_not_asked_again():
+    with scripted(Answer(501, b"<html>")) as server, pytest.raises(ServerError, match="status 501"):
         client(server.url).queues()
     assert len(server.seen) == 1
+
+
+def test_many_tasks_are_several_calls_whose_keys_belong_together():
+    names = [f"task {n}" for n in range(2 * MAX_TASKS_PER_CALL + 1)]
+    with scripted(answer(200, {"tasks": [{"task_id": "1"}]})) as server:
+        answers = client(server.url).submit([{"name": name} for name in names], key="mine", group="g")
+    assert len(answers) == 3, "one entry for each call of the script"
+    assert [task["name"] for request in server.seen for task in request.body["tasks"]] == names
+    assert [request.headers[KEY_HEADER] for request in server.seen] == ["mine", "mine.1", "mine.2"]
+    assert {request.body["group"] for request in server.seen} == {"g"}
+
+
+def test_batches_fit_into_a_call_by_size():
+    large = {"name": "x" * (MAX_BYTES_PER_CALL // 2)}
+    assert [len(batch) for batch in batches([large, large, {"name": "y"}, {"name": "z" * 2 * MAX_BYTES_PER_CALL}])] == [
+        1,
+        2,
+        1,
+    ]
+    assert list(batches([])) == []
 
 
 def test_the_token_goes_with_every_call_and_into_no_error():

@@ -9,8 +9,9 @@ from urllib.parse import parse_qsl
 
 import click
 
-from myrmidon.cli import output
+from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
+from myrmidon.sdk.errors import error_for_item
 
 if TYPE_CHECKING:
     from myrmidon.sdk.transport import Reply
@@ -52,7 +53,7 @@ def query(cli: CliContext, path: str | None, *, limit: int, list_methods: bool) 
     body = _decoded(reply)
     list_key = _list_key(body)
     if body is None:
-        sys.stdout.buffer.write(reply.data)
+        _write(reply.data)
     elif list_key is None:
         _print(cli, body)
     else:
@@ -98,11 +99,11 @@ def _methods(cli: CliContext) -> list[dict[str, str]]:
 @click.option("--data", "-d", metavar="JSON", help="Request body. Default: read from stdin.")
 @click.option("--key", metavar="KEY", help="Idempotency key: a repeated call with the same key has no further effect.")
 @connected
-def post(cli: CliContext, path: str, *, data: str | None, key: str | None) -> None:
+def post(cli: CliContext, path: str, *, data: str | None, key: str | None) -> int:
     """POST JSON to a path and print the response.
 
     A path without a leading slash belongs to Swarming's API v1: `myrmidon post tasks/new < task.json`. If the input is
-    empty, the request has no body.
+    empty, the request has no body. If the server refused every item of a list, the exit code is that of the first.
     """
     text = data if data is not None else "" if sys.stdin.isatty() else sys.stdin.read()
     try:
@@ -112,9 +113,20 @@ def post(cli: CliContext, path: str, *, data: str | None, key: str | None) -> No
     reply = cli.client.post(path, body, key=key)
     response = _decoded(reply)
     if response is None:
-        sys.stdout.buffer.write(reply.data)
+        _write(reply.data)
     else:
         _print(cli, response)
+    return _exit_code(response)
+
+
+def _exit_code(response: Any) -> int:
+    """The exit code of the first item's error if every item of the response has one; else OK."""
+    key = _list_key(response)
+    items = response[key] if key else []
+    errors = [item["error"] for item in items if isinstance(item, dict) and isinstance(item.get("error"), dict)]
+    if not errors or len(errors) < len(items):
+        return exit_codes.OK
+    return exit_codes.of_error(error_for_item(errors[0]))
 
 
 def _decoded(reply: Reply) -> Any:
@@ -125,7 +137,11 @@ def _decoded(reply: Reply) -> Any:
 
 def _print(cli: CliContext, value: object) -> None:
     """Indented, or with --json in one line unless stdout is a terminal."""
-    if cli.as_json:
-        output.print_json(value)
-    else:
-        click.echo(json.dumps(value, indent=2))
+    output.print_json(value, indent=None if cli.as_json else True)
+
+
+def _write(data: bytes) -> None:
+    """Write a response that is not JSON: unchanged, or filtered like a log if stdout is a terminal."""
+    out = output.LogWriter(err=False)
+    out.write(data)
+    out.finish()

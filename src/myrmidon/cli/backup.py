@@ -16,7 +16,7 @@ import click
 
 from myrmidon.cli import exit_codes, output, server_discovery
 from myrmidon.cli.context import json_option
-from myrmidon.cli.server import settings_from_options
+from myrmidon.cli.server import hide_password, settings_from_options
 
 if TYPE_CHECKING:
     from myrmidon.server.settings import Settings
@@ -29,10 +29,11 @@ def _installation_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--data-dir",
             type=click.Path(),
             metavar="DIR",
-            help="Data folder. Default: the one of the running `myrmidon up`, if any.",
+            help="Data folder. Default: the one of the selected server, if it is a `myrmidon up` of yours.",
         ),
         click.option("--database", metavar="URL", help="Database, if it is not in the data folder."),
         click.option("--config", type=click.Path(), metavar="FILE", help="TOML file with the server's settings."),
+        click.option("--server", "-S", metavar="URL", help="A `myrmidon up` on this machine. [env: MYRMIDON_SERVER]"),
         json_option,
     )
     for option in reversed(added):
@@ -46,7 +47,8 @@ def _installation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def backup(folder: Path, *, as_json: bool, **options: Any) -> None:
     """Back up all data to a new FOLDER; the server may be running.
 
-    The backup contains tokens and keys: protect it like the data itself.
+    Without options, the data is that of the server that other commands use. It must be on this machine. The backup
+    contains tokens and keys: protect it like the data itself.
     """
     settings = _settings(options)
     with _error_messages():
@@ -55,10 +57,11 @@ def backup(folder: Path, *, as_json: bool, **options: Any) -> None:
         about = backups.backup(settings, folder)
     _copy_token(settings.data_folder / server_discovery.TOKEN_FILE, folder / server_discovery.TOKEN_FILE)
     if as_json:
-        output.print_json({"folder": str(folder), "made_at": about.made_at, "version": about.version})
+        source = {"data_dir": str(settings.data_folder), "database": hide_password(settings.database_url)}
+        output.print_json({"folder": str(folder), **source, "made_at": about.made_at, "version": about.version})
         return
     size = sum(file.stat().st_size for file in folder.iterdir())
-    click.echo(f"Backup of {output.size(size)} in {folder}.")
+    output.echo(f"Backup of {_described(settings)} in {folder}: {output.size(size)}.")
     output.next_step(f"myrmidon restore {folder} --data-dir NEW, to test the backup")
 
 
@@ -77,7 +80,7 @@ def restore(folder: Path, *, replace: bool, as_json: bool, **options: Any) -> No
     if as_json:
         output.print_json({"data_dir": str(settings.data_folder), "made_at": about.made_at, "version": about.version})
         return
-    click.echo(f"Restored the backup of {output.local_time(about.made_at)} to {settings.data_folder}.")
+    output.echo(f"Restored the backup of {output.local_time(about.made_at)} to {_described(settings)}.")
     output.next_step(f"myrmidon up --data-dir {settings.data_folder}")
 
 
@@ -111,10 +114,37 @@ def copy_db(from_url: str, to_url: str, *, from_logs: str | None, to_logs: str |
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    """The settings of the selected installation; by default of the running `myrmidon up`, if any."""
+    """The settings of the selected installation; by default of the server that other commands use."""
+    server = options.pop("server")
+    if server is not None and any(options.values()):
+        raise click.UsageError("--server cannot be used with --data-dir, --database or --config: they name the data.")
     if not any(options.values()):
-        options["data_dir"] = server_discovery.newest_local_server().get("data_dir")
+        options["data_dir"] = _data_dir_of(server)
     return settings_from_options({**options, "others": ()})
+
+
+def _data_dir_of(server: str | None) -> str | None:
+    """The data folder of the selected server. None for the default one, if no server is selected or running.
+
+    A selected server whose folder is unknown is an error: the data of another one would be copied.
+    """
+    endpoint = server_discovery.find_endpoint(server, None)
+    local = server_discovery.local_server(endpoint.server)
+    if not local and endpoint.server_source != server_discovery.DEFAULT_SOURCE:
+        raise click.UsageError(
+            f"The data folder of {endpoint.server} (from {endpoint.server_source}) is not known here. On the machine of"
+            " that server, name it with --data-dir, or its settings with --config."
+        )
+    return local.get("data_dir")
+
+
+def _described(settings: Settings) -> str:
+    """Whose data this is: the data folder, the database if it is elsewhere, and the `myrmidon up` that uses it."""
+    inside = settings.database_url.startswith(f"sqlite:///{settings.data_folder}/")
+    database = "" if inside else f" with {hide_password(settings.database_url)}"
+    running = [entry for entry in server_discovery.local_servers() if entry["data_dir"] == str(settings.data_folder)]
+    server = f", the data of {running[0]['server']}" if running else ""
+    return f"{settings.data_folder}{database}{server}"
 
 
 @contextmanager
@@ -125,7 +155,8 @@ def _error_messages() -> Iterator[None]:
     try:
         yield
     except MyrmidonError as error:
-        raise DataCommandFailed(error.message) from error
+        # The message says what to do; the advice of its class is about the settings of a server.
+        raise DataCommandFailed(error.message.removesuffix(error.advice).strip()) from error
     except OSError as error:
         raise DataCommandFailed(f"{error}. Check the folders and their permissions.") from error
 

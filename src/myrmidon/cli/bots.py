@@ -40,23 +40,35 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 )
 @connected
 def bots(cli: CliContext, dimensions: tuple[tuple[str, str], ...], state: str | None, limit: int) -> None:
-    """List bots."""
+    """List bots.
+
+    The details are the reason of a quarantine or maintenance, else the other dimensions. On a terminal they are cut;
+    `myrmidon bot show BOT` shows all of them.
+    """
     filters = [f"{key}:{value}" for key, value in dimensions]
     listing = fetch_pages(cli.client.bots, "bots", limit, dimension=filters, state=state)
     if cli.as_json:
         output.print_json(listing)
         return
     output.table(
-        ("bot", "state", "seen", "runs", "dimensions"),
+        ("bot", "state", "pool", "os", "seen", "runs", "details"),
         [_row(bot) for bot in listing["bots"]],
         empty="No matching bots." if dimensions or state else _NO_BOTS,
     )
 
 
 def _row(bot: dict[str, Any]) -> tuple[object, ...]:
-    dimensions = output.dimensions(bot["dimensions"], leave_out=("id",))
-    runs = " ".join(bot["runs"])
-    return (bot["bot_id"], output.state(bot["status"]), output.ago(bot["last_seen_at"]), runs, dimensions)
+    dimensions = bot["dimensions"]
+    details = bot["quarantined"] or bot["maintenance"] or output.dimensions(dimensions, leave_out=("id", "pool", "os"))
+    return (
+        bot["bot_id"],
+        output.state(bot["status"]),
+        ",".join(dimensions.get("pool", ())),
+        max(dimensions.get("os", ("",)), key=len),  # the most specific one: Debian-12, not Linux
+        output.ago(bot["last_seen_at"]),
+        " ".join(bot["runs"]),
+        details,
+    )
 
 
 class StartByDefault(click.Group):
@@ -101,11 +113,11 @@ def show_bot(cli: CliContext, bot_id: str, events: int) -> None:
             ("first seen", output.local_time(bot["first_seen_at"])),
             ("address", bot["address"]),
             ("version", bot["version"][:12]),
-            ("dimensions", output.dimensions(bot["dimensions"]).replace(" ", "\n")),
+            ("dimensions", output.dimension_list(bot["dimensions"])),
         ]
     )
     if bot["events"]:
-        click.echo()
+        output.echo()
         rows = [(output.local_time(event["at"]), event["kind"], event["message"]) for event in bot["events"]]
         output.table(("time", "event", "message"), rows, empty="")
 
@@ -162,7 +174,7 @@ def _print_result(cli: CliContext, answer: dict[str, Any], sentence: str) -> Non
     if cli.as_json:
         output.print_json(answer)
     else:
-        click.echo(sentence)
+        output.echo(sentence)
 
 
 # -- starting bots -------------------------------------------------------------------------------------------
@@ -183,7 +195,7 @@ def invite(cli: CliContext, expires: int | None) -> None:
     if cli.as_json:
         output.print_json({**created, "command": bootstrap_command(server, created["token"])})
         return
-    click.echo(bootstrap_command(server, created["token"]))
+    output.echo(bootstrap_command(server, created["token"]))
     if urlsplit(server).hostname in _LOOPBACK:
         output.note(
             "This address works on this machine only; for others, start the server with --host and --public-url."
@@ -218,7 +230,7 @@ def start(
     if cli.as_json:
         output.print_json({"server": cli.endpoint.server, "dir": str(bot_folder)})
     else:
-        click.echo(f"Starting a bot of {cli.endpoint.server} in {bot_folder}; Ctrl-C stops it.", err=True)
+        output.echo(f"Starting a bot of {cli.endpoint.server} in {bot_folder}; Ctrl-C stops it.", err=True)
     sys.stdout.flush()
     os.execve(words[0], words, bot_environment(cli))  # noqa: S606 - this process becomes the bot
 

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 
 def _record_json_flag(ctx: click.Context, _option: click.Parameter, value: bool) -> bool:
-    """Store the flag for main.py, which prints errors: a --json behind `run -- COMMAND` belongs to COMMAND."""
+    """Store the flag and the command for main.py, which prints errors.
+
+    A --json behind `run -- COMMAND` belongs to COMMAND, so main.py cannot find it by itself.
+    """
     if isinstance(ctx.obj, dict):
-        ctx.obj["json"] = value
+        ctx.obj.update(json=value, command=ctx.command)
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ from myrmidon.sdk.errors import CallFailed, NotAllowed, Unreachable, Untrusted
 
 _MAX_SKEW_S: Final = 5.0
 _MIN_FREE_BYTES: Final = 1 << 30
+_MAX_NAMED: Final = 3
 _LABELS: Final = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "wrong": ("FAIL", "red")}
 
 
@@ -52,17 +53,19 @@ def doctor(cli: CliContext) -> int:
 
 def _print_finding(finding: Finding) -> None:
     label, colour = _LABELS[finding.how]
-    click.echo(f"{click.style(label.ljust(4), fg=colour, bold=True)}  {finding.what.ljust(8)}  {finding.told}")
+    output.echo_wrapped(
+        f"{output.style(label.ljust(4), fg=colour, bold=True)}  {finding.what.ljust(8)}  ", finding.told
+    )
     if finding.advice:
-        click.echo(f"      {' ' * 8}  next: {finding.advice}")
+        output.echo_wrapped(f"      {' ' * 8}  next: ", finding.advice)
 
 
 def _findings(cli: CliContext) -> Iterator[Finding]:
     """Run the checks in order; without a reachable server or a valid token the remaining ones are skipped."""
     reachable = _server(cli)
     yield reachable
-    yield _disk()
     if reachable.how == "wrong":
+        yield _local_disk()
         return
     before = time.time()
     try:
@@ -72,11 +75,12 @@ def _findings(cli: CliContext) -> Iterator[Finding]:
         return
     yield Finding("token", "ok", f"{info['who']} with role {info['role']}, from {cli.endpoint.token_source}.")
     yield _clock(info["time"] / 1e6, before, time.time())
-    for check in (_servers, _bots, _queues):
+    yield _local_disk() if info.get("disk_free") is None else _disk(info["disk_free"], "the server's data folder")
+    for check in (_servers, _bots, _lost_runs, _releases, _queues):
         try:
             yield check(cli)
         except CallFailed as error:
-            yield Finding(check.__name__.strip("_"), "warning", error.message)
+            yield Finding(check.__name__.strip("_").replace("_", " "), "warning", error.message)
 
 
 def _server(cli: CliContext) -> Finding:
@@ -125,10 +129,43 @@ def _bots(cli: CliContext) -> Finding:
         message = "All bots are dead." if bots else "There are no bots."
         advice = "start one here with `myrmidon bot`, or elsewhere with the command of `myrmidon bot invite`."
         return Finding("bots", "wrong", message, advice)
-    quarantined = sum(bool(bot["quarantined"]) for bot in alive)
-    message = f"{output.plural(len(alive), 'bot')} alive, {len(bots) - len(alive)} dead, {quarantined} quarantined."
-    advice = "`myrmidon bot show BOT` shows the reason." if quarantined else ""
-    return Finding("bots", "warning" if quarantined == len(alive) else "ok", message, advice)
+    quarantined = [f"{bot['bot_id']} ({bot['quarantined']})" for bot in alive if bot["quarantined"]]
+    counts = f"{output.plural(len(alive), 'bot')} alive, {len(bots) - len(alive)} dead, {len(quarantined)} quarantined"
+    if not quarantined:
+        return Finding("bots", "ok", f"{counts}.")
+    advice = "`myrmidon bot show BOT` shows more; `myrmidon bot quarantine --undo BOT` ends a quarantine."
+    how = "warning" if len(quarantined) == len(alive) else "ok"
+    return Finding("bots", how, f"{counts}: {_first(quarantined)}.", advice)
+
+
+def _lost_runs(cli: CliContext) -> Finding:
+    """Runs of bots from which the server hears nothing: the tasks look as if they were running."""
+    bots = fetch_pages(cli.client.bots, "bots", 10_000, state="busy")["bots"]
+    lost = [bot for bot in bots if bot["status"] in ("dead", "silent") and bot["runs"]]
+    if not lost:
+        return Finding("runs", "ok", "No dead bot holds a run.")
+    named = [f"{bot['bot_id']} ({bot['status']}: {' '.join(bot['runs'])})" for bot in lost]
+    message = f"{output.plural(sum(len(bot['runs']) for bot in lost), 'run')} on dead or silent bots: {_first(named)}."
+    return Finding("runs", "warning", message, "check these machines; a run is given up when its lease ends.")
+
+
+def _releases(cli: CliContext) -> Finding:
+    """Reverted releases of the bot. One that is newer than the active one means that bots run an older version."""
+    releases = cli.client.releases()["releases"]
+    reverted = [release for release in releases if release["state"] == "bad"]
+    if not reverted:
+        return Finding("releases", "ok", "No release of the bot was reverted.")
+    named = [f"{release['digest'][:12]} ({release['why'] or 'no reason given'})" for release in reverted]
+    message = f"{output.plural(len(reverted), 'release')} of the bot reverted: {_first(named)}."
+    active = max((release["created_at"] for release in releases if release["state"] == "active"), default=0)
+    newer = any(release["created_at"] > active for release in reverted)
+    return Finding("releases", "warning" if newer else "ok", message, "`myrmidon releases` lists them.")
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first few of a list."""
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _queues(cli: CliContext) -> Finding:
@@ -141,11 +178,14 @@ def _queues(cli: CliContext) -> Finding:
     return Finding("queues", "ok", f"{output.plural(waiting, 'task')} waiting for a bot.")
 
 
-def _disk() -> Finding:
+def _local_disk() -> Finding:
     """Free space for the data folder of the running `myrmidon up`, or for the default one."""
     folder = Path(server_discovery.newest_local_server().get("data_dir") or server_discovery.default_data_dir())
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    free = shutil.disk_usage(existing).free
+    return _disk(shutil.disk_usage(existing).free, str(folder))
+
+
+def _disk(free: int, folder: str) -> Finding:
     if free < _MIN_FREE_BYTES:
         return Finding("disk", "warning", f"Only {output.size(free)} free for {folder}.", "free some space.")
     return Finding("disk", "ok", f"{output.size(free)} free for {folder}.")

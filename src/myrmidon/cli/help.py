@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from myrmidon.cli import exit_codes
+from myrmidon.cli import exit_codes, output
 
 FIRST_STEPS: Final = """\
 Start a server and two bots on this machine; Ctrl-C stops them:
@@ -47,8 +47,8 @@ and sends the first token of this list that is set:
 
     --token TOKEN
     MYRMIDON_TOKEN
-    the administrator token in the data folder of that `myrmidon up`
     the token saved by `myrmidon login`, for the server it was saved with
+    the administrator token in the data folder of that `myrmidon up`
     for a server on this machine, the administrator token in the default data folder
 
 A token from a file is sent only to the server it belongs to.
@@ -78,7 +78,7 @@ def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
     """
     top = ctx.parent or ctx
     if len(words) == 1 and words[0] in PAGES:
-        click.echo(PAGES[words[0]](), nl=False)
+        output.echo_lines(PAGES[words[0]]().rstrip("\n"))
         return
     command: click.Command = top.command
     for word in words:
@@ -86,7 +86,7 @@ def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
         if subcommand is None:
             raise click.UsageError(f"No help page or command {' '.join(words)!r}; pages: {', '.join(PAGES)}.")
         top, command = click.Context(subcommand, info_name=word, parent=top), subcommand
-    click.echo(command.get_help(top))
+    output.echo_lines(command.get_help(top))
 
 
 @click.command()
@@ -105,4 +105,4 @@ def completion(ctx: click.Context, shell: str) -> None:
     script = get_completion_class(shell)
     if script is None:
         raise click.UsageError(f"Completion for {shell} is not supported.")
-    click.echo(script((ctx.parent or ctx).command, {}, "myrmidon", "_MYRMIDON_COMPLETE").source())
+    output.echo_lines(script((ctx.parent or ctx).command, {}, "myrmidon", "_MYRMIDON_COMPLETE").source())

@@ -16,7 +16,8 @@ from myrmidon.cli.context import CliContext, json_option
 def login(server: str, *, as_json: bool) -> None:
     """Save a server and a token for it. The token is prompted for, or read from stdin.
 
-    The token is verified first, and saved in a file that only you can read.
+    The token is verified first, and saved in a file that only you can read. It is used for this server from then on,
+    also if a `myrmidon up` of yours runs there.
     """
     token = (click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not token:
@@ -27,4 +28,14 @@ def login(server: str, *, as_json: bool) -> None:
     if as_json:
         output.print_json({"server": cli.endpoint.server, "who": info["who"], "role": info["role"], "file": str(file)})
         return
-    click.echo(f"Logged in to {cli.endpoint.server} as {info['who']} ({info['role']}); saved in {file}.")
+    output.echo(f"Logged in to {cli.endpoint.server} as {info['who']} ({info['role']}); saved in {file}.")
+    _warn_if_overridden(cli.endpoint.server, token)
+
+
+def _warn_if_overridden(server: str, token: str) -> None:
+    """Say so if the next command would use another server or token than those that were just saved."""
+    used = server_discovery.find_endpoint(None, None)
+    if used.server != server:
+        output.note(f"Commands use {used.server} (from {used.server_source}); for this server, add --server {server}.")
+    elif used.token != token:
+        output.note(f"Commands use another token, from {used.token_source}.")

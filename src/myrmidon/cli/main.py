@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from myrmidon.cli import exit_codes
+from myrmidon.cli import exit_codes, output
 from myrmidon.sdk import errors
 
 SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
@@ -140,23 +140,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(words: Sequence[str]) -> int:
     """Run a command, report its error if it fails, and return the exit code."""
-    flags = {"json": _guess_json_flag(words)}
+    flags: dict[str, Any] = {"json": _guess_json_flag(words)}
     try:
         _require_utf8(words)
         code = myrmidon.main(words, prog_name="myrmidon", standalone_mode=False, obj=flags)
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
     except click.exceptions.NoArgsIsHelpError as help_:
-        _echo(help_.format_message(), err=True)
+        _print_lines(*help_.format_message().split("\n"))
         code = exit_codes.USAGE
     except click.ClickException as error:
         _report_click_error(error, as_json=flags["json"])
         code = error.exit_code
     except errors.CallFailed as error:
+        _name_options(error, flags.get("command"))
         _report_failed_call(error, as_json=flags["json"])
         code = exit_codes.of_error(error)
     except (KeyboardInterrupt, click.Abort):
-        _echo("\nInterrupted.", err=True)
+        _print_lines("", "Interrupted.")
         code = exit_codes.INTERRUPTED
     except OSError as error:
         code = _report_os_error(error, as_json=flags["json"])
@@ -194,16 +195,27 @@ def _report_failed_call(error: errors.CallFailed, *, as_json: bool) -> None:
     if as_json:
         _print_json(error.as_dict())
         return
-    if len(error.problems) > 1:
-        lines = [f"{len(error.problems)} problems with the request; nothing was stored.", *_problem_lines(error)]
-    else:
-        lines = [error.message]
-    _print_error("\n".join(lines), _advice(error))
+    _print_error(_failed_call_lines(error), _advice(error))
 
 
-def _problem_lines(error: errors.CallFailed) -> list[str]:
-    rows = [[problem.get(key, "") for key in ("path", "value", "allowed")] for problem in error.problems]
-    return [f"  {path or 'request'}: got {value}; allowed: {allowed}" for path, value, allowed in rows]
+def _name_options(error: errors.CallFailed, command: click.Command | None) -> None:
+    """Name the options of the command that the problems are about. The bodies of `post` have fields, not options."""
+    if command is None or command.name in ("query", "post"):
+        return
+    from myrmidon.cli.option_names import option_of  # late, for startup time
+
+    for problem in error.problems:
+        problem.setdefault("option", option_of(command, str(problem.get("path", ""))))
+
+
+def _failed_call_lines(error: errors.CallFailed) -> list[str]:
+    """The server's message; problems are named by the option that was used, if there was one."""
+    lines = output.problem_lines(error)
+    if len(lines) > 1:
+        return [f"{len(lines)} problems with the request; nothing was stored.", *(f"  {line}" for line in lines)]
+    if lines and error.problems[0].get("option"):
+        return [f"{lines[0]}. Nothing was stored."]
+    return [error.message]
 
 
 def _report_click_error(error: click.ClickException, *, as_json: bool) -> None:
@@ -214,8 +226,8 @@ def _report_click_error(error: click.ClickException, *, as_json: bool) -> None:
         _print_json({"code": code, "message": error.format_message()})
         return
     if usage:
-        _echo(usage.get_usage(), err=True)
-    _print_error(error.format_message(), f"{usage.command_path} --help" if usage else "")
+        _print_lines(*usage.get_usage().split("\n"))
+    _print_error(error.format_message().split("\n"), f"{usage.command_path} --help" if usage else "")
 
 
 def _report_os_error(error: OSError, *, as_json: bool) -> int:
@@ -224,26 +236,27 @@ def _report_os_error(error: OSError, *, as_json: bool) -> int:
     if as_json and error.filename:
         _print_json({"code": "failed", "message": message})
     else:
-        _print_error(message, "")
+        _print_error([message], "")
     return exit_codes.FAILED
 
 
-def _print_error(message: str, advice: str) -> None:
-    _echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+def _print_error(lines: Sequence[str], advice: str) -> None:
+    first, *more = lines
+    _print_lines(f"{output.style('error:', fg='red', bold=True)} {first}", *more)
     if advice:
-        _echo(f"{click.style('next:', bold=True)} {advice}", err=True)
+        _print_lines(f"{output.style('next:', bold=True)} {advice}")
 
 
-def _echo(text: str, *, err: bool) -> None:
-    """Print after the command's context, with its colour setting, is gone. Write errors leave only the exit code."""
+def _print_lines(*lines: str) -> None:
+    """Print to stderr. Write errors leave only the exit code."""
     with contextlib.suppress(OSError):
-        click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
+        for line in lines:
+            output.echo(line, err=True)
 
 
 def _print_json(error: dict[str, object]) -> None:
-    import json  # late, for startup time
-
-    _echo(json.dumps({"error": error}), err=False)
+    with contextlib.suppress(OSError):
+        output.print_json({"error": error}, indent=False)
 
 
 def _advice(error: errors.CallFailed) -> str:

@@ -1,20 +1,29 @@
-"""Output of commands: tables, fields, states, times.
+"""Output of commands: lines, tables, fields, states, times, logs.
 
-JSON for programs goes to stdout, with the keys of the server's API. Notes for people go to stderr, so that stdout can
-be piped. Colours are removed without a terminal (by click) and with NO_COLOR (in main.py).
+Everything that a command prints goes through this file (a test checks it), and so through safe_text.py: text from a
+server has no effect on a terminal. JSON for programs goes to stdout, with the keys of the server's API. Notes for
+people go to stderr, so that stdout can be piped. Colours are left out without a terminal and with NO_COLOR.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
+from myrmidon.cli.safe_text import LogFilter, escape
+from myrmidon.sdk.errors import CallFailed
+
+_OWN_ESCAPE: Final = f"\x1b{os.urandom(8).hex()}"
+"""Stands for the escape character of this program's own styles until a line is printed. It is random, so that text
+from a server cannot contain it."""
+_MIN_CELL: Final = 8
 _COLOURS: Final = {
     "WAITING": "blue",
     "READY": "cyan",
@@ -35,13 +44,56 @@ _FAILURES: Final = ("FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "NO_RESOURCE",
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
-def print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
+# -- lines ---------------------------------------------------------------------------------------------------
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print one line. Control characters in it, line breaks too, are shown as text; styles are kept."""
+    click.echo(render(text, colour=has_colours(err=err)), err=err, color=True)
+
+
+def echo_wrapped(start: str, text: str) -> None:
+    """Print ``start`` and a text. On a terminal, a long text continues below its beginning, cut between words."""
+    lines = [text]
+    if sys.stdout.isatty():
+        import textwrap  # late, for startup time
+
+        columns = max(20, shutil.get_terminal_size().columns - _width(start))
+        lines = textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False) or [""]
+    for number, line in enumerate(lines):
+        echo(f"{' ' * _width(start) if number else start}{line}")
+
+
+def echo_lines(text: str, *, err: bool = False) -> None:
+    """Print a text whose line breaks are meant as such."""
+    for line in text.split("\n"):
+        echo(line, err=err)
+
+
+def style(text: str, **how: Any) -> str:
+    """The text in a colour, bold or dim; for echo, table and fields. Styles cannot be nested."""
+    return click.style(escape(text), **how).replace("\x1b", _OWN_ESCAPE)
+
+
+def render(text: str, *, colour: bool) -> str:
+    """The characters to print for a text with styles: safe for a terminal, with its colours or without."""
+    styled = "\x1b".join(escape(part) for part in text.split(_OWN_ESCAPE))
+    return styled if colour else click.unstyle(styled)
+
+
+def has_colours(*, err: bool) -> bool:
+    return not os.environ.get("NO_COLOR") and (sys.stderr if err else sys.stdout).isatty()
+
+
+def print_json(value: object, *, indent: bool | None = None) -> None:
+    """Print JSON in ASCII: on a terminal or with ``indent`` on several lines."""
+    spaces = 2 if (sys.stdout.isatty() if indent is None else indent) else None
+    click.echo(json.dumps(value, indent=spaces).replace("\x7f", "\\u007f"))
 
 
 def note(text: str) -> None:
     """Print a note for people to stderr."""
-    click.echo(click.style(text, dim=True), err=True)
+    echo(style(text, dim=True), err=True)
 
 
 def next_step(command: str) -> None:
@@ -50,46 +102,110 @@ def next_step(command: str) -> None:
         note(f"next: {command}")
 
 
+def problem_lines(error: CallFailed) -> list[str]:
+    """The problems of a refused request; each is named by the option that it is about, if one is known."""
+    return [
+        f"{problem.get('option') or problem.get('path') or 'request'}: got {problem.get('value', '')};"
+        f" allowed: {problem.get('allowed', '')}"
+        for problem in error.problems
+    ]
+
+
 def state(name: str) -> str:
-    return click.style(name, fg="red" if name in _FAILURES else _COLOURS.get(name))
+    return style(name, fg="red" if name in _FAILURES else _COLOURS.get(name))
+
+
+class LogWriter:
+    """Writes bytes of a task to stdout or stderr: unchanged to a file or pipe, filtered to a terminal."""
+
+    def __init__(self, *, err: bool) -> None:
+        self._out = sys.stderr if err else sys.stdout
+        self._filter = LogFilter() if self._out.isatty() else None
+        self._in_line = False
+
+    def write(self, data: bytes) -> None:
+        self._write(self._filter.feed(data) if self._filter else data)
+
+    def finish(self) -> None:
+        """End the last colour, if one is set. Further bytes can be written."""
+        if self._filter:
+            self._write(self._filter.finish())
+
+    def end_line(self) -> None:
+        """On a terminal, begin a new line for a note; a file or pipe gets the task's bytes only."""
+        self.finish()
+        if self._filter and self._in_line:
+            self._write(b"\n")
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            self._in_line = not data.endswith(b"\n")
+            self._out.buffer.write(data)
+            self._out.flush()
+
+
+# -- tables and fields ---------------------------------------------------------------------------------------
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print a table with columns as wide as their content; on a terminal the last one is cut to the screen's width.
+    """Print a table with columns as wide as their content.
 
-    Without rows the note ``empty`` is printed instead.
+    On a terminal, cells are cut until a row fits on a line: first the last column, which has free text, then the widest
+    ones; the first one, usually an id, stays whole. Without rows the note ``empty`` is printed instead.
     """
     lines = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
     if not lines:
         note(empty)
         return
     head = [title.upper() for title in titles]
-    widths = [max(len(click.unstyle(line[i])) for line in [head, *lines]) for i in range(len(head))]
-    max_last = (
-        shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * (len(widths) - 1) if sys.stdout.isatty() else 0
-    )
-    click.echo(click.style(_line(head, widths, max_last), bold=True))
+    widths = [max(_width(line[i]) for line in [head, *lines]) for i in range(len(head))]
+    if sys.stdout.isatty():
+        widths = _fit(widths, shutil.get_terminal_size().columns)
+    echo(style(_line(head, widths), bold=True))
     for line in lines:
-        click.echo(_line(line, widths, max_last))
+        echo(_line(line, widths))
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], max_last: int) -> str:
-    *first, last = cells
-    if 8 < max_last < len(click.unstyle(last)):
-        last = click.unstyle(last)[: max_last - 1] + "…"
-    padded = [cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(first, widths, strict=False)]
+def _width(text: str) -> int:
+    return len(render(text, colour=False))
+
+
+def _fit(widths: Sequence[int], columns: int) -> list[int]:
+    *first, last = widths
+    too_much = sum(widths) + 2 * len(first) - columns
+    cut = min(max(0, too_much), max(0, last - _MIN_CELL))
+    fitted = [*first, last - cut]
+    for _ in range(too_much - cut):
+        widest = max(range(1, len(fitted)), key=lambda i: fitted[i], default=0)
+        if not widest or fitted[widest] <= _MIN_CELL:
+            break
+        fitted[widest] -= 1
+    return fitted
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    *first, last = [_cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    padded = [cell + " " * (width - _width(cell)) for cell, width in zip(first, widths, strict=False)]
     return "  ".join([*padded, last]).rstrip()
 
 
+def _cut(cell: str, width: int) -> str:
+    plain = render(cell, colour=False)
+    return cell if len(plain) <= width else f"{plain[: width - 1]}…"
+
+
 def fields(pairs: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one pair per line; None and empty values are left out."""
-    present = [(name, value) for name, value in pairs if value is not None and value != ""]
+    """Print names and values; a list is printed with one item per line. None and empty values are left out."""
+    present = [(name, value) for name, value in pairs if value not in (None, "", [])]
     width = max((len(name) for name, _ in present), default=0)
     for name, value in present:
-        first, *more = str(value).split("\n")
-        click.echo(f"{click.style(name.ljust(width), dim=True)}  {first}")
+        first, *more = [str(item) for item in value] if isinstance(value, list) else [str(value)]
+        echo(f"{style(name.ljust(width), dim=True)}  {first}")
         for line in more:
-            click.echo(f"{' ' * width}  {line}")
+            echo(f"{' ' * width}  {line}")
+
+
+# -- times, sizes, numbers -----------------------------------------------------------------------------------
 
 
 def local_time(micros: int | None) -> str | None:
@@ -134,10 +250,13 @@ def size(count: int | None) -> str | None:
 
 
 def dimensions(values_by_key: Mapping[str, Sequence[str]] | None, *, leave_out: Sequence[str] = ()) -> str:
-    pairs = [
+    return " ".join(dimension_list(values_by_key, leave_out=leave_out))
+
+
+def dimension_list(values_by_key: Mapping[str, Sequence[str]] | None, *, leave_out: Sequence[str] = ()) -> list[str]:
+    return [
         f"{key}={value}" for key, values in (values_by_key or {}).items() if key not in leave_out for value in values
     ]
-    return " ".join(pairs)
 
 
 def command_line(words: Sequence[str]) -> str:
@@ -147,4 +266,5 @@ def command_line(words: Sequence[str]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
+    """``1 bot``, ``2 bots``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -60,4 +60,4 @@ def revert(cli: CliContext, digest: str, reason: str) -> None:
     if cli.as_json:
         output.print_json(reverted)
         return
-    click.echo(f"Release {reverted['digest'][:_SHOWN_DIGITS]} is {reverted['state']}; bots no longer update to it.")
+    output.echo(f"Release {reverted['digest'][:_SHOWN_DIGITS]} is {reverted['state']}; bots no longer update to it.")

@@ -99,7 +99,7 @@ class Fallback(click.ParamType):  # type: ignore[type-arg]
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int | None, list[tuple[str, str]]]:
+    ) -> tuple[float | None, list[tuple[str, str]]]:
         if isinstance(value, tuple):
             return value
         before, colon, pairs = str(value).partition(":")
@@ -156,20 +156,48 @@ _OPTIONS: Final = (
     click.option("--deadline", type=Duration(), help="Maximum total time, waiting included. Default: 7d."),
     click.option("--merge-output", is_flag=True, help="Make stdout and stderr one stream, in the order written."),
     click.option("--idempotent", is_flag=True, help="Reuse the result of an identical task that succeeded."),
+    click.option("--lease", type=Duration(), help="How long the bot of a run may be silent before it is given up."),
     click.option("--retries", type=click.IntRange(0, 100), help="Further runs after the bot failed. Default: 1."),
     click.option("--reruns", type=click.IntRange(0, 100), help="Further runs after the command failed. Default: 0."),
     click.option(
         "--parent", envvar="MYRMIDON_TASK_ID", metavar="RUN", help="The task's parent run. [env: MYRMIDON_TASK_ID]"
     ),
     click.option("--detached", is_flag=True, help="Continue when the parent run ends."),
+    click.option(
+        "--max-instances", type=click.IntRange(1), help="Bots that may run a slow task at the same time. Default: 1."
+    ),
+    click.option(
+        "--soft-timeout", type=Duration(fractions=True), help="A run is slow after this time; see --max-instances."
+    ),
+    click.option("--service-account", metavar="EMAIL", help="Service account of the task: an address, bot or none."),
+    click.option("--external-id", metavar="ID", help="Id of the task in another system."),
+    click.option(
+        "--metadata", type=Pair(), multiple=True, metavar="NAME=TEXT", help="Text to store with the task. Repeatable."
+    ),
+    click.option("--evaluate-only", is_flag=True, help="Check the request without storing a task."),
 )  # fmt: skip
 
 
 def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options and the COMMAND argument to a command."""
+    return click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)(_with_options(command))
+
+
+def optional_command(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Like request_options, for a command that can do without COMMAND."""
+    return click.argument("command", nargs=-1, type=click.UNPROCESSED)(_with_options(command))
+
+
+def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         command = option(command)
-    return click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)(command)
+    return command
+
+
+REQUEST_PARAMETERS: Final = frozenset(
+    parameter.name for parameter in click.command()(request_options(lambda **_: None)).params
+)
+"""The names of the options and of the argument that describe a task."""
 
 
 def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any], str | None]:
@@ -200,6 +228,13 @@ def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any
         deadline_s=options["deadline"],
         parent=options["parent"],
         detached=options["detached"] or None,
+        lease_s=options["lease"],
+        max_instances=options["max_instances"],
+        soft_timeout_s=options["soft_timeout"],
+        service_account=options["service_account"],
+        external_id=options["external_id"],
+        metadata=dict(options["metadata"]),
+        evaluate_only=options["evaluate_only"] or None,
         secret_bytes=_secret(options["secret_file"]),
         stdin=read_stdin() if options["stdin"] else None,
     )
@@ -228,7 +263,7 @@ def _slices(
 ) -> list[dict[str, Any]]:
     wait = None if options["wait_for_capacity"] else False
 
-    def build_slice(dimensions: dict[str, list[str]], expires: int | None) -> dict[str, Any]:
+    def build_slice(dimensions: dict[str, list[str]], expires: float | None) -> dict[str, Any]:
         return _without_empty(
             properties={**properties, "dimensions": dimensions}, expiration_s=expires, wait_for_capacity=wait
         )

@@ -13,23 +13,25 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import click
+from click.core import ParameterSource
 
 from myrmidon.cli import exit_codes, output, standard_input
 from myrmidon.cli.context import CliContext, connected
-from myrmidon.cli.request_options import Duration, TaskId, build_request, request_options
+from myrmidon.cli.logs import exit_on_broken_pipe, follow_log, print_log
+from myrmidon.cli.option_names import with_options
+from myrmidon.cli.request_options import (
+    REQUEST_PARAMETERS,
+    Duration,
+    TaskId,
+    build_request,
+    optional_command,
+    request_options,
+)
+from myrmidon.cli.task_file import submit_file
 from myrmidon.sdk.errors import CallFailed, error_for_item
 
 _EXPLAIN_AFTER_S: Final = 3.0
 _OPTIONS_BEFORE_COMMAND: Final = {"allow_interspersed_args": False}
-
-
-@contextlib.contextmanager
-def exit_on_broken_pipe() -> Iterator[None]:
-    """Exit with BROKEN_PIPE when stdout is closed before the task has ended: its result is then unknown."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise click.exceptions.Exit(exit_codes.BROKEN_PIPE) from None
 
 
 @click.command(context_settings=_OPTIONS_BEFORE_COMMAND)
@@ -39,9 +41,9 @@ def exit_on_broken_pipe() -> Iterator[None]:
 def run(cli: CliContext, **options: Any) -> int:
     """Run a command on a bot, show its output, and exit with its exit code.
 
-    The command's stdout and stderr are written to stdout and stderr; stdin is passed on with -i only. The first Ctrl-C
-    prints a warning, the second cancels the task. With --json, the command's output goes to stderr and the task as JSON
-    to stdout.
+    The command's stdout and stderr are written to stdout and stderr; notes, such as the task's id, go to stderr. Stdin
+    is passed on with -i only. The first Ctrl-C prints a warning, the second cancels the task. With --json, the
+    command's output goes to stderr and the task as JSON to stdout.
 
     \b
       myrmidon run -- make test
@@ -51,38 +53,73 @@ def run(cli: CliContext, **options: Any) -> int:
     task = _submit(cli, **options)
     if not options["stdin"] and options["secret_file"] != "-":
         standard_input.warn_if_ignored()
-    if sys.stderr.isatty():
-        output.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
+    if options["evaluate_only"]:
+        return _print_valid(cli, task)
+    output.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
     with _confirm_ctrl_c(cli, task["task_id"]), _explain_long_wait(cli, task["task_id"]):
         follow_log(cli, task.get("deduped_from") or task["task_id"])
         ended = cli.client.task(task["task_id"])
     if cli.as_json:
         output.print_json(ended)
     else:
-        _print_end(ended)
+        _print_end(cli, ended)
     return exit_codes.of_results([ended["result"]])
 
 
 @click.command(context_settings=_OPTIONS_BEFORE_COMMAND)
-@click.option("--wait", "-w", is_flag=True, help="Wait until the task has ended, as `collect` does.")
-@request_options
+@click.option("--wait", "-w", is_flag=True, help="Wait until the tasks have ended, as `collect` does.")
+@click.option(
+    "--file",
+    "-f",
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="Submit many tasks: one JSON request per line of FILE, or - for stdin. Only --group and --wait apply to them.",
+)
+@optional_command
 @connected
-def trigger(cli: CliContext, *, wait: bool, **options: Any) -> int:
-    """Submit a command and print the task's id, without waiting for it.
+def trigger(cli: CliContext, *, wait: bool, file: str | None, **options: Any) -> int:
+    """Submit a command and print the task's id, without waiting for it; or submit many tasks with --file.
 
     \b
       id=$(myrmidon trigger -- make test)
       myrmidon collect $id
+      myrmidon trigger --file tasks.jsonl | myrmidon collect
     """
+    if file is not None:
+        _refuse_request_options()
+        return _trigger_file(cli, file, options["group"], wait=wait)
+    if not options["command"]:
+        raise click.UsageError("Give a COMMAND, or a file of task requests with --file.")
     task = _submit(cli, **options)
+    if options["evaluate_only"]:
+        return _print_valid(cli, task)
     if wait:
         return _collect(cli, [task["task_id"]], timeout=None, logs=False)
     if cli.as_json:
         output.print_json({"tasks": [task]})
     else:
-        click.echo(task["task_id"])
+        output.echo(task["task_id"])
         output.next_step(f"myrmidon task log -f {task['task_id']}")
     return exit_codes.OK
+
+
+def _trigger_file(cli: CliContext, file: str, group: str | None, *, wait: bool) -> int:
+    submitted = submit_file(cli, file, group)
+    if wait and submitted.task_ids:
+        code = _collect(cli, submitted.task_ids, timeout=None, logs=False)
+        return submitted.exit_code or code
+    if cli.as_json:
+        output.print_json({"tasks": submitted.entries})
+    return submitted.exit_code
+
+
+def _refuse_request_options() -> None:
+    """With --file, requests come from the file; an option that would be ignored is an error."""
+    ctx = click.get_current_context()
+    for option in ctx.command.params:
+        given = ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name in REQUEST_PARAMETERS and option.name != "group":
+            raise click.UsageError(f"{option.opts[0]} cannot be used with --file: write it into the requests.")
 
 
 @click.command()
@@ -90,7 +127,7 @@ def trigger(cli: CliContext, *, wait: bool, **options: Any) -> int:
 @click.option("--timeout", type=Duration(), help="How long to wait; exits with 75 after that. The tasks continue.")
 @click.option("--log", "logs", is_flag=True, help="Print each task's output when it has ended.")
 @connected
-def collect(cli: CliContext, task_ids: Sequence[str], timeout: int | None, *, logs: bool) -> int:
+def collect(cli: CliContext, task_ids: Sequence[str], timeout: float | None, *, logs: bool) -> int:
     """Wait until tasks have ended; exit with the code of the first that did not succeed.
 
     Without ids, or with -, ids are read from stdin: one per line, or the output of `trigger --json`.
@@ -108,37 +145,26 @@ def task_id_of(task_or_run_id: str) -> str:
 
 
 def _submit(cli: CliContext, command: Sequence[str], **options: Any) -> dict[str, Any]:
+    """Submit one task. Raises the server's error, with the options that it is about."""
     request, group = build_request(command, **options)
     [answer] = cli.client.submit([request], group=group)
     if answer.get("error"):
-        raise error_for_item(answer["error"])
+        error = error_for_item(answer["error"])
+        error.problems = with_options(error.problems)
+        raise error
     return answer
 
 
+def _print_valid(cli: CliContext, answer: dict[str, Any]) -> int:
+    """The result of --evaluate-only: there is no task."""
+    if cli.as_json:
+        output.print_json({"tasks": [answer]})
+    else:
+        output.echo("The request is valid; no task was stored.")
+    return exit_codes.OK
+
+
 # -- following one task --------------------------------------------------------------------------------------
-
-
-@exit_on_broken_pipe()
-def follow_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
-    """Copy the log to stdout and stderr until the task has ended."""
-    for chunk in cli.client.follow(task_id, run=run, stream=stream):
-        if isinstance(chunk, dict):
-            return
-        _write_log(cli, chunk.data, to_stderr=bool(chunk.stream))
-
-
-def _write_log(cli: CliContext, data: bytes, *, to_stderr: bool) -> None:
-    """Write the bytes unchanged: output need not be text. With --json, stdout is reserved for JSON."""
-    out = sys.stderr if to_stderr or cli.as_json else sys.stdout
-    out.buffer.write(data)
-    out.flush()
-
-
-def print_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
-    """Print the log so far."""
-    for name in ("stdout", "stderr") if stream == "both" else (stream,):
-        for data in cli.client.log(task_id, run=run, stream=name):
-            _write_log(cli, data, to_stderr=name == "stderr")
 
 
 @contextlib.contextmanager
@@ -171,7 +197,7 @@ def _write_stderr(text: str) -> None:
 
 @contextlib.contextmanager
 def _explain_long_wait(cli: CliContext, task_id: str) -> Iterator[None]:
-    """On a terminal, print what the task waits for if it has not started after a few seconds."""
+    """Print what the task waits for if it has not started after a few seconds."""
 
     def explain() -> None:
         with contextlib.suppress(CallFailed):
@@ -181,8 +207,7 @@ def _explain_long_wait(cli: CliContext, task_id: str) -> Iterator[None]:
 
     timer = threading.Timer(_EXPLAIN_AFTER_S, explain)
     timer.daemon = True
-    if sys.stderr.isatty():
-        timer.start()
+    timer.start()
     try:
         yield
     finally:
@@ -194,17 +219,26 @@ def _cancel(cli: CliContext, task_id: str) -> None:
     try:
         cli.client.cancel(task_id, kill_running=True)
     except CallFailed as error:
-        click.echo(f"The task could not be cancelled: {error.message}", err=True)
+        output.echo(f"The task could not be cancelled: {error.message}", err=True)
 
 
-def _print_end(task: dict[str, Any]) -> None:
+def _print_end(cli: CliContext, task: dict[str, Any]) -> None:
     """Print how the task ended, unless the command ended by itself: then its output and exit code say it."""
     state, reason = task["result"]["state"], task["result"]["reason"]
     if state == "SUCCEEDED" or (state == "FAILED" and task["result"]["exit_code"]):
         return
     why = f" ({reason})" if reason else ""
-    click.echo(f"Task {task['task_id']} ended: {output.state(state)}{why}.", err=True)
+    output.echo(f"Task {task['task_id']} ended: {output.state(state)}{why}.", err=True)
+    if state in ("EXPIRED", "NO_RESOURCE"):
+        _print_missing(cli, task["task_id"])
     output.next_step(f"myrmidon task show {task['task_id']}")
+
+
+def _print_missing(cli: CliContext, task_id: str) -> None:
+    """Print what the fleet lacked for a task that found no bot."""
+    with contextlib.suppress(CallFailed):
+        if capacity := cli.client.why(task_id).get("capacity"):
+            output.echo(capacity, err=True)
 
 
 # -- waiting for many tasks ----------------------------------------------------------------------------------
@@ -225,7 +259,7 @@ def _ids_from_stdin() -> list[str]:
 
 
 @exit_on_broken_pipe()
-def _collect(cli: CliContext, task_ids: list[str], timeout: int | None, *, logs: bool) -> int:
+def _collect(cli: CliContext, task_ids: list[str], timeout: float | None, *, logs: bool) -> int:
     ended: dict[str, dict[str, Any]] = {}
     interactive = sys.stderr.isatty() and not cli.as_json
     reporter = _progress_bar(len(task_ids)) if interactive else _plain_lines(to_stderr=cli.as_json or logs)
@@ -234,7 +268,7 @@ def _collect(cli: CliContext, task_ids: list[str], timeout: int | None, *, logs:
             ended[task["task_id"]] = task
             report(task)
             if interactive and not logs and not sys.stdout.isatty():  # the bar is on stderr; stdout is a file or pipe
-                click.echo(_ended_line(task))
+                output.echo(_ended_line(task))
             if logs:
                 print_log(cli, task["result"]["deduped_from"] or task["task_id"])
     results = [ended[task_id] for task_id in task_ids if task_id in ended]
@@ -247,7 +281,7 @@ def _collect(cli: CliContext, task_ids: list[str], timeout: int | None, *, logs:
     return exit_codes.of_results([task["result"] for task in results])
 
 
-def _as_they_end(cli: CliContext, task_ids: list[str], timeout: int | None) -> Iterator[dict[str, Any]]:
+def _as_they_end(cli: CliContext, task_ids: list[str], timeout: float | None) -> Iterator[dict[str, Any]]:
     """Each task once, in the order of their end; stops at the timeout."""
     from myrmidon.sdk.client import MAX_TASKS_PER_WAIT, MAX_WAIT_S
 
@@ -271,7 +305,7 @@ Report: TypeAlias = Callable[[dict[str, Any]], None]
 @contextlib.contextmanager
 def _plain_lines(*, to_stderr: bool) -> Iterator[Report]:
     """Prints one line per task."""
-    yield lambda task: click.echo(_ended_line(task), err=to_stderr)
+    yield lambda task: output.echo(_ended_line(task), err=to_stderr)
 
 
 @contextlib.contextmanager
@@ -290,7 +324,8 @@ def _progress_bar(total: int) -> Iterator[Report]:
         def report(task: dict[str, Any]) -> None:
             nonlocal failed
             failed += task["result"]["state"] != "SUCCEEDED"
-            progress.console.print(Text.from_ansi(_ended_line(task)))
+            line = output.render(_ended_line(task), colour=output.has_colours(err=True))
+            progress.console.print(Text.from_ansi(line))
             progress.update(bar, advance=1, description=f"{failed} failed" if failed else "")
 
         yield report

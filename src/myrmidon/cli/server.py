@@ -85,9 +85,9 @@ def check(*, as_json: bool, **options: Any) -> None:
     shown = {
         **to_builtins(settings),
         "data_dir": str(settings.data_folder),
-        "database": _hide_password(settings.database_url),
+        "database": hide_password(settings.database_url),
     }
-    shown["log_database"] = _hide_password(settings.log_database_url)
+    shown["log_database"] = hide_password(settings.log_database_url)
     shown["config_dir"] = str(settings.config_folder)
     if as_json:
         output.print_json(shown)
@@ -140,7 +140,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _hide_password(url: str) -> str:
+def hide_password(url: str) -> str:
     """Replace the password of a URL by ***."""
     from urllib.parse import urlsplit
 

@@ -1,7 +1,7 @@
 """Which server to talk to, and with which token.
 
     server   --server, MYRMIDON_SERVER, a `myrmidon up` of this user, config.toml, http://127.0.0.1:8910
-    token    --token, MYRMIDON_TOKEN, the data folder of that local server, config.toml
+    token    --token, MYRMIDON_TOKEN, config.toml if it is for that server, the data folder of that local server
 
 A token from a file is sent only to the server it belongs to: otherwise `--server OTHER` would disclose this machine's
 administrator token to OTHER.
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import click
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:8910"
+DEFAULT_SOURCE: Final = "the default"
 TOKEN_FILE: Final = "admin.token"
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
@@ -37,10 +38,8 @@ class Endpoint:
 def find_endpoint(server: str | None, token: str | None) -> Endpoint:
     """Select the server and the token. Raises for an invalid address; a missing token is left to the server."""
     config = read_config()
-    running = local_servers()
-    url, url_source = _server(server, next(iter(running), {}), config)
-    local = next((entry for entry in running if _normalize(entry["server"]) == url), {})
-    selected_token, token_source = _token(token, url, local, config)
+    url, url_source = _server(server, newest_local_server(), config)
+    selected_token, token_source = _token(token, url, local_server(url), config)
     return Endpoint(url, url_source, selected_token, token_source)
 
 
@@ -54,7 +53,7 @@ def _server(option: str | None, local: dict[str, Any], config: dict[str, Any]) -
     for url, source in choices:
         if url and str(url).strip():
             return _checked_address(str(url), source), source
-    return DEFAULT_SERVER, "the default"
+    return DEFAULT_SERVER, DEFAULT_SOURCE
 
 
 def _checked_address(url: str, source: str) -> str:
@@ -74,10 +73,10 @@ def _token(option: str | None, server: str, local: dict[str, Any], config: dict[
         return option.strip(), "--token"
     if variable := os.environ.get("MYRMIDON_TOKEN", "").strip():
         return variable, "MYRMIDON_TOKEN"
-    if local:
-        return _from_file(Path(local["data_dir"]) / TOKEN_FILE)
     if config.get("server") and _normalize(config["server"]) == server and config.get("token"):
         return str(config["token"]).strip(), str(config_file())
+    if local:
+        return _from_file(Path(local["data_dir"]) / TOKEN_FILE)
     if urlsplit(server).hostname in _LOOPBACK:
         return _from_file(default_data_dir() / TOKEN_FILE)
     return None, "nowhere"
@@ -137,6 +136,11 @@ def write_config(server: str, token: str) -> Path:
 def newest_local_server() -> dict[str, Any]:
     """The most recently started `myrmidon up` that is running: {server, data_dir, pid}, or {}."""
     return next(iter(local_servers()), {})
+
+
+def local_server(url: str) -> dict[str, Any]:
+    """The running `myrmidon up` at this address: {server, data_dir, pid}, or {}."""
+    return next((entry for entry in local_servers() if _normalize(entry["server"]) == _normalize(url)), {})
 
 
 def local_servers() -> list[dict[str, Any]]:

@@ -9,8 +9,9 @@ import click
 
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected, fetch_pages
+from myrmidon.cli.logs import follow_log, print_log
 from myrmidon.cli.request_options import Duration, Tag, TaskId
-from myrmidon.cli.run import follow_log, print_log, task_id_of
+from myrmidon.cli.run import task_id_of
 from myrmidon.sdk.errors import CallFailed, NotFound, Refused
 
 STATES = (
@@ -43,7 +44,7 @@ _TAG_OPTION = ("--tag", "-t", "tags")
 )
 @connected
 def tasks(
-    cli: CliContext, states: tuple[str, ...], tags: tuple[str, ...], since: int | None, limit: int, **filters: Any
+    cli: CliContext, states: tuple[str, ...], tags: tuple[str, ...], since: float | None, limit: int, **filters: Any
 ) -> None:
     """List tasks, newest first."""
     start = None if since is None else max(0, int((time.time() - since) * 1e6))
@@ -90,7 +91,7 @@ def show_task(cli: CliContext, task_id: str) -> None:
         return
     output.fields(_summary(task))
     if task["runs"]:
-        click.echo()
+        output.echo()
         output.table(
             ("run", "state", "exit", "bot", "started", "duration", "reason"),
             [_run_row(run) for run in task["runs"]],
@@ -121,7 +122,7 @@ def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
         ("deduped from", result["deduped_from"]),
         ("command", output.command_line(properties.get("command", []))),
         ("folder", properties.get("relative_cwd")),
-        ("env", "\n".join(f"{key}={value}" for key, value in properties.get("env", {}).items())),
+        ("env", [f"{key}={value}" for key, value in properties.get("env", {}).items()]),
         ("secret", "set" if request["has_secret"] else None),
         ("stdin", None if request["stdin_size"] is None else output.plural(request["stdin_size"], "byte")),
         ("dimensions", output.dimensions(properties["dimensions"])),
@@ -205,11 +206,22 @@ def why(cli: CliContext, task_id: str) -> None:
     if cli.as_json:
         output.print_json(explanation)
         return
-    click.echo(explanation["summary"])
+    output.echo(explanation["summary"])
     if explanation.get("dimensions"):
-        click.echo()
+        output.echo()
         rows = [(step["dimension"], step["left"], step["removes"]) for step in explanation["dimensions"]]
         output.table(("dimension", "bots left", "bots removed"), rows, empty="")
+    if explanation.get("unavailable"):
+        output.echo()
+        output.echo("Bots that match but get no tasks:")
+        output.table(
+            ("bot", "state", "seen", "reason"),
+            [
+                (bot["bot_id"], output.state(bot["state"]), output.ago(bot["last_seen_at"]), bot["reason"])
+                for bot in explanation["unavailable"]
+            ],
+            empty="",
+        )
 
 
 @task.command()
@@ -228,7 +240,7 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
     """Cancel tasks.
 
     The command of a running task gets SIGTERM, and SIGKILL after the grace period. If a task cannot be cancelled, the
-    others still are; the first such error determines the exit code.
+    others still are; the first such error determines the exit code. Tags that no unfinished task has are an error too.
     """
     if not task_ids and not tags:
         raise click.UsageError("Give task ids or --tag.")
@@ -241,14 +253,18 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
             answer = {"task_id": task_id, "error": error.as_dict()}
         answers.append(answer)
         if not cli.as_json:
-            click.echo(_cancel_line(answer), err="error" in answer)
-    if tags:
-        cli.client.cancel_tagged(tags, group=group, kill_running=kill)
-        if not cli.as_json:
-            click.echo(f"Cancelling all tasks with {' and '.join(tags)}.")
+            output.echo(_cancel_line(answer), err="error" in answer)
+    num_tagged = cli.client.cancel_tagged(tags, group=group, kill_running=kill)["num_tasks"] if tags else 0
     if cli.as_json:
-        output.print_json({"tasks": answers, "tags": list(tags)})
-    return exit_codes.of_error(refused[0]) if refused else exit_codes.OK
+        output.print_json({"tasks": answers, "tags": list(tags), "num_tagged": num_tagged})
+    elif num_tagged:
+        output.echo(f"Cancelling {output.plural(num_tagged, 'task')} with {' and '.join(tags)}.")
+    elif tags:
+        left = "unfinished" if kill else "waiting"
+        output.echo(f"Nothing to cancel: no {left} task has {' and '.join(tags)}.", err=True)
+    if refused:
+        return exit_codes.of_error(refused[0])
+    return exit_codes.NOT_FOUND if tags and not num_tagged else exit_codes.OK
 
 
 def _cancel_line(answer: dict[str, Any]) -> str:
@@ -272,7 +288,7 @@ def rerun(cli: CliContext, task_id: str, *, force: bool, cascade: bool) -> None:
     if cli.as_json:
         output.print_json(answer)
         return
-    click.echo(f"Task {task_id} runs again.")
+    output.echo(f"Task {task_id} runs again.")
     output.next_step(f"myrmidon task log -f {task_id}")
 
 

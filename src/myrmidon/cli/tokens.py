@@ -35,7 +35,7 @@ def create(cli: CliContext, name: str, role: str, group: str | None, expires: in
     if cli.as_json:
         output.print_json(created)
         return
-    click.echo(created["token"])
+    output.echo(created["token"])
     output.note(f"token {created['id']} for {name}, role {role}; it cannot be shown again")
     if role == "bot-bootstrap":
         output.note("to start a bot on another machine: " + bootstrap_command(cli.endpoint.server, created["token"]))
@@ -85,4 +85,4 @@ def revoke(cli: CliContext, token_id: str) -> None:
     if cli.as_json:
         output.print_json(answer)
         return
-    click.echo(f"Token {token_id} is revoked.")
+    output.echo(f"Token {token_id} is revoked.")

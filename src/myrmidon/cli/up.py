@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -100,7 +101,8 @@ class LocalCluster:
         self.bots: dict[int, subprocess.Popen[bytes]] = {}
         self.bootstrap_token = ""
         self.is_up = False
-        self._next_restart_at: dict[int, float] = {}
+        self._next_restart_at: dict[str, float] = {}
+        self._server_log_start = 0
 
     @cached_property
     def admin(self) -> CliContext:
@@ -109,7 +111,7 @@ class LocalCluster:
 
     def _echo(self, text: str = "") -> None:
         """Print progress: to stdout, or with --json to stderr, since stdout then holds only the JSON object."""
-        click.echo(text, err=self.as_json)
+        output.echo_lines(text, err=self.as_json)
 
     # -- start ----------------------------------------------------------------------------------------------
 
@@ -128,14 +130,22 @@ class LocalCluster:
                 self._start_bot(number)
             self._wait_for_bots()
 
-    def _start_server(self) -> None:
-        log = self.folder / "server.log"
-        start = child_processes.log_size(log)
+    @property
+    def _server_log(self) -> Path:
+        return self.folder / "server.log"
+
+    def _spawn_server(self) -> subprocess.Popen[bytes]:
         options = [
             _flag(name, value) for name, value in self.settings.items() if value is not None and value is not False
         ]
         words = [sys.executable, "-m", "myrmidon", "server", f"--data-dir={self.folder}", *options]
-        self.server = child_processes.start(words, log=log)
+        return child_processes.start(words, log=self._server_log)
+
+    def _start_server(self) -> None:
+        """Start the server and wait until it works. Further starts use the same port, which bots and users know."""
+        log = self._server_log
+        start = self._server_log_start = child_processes.log_size(log)
+        self.server = self._spawn_server()
         until = time.monotonic() + _SERVER_START_S
         while not (listening := _LISTENS.search(log.read_bytes()[start:])):
             if self.server.poll() is not None or time.monotonic() > until:
@@ -143,7 +153,9 @@ class LocalCluster:
                 hint = "\nnext: use `--port 0` for any free port." if "already in use" in tail else ""
                 raise click.ClickException(f"The server did not start.\n{tail}{hint}")
             time.sleep(0.02)
-        self.url = self.settings.get("public_url") or listening[1].decode().replace("//0.0.0.0:", "//127.0.0.1:")
+        address = listening[1].decode()
+        self.settings["port"] = urlsplit(address).port
+        self.url = self.settings.get("public_url") or address.replace("//0.0.0.0:", "//127.0.0.1:")
         self.admin.client.ready()
 
     def _bootstrap_token(self) -> str:
@@ -194,7 +206,9 @@ class LocalCluster:
         if self.as_json:
             output.print_json({"server": self.url, "data_dir": str(self.folder), "bots": self.count})
         self._echo()
-        self._echo(f"{click.style('Myrmidon is up', bold=True)} at {self.url} with {output.plural(self.count, 'bot')}.")
+        self._echo(
+            f"{output.style('Myrmidon is up', bold=True)} at {self.url} with {output.plural(self.count, 'bot')}."
+        )
         self._echo(f"  data  {display_path(self.folder)}")
         self._echo(f"  logs  {display_path(self.folder)}/server.log and bots/*.log")
         self._echo()
@@ -220,27 +234,43 @@ class LocalCluster:
     # -- supervise and stop -----------------------------------------------------------------------------------
 
     def supervise(self) -> int:
-        """Restart bots that exit. Returns when the server exits; Ctrl-C raises KeyboardInterrupt."""
+        """Restart the server and bots that fail. Returns when the server was stopped; Ctrl-C: KeyboardInterrupt."""
         never = threading.Event()
         while not never.wait(_POLL_S):
             if self.server is not None and self.server.poll() is not None:
-                self._echo(f"The server has exited.\n{child_processes.log_tail(self.folder / 'server.log')}")
-                return exit_codes.SERVER_ERROR
+                if self.server.returncode == 0:
+                    self._echo("The server was stopped.")
+                    return exit_codes.OK
+                self._replace_server(self.server.returncode)
             for number, child in list(self.bots.items()):
                 if child.poll() is not None:
                     self._replace_bot(number, child.returncode)
         return exit_codes.OK
+
+    def _replace_server(self, code: int) -> None:
+        """Restart the server, at most once per interval. Bots keep running and connect to it again."""
+        if self._may_restart("server"):
+            tail = "" if code < 0 else child_processes.log_tail(self._server_log, self._server_log_start, count=5)
+            self._echo(f"The server {_ended(code)}; restarting it.{_indented(tail)}")
+            self._server_log_start = child_processes.log_size(self._server_log)
+            self.server = self._spawn_server()
 
     def _replace_bot(self, number: int, code: int) -> None:
         """Restart a bot that failed, at most once per interval; exit code 0 means that it was terminated on request."""
         if code == 0:
             self._echo(f"Bot {number} was terminated.")
             del self.bots[number]
-        elif time.monotonic() >= self._next_restart_at.get(number, 0.0):
-            self._echo(f"Bot {number} exited with code {code}; restarting it.")
-            self._next_restart_at[number] = time.monotonic() + _RESTART_INTERVAL_S
+        elif self._may_restart(f"bot {number}"):
+            self._echo(f"Bot {number} {_ended(code)}; restarting it.")
             with contextlib.suppress(CallFailed):  # tried again after the interval
                 self._start_bot(number)
+
+    def _may_restart(self, child: str) -> bool:
+        """Whether the interval since the child's last restart is over; begins the next one if so."""
+        if time.monotonic() < self._next_restart_at.get(child, 0.0):
+            return False
+        self._next_restart_at[child] = time.monotonic() + _RESTART_INTERVAL_S
+        return True
 
     def stop(self) -> None:
         """Stop the bots, so that they can report, then the server. Further signals are ignored meanwhile."""
@@ -257,6 +287,14 @@ class LocalCluster:
         finally:
             server_discovery.unregister_local_server()
             signal.signal(signal.SIGINT, before)
+
+
+def _ended(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+
+def _indented(text: str) -> str:
+    return "".join(f"\n  {line}" for line in text.splitlines())
 
 
 def _flag(name: str, value: object) -> str:

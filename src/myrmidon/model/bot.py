@@ -51,6 +51,17 @@ class Bot(Struct):
     due_at: Micros | None
     idle_at: Micros | None
 
+    @property
+    def unavailable(self) -> str | None:
+        """Why the bot gets no tasks: dead, quarantined, maintenance or draining, the first that applies, or None."""
+        reasons = {
+            "dead": not self.alive,
+            "quarantined": self.quarantined is not None,
+            "maintenance": self.maintenance is not None,
+            "draining": bool(self.draining),
+        }
+        return next((reason for reason, applies in reasons.items() if applies), None)
+
 
 class Handshake(Struct, frozen=True, kw_only=True):
     """What a bot sends when its process starts, or when it reconnects.

@@ -54,7 +54,7 @@ def show_value(value: object) -> str:
     if isinstance(value, str):
         return _truncate(value)
     if isinstance(value, (bytes, bytearray)):
-        return f"{len(value)} bytes"
+        return count(len(value), "byte")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -67,12 +67,17 @@ def show_value(value: object) -> str:
 def kind_of(value: object) -> str:
     """The kind and size of a value, for places where the value itself must not be shown."""
     if isinstance(value, str):
-        return f"text of {len(value)} characters"
+        return f"text of {count(len(value), 'character')}"
     if isinstance(value, dict):
-        return f"an object of {len(value)} keys"
+        return f"an object of {count(len(value), 'key')}"
     if isinstance(value, (list, tuple)):
-        return f"a list of {len(value)} items"
+        return f"a list of {count(len(value), 'item')}"
     return f"a value of type {type(value).__name__}"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 item``, ``2 items``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _truncate(text: str) -> str:
@@ -128,7 +133,7 @@ class Checker:
         if not self.problems:
             return
         if self._unlisted:
-            more = Problem("", f"{self._unlisted} more problems", "none; only the first ones are listed", "more")
+            more = Problem("", count(self._unlisted, "more problem"), "none; only the first ones are listed", "more")
             raise InvalidRequest([*self.problems, more])
         raise InvalidRequest(self.problems)
 
@@ -349,7 +354,7 @@ class Checker:
         decoded = _decoded(value, limit)
         if decoded is not None and len(decoded) <= limit:
             return decoded
-        shown = "a secret" if secret else kind_of(value) if decoded is None else f"{len(decoded)} bytes"
+        shown = "a secret" if secret else kind_of(value) if decoded is None else count(len(decoded), "byte")
         self.note_shown((*path, key), shown, f"at most {limit} bytes, as base64 text", "bytes")
         return None
 

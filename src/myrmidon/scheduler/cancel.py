@@ -11,7 +11,7 @@ from msgspec import Struct, json
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import IdSource, Micros, first_id_at, show_task
 from myrmidon.model.states import JobState, TaskState
-from myrmidon.scheduler.idempotency import claim_request_key
+from myrmidon.scheduler.idempotency import claim_request_key, number_of_key
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import CancelArgs, cancel_or_kill, propagate
 from myrmidon.scheduler.unit_of_work import UnitOfWork
@@ -19,6 +19,9 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work, task_request
 from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
+from myrmidon.store.tables.request_key import for_number
+from myrmidon.store.views import task_search
+from myrmidon.store.views.task_search import TaskSearch
 
 
 class Canceled(Struct, frozen=True):
@@ -98,6 +101,13 @@ class TagSelection(Struct, frozen=True, kw_only=True):
     """Also cancel tasks that terminate a bot."""
 
 
+class TaggedCancel(Struct, frozen=True):
+    """How many tasks a mass cancel is about, and the work that cancels them; None for a repeated call."""
+
+    num_tasks: int
+    work: ChunkedWork | None
+
+
 def cancel_tagged(
     tx: Tx,
     tags: Sequence[str],
@@ -111,31 +121,47 @@ def cancel_tagged(
     terminate_tasks: bool = False,
     request_key: str | None = None,
     rules: Rules = DEFAULT_RULES,
-) -> ChunkedWork | None:
-    """Start canceling all tasks that have all these tags and were created until now.
+) -> TaggedCancel:
+    """Start canceling all unfinished tasks that have all these tags and were created until now.
 
     Tasks that terminate a bot are excluded unless ``terminate_tasks`` is true. A repetition with the same request key
-    does nothing and returns None, so that it does not cancel tasks created since.
+    does nothing and returns the same number, so that it does not cancel tasks created since.
     """
     if not tags:
         raise InvalidRequest([Problem("tags", "[]", "at least one tag, so that nobody cancels everything", "required")])
-    body = (sorted(set(tags)), start, end, kill_running)
-    if request_key is not None and not claim_request_key(tx, "cancel", request_key, body, group_id=group_id, now=now):
-        return None
-    uow = UnitOfWork(tx, now, ids, rules)
-    until = first_id_at(min(end, now) if end is not None else now) + (1 << 20)
     selection = TagSelection(
         tags=sorted(set(tags)),
-        until=until,
+        until=first_id_at(min(end, now) if end is not None else now) + (1 << 20),
         group_id=group_id,
         kill_running=kill_running,
         terminate_tasks=terminate_tasks,
     )
+    after = first_id_at(start) - 1 if start is not None else 0
+    num_tasks = _count_selected(tx, selection, after)
+    body = (selection.tags, start, end, kill_running)
+    if request_key is not None and not claim_request_key(
+        tx, "cancel", request_key, body, group_id=group_id, now=now, subject=for_number(num_tasks)
+    ):
+        return TaggedCancel(number_of_key(tx, "cancel", request_key, group_id=group_id), None)
+    uow = UnitOfWork(tx, now, ids, rules)
     work = uow.start_chunked_work(chunked_work.TAGGED, 0, args=json.encode(selection).decode())
-    if start is not None:
-        work.position = first_id_at(start) - 1
+    if after:
+        work.position = after
         chunked_work.advance(tx, work)
-    return work
+    return TaggedCancel(num_tasks, work)
+
+
+def _count_selected(tx: Tx, selection: TagSelection, after: int) -> int:
+    """How many unfinished tasks a mass cancel will find."""
+    running = [TaskState.RUNNING] if selection.kill_running else []
+    search = TaskSearch(
+        group_id=selection.group_id,
+        states=[TaskState.WAITING, TaskState.READY, *running],
+        terms=[[tag] for tag in selection.tags],
+        low=after + 1,
+        high=selection.until + 1,
+    )
+    return task_search.count(tx, search)
 
 
 def cancel_tagged_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:

@@ -3,20 +3,22 @@
 Reads without locks and changes nothing.
 """
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 from myrmidon.model import dimensions
+from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound
-from myrmidon.model.ids import show_task
+from myrmidon.model.ids import Micros, show_task
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult
+from myrmidon.model.validation import count
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import edge, task_queues, task_request, task_result, task_to_run
 
 _SHOWN_PARENTS = 20
+_SHOWN_BOTS = 20
+_NAMED_BOTS = 3
 
 
 class Removed(Struct, frozen=True):
@@ -27,8 +29,33 @@ class Removed(Struct, frozen=True):
     left: int
 
 
+class UnavailableBot(Struct, frozen=True):
+    """A bot that has the required dimensions but gets no tasks; ``state`` is dead, quarantined, ..."""
+
+    bot_id: str
+    state: str
+    reason: str | None
+    last_seen_at: Micros
+
+    def __str__(self) -> str:
+        return f"{self.bot_id} ({self.state}: {self.reason})" if self.reason else f"{self.bot_id} ({self.state})"
+
+
+class Capacity(Struct, frozen=True, kw_only=True):
+    """What the fleet has for a task: how each dimension limits the bots, who could run it, and who is unavailable."""
+
+    dimensions: list[Removed]
+    num_bots: int
+    num_serving: int
+    num_unavailable: int
+    unavailable: list[UnavailableBot]
+
+
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why a task is not running. ``unreachable``: a parent has failed, so it will not run without a rerun."""
+    """Why a task is not running. ``unreachable``: a parent has failed, so it will not run without a rerun.
+
+    ``capacity``: for a task that waits for a bot, or found none, what the fleet has for it, in one sentence.
+    """
 
     task_id: int
     state: TaskState
@@ -39,6 +66,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     dimensions: list[Removed] = []
     num_bots: int = 0
     num_serving: int = 0
+    unavailable: list[UnavailableBot] = []
+    capacity: str | None = None
     position: int | None = None
 
 
@@ -54,8 +83,7 @@ def explain(tx: Tx, task_id: int) -> Explanation:
     if task.state == TaskState.RUNNING:
         what = "is being stopped" if task.killing else "is running"
         return Explanation(task_id=task_id, state=task.state, summary=f"The task {what} on bot {task.bot_id}.")
-    why = f" ({task.reason})" if task.reason else ""
-    return Explanation(task_id=task_id, state=task.state, summary=f"The task has ended: {task.state}{why}.")
+    return _explain_ended(tx, task)
 
 
 def _explain_waiting(tx: Tx, task: TaskResult) -> Explanation:
@@ -99,42 +127,98 @@ def _unreachable(tx: Tx, task: TaskResult) -> int | None:
 
 def _explain_ready(tx: Tx, task: TaskResult) -> Explanation:
     rows = task_to_run.of_tasks(tx, [task.id])
-    task_slice = task_request.slices(tx, [task.id])[task.id][task.current_task_slice]
-    queue = task_queues.read(tx, [task_slice.queue])[task_slice.queue]
-    removed, matching = _filter_bots(tx, queue.dimensions, queue.pool)
-    serving = len(task_queues.serving_bots(tx, queue.id, 1000))
-    position = task_to_run.position(tx, rows[0]) if rows else None
+    position = task_to_run.position(tx, rows[0]) if rows else 0
+    capacity = _capacity(tx, task)
+    if capacity is None:
+        return Explanation(task_id=task.id, state=task.state, summary="The task waits for a bot.")
+    sentence = _describe(capacity)
+    place = "It is the next one in its queue." if not position else f"{_tasks_are(position)} before it in its queue."
     return Explanation(
         task_id=task.id,
         state=task.state,
-        summary=_ready_summary(removed, matching, serving, position or 0),
-        dimensions=removed,
-        num_bots=matching,
-        num_serving=serving,
-        position=position,
+        summary=f"{sentence} {place}" if capacity.num_serving else sentence,
+        dimensions=capacity.dimensions,
+        num_bots=capacity.num_bots,
+        num_serving=capacity.num_serving,
+        unavailable=capacity.unavailable,
+        capacity=sentence,
+        position=position if rows else None,
     )
 
 
-def _ready_summary(removed: Sequence[Removed], matching: int, serving: int, position: int) -> str:
-    if not matching:
-        last = next((step for step in removed if step.left == 0), None)
+def _tasks_are(number: int) -> str:
+    return "1 task is" if number == 1 else f"{number} tasks are"
+
+
+def _explain_ended(tx: Tx, task: TaskResult) -> Explanation:
+    why = f" ({task.reason})" if task.reason else ""
+    ended = f"The task has ended: {task.state}{why}."
+    found_no_bot = task.state in (TaskState.EXPIRED, TaskState.NO_RESOURCE) and task.ready_at is not None
+    capacity = _capacity(tx, task) if found_no_bot else None
+    if capacity is None:
+        return Explanation(task_id=task.id, state=task.state, summary=ended)
+    sentence = _describe(capacity)
+    return Explanation(
+        task_id=task.id,
+        state=task.state,
+        summary=f"{ended} Now: {sentence}",
+        dimensions=capacity.dimensions,
+        num_bots=capacity.num_bots,
+        num_serving=capacity.num_serving,
+        unavailable=capacity.unavailable,
+        capacity=sentence,
+    )
+
+
+def _describe(capacity: Capacity) -> str:
+    if not capacity.num_bots:
+        last = next((step for step in capacity.dimensions if step.left == 0), None)
         missing = f": none of the remaining bots has {last.dimension}" if last else ""
         return f"No bot matches{missing}. Start such a bot, or change the dimensions."
-    if not serving:
-        return f"{matching} bots match, but none of them is alive and healthy. Check these bots."
-    return f"{serving} bots can run it; {position} tasks are before it in its queue."
+    if capacity.num_serving:
+        return f"{count(capacity.num_serving, 'bot')} can run it."
+    named = ", ".join(str(bot) for bot in capacity.unavailable[:_NAMED_BOTS])
+    more = capacity.num_unavailable - _NAMED_BOTS
+    others = f" and {more} more" if more > 0 else ""
+    match = "1 bot matches, but it" if capacity.num_bots == 1 else f"{capacity.num_bots} bots match, but none of them"
+    return f"{match} is {'not ' if capacity.num_bots == 1 else ''}available: {named}{others}."
 
 
-def _filter_bots(tx: Tx, required: str, pool: str) -> tuple[list[Removed], int]:
-    """Apply the required dimensions one by one to the bots of the pool; returns the steps, and how many bots match.
+def _capacity(tx: Tx, task: TaskResult) -> Capacity | None:
+    """What the fleet has now for the task's current slice; None if its queue was deleted after weeks without use."""
+    task_slice = task_request.slices(tx, [task.id])[task.id][task.current_task_slice]
+    queue = task_queues.read(tx, [task_slice.queue]).get(task_slice.queue)
+    if queue is None:
+        return None
+    steps, matching = _filter_bots(tx, queue.dimensions, queue.pool)
+    unavailable = [bot_id for bot_id, serving in matching if not serving]
+    return Capacity(
+        dimensions=steps,
+        num_bots=len(matching),
+        num_serving=len(task_queues.serving_bots(tx, queue.id, 1000)),
+        num_unavailable=len(unavailable),
+        unavailable=[_unavailable_bot(bot) for bot in bots.read_many(tx, unavailable[:_SHOWN_BOTS])],
+    )
 
-    A terminate task has no pool: there it starts with the bots that have its id.
+
+def _unavailable_bot(bot: Bot) -> UnavailableBot:
+    state = bot.unavailable or "alive"
+    reason = {"quarantined": bot.quarantined, "maintenance": bot.maintenance}.get(state)
+    return UnavailableBot(bot.id, state, reason, bot.heartbeat)
+
+
+def _filter_bots(tx: Tx, required: str, pool: str) -> tuple[list[Removed], list[tuple[str, int]]]:
+    """Apply the required dimensions one by one to the bots of the pool.
+
+    Returns the steps, and the bots that match (id, whether it serves). A terminate task has no pool: there it starts
+    with the bots that have its id.
     """
     values = [f"pool:{pool}"] if pool else dimensions.narrowest_values(required)
-    left = [dimensions.bot_sets(text) for value in values for text in bots.dimensions_of_bots_with(tx, value)]
+    found = {bot[0]: bot for value in values for bot in bots.bots_with(tx, value)}
+    left = [(bot_id, serving, dimensions.bot_sets(text)) for bot_id, text, serving in found.values()]
     steps = []
     for single in dimensions.split_values(required):
         before = len(left)
-        left = [has for has in left if dimensions.matches(single, has)]
+        left = [bot for bot in left if dimensions.matches(single, bot[2])]
         steps.append(Removed(dimensions.show_single(single), before - len(left), len(left)))
-    return steps, len(left)
+    return steps, [(bot_id, serving) for bot_id, serving, _ in left]

@@ -41,9 +41,19 @@ def claim_request_key(
 
     Raises Conflict if the key was used with a different body.
     """
-    key, body_hash = f"{verb}:{sha256(request_key.encode()).hexdigest()}", sha256(json.encode(body)).hexdigest()
+    key, body_hash = _stored_key(verb, request_key), sha256(json.encode(body)).hexdigest()
     if request_keys.insert(tx, [(group_id, key, body_hash, subject, now)]):
         return True
     if request_keys.read(tx, group_id, [key])[key][0] != body_hash:
         raise Conflict(f"the request key was used for another {verb}; use a new key for a new request")
     return False
+
+
+def number_of_key(tx: Tx, verb: str, request_key: str, *, group_id: int) -> int:
+    """The number that the first call with this key was answered with (request_keys.for_number)."""
+    key = _stored_key(verb, request_key)
+    return request_keys.number_of(request_keys.read(tx, group_id, [key])[key][1])
+
+
+def _stored_key(verb: str, request_key: str) -> str:
+    return f"{verb}:{sha256(request_key.encode()).hexdigest()}"

@@ -8,8 +8,9 @@ or generated, and send the same one in every retry (transport.py).
 from __future__ import annotations
 
 import base64
+import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
@@ -22,6 +23,9 @@ API: Final = "/api/v1"
 SWARMING_API: Final = "/_ah/api/swarming/v1/"
 MAX_WAIT_S: Final = 25
 MAX_TASKS_PER_WAIT: Final = 1_000
+MAX_TASKS_PER_CALL: Final = 1_000
+MAX_BYTES_PER_CALL: Final = 900_000
+"""Below the server's default body_limit of 1 MiB, with room for the rest of the body."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,22 @@ class Client:
     # -- tasks ----------------------------------------------------------------------------------------------
 
     def submit(self, tasks: Sequence[Json], *, group: str | None = None, key: str | None = None) -> list[Json]:
-        """Submit a batch. Returns one entry per task, in order: ``{task_id, state, ...}`` or ``{error}``."""
-        body: Json = {"tasks": list(tasks)}
-        if group is not None:
-            body["group"] = group
-        return list(self._post("tasks", body, key)["tasks"])
+        """Submit tasks, one or thousands. Returns one entry per task, in order.
+
+        ``tasks`` are requests as docs/requests.md describes them. An entry is ``{task_id, state, ...}``; for a request
+        that the server refused it is ``{error}``, and the other tasks are stored nevertheless. Many tasks are sent in
+        several calls, one after the other (see batches). If one of these fails, its error is raised and the tasks of
+        the calls before it are stored; repeating ``submit`` with the same tasks and the same key submits the rest and
+        returns every entry.
+        """
+        key = key or new_key()
+        answers: list[Json] = []
+        for number, batch in enumerate(batches(tasks)):
+            body: Json = {"tasks": batch}
+            if group is not None:
+                body["group"] = group
+            answers += self._post("tasks", body, f"{key}.{number}" if number else key)["tasks"]
+        return answers
 
     def tasks(self, **filters: Any) -> Json:
         """One page: ``{tasks, cursor}``. Filters: state, tag, name, pool, bot, start, end, sort, limit, cursor."""
@@ -117,7 +132,8 @@ class Client:
             if event.name == "log":
                 yield LogChunk(body["run"], body["stream"], body["offset"], base64.b64decode(body["data"]))
             elif event.name == "cut":
-                gap = f"\n[myrmidon: {body['missing']} bytes are missing here]\n".encode()
+                missing = "1 byte is" if body["missing"] == 1 else f"{body['missing']} bytes are"
+                gap = f"\n[myrmidon: {missing} missing here]\n".encode()
                 yield LogChunk(body["run"], body["stream"], body["offset"], gap)
             elif event.name == "end":
                 yield body
@@ -250,6 +266,20 @@ class Client:
     def _change(self, method: str, path: str, body: Json | None, key: str | None) -> Json:
         response = self.transport.call(method, f"{API}/{path}", body=body, key=key or new_key()).json()
         return response if isinstance(response, dict) else {}
+
+
+def batches(tasks: Iterable[Json]) -> Iterator[list[Json]]:
+    """The tasks in lists that fit into one call, by number and by size; a task that is too large is a list alone."""
+    batch, size = list[Json](), 0
+    for task in tasks:
+        num_bytes = len(json.dumps(task, separators=(",", ":"))) + 1
+        if batch and (len(batch) == MAX_TASKS_PER_CALL or size + num_bytes > MAX_BYTES_PER_CALL):
+            yield batch
+            batch, size = [], 0
+        batch.append(task)
+        size += num_bytes
+    if batch:
+        yield batch
 
 
 def new_key() -> str:

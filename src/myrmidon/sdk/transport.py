@@ -1,7 +1,8 @@
 """HTTP calls with retries and idempotency keys, and resumed event streams.
 
-A call is retried when there was no response or when the status was 429, 502, 503 or 504. Every call that changes
+A call is retried when there was no response or when the status was 429, 500, 502, 503 or 504. Every call that changes
 something sends an idempotency key, the same one in each attempt, so a lost response cannot make it take effect twice.
+A server that answers 500 is retried for a shorter time: it may be a fault that every attempt meets.
 Delays have full jitter, so that clients that failed together do not retry together. Routes are in client.py.
 """
 
@@ -20,7 +21,15 @@ from urllib.parse import urlencode
 import urllib3
 from urllib3.exceptions import HTTPError, LocationValueError, ProtocolError, ReadTimeoutError
 
-from myrmidon.sdk.errors import CallFailed, NotAllowed, Overloaded, Unreachable, Untrusted, error_for_response
+from myrmidon.sdk.errors import (
+    CallFailed,
+    NotAllowed,
+    Overloaded,
+    ServerError,
+    Unreachable,
+    Untrusted,
+    error_for_response,
+)
 
 T = TypeVar("T")
 
@@ -39,6 +48,13 @@ class RetryPolicy:
 
     before_first_answer_s: float = 5.0
     after_first_answer_s: float = 120.0
+    internal_error_s: float = 20.0
+
+    def limit_s(self, error: CallFailed, *, answered: bool) -> float:
+        """How long to retry after this error."""
+        if isinstance(error, ServerError):
+            return self.internal_error_s
+        return self.after_first_answer_s if answered else self.before_first_answer_s
 
 
 @dataclass(frozen=True)
@@ -205,10 +221,12 @@ class Transport:
         while True:
             try:
                 result = send()
-            except (HTTPError, Overloaded) as failure:
-                error = failure if isinstance(failure, Overloaded) else self._unreachable(failure)
+            except (HTTPError, Overloaded, ServerError) as failure:
+                error = self._unreachable(failure) if isinstance(failure, HTTPError) else failure
                 if isinstance(failure, LocationValueError):
                     raise error from None  # the address is malformed: a retry cannot help
+                if isinstance(failure, ServerError) and failure.status != 500:
+                    raise
                 self._answered = self._answered or _reached_server(failure)
             else:
                 self._answered = True
@@ -218,8 +236,7 @@ class Transport:
             wait = _jitter(attempt) + (error.retry_after_s if isinstance(error, Overloaded) else 0.0)
             now = self._clock.monotonic()
             failed_at = now if failed_at is None else failed_at
-            policy = self._retry_policy
-            limit = policy.after_first_answer_s if self._answered else policy.before_first_answer_s
+            limit = self._retry_policy.limit_s(error, answered=self._answered)
             if until is not None:
                 limit = min(limit, until - failed_at)
             if now + wait - failed_at > limit:
@@ -287,12 +304,12 @@ def reason_of(error: HTTPError) -> str:
     return str(cause).rsplit(": ", 1)[-1].strip() or type(cause).__name__
 
 
-def _reached_server(error: HTTPError | Overloaded) -> bool:
+def _reached_server(error: HTTPError | CallFailed) -> bool:
     """Whether an HTTP server accepted the connection, though it sent no complete response."""
     if isinstance(error, ProtocolError):
         cause = _last_cause(error)
         return isinstance(cause, ConnectionError) or not isinstance(cause, BadStatusLine)
-    return isinstance(error, Overloaded | ReadTimeoutError)
+    return isinstance(error, Overloaded | ServerError | ReadTimeoutError)
 
 
 def _last_cause(error: BaseException) -> BaseException:

@@ -133,7 +133,10 @@ def _restore_files(urls: dict[str, str], folder: Path, *, replace: bool) -> None
             stack.enter_context(sqlite.lock(str(target)))  # fails while a server uses it; the file may be damaged
         existing = [target for target in targets if target.exists()]
         if existing and not replace:
-            raise StoreRefused(f"{existing[0]} exists already. Replace it with --replace, or name another data folder.")
+            raise StoreRefused(
+                f"{existing[0]} exists already. Use --replace to replace it (it is kept under another name), or"
+                " --data-dir to restore to another data folder."
+            )
         copies = [(_stage_copy(stack, source, target), target) for target, source in targets.items()]
         kept_as = _new_suffix(targets)
         for staged, target in copies:

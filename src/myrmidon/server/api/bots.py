@@ -143,15 +143,7 @@ def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None, vi
 
 
 def _status(bot: Bot, *, busy: bool) -> str:
-    if not bot.alive:
-        return "dead"
-    if bot.quarantined is not None:
-        return "quarantined"
-    if bot.maintenance is not None:
-        return "maintenance"
-    if bot.draining:
-        return "draining"
-    return "busy" if busy else "idle"
+    return bot.unavailable or ("busy" if busy else "idle")
 
 
 # ---------------------------------------------------------------- actions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from importlib.metadata import version
 
 from msgspec import Struct, structs
@@ -77,6 +78,8 @@ class ServerInfo(Struct, frozen=True):
     time: Micros
     bot_version: str
     public_url: str
+    disk_free: int | None
+    """Free bytes of the disk with this server's data folder; null if they cannot be determined."""
     who: str
     role: str
     group: str | None
@@ -89,10 +92,18 @@ async def server_info(context: ServerContext, call: Call) -> ServerInfo:
         time=context.now(),
         bot_version=context.hub.active_release,
         public_url=context.settings.public_url,
+        disk_free=_disk_free(context),
         who=call.who.name,
         role=call.who.role,
         group=call.who.group,
     )
+
+
+def _disk_free(context: ServerContext) -> int | None:
+    try:
+        return shutil.disk_usage(context.settings.data_folder).free
+    except OSError:
+        return None
 
 
 class ServerLine(Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from myrmidon.model.ids import show_task
+from myrmidon.model.ids import Micros, show_task
 from myrmidon.model.states import TaskState
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.scheduler import explain as explaining
@@ -71,8 +71,9 @@ class CancelMany(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CancelStarted(Struct, frozen=True):
-    """The cancellation is on disk and runs in the background."""
+    """The cancellation is on disk and runs in the background; ``num_tasks`` unfinished tasks had the tags."""
 
+    num_tasks: int
     ok: bool = True
 
 
@@ -93,8 +94,8 @@ async def cancel_tagged(context: ServerContext, call: Call) -> CancelStarted:
         request_key=call.request_key,
         rules=context.rules,
     )
-    await context.db.write(cancel)
-    return CancelStarted()
+    started = await context.db.write(cancel)
+    return CancelStarted(started.num_tasks)
 
 
 class RerunBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,8 +141,21 @@ class DimensionStep(Struct, frozen=True):
     left: int
 
 
+class UnavailableBot(Struct, frozen=True):
+    """A bot that has the required dimensions but gets no tasks: its state, and the reason if one was given."""
+
+    bot_id: str
+    state: str
+    reason: str | None
+    last_seen_at: Micros
+
+
 class TaskExplanation(Struct, frozen=True, kw_only=True):
-    """Why a task does not run now: ``summary`` in one sentence, and the facts behind it."""
+    """Why a task does not run now: ``summary`` in one sentence, and the facts behind it.
+
+    ``capacity`` is what the fleet has for a task that waits for a bot or has found none; ``unavailable`` has the first
+    20 bots that would match but get no tasks.
+    """
 
     task_id: str
     state: str
@@ -152,6 +166,8 @@ class TaskExplanation(Struct, frozen=True, kw_only=True):
     dimensions: list[DimensionStep]
     num_bots: int
     num_serving: int
+    unavailable: list[UnavailableBot]
+    capacity: str | None
     position: int | None
 
 
@@ -176,6 +192,10 @@ async def explain_task(context: ServerContext, call: Call) -> TaskExplanation:
         dimensions=[DimensionStep(step.dimension, step.removes, step.left) for step in explanation.dimensions],
         num_bots=explanation.num_bots,
         num_serving=explanation.num_serving,
+        unavailable=[
+            UnavailableBot(bot.bot_id, bot.state, bot.reason, bot.last_seen_at) for bot in explanation.unavailable
+        ],
+        capacity=explanation.capacity,
         position=explanation.position,
     )
 

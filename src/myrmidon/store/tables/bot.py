@@ -167,12 +167,12 @@ def set_terminating_session(tx: Tx, bot_id: str, session: int) -> None:
     tx.run(SET_TERMINATING_SESSION, id=bot_id, session=session)
 
 
-DIMENSIONS_OF_BOTS_WITH = """
-    SELECT b.dimensions FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id
+BOTS_WITH = """
+    SELECT b.id, b.dimensions, b.serving FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id
      WHERE d.dimension = :dimension ORDER BY b.id
 """
 
 
-def dimensions_of_bots_with(tx: Tx, dimension: str) -> list[str]:
-    """The dimensions of all bots with this dimension (``key:value``), dead ones too."""
-    return [row[0] for row in tx.all(DIMENSIONS_OF_BOTS_WITH, dimension=dimension)]
+def bots_with(tx: Tx, dimension: str) -> list[tuple[str, str, int]]:
+    """All bots with this dimension (``key:value``), dead ones too: their ids, dimensions, and whether they serve."""
+    return [(row[0], row[1], row[2]) for row in tx.all(BOTS_WITH, dimension=dimension)]

@@ -9,7 +9,7 @@ from myrmidon.store.engine.sql import Insert
 NO_GROUP = 0
 """Stored as the resource group when a call has none."""
 NO_SUBJECT = 0
-"""Stored as the subject when a call creates no single task or job."""
+"""Stored as the subject when a call creates no single task or job. A negative subject is a number: see for_number."""
 
 _ROWS = Insert("request_keys", "resource_group_id, request_key, body_hash, subject, created_at")
 READ = """
@@ -29,7 +29,17 @@ def insert(tx: Tx, rows: Sequence[tuple[int, str, str, int, Micros]]) -> int:
     return tx.insert_new(_ROWS, rows)
 
 
-DELETE_OLD = "DELETE FROM request_keys WHERE subject = :none AND created_at < :before"
+def for_number(number: int) -> int:
+    """The subject that stores a number of 0 or more as the answer of a call, for its repetitions."""
+    return -1 - number
+
+
+def number_of(subject: int) -> int:
+    """The inverse of for_number; 0 for a subject that stores no number."""
+    return max(0, -1 - subject)
+
+
+DELETE_OLD = "DELETE FROM request_keys WHERE subject <= :none AND created_at < :before"
 
 
 def delete_old(tx: Tx, *, before: Micros) -> int:

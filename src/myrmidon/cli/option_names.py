@@ -1,0 +1,96 @@
+"""Which option sets which field of a request, to name the option when the server refuses a value.
+
+For `run` and `trigger` these are the tables below: docs/requests.md repeats them, and a test compares them with the
+structs of a task request. In the other commands, an option has the name of its field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+TASK: Final = {
+    "name": "--name",
+    "slices": "--fallback",
+    "priority": "--priority",
+    "tags": "--tag",
+    "user": "--user",
+    "service_account": "--service-account",
+    "parent": "--parent",
+    "detached": "--detached",
+    "retries": "--retries",
+    "reruns": "--reruns",
+    "max_instances": "--max-instances",
+    "soft_timeout_s": "--soft-timeout",
+    "lease_s": "--lease",
+    "deadline_s": "--deadline",
+    "secret_bytes": "--secret-file",
+    "evaluate_only": "--evaluate-only",
+    "external_id": "--external-id",
+    "metadata": "--metadata",
+}
+SLICE: Final = {"expiration_s": "--expires", "wait_for_capacity": "--wait-for-capacity"}
+PROPERTIES: Final = {
+    "dimensions": "--dimension",
+    "command": "COMMAND",
+    "relative_cwd": "--cwd",
+    "env": "--env",
+    "env_prefixes": "--env-prefix",
+    "caches": "--cache",
+    "execution_timeout_s": "--timeout",
+    "io_timeout_s": "--io-timeout",
+    "grace_period_s": "--grace",
+    "idempotent": "--idempotent",
+}
+WITHOUT_OPTION: Final = ("function", "inputs", "outputs", "routing")
+"""Fields of a task, and the last two of its properties, for features that servers do not have yet."""
+
+_BY_KEY: Final = ("--dimension", "--env", "--env-prefix", "--metadata")
+_PATH: Final = re.compile(
+    r"(?:slices\[(?P<slice>\d+)\](?:\.properties)?\.?)?(?P<field>\w*)(?:\.(?P<key>[\w$-]+)|\[(?P<quoted>['\"].*?)\])?.*"
+)
+
+
+def option_for(path: str) -> str | None:
+    """The option that sets the field at a path of the request: ``--timeout``, ``--dimension os``; None if unknown."""
+    found = _PATH.fullmatch(path)
+    if found is None:
+        return None
+    number, field, key = found["slice"], found["field"], found["key"] or found["quoted"]
+    option = TASK.get(field) if number is None else (PROPERTIES | SLICE).get(field, "--fallback")
+    if option == "--dimension" and key == "pool":
+        return "--pool"
+    if option == "--expires" and number != "0":
+        return "--fallback"
+    return f"{option} {key}" if key and option in _BY_KEY else option
+
+
+def option_of(command: click.Command, path: str) -> str | None:
+    """The option or argument of a command with the name of a field: ``--expires`` for ``expires_in_s``, or None."""
+    field = path.partition("[")[0].partition(".")[0]
+    names = {field, f"{field}s", field.removesuffix("_s"), field.removesuffix("_in_s")}
+    found = next((parameter for parameter in command.params if parameter.name in names), None)
+    if isinstance(found, click.Option):
+        return max(found.opts, key=len)
+    return found.human_readable_name if found else None
+
+
+def with_options(problems: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Add ``option`` to problems with a request that options have built.
+
+    All slices have the same command and the same limits, so a problem with one of these is reported for each slice; it
+    is kept once. A dimension that is wrong in a later slice only was given with --fallback.
+    """
+    kept: dict[tuple[object, ...], dict[str, Any]] = {}
+    for problem in problems:
+        path = str(problem.get("path", ""))
+        option = option_for(path)
+        identity = (option or path, problem.get("value"), problem.get("allowed"))
+        later_slice = path.startswith("slices[") and not path.startswith("slices[0]")
+        if later_slice and option and option.startswith("--dimension"):
+            option = "--fallback"
+        kept.setdefault(identity, {**problem, "option": option})
+    return list(kept.values())

@@ -1,0 +1,90 @@
+"""`trigger --file`: submit the task requests of a file, one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from myrmidon.cli import exit_codes, output
+from myrmidon.cli.context import CliContext
+from myrmidon.sdk.errors import CallFailed, error_for_item
+
+
+class Submitted(NamedTuple):
+    """The server's entries, one per request, and the error of the first request that it refused."""
+
+    entries: list[dict[str, Any]]
+    refused: CallFailed | None
+
+    @property
+    def task_ids(self) -> list[str]:
+        return [entry["task_id"] for entry in self.entries if entry.get("task_id")]
+
+    @property
+    def exit_code(self) -> int:
+        return exit_codes.of_error(self.refused) if self.refused else exit_codes.OK
+
+
+def submit_file(cli: CliContext, file: str, group: str | None) -> Submitted:
+    """Submit all requests of a file. Without --json, ids are printed as soon as the server has stored the tasks.
+
+    The whole file is read first: a line that is not JSON is an error before anything is submitted.
+    """
+    from myrmidon.sdk.client import batches  # late, for startup time
+
+    numbered = _read_requests(file)
+    numbers = iter([number for number, _ in numbered])
+    entries, refused = list[dict[str, Any]](), list[CallFailed]()
+    for batch in batches(request for _, request in numbered):
+        for entry in cli.client.submit(batch, group=group):
+            number = next(numbers)
+            entries.append(entry)
+            if entry.get("error"):
+                refused.append(error_for_item(entry["error"]))
+                for line in output.problem_lines(refused[-1]) or [refused[-1].message]:
+                    output.echo(f"{_shown(file)}:{number}: {line}", err=True)
+            elif not cli.as_json:
+                output.echo(entry.get("task_id") or f"{_shown(file)}:{number}: valid")
+    if refused:
+        output.note(f"{len(refused)} of {output.plural(len(entries), 'task')} refused; the others are stored.")
+    return Submitted(entries, refused[0] if refused else None)
+
+
+def _read_requests(file: str) -> list[tuple[int, dict[str, Any]]]:
+    """The requests with their line numbers; empty lines are skipped."""
+    requests = []
+    for number, line in enumerate(_read_text(file).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            request = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _wrong(f"{_shown(file)}:{number}: not valid JSON: {error}.") from None
+        if not isinstance(request, dict):
+            raise _wrong(f"{_shown(file)}:{number}: not a JSON object; write one task request per line.")
+        requests.append((number, request))
+    if not requests:
+        raise _wrong(f"{_shown(file)} contains no task requests.")
+    return requests
+
+
+def _read_text(file: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise _wrong(f"{file}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise _wrong(f"{_shown(file)} is not UTF-8.") from None
+
+
+def _wrong(message: str) -> click.BadParameter:
+    return click.BadParameter(message, param_hint="--file")
+
+
+def _shown(file: str) -> str:
+    return "stdin" if file == "-" else file

@@ -28,6 +28,7 @@ TASK: Final = {
     "lease_s": "--lease",
     "deadline_s": "--deadline",
     "secret_bytes": "--secret-file",
+    "stdin": "--stdin",
     "evaluate_only": "--evaluate-only",
     "external_id": "--external-id",
     "metadata": "--metadata",
@@ -44,6 +45,7 @@ PROPERTIES: Final = {
     "io_timeout_s": "--io-timeout",
     "grace_period_s": "--grace",
     "idempotent": "--idempotent",
+    "merge_output": "--merge-output",
 }
 WITHOUT_OPTION: Final = ("function", "inputs", "outputs", "routing")
 """Fields of a task, and the last two of its properties, for features that servers do not have yet."""

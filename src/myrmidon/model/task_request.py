@@ -59,6 +59,8 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     io_timeout_s: int | None = None
     grace_period_s: int = 30
     idempotent: bool = False
+    payload: str = ""
+    """A JSON object as text, which the command gets as a file; empty for none."""
 
 
 class Slice(Struct, frozen=True, kw_only=True, gc=False):

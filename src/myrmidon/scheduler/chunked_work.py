@@ -7,6 +7,7 @@ only one at a time.
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.scheduler.cancel import cancel_children_chunk, cancel_tagged_chunk
 from myrmidon.scheduler.capacity import lost_capacity_chunk
+from myrmidon.scheduler.hold import hold_job_chunk, release_job_chunk
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import cancel_job_chunk, propagate, propagate_chunk
 from myrmidon.scheduler.rerun import reset_job_chunk
@@ -26,6 +27,8 @@ _STEPS = {
     store.RESET: reset_job_chunk,
     store.CAPACITY: lost_capacity_chunk,
     store.TAGGED: cancel_tagged_chunk,
+    store.HOLD: hold_job_chunk,
+    store.RELEASE: release_job_chunk,
 }
 _DELETIONS = {store.DELETE_JOB: delete_job_chunk, store.DELETE_GROUP: delete_group_chunk}
 

@@ -195,6 +195,7 @@ class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=Fals
     env: dict[str, str] = {}
     env_prefixes: dict[str, list[str]] = {}
     relative_cwd: str = ""
+    payload: str = ""
     caches: list[Cache] = []
     secret_bytes: bytes | None = None
     execution_timeout_s: int
@@ -368,6 +369,7 @@ def assigned_run(
         env=properties.env,
         env_prefixes=properties.env_prefixes,
         relative_cwd=properties.relative_cwd,
+        payload=properties.payload,
         caches=properties.caches,
         secret_bytes=claimed.secret_bytes,
         execution_timeout_s=properties.execution_timeout_s,

@@ -176,3 +176,13 @@ DIMENSIONS_OF_BOTS_WITH = """
 def dimensions_of_bots_with(tx: Tx, dimension: str) -> list[str]:
     """The dimensions of all bots with this dimension (``key:value``), dead ones too."""
     return [row[0] for row in tx.all(DIMENSIONS_OF_BOTS_WITH, dimension=dimension)]
+
+
+DIMENSIONS_AND_SERVING = """
+    SELECT b.dimensions, b.serving FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id WHERE d.dimension = :dimension
+"""
+
+
+def dimensions_and_serving(tx: Tx, dimension: str) -> list[tuple[str, int]]:
+    """The dimensions of all bots with this dimension (``key:value``), and whether each is able to work."""
+    return [(row[0], row[1]) for row in tx.all(DIMENSIONS_AND_SERVING, dimension=dimension)]

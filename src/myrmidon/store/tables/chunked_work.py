@@ -24,6 +24,8 @@ DELETE_JOB = "delete_job"
 DELETE_GROUP = "delete_group"
 CAPACITY = "capacity"
 TAGGED = "tagged"
+HOLD = "hold"
+RELEASE = "release"
 
 
 class ChunkedWork(Struct):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -193,7 +194,7 @@ def test_outputs_are_those_of_the_tasks_without_children(app):
 def test_two_jobs_are_compared_by_label(app):
     first = submit(app)["job_id"]
     work(app)
-    changed = {**GRAPH["tasks"], "extra": {"task": {"payload": {"command": ["x"]}}}}
+    changed: dict[str, Any] = {**GRAPH["tasks"], "extra": {"task": {"payload": {"command": ["x"]}}}}
     del changed["report"]
     changed["build"] = {"task": {"payload": {"command": ["make", "-k"], "maxRunTime": 60}}}
     second = submit(app, {**GRAPH, "tasks": changed})["job_id"]

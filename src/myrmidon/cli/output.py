@@ -39,6 +39,13 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
 
 
+def print_struct(value: object) -> None:
+    """Print an answer of the SDK as JSON."""
+    import msgspec  # late, for startup time
+
+    print_json(msgspec.to_builtins(value))
+
+
 def note(text: str) -> None:
     """Print a note for people to stderr."""
     click.echo(click.style(text, dim=True), err=True)

@@ -114,6 +114,10 @@ def _expand_node(check: Checker, node: dict[str, Any], path: Path, *, default_po
         check.note((*here, "payload"), payload, "an object", "type")
         payload = {}
     properties = {_PROPERTIES[key]: value for key, value in payload.items() if key in _PROPERTIES}
+    if isinstance(properties.get("command"), list):
+        properties["command"] = [_as_text(word) for word in properties["command"]]
+    if isinstance(properties.get("env"), dict):
+        properties["env"] = {key: _as_text(value) for key, value in properties["env"].items()}
     properties["dimensions"] = _dimensions(task, payload, default_pool)
     properties["payload"] = payload
     slice_: dict[str, Any] = {"properties": properties}
@@ -126,6 +130,11 @@ def _expand_node(check: Checker, node: dict[str, Any], path: Path, *, default_po
     if task.get("deadline") is not None:
         request["deadline_s"] = _seconds_until(check, task["deadline"], (*here, "deadline"), now)
     return {**node, "task": request}
+
+
+def _as_text(value: object) -> object:
+    """Numbers as text: ``[sleep, 5]`` in YAML, and parameters that are numbers, are meant as words of a command."""
+    return str(value) if type(value) in (int, float) else value
 
 
 def _dimensions(task: dict[str, Any], payload: dict[str, Any], default_pool: str) -> Any:

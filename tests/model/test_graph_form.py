@@ -38,6 +38,12 @@ def test_a_payload_becomes_one_slice_and_stays_whole_for_the_command():
     assert short == {"a"}
 
 
+def test_numbers_in_a_command_and_in_variables_are_text():
+    task, _ = expand({"payload": {"command": ["sleep", 5, True], "env": {"N": 1.5}}})
+    properties = task["slices"][0]["properties"]
+    assert (properties["command"], properties["env"]) == (["sleep", "5", True], {"N": "1.5"})
+
+
 def test_provisioner_and_worker_type_are_dimensions_and_the_payload_wins():
     task, _ = expand({"provisionerId": "aws", "workerType": "big", "payload": {"command": ["x"]}})
     assert task["slices"][0]["properties"]["dimensions"] == {"pool": ["aws"], "worker_type": ["big"]}

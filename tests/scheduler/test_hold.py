@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import NotFound, WrongState
-from myrmidon.scheduler.hold import hold, release
+from myrmidon.scheduler.hold import hold, hold_job, release, release_job
 
 
 @pytest.fixture
@@ -123,3 +123,28 @@ def test_a_held_task_may_be_canceled(w):
 def test_a_job_held_as_a_whole_waits(w):
     job = w.job({"a": [], "b": []}, hold=True)
     assert (set(w.states(job).values()), w.job_state(job)) == ({"WAITING"}, "RUNNING")
+
+
+def test_a_held_job_starts_nothing_more_until_it_is_released(w, small_chunks):
+    job = w.job({"a": [], "b": ["a"], "c": [], "d": [], "e": []})
+    w.carry()
+    run = w.take("b1")
+    w.do(hold_job, job.id)
+    w.carry()
+    w.finish(run)
+    assert w.claim("b1") == []
+    assert sorted(w.states(job).values()) == ["SUCCEEDED", *["WAITING"] * 4]
+    w.do(release_job, job.id)
+    w.carry()
+    assert len(w.work("b1")) == 4
+    assert w.job_state(job) == "SUCCEEDED"
+
+
+def test_a_job_that_has_ended_cannot_be_held(w):
+    job = w.job({"a": []})
+    w.work("b1")
+    for verb in (hold_job, release_job):
+        with pytest.raises(WrongState):
+            w.do(verb, job.id)
+        with pytest.raises(NotFound):
+            w.do(verb, 12345)

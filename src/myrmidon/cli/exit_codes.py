@@ -7,9 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from myrmidon.sdk import errors
+
+if TYPE_CHECKING:
+    from myrmidon.wire.jobs import JobInfo
 
 OK: Final = 0
 FAILED: Final = 1
@@ -104,6 +107,16 @@ def of_results(results: Sequence[Mapping[str, Any]]) -> int:
     """The exit code of the first task that did not succeed, or OK."""
     codes = [of_task(result["state"], result["exit_code"]) for result in results]
     return next((code for code in codes if code), OK)
+
+
+def of_job(job: JobInfo) -> int:
+    """The exit code of a command that waited for this job."""
+    if job.state == "SUCCEEDED":
+        return OK
+    if job.state == "CANCELLED":
+        return CANCELED
+    late = job.first_failure is not None and job.first_failure.reason == "deadline"
+    return TIMED_OUT if late else FAILED
 
 
 def of_error(error: errors.CallFailed) -> int:

@@ -31,6 +31,8 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "collect": ("run:collect", "Wait for tasks to end."),
         "task": ("tasks:task", "Inspect or change a task: show, log, why, cancel, rerun, reproduce."),
         "tasks": ("tasks:tasks", "List tasks."),
+        "job": ("job_commands:job", "Submit a graph of tasks, watch or change it: submit, watch, rerun, extend, ..."),
+        "jobs": ("jobs:jobs", "List jobs."),
     },
     "Inspect": {
         "bots": ("bots:bots", "List bots."),

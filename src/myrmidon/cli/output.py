@@ -91,6 +91,13 @@ def print_json(value: object, *, indent: bool | None = None) -> None:
     click.echo(json.dumps(value, indent=spaces).replace("\x7f", "\\u007f"))
 
 
+def print_struct(value: object) -> None:
+    """Print an answer of the SDK as JSON."""
+    import msgspec  # late, for startup time
+
+    print_json(msgspec.to_builtins(value))
+
+
 def note(text: str) -> None:
     """Print a note for people to stderr."""
     echo(style(text, dim=True), err=True)

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from myrmidon.model.dimensions import task_dimensions
 from myrmidon.model.task_request import (
     Cache,
@@ -18,6 +20,7 @@ from myrmidon.model.task_request import (
     Slice,
 )
 from myrmidon.model.validation import (
+    MAX_DEPTH,
     MAX_INT64,
     NO_RECORD,
     RELATIVE_PATH_RULE,
@@ -119,6 +122,26 @@ def _command(check: Checker, raw: dict[str, object], path: Path, function: Funct
     elif command and not command[0]:
         check.note((*path, "command", 0), "", "the name of a program", "length")
     return command
+
+
+def _payload(check: Checker, raw: dict[str, object], path: Path) -> str:
+    """The canonical JSON text of an object. Such a text, as a stored request has it, is accepted too."""
+    given, here = raw["payload"], (*path, "payload")
+    if isinstance(given, str) and given:
+        try:
+            given = msgspec.json.decode(given)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            given = None
+    if raw["payload"] in (None, ""):
+        return ""
+    if not isinstance(given, dict):
+        check.note(here, raw["payload"], "an object", "type")
+        return ""
+    try:
+        return msgspec.json.encode(given, order="sorted").decode()
+    except RecursionError:
+        check.note(here, given, f"at most {MAX_DEPTH} levels", "depth")
+        return ""
 
 
 def _env(check: Checker, raw: dict[str, object], path: Path) -> dict[str, str]:
@@ -259,4 +282,5 @@ _OPTIONAL_IN_PROPERTIES: Final[dict[str, FieldReader]] = {
     "io_timeout_s": _io_timeout,
     "idempotent": lambda check, raw, path: check.boolean(raw, "idempotent", path),
     "merge_output": lambda check, raw, path: check.boolean(raw, "merge_output", path),
+    "payload": _payload,
 }

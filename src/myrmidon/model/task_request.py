@@ -61,6 +61,8 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     grace_period_s: int = 30
     idempotent: bool = False
     merge_output: bool = False
+    payload: str = ""
+    """A JSON object as text, which the command gets as a file; empty for none."""
 
 
 class Slice(Struct, frozen=True, kw_only=True, gc=False):

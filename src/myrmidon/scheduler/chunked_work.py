@@ -8,6 +8,7 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.scheduler.cancel import cancel_children_chunk, cancel_tagged_chunk
 from myrmidon.scheduler.capacity import lost_capacity_chunk
 from myrmidon.scheduler.cascade import cascade_chunk
+from myrmidon.scheduler.hold import hold_job_chunk, release_job_chunk
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.pools import rerank_chunk
 from myrmidon.scheduler.propagate import cancel_job_chunk, propagate, propagate_chunk
@@ -30,6 +31,8 @@ _STEPS = {
     store.CAPACITY: lost_capacity_chunk,
     store.TAGGED: cancel_tagged_chunk,
     store.RERANK: rerank_chunk,
+    store.HOLD: hold_job_chunk,
+    store.RELEASE: release_job_chunk,
 }
 _DELETIONS = {store.DELETE_JOB: delete_job_chunk, store.DELETE_GROUP: delete_group_chunk}
 

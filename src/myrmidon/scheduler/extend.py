@@ -4,7 +4,7 @@ The job is locked, so that concurrent changes are safe: a parent that ended befo
 ends later finds its new children. A job that has ended or was sealed accepts no more tasks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -53,17 +53,21 @@ def extend(
     authenticated: str = "",
     limits: Limits = DEFAULT_LIMITS,
     rules: Rules = DEFAULT_RULES,
+    original: object = None,
+    check_graph: Callable[[Graph], None] | None = None,
 ) -> Extended:
     """Add the tasks of a graph document to a job.
 
     Idempotent: a label that the job already has with the same definition is skipped. One with a different definition is
     refused. One call adds at most CHUNK tasks, because it is one transaction; a client sends more in several calls.
+    ``original`` is the document as the caller sent it, if ``raw`` was made from it; ``check_graph`` may refuse what is
+    valid but not wanted here.
     """
     uow = UnitOfWork(tx, now, ids, rules)
     open_group(uow, group_id)
     job = _open_job(uow, job_id, group_id)
     existing = jobs.labels(tx, job_id)
-    definitions = definitions_of(raw, rules)
+    definitions = definitions_of(raw if original is None else original, rules)
     new_labels = [label for label in labels_of(raw) if label not in existing]
     _compare(existing, definitions)
     _check_size(new_labels)
@@ -74,6 +78,8 @@ def extend(
     ids_by_label = {**{label: task_id for label, (task_id, _) in existing.items()}, **task_ids}
     outputs = _outputs_read(uow, raw, existing)
     graph, dag = _read(raw, existing, ids_by_label, outputs, limits)
+    if check_graph is not None:
+        check_graph(graph)
     new_tasks = _new_tasks(uow, job, _Extension(graph, dag, ids_by_label, definitions, authenticated))
     _check(uow, group_id, new_tasks)
     tasks = _store(uow, job, new_tasks, output_slots(outputs))

@@ -1,4 +1,6 @@
-"""Hold tasks that have not started, and release them."""
+"""Hold tasks that have not started, and release them: one by one, or all tasks of a job chunk by chunk."""
+
+from collections.abc import Sequence
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
@@ -9,6 +11,9 @@ from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import chunked_work, task_result
+from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.job import Job
 
 
 def hold(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> TaskResult:
@@ -21,11 +26,15 @@ def hold(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEF
         raise WrongState(
             f"only a task that has not started can be held, and this one is {task.state}; cancel it if it runs"
         )
+    _hold(uow, task)
+    propagate(uow)
+    return task
+
+
+def _hold(uow: UnitOfWork, task: TaskResult) -> None:
     if task.state == TaskState.READY:
         uow.move(task, TaskState.WAITING, "held")
     uow.hold(task, held=True)
-    propagate(uow)
-    return task
 
 
 def release(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> TaskResult:
@@ -40,6 +49,56 @@ def release(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = 
         make_ready(uow, [task])
     propagate(uow)
     return task
+
+
+def hold_job(tx: Tx, job_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Job:
+    """Start holding all tasks of a running job that have not started."""
+    return _start(UnitOfWork(tx, now, ids, rules), job_id, chunked_work.HOLD)
+
+
+def release_job(tx: Tx, job_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Job:
+    """Start releasing all held tasks of a running job."""
+    return _start(UnitOfWork(tx, now, ids, rules), job_id, chunked_work.RELEASE)
+
+
+def _start(uow: UnitOfWork, job_id: int, kind: str) -> Job:
+    uow.lock_jobs([job_id])
+    job = uow.jobs.get(job_id)
+    if job is None or job.staged:
+        raise NotFound("job", show_task(job_id))
+    if job.state != JobState.RUNNING:
+        raise WrongState(f"only tasks of a running job can be held or released; this one is {job.state}")
+    uow.start_chunked_work(kind, job.id, job=job)
+    propagate(uow)
+    return job
+
+
+def hold_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
+    """Hold the next chunk of a job's tasks, except those that have started."""
+    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
+    uow.load_requests(task.id for task in page)
+    for task in page:
+        if not task.held and task.state in (TaskState.WAITING, TaskState.READY):
+            _hold(uow, task)
+    _advance(uow, work, page)
+
+
+def release_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
+    """Release the next chunk of a job's tasks; those whose parents allow it become ready."""
+    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
+    held = [task for task in page if task.held]
+    for task in held:
+        uow.hold(task, held=False)
+    make_ready(uow, [task for task in held if task.satisfied])
+    _advance(uow, work, page)
+
+
+def _advance(uow: UnitOfWork, work: ChunkedWork, page: Sequence[TaskResult]) -> None:
+    if len(page) < CHUNK:
+        uow.finish_chunked_work(work)
+        return
+    work.position = page[-1].id
+    chunked_work.advance(uow.tx, work)
 
 
 def _lock_task(uow: UnitOfWork, task_id: int) -> TaskResult:

@@ -22,7 +22,7 @@ from myrmidon.model.task_request import (
     properties_row,
 )
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.policy import SECOND
+from myrmidon.scheduler.policy import SECOND, Rules
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.sql import Row
 from myrmidon.store.tables import edge, pool_order, resource_group, shared_value, task_queues, task_request, task_result
@@ -255,13 +255,16 @@ def _request_row(uow: UnitOfWork, group_id: int, new_task: NewTask) -> Row:
     return row
 
 
+def secret_hmac(content: bytes | None, rules: Rules) -> bytes | None:
+    """What the properties' digest covers of a secret or of stdin; None without one."""
+    return hmac.digest(rules.secret_key, content, "sha256") if content is not None else None
+
+
 def _slice_rows(uow: UnitOfWork, new_task: NewTask, queues: Sequence[int]) -> list[Row]:
     """The rows of the slices, which are also put into ``uow.slices``."""
     r = new_task.request
     output_types = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
-    key = uow.rules.secret_key
-    secret = hmac.digest(key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
-    stdin = hmac.digest(key, r.stdin, "sha256") if r.stdin is not None else None
+    secret, stdin = secret_hmac(r.secret_bytes, uow.rules), secret_hmac(r.stdin, uow.rules)
     rows: list[Row] = []
     for number, (task_slice, queue) in enumerate(zip(r.slices, queues, strict=True)):
         text, digest = properties_row(

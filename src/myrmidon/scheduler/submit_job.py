@@ -4,7 +4,8 @@ A graph of up to CHUNK tasks is stored in one transaction. A larger one is stage
 and made visible by the last transaction; if that never comes, a sweep deletes what was staged.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -77,8 +78,13 @@ def draft_job(
     authenticated: str = "",
     limits: Limits = DEFAULT_LIMITS,
     rules: Rules = DEFAULT_RULES,
+    original: object = None,
 ) -> JobDraft:
-    """Validate an untyped graph, assign ids to its tasks and apply ``$subs``."""
+    """Validate an untyped graph, assign ids to its tasks and apply ``$subs``.
+
+    ``original`` is the document as the caller sent it, if ``raw`` was made from it by rules that may change: it decides
+    whether a later call repeats this one.
+    """
     if request_key is not None:
         check_key(request_key)
     labels = labels_of(raw)
@@ -90,9 +96,9 @@ def draft_job(
         task_ids=by_label,
         graph=graph,
         dag=build_dag(graph),
-        definitions=definitions_of(raw, rules),
+        definitions=definitions_of(raw if original is None else original, rules),
         request_key=request_key,
-        body_hash=digest_of(raw, rules.secret_key),
+        body_hash=digest_of(raw if original is None else original, rules.secret_key),
         authenticated=authenticated,
     )
 
@@ -120,17 +126,28 @@ def submit_job(
     rules: Rules = DEFAULT_RULES,
 ) -> JobSubmitted:
     """Store a graph and start its tasks, in one transaction or in several; ``write`` runs each of them."""
+    *staging, commit = submit_steps(group_id, draft, now=now, ids=ids, rules=rules)
+    for stage in staging:
+        staged = write(stage)
+        if staged.repeated:
+            return staged
+    return write(commit)
+
+
+def submit_steps(
+    group_id: int, draft: JobDraft, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
+) -> Iterator[Callable[[Tx], JobSubmitted]]:
+    """The transactions that store a graph, in order. If one finds that the job was stored before, the rest is left out.
+
+    The last one makes the job visible; before it nothing is.
+    """
     parts = _chunks(draft)
     if len(parts) > 1:
-        for number in range(len(parts)):
-
-            def stage(tx: Tx, number: int = number) -> JobSubmitted:
-                return _stage(UnitOfWork(tx, now, ids, rules), group_id, draft, number, parts[number])
-
-            staged = write(stage)
-            if staged.repeated:
-                return staged
-    return write(lambda tx: _commit_job(UnitOfWork(tx, now, ids, rules), group_id, draft, parts))
+        for number, part in enumerate(parts):
+            yield partial(
+                _stage, group_id=group_id, draft=draft, number=number, part=part, now=now, ids=ids, rules=rules
+            )
+    yield lambda tx: _commit_job(UnitOfWork(tx, now, ids, rules), group_id, draft, parts)
 
 
 def _chunks(draft: JobDraft) -> list[list[int]]:
@@ -166,8 +183,19 @@ def _repeated(uow: UnitOfWork, job_id: int) -> JobSubmitted:
     return JobSubmitted(job_id=job_id, state=state, task_ids=labels, repeated=True)
 
 
-def _stage(uow: UnitOfWork, group_id: int, draft: JobDraft, number: int, part: Sequence[int]) -> JobSubmitted:
+def _stage(
+    tx: Tx,
+    group_id: int,
+    draft: JobDraft,
+    number: int,
+    part: Sequence[int],
+    *,
+    now: Micros,
+    ids: IdSource,
+    rules: Rules,
+) -> JobSubmitted:
     """Store one chunk of a large graph as staged, unless an earlier attempt of the transaction has done so."""
+    uow = UnitOfWork(tx, now, ids, rules)
     staged = JobSubmitted(job_id=draft.job_id, state=JobState.RUNNING, task_ids=draft.task_ids)
     if number == 0:
         open_group(uow, group_id)

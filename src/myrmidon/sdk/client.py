@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import base64
 import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from myrmidon.sdk.transport import Event, Reply, Transport
+import msgspec
+
+from myrmidon.sdk.errors import CallFailed
+from myrmidon.sdk.jobs import Job
+from myrmidon.sdk.transport import Event, Reply, Transport, new_key
+from myrmidon.wire import jobs as wire
 
 Json: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 
 API: Final = "/api/v1"
 SWARMING_API: Final = "/_ah/api/swarming/v1/"
@@ -111,6 +116,39 @@ class Client:
         ).json()
         return response
 
+    # -- jobs -----------------------------------------------------------------------------------------------
+
+    def submit_job(
+        self,
+        document: Mapping[str, Any],
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        group: str | None = None,
+        key: str | None = None,
+    ) -> Job:
+        """Submit a graph document (docs/jobs.md). One with an ``external_id`` may be submitted again: it is the same
+        job, unless the document has changed."""
+        body = {"job": document, "parameters": dict(parameters or {}), "group": group}
+        external_id = document.get("external_id")
+        method, path = ("PUT", f"jobs/{_segment(external_id)}") if external_id else ("POST", "jobs")
+        submitted = self.call(method, path, wire.JobSubmitted, body=body, key=key or new_key())
+        return Job(self, submitted.job_id)
+
+    def check_job(
+        self, document: Mapping[str, Any], *, parameters: Mapping[str, Any] | None = None, group: str | None = None
+    ) -> wire.JobCheck:
+        """Validate a graph document and match it with the fleet; nothing is stored."""
+        body = {"job": document, "parameters": dict(parameters or {}), "group": group}
+        return self.call("POST", "jobs/check", wire.JobCheck, body=body)
+
+    def job(self, job_id: str) -> Job:
+        """The job with this id or external id. Asks the server only when a method is called."""
+        return Job(self, job_id)
+
+    def jobs(self, **filters: Any) -> wire.JobList:
+        """One page of jobs. Filters: state, name, tag, group, start, end, limit, cursor."""
+        return self.call("GET", "jobs", wire.JobList, query=filters)
+
     # -- logs -----------------------------------------------------------------------------------------------
 
     def log(self, task_id: str, *, run: int | None = None, stream: str = "both") -> Iterator[bytes]:
@@ -184,7 +222,7 @@ class Client:
 
     def post(self, path: str, body: Any = None, *, key: str | None = None) -> Reply:
         """POST to a path, resolved as in query. The key makes the call idempotent where the path supports keys."""
-        return self.transport.call("POST", full_path(path), body=body, key=key or str(uuid.uuid4()))
+        return self.transport.call("POST", full_path(path), body=body, key=key or new_key())
 
     # -- the installation -----------------------------------------------------------------------------------
 
@@ -253,6 +291,24 @@ class Client:
 
     # -- requests -------------------------------------------------------------------------------------------
 
+    def call(
+        self,
+        method: str,
+        path: str,
+        answer: type[T],
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        wait_s: float = 0.0,
+    ) -> T:
+        """Call a path below /api/v1 and decode the answer as this type."""
+        reply = self.transport.call(method, f"{API}/{path}", body=body, query=query, key=key, wait_s=wait_s)
+        try:
+            return msgspec.json.decode(reply.data, type=answer)
+        except msgspec.MsgspecError as error:
+            raise CallFailed(f"The response is not the expected one: {error}. Check the server's version.") from None
+
     def _get(self, path: str, query: Mapping[str, Any] | None = None) -> Json:
         response: Json = self.transport.call("GET", f"{API}/{path}", query=query).json()
         return response
@@ -280,11 +336,6 @@ def batches(tasks: Iterable[Json]) -> Iterator[list[Json]]:
         size += num_bytes
     if batch:
         yield batch
-
-
-def new_key() -> str:
-    """A new random idempotency key."""
-    return uuid.uuid4().hex
 
 
 def full_path(path: str) -> str:

@@ -10,6 +10,8 @@
     │   └── Conflict         409: wrong state, or an idempotency key that was used with another body
     ├── Overloaded           429, 502, 503 and 504 until the retry limit
     └── ServerError          500 until the retry limit, which is shorter; any other 5xx at once
+    JobFailed                a job has ended without success; ``info`` has it
+    WaitedTooLong            what was waited for has not ended in time
 
 Imports nothing heavy: the command line loads it at every start.
 """
@@ -17,7 +19,10 @@ Imports nothing heavy: the command line loads it at every start.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from myrmidon.wire.jobs import JobInfo
 
 
 class CallFailed(Exception):
@@ -92,6 +97,20 @@ class ServerError(CallFailed):
 
     code = "call.server_broken"
     status = 0
+
+
+class JobFailed(Exception):
+    """A job has ended without success. ``info`` is the job, with its first failure."""
+
+    def __init__(self, info: JobInfo) -> None:
+        failure = info.first_failure
+        where = f": {failure.label} is {failure.state}" if failure is not None else ""
+        super().__init__(f"job {info.job_id} ({info.name}) is {info.state}{where}")
+        self.info = info
+
+
+class WaitedTooLong(TimeoutError):
+    """The time that the caller gave is over."""
 
 
 _BY_STATUS: dict[int, type[Refused]] = {

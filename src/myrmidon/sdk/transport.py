@@ -12,6 +12,7 @@ import json
 import random
 import ssl
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import BadStatusLine, IncompleteRead
@@ -82,6 +83,11 @@ class Event:
 
     def json(self) -> Any:
         return json.loads(self.data)
+
+
+def new_key() -> str:
+    """A new random idempotency key."""
+    return uuid.uuid4().hex
 
 
 class Clock(Protocol):

@@ -103,7 +103,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # limits
     body_limit: int = 1 << 20
     large_body_limit: int = 64 << 20
-    """Reserved for graph documents and values; no call uses it yet."""
+    """For graph documents."""
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     most_connections: int = 50_000
@@ -118,6 +118,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Task orders by pool, applied at every start to pools whose order ``pools.toml`` does not set."""
     default_group: str = "default"
     """The resource group of calls that name none."""
+    default_pool: str = "default"
+    """The pool of tasks of a graph document whose payload names none."""
     default_deadline_s: int = 7 * 86_400
     """The deadline of tasks that set none."""
     start_within_s: int = 30

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from functools import partial
 
 import pytest
 
 from myrmidon.server.asgi.routes import every_route
+from myrmidon.server.background import loop
 from myrmidon.server.calls import Role, Style
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
@@ -18,7 +20,9 @@ from tests.server.inside import BOT, Inside, Reply, inside
 
 TABLE = tuple(line for line in every_route() if line.style is Style.OURS)  # tests/v1 has the others
 ROLES = list(Role)
+OWNED = ("/api/v1/tasks/{id}", "/api/v1/jobs/{id}")
 STREAMS = {"/api/v1/events", "/api/v1/tasks/{id}/log/follow"}
+A_JOB = {"name": "j", "tasks": {"a": {"task": {"payload": {"command": ["true"]}}}}}
 _keys = itertools.count(1)
 
 
@@ -56,18 +60,36 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
         values["id"] = BOT
     if route.path.startswith("/api/v1/tokens/"):
         values["id"] = app.new_token("viewer", group).split("_")[1]
+    if route.path.startswith("/api/v1/jobs/{id}"):
+        values["id"] = f"put-{next(_keys)}" if route.method == "PUT" else a_job(app, token, route)
     if route.path == "/api/v1/groups/{name}":
         values["name"] = f"g{next(_keys)}"
         app.post("/api/v1/groups", {"name": values["name"]})
     path = route.path.format(**values)
+    if route.path == "/api/v1/jobs/{id}/compare":
+        path += f"?other={values['id']}"
     if route.path == "/bot/v1/log/{run}/{stream}":
         path += "?offset=0"
     return path, a_body(app, route, task, group)
 
 
+def a_job(app: Inside, token: str, route) -> str:
+    """A running job, or for what needs it an ended one."""
+    job = app.post("/api/v1/jobs", {"job": A_JOB}, token=token).json["job_id"]
+    if route.method == "DELETE":
+        app.post(f"/api/v1/jobs/{job}/cancel", token=token)
+        app.run(loop.BackgroundWork(app.context).run_chunked_work())
+    return str(job)
+
+
 def a_body(app: Inside, route, task: str, group: str) -> object:
     bodies = {
         "/api/v1/tasks": {"tasks": [a_task()]},
+        "/api/v1/jobs": {"job": A_JOB},
+        "/api/v1/jobs/check": {"job": A_JOB},
+        "/api/v1/jobs/{id}": {"job": A_JOB} if route.method == "PUT" else {},
+        "/api/v1/jobs/{id}/extend": {"job": {"tasks": {"b": {"task": {"payload": {"command": ["true"]}}}}}},
+        "/api/v1/jobs/{id}/wait": {"wait_s": 0},
         "/api/v1/tasks/cancel": {"tags": ["none:such"]},
         "/api/v1/tasks/wait": {"task_ids": app.submit(a_task(), token=app.token("user", group)), "wait_s": 0},
         "/api/v1/tokens": {"name": "new", "role": "viewer", "group": group},
@@ -113,8 +135,10 @@ def test_a_stream_turns_others_away_before_it_begins(app, route):
             assert app.call(route.method, path, token=app.token(role), begin_only=True).status == 200
 
 
-@pytest.mark.parametrize("route", [line for line in TABLE if line.path.startswith("/api/v1/tasks/{id}")], ids=name_of)
-def test_a_task_of_another_group_does_not_exist(app, route):
+@pytest.mark.parametrize(
+    "route", [line for line in TABLE if line.path.startswith(OWNED) and line.method != "PUT"], ids=name_of
+)
+def test_a_task_or_job_of_another_group_does_not_exist(app, route):
     path, body = a_request(app, route, group="other")
     for role in ("user", "viewer"):
         reply = app.call(route.method, path, body, token=app.token(role))
@@ -164,8 +188,8 @@ def at_once(app: Inside, method: str, path: str, body: object, headers: dict[str
 
 
 def plain(answer: object) -> object:
-    """An answer without the one thing that may differ: that it is a repetition."""
-    return json.loads(json.dumps(answer).replace(', "repeated": true', ""))
+    """An answer without what may differ: that it is a repetition, and how much this call has added."""
+    return json.loads(re.sub(r', "(repeated|num_new)": \w+', "", json.dumps(answer)))
 
 
 def rows(app: Inside) -> list[object]:
@@ -225,7 +249,7 @@ def test_nul_is_refused_but_not_the_characters_that_write_it(app):
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "nope=1", "cursor=nope", "limit=1&limit=2", "cursor=%00"])
-@pytest.mark.parametrize("path", ["tasks", "bots", "queues", "pools", "tokens", "groups"])
+@pytest.mark.parametrize("path", ["tasks", "jobs", "bots", "queues", "pools", "tokens", "groups"])
 def test_a_wrong_query_is_refused(app, path, query):
     assert (app.get(f"/api/v1/{path}?{query}").status, app.get(f"/api/v1/{path}?{query}").code) == (
         400,

@@ -4,6 +4,7 @@
     work/context.json      the same with the secret bytes, if the task has some; removed after the run
     work/out               ${ISOLATED_OUTDIR}, if the task uses it; removed after the run
     work/bot_file.json     ${SWARMING_BOT_FILE}, if the task or a hook uses it; removed after the run
+    work/payload.json      MYRMIDON_PAYLOAD: the payload of the request, if it has one; removed after the run
 
 Every command gets a context, so its file stays open and a task costs one write: the text is padded with spaces to a
 constant length, which JSON allows.
@@ -34,6 +35,7 @@ class TaskContext:
         self.secret_path = os.path.join(work, "context.json")
         self.outdir = os.path.join(work, "out")
         self.bot_file = os.path.join(work, "bot_file.json")
+        self.payload = os.path.join(work, "payload.json")
         self.server = json.dumps(server)
         self.dimensions = "[]"
         self.file = -1
@@ -112,6 +114,11 @@ class TaskContext:
         if not os.path.lexists(self.bot_file):
             self._create_file(self.bot_file, b"{}")
         return self.bot_file
+
+    def write_payload(self, text: str) -> str:
+        """Write the payload of a request; the path of the file."""
+        self._create_file(self.payload, text.encode())
+        return self.payload
 
     def _create_file(self, path: str, content: bytes) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

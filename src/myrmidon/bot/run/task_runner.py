@@ -130,6 +130,8 @@ class TaskRunner:
             self._write_secret(b64decode(secret))
             env[b"MYRMIDON_SECRET_FILE"] = os.fsencode(self.secret)
             env[b"LUCI_CONTEXT"] = os.fsencode(context_path)
+        if task.get("payload"):
+            env[b"MYRMIDON_PAYLOAD"] = os.fsencode(self.context.write_payload(task["payload"]))
         if changes:
             _apply_changes(env, changes)
         if prefixes:

@@ -37,6 +37,7 @@ def assigned_run(
         env=properties.env,
         env_prefixes=properties.env_prefixes,
         relative_cwd=properties.relative_cwd,
+        payload=properties.payload,
         caches=properties.caches,
         secret_bytes=claimed.secret_bytes,
         stdin=claimed.stdin,

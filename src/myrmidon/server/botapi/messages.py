@@ -195,6 +195,7 @@ class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=Fals
     env: dict[str, str] = {}
     env_prefixes: dict[str, list[str]] = {}
     relative_cwd: str = ""
+    payload: str = ""
     caches: list[Cache] = []
     secret_bytes: bytes | None = None
     stdin: bytes | None = None

@@ -26,6 +26,8 @@ DELETE_GROUP = "delete_group"
 CAPACITY = "capacity"
 TAGGED = "tagged"
 RERANK = "rerank"
+HOLD = "hold"
+RELEASE = "release"
 
 
 class ChunkedWork(Struct):

@@ -1,0 +1,145 @@
+"""A job on the server: read it, wait for it, change it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+from myrmidon.sdk.errors import JobFailed, WaitedTooLong
+from myrmidon.sdk.transport import new_key
+from myrmidon.wire import jobs as wire
+from myrmidon.wire.fields import Done
+
+if TYPE_CHECKING:
+    from myrmidon.sdk.client import Client
+
+T = TypeVar("T")
+
+MAX_WAIT_S = 25.0
+PAGE = 1_000
+
+
+class Job:
+    """Handle of one job. Every method asks the server; nothing is cached."""
+
+    def __init__(self, client: Client, job_id: str) -> None:
+        self._client = client
+        self.id = job_id
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r})"
+
+    # -- read
+
+    def info(self) -> wire.JobInfo:
+        return self._client.call("GET", f"jobs/{_segment(self.id)}", wire.JobInfo)
+
+    def tasks(self, *, state: list[str] | None = None, label: str | None = None) -> Iterator[wire.JobTask]:
+        """The tasks of the job by label, read page by page; ``label`` may contain ``*``."""
+        query: dict[str, Any] = {"state": state or [], "label": label, "limit": PAGE}
+        while True:
+            page = self._client.call("GET", f"jobs/{_segment(self.id)}/tasks", wire.JobTasks, query=query)
+            yield from page.tasks
+            if page.cursor is None:
+                return
+            query["cursor"] = page.cursor
+
+    def task(self, label: str) -> wire.JobTask | None:
+        """The task with this label."""
+        escaped = "".join(f"[{char}]" if char in "*?[" else char for char in label)
+        return next(iter(self.tasks(label=escaped)), None)
+
+    def graph(self, *, max_nodes: int = 2_000, prefix: str | None = None, depth: int | None = None) -> wire.JobGraph:
+        """Nodes and edges; above ``max_nodes`` nodes in groups, of which ``prefix`` and ``depth`` select one."""
+        query = {"max_nodes": max_nodes, "prefix": prefix, "depth": depth}
+        return self._client.call("GET", f"jobs/{_segment(self.id)}/graph", wire.JobGraph, query=query)
+
+    def outputs(self) -> wire.JobOutputs:
+        """The results of the tasks without children; the first 1,000."""
+        return self._client.call("GET", f"jobs/{_segment(self.id)}/outputs", wire.JobOutputs, query={"limit": PAGE})
+
+    def compare(self, other: str, *, cursor: str | None = None) -> wire.JobComparison:
+        query = {"other": other, "cursor": cursor}
+        return self._client.call("GET", f"jobs/{_segment(self.id)}/compare", wire.JobComparison, query=query)
+
+    def errors(self) -> dict[str, list[wire.JobTask]]:
+        """Tasks that ended without success, grouped by what happened."""
+        found: dict[str, list[wire.JobTask]] = {}
+        for task in self.tasks():
+            if task.resolution is not None and task.resolution.failed:
+                code = f" with exit code {task.exit_code}" if task.exit_code else ""
+                reason = f" ({task.reason})" if task.reason else ""
+                found.setdefault(f"{task.state}{code}{reason}", []).append(task)
+        return found
+
+    # -- wait
+
+    def poll(self, *, wait_s: float = MAX_WAIT_S, seq: int | None = None) -> wire.JobWaited:
+        """One long poll: the job when it has ended, has changed since ``seq``, or after ``wait_s``."""
+        body = {"wait_s": wait_s, "seq": seq}
+        return self._client.call("POST", f"jobs/{_segment(self.id)}/wait", wire.JobWaited, body=body, wait_s=wait_s)
+
+    def wait(self, timeout: float | None = None) -> wire.JobInfo:
+        """The job once it has ended; WaitedTooLong after ``timeout`` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = MAX_WAIT_S if deadline is None else max(0.0, min(MAX_WAIT_S, deadline - time.monotonic()))
+            waited = self.poll(wait_s=left)
+            if waited.done:
+                return waited.job
+            if deadline is not None and time.monotonic() >= deadline:
+                raise WaitedTooLong(f"job {self.id} has not ended after {timeout} s; it goes on")
+
+    def result(self, timeout: float | None = None) -> wire.JobOutputs:
+        """Wait for the job and return its outputs; JobFailed unless it has succeeded."""
+        info = self.wait(timeout)
+        if info.state != "SUCCEEDED":
+            raise JobFailed(info)
+        return self.outputs()
+
+    # -- change
+
+    def extend(
+        self, document: Mapping[str, Any], *, parameters: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> wire.JobExtended:
+        """Add tasks to a running job; tasks that it already has are skipped."""
+        body = {"job": document, "parameters": dict(parameters or {})}
+        return self._post("extend", wire.JobExtended, body, key)
+
+    def seal(self, *, key: str | None = None) -> wire.JobChanged:
+        return self._post("seal", wire.JobChanged, {}, key)
+
+    def cancel(self, *, key: str | None = None) -> wire.JobChanged:
+        return self._post("cancel", wire.JobChanged, {}, key)
+
+    def rerun(
+        self,
+        task: str | None = None,
+        *,
+        cascade: bool = False,
+        force: bool = False,
+        full: bool = False,
+        dry_run: bool = False,
+        key: str | None = None,
+    ) -> wire.JobRerun:
+        """Run again what did not succeed; with ``full`` everything, with ``task`` only that label."""
+        body = {"task": task, "cascade": cascade, "force": force, "full": full, "dry_run": dry_run}
+        return self._post("rerun", wire.JobRerun, body, key)
+
+    def hold(self, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:
+        return self._post("hold", wire.JobChanged, {"task": task}, key)
+
+    def release(self, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:
+        return self._post("release", wire.JobChanged, {"task": task}, key)
+
+    def delete(self, *, key: str | None = None) -> None:
+        self._client.call("DELETE", f"jobs/{_segment(self.id)}", Done, key=key or new_key())
+
+    def _post(self, verb: str, answer: type[T], body: Mapping[str, Any], key: str | None) -> T:
+        return self._client.call("POST", f"jobs/{_segment(self.id)}/{verb}", answer, body=body, key=key or new_key())
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")

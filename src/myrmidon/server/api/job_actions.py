@@ -1,0 +1,243 @@
+"""Actions on jobs: extend, seal, cancel, rerun, hold, release, and wait for the end by long poll."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from myrmidon.model.errors import InvalidRequest, Problem
+from myrmidon.model.ids import show_task
+from myrmidon.model.states import JobState
+from myrmidon.scheduler import cancel as canceling
+from myrmidon.scheduler import extend as extending
+from myrmidon.scheduler import hold as holding
+from myrmidon.scheduler import rerun as rerunning
+from myrmidon.scheduler import rerun_preview
+from myrmidon.server.api.jobs import DOCUMENT_LIMIT, job_info
+from myrmidon.server.calls import READERS, WRITERS, Call, Route
+from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases import jobs as job_usecases
+from myrmidon.server.usecases.idempotency import claim_call_key
+from myrmidon.server.usecases.jobs import find_job
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables.job import Job
+from myrmidon.store.views import job_details
+from myrmidon.wire import jobs as wire
+
+RECHECK_S = 5.0
+"""How often a waiting call reads the job without a notification: another server may have changed it."""
+MAX_WAIT_S = 120.0
+MAX_LABELS = 1_000
+ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+# ---------------------------------------------------------------- grow
+
+
+async def extend_job(context: ServerContext, call: Call) -> wire.JobExtended:
+    """Add tasks to a running job. Repeatable: tasks that the job already has are skipped."""
+    job = await job_usecases.get_job(context, call, call.params["id"])
+    document = await context.db.run_in_thread(partial(job_usecases.decode_document, call.body.job))
+    extended = await job_usecases.extend_job(context, call, job, document, call.body.parameters)
+    return wire.JobExtended(
+        job_id=show_task(extended.job_id),
+        state=JobState(extended.state).value,
+        task_ids={label: show_task(task_id) for label, task_id in extended.task_ids.items()},
+        num_new=extended.num_new,
+    )
+
+
+# ---------------------------------------------------------------- change
+
+
+async def _change(
+    context: ServerContext, call: Call, verb: str, change: Callable[[Tx, Job], object]
+) -> wire.JobChanged:
+    """Apply a change to a job once per request key; the job afterwards."""
+    scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
+    now = context.now()
+
+    def apply(tx: Tx) -> wire.JobChanged:
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        if claim_call_key(tx, call, verb, show_task(job.id), now=now, subject=job.id):
+            change(tx, job)
+        return _changed(jobs.read(tx, [job.id])[job.id])
+
+    return await context.db.write(apply)
+
+
+def _changed(job: Job) -> wire.JobChanged:
+    return wire.JobChanged(
+        job_id=show_task(job.id),
+        state=JobState(job.state).value,
+        view=job.view,  # type: ignore[arg-type]
+        busy=job.num_chunked_work > 0,
+    )
+
+
+async def seal_job(context: ServerContext, call: Call) -> wire.JobChanged:
+    """Refuse further extensions of a job."""
+    seal = partial(extending.seal, now=context.now(), ids=context.ids, rules=context.rules)
+    return await _change(context, call, "seal", lambda tx, job: seal(tx, job.id, group_id=job.resource_group_id))
+
+
+async def cancel_job(context: ServerContext, call: Call) -> wire.JobChanged:
+    """Cancel a job and all its tasks; running ones are killed."""
+    cancel = partial(canceling.cancel_job, now=context.now(), ids=context.ids, rules=context.rules)
+    return await _change(context, call, "cancel job", lambda tx, job: cancel(tx, job.id))
+
+
+async def hold_job(context: ServerContext, call: Call) -> wire.JobChanged:
+    """Keep one task, or all tasks of a job that have not started, from starting."""
+    return await _hold_or_release(context, call, "hold", holding.hold, holding.hold_job)
+
+
+async def release_job(context: ServerContext, call: Call) -> wire.JobChanged:
+    """Release one held task, or all of a job."""
+    return await _hold_or_release(context, call, "release", holding.release, holding.release_job)
+
+
+async def _hold_or_release(
+    context: ServerContext,
+    call: Call,
+    verb: str,
+    one: Callable[..., object],
+    every: Callable[..., object],
+) -> wire.JobChanged:
+    body: wire.SelectTasks = call.body
+    options = {"now": context.now(), "ids": context.ids, "rules": context.rules}
+
+    def change(tx: Tx, job: Job) -> None:
+        if body.task is None:
+            every(tx, job.id, **options)
+        else:
+            one(tx, task_of(tx, job, body.task), **options)
+
+    return await _change(context, call, verb, change)
+
+
+def task_of(tx: Tx, job: Job, label: str) -> int:
+    """The id of the task with this label; InvalidRequest if the job has none."""
+    found = job_details.tasks_by_label(tx, job.id, [label]).get(label)
+    if found is None:
+        raise InvalidRequest([Problem("task", label[:100], "the label of a task of this job", "unknown_label")])
+    return found.id
+
+
+# ---------------------------------------------------------------- rerun
+
+
+async def rerun_job(context: ServerContext, call: Call) -> wire.JobRerun:
+    """Run again what did not succeed, all tasks, or one task with what depends on it; or say what that would be."""
+    body: wire.RerunJob = call.body
+    scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
+    now = context.now()
+
+    def preview(tx: Tx) -> wire.JobRerun:
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        num_tasks, labels = _preview(tx, job, body)
+        return wire.JobRerun(
+            job_id=show_task(job.id), state=JobState(job.state).value, num_tasks=num_tasks, labels=labels
+        )
+
+    def rerun(tx: Tx) -> wire.JobRerun:
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        if claim_call_key(tx, call, "rerun job", show_task(job.id), now=now, subject=job.id):
+            _rerun(tx, context, job, body, now)
+        return wire.JobRerun(job_id=show_task(job.id), state=JobState(jobs.read(tx, [job.id])[job.id].state).value)
+
+    return await (context.db.read(preview) if body.dry_run else context.db.write(rerun))
+
+
+def _preview(tx: Tx, job: Job, body: wire.RerunJob) -> tuple[int, list[str]]:
+    """How many tasks run again, and the first of their labels."""
+    if body.task is None:
+        labels = list(rerun_preview.preview_job(tx, job.id, full=body.full))
+        return len(labels), labels[:MAX_LABELS]
+    ids = rerun_preview.preview_task(tx, job.id, task_of(tx, job, body.task), cascade=body.cascade)
+    shown = job_details.labels_of(tx, ids[:MAX_LABELS])
+    return len(ids), sorted(shown.values())
+
+
+def _rerun(tx: Tx, context: ServerContext, job: Job, body: wire.RerunJob, now: int) -> None:
+    if body.task is None:
+        rerunning.rerun_job(tx, job.id, now=now, ids=context.ids, full=body.full, rules=context.rules)
+        return
+    rerunning.rerun(
+        tx,
+        task_of(tx, job, body.task),
+        now=now,
+        ids=context.ids,
+        force=body.force,
+        cascade=body.cascade,
+        rules=context.rules,
+    )
+
+
+# ---------------------------------------------------------------- wait
+
+
+async def wait_for_job(context: ServerContext, call: Call) -> wire.JobWaited:
+    """Wait until a job has ended, has changed since ``seq``, or the time is up."""
+    body: wire.WaitForJob = call.body
+    job = await job_usecases.get_job(context, call, call.params["id"])
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + min(body.wait_s, MAX_WAIT_S)
+    while True:
+        with context.hub.watch_updates([("task", job.id)]) as watch:
+            waited = await context.db.read(partial(_waited, job_id=job.id, call=call))
+            left = deadline - clock()
+            changed = body.seq is not None and waited.seq != body.seq
+            if waited.done or changed or left <= 0 or context.hub.stopping:
+                return waited
+            await watch.wait(min(left, RECHECK_S))
+
+
+def _waited(tx: Tx, *, job_id: int, call: Call) -> wire.JobWaited:
+    job = find_job(tx, show_task(job_id), scope=None, group_id=0)
+    return wire.JobWaited(done=job.state in ENDED, seq=job.seq, job=job_info(tx, job))
+
+
+def _action(path: str, call: object, summary: str, body: object = None, out: object = wire.JobChanged) -> Route:
+    return Route(
+        method="POST",
+        path=f"/api/v1/jobs/{{id}}/{path}",
+        call=call,  # type: ignore[arg-type]
+        who=WRITERS,
+        body=body,
+        out=out,
+        mutates=True,
+        summary=summary,
+    )
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/v1/jobs/{id}/extend",
+        call=extend_job,
+        who=WRITERS,
+        body=wire.ExtendJob,
+        out=wire.JobExtended,
+        mutates=True,
+        body_limit=DOCUMENT_LIMIT,
+        summary="Add tasks to a job",
+    ),
+    _action("seal", seal_job, "Refuse further extensions of a job"),
+    _action("cancel", cancel_job, "Cancel a job"),
+    _action("rerun", rerun_job, "Run tasks of a job again", wire.RerunJob, wire.JobRerun),
+    _action("hold", hold_job, "Hold tasks of a job", wire.SelectTasks),
+    _action("release", release_job, "Release held tasks of a job", wire.SelectTasks),
+    Route(
+        method="POST",
+        path="/api/v1/jobs/{id}/wait",
+        call=wait_for_job,
+        who=READERS,
+        body=wire.WaitForJob,
+        out=wire.JobWaited,
+        waits=True,
+        summary="Wait until a job has ended",
+    ),
+)

@@ -1,0 +1,274 @@
+"""Jobs: submit a graph of tasks, check one without storing it, list, show and delete jobs.
+
+A job is named by its id, or by its external id in the caller's resource group.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from msgspec import json
+
+from myrmidon.model.errors import InvalidRequest, Problem
+from myrmidon.model.ids import Micros, first_id_at, show_task
+from myrmidon.model.states import FINAL, JobState
+from myrmidon.scheduler import check_job as checking
+from myrmidon.scheduler import retention
+from myrmidon.scheduler.check_job import CheckedJob
+from myrmidon.scheduler.submit_job import JobDraft
+from myrmidon.server.api.common import LAST_ID, show_optional_task
+from myrmidon.server.calls import MIB, READERS, WRITERS, Call, Route
+from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases import jobs as job_usecases
+from myrmidon.server.usecases.jobs import find_job
+from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import resource_group
+from myrmidon.store.tables.job import Job
+from myrmidon.store.views import job_details
+from myrmidon.wire import jobs as wire
+from myrmidon.wire.fields import Done
+
+DOCUMENT_LIMIT = 64 * MIB
+_KIND = "jobs"
+
+
+# ---------------------------------------------------------------- submit and check
+
+
+async def submit_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
+    """Store a graph of tasks and start it. A repeated call with the same request key returns the same job."""
+    document = await context.db.run_in_thread(partial(job_usecases.decode_document, call.body.job))
+    return await _submit(context, call, document, key=call.request_key)
+
+
+async def put_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
+    """Store a job under an external id. The same document again is the same job; a different one is a conflict."""
+    external_id = call.params["id"]
+    document = await context.db.run_in_thread(partial(job_usecases.decode_document, call.body.job))
+    if isinstance(document, dict):
+        given = document.get("external_id")
+        if given not in (None, external_id):
+            raise InvalidRequest([Problem("external_id", str(given)[:100], "none, or the id of the path", "path")])
+        document = {**document, "external_id": external_id}
+    return await _submit(context, call, document, key=f"PUT job {external_id}")
+
+
+async def _submit(context: ServerContext, call: Call, document: Any, *, key: str | None) -> wire.JobSubmitted:
+    now, group = context.now(), context.groups.name_for(call, call.body.group)
+    draft = await context.db.run_in_thread(partial(_draft, context, call, document, group=group, key=key, now=now))
+    stored = await job_usecases.store_job(context, call, group, draft, now=now)
+    return wire.JobSubmitted(
+        job_id=show_task(stored.job_id),
+        state=JobState(stored.state).value,
+        task_ids={label: show_task(task_id) for label, task_id in stored.task_ids.items()},
+        repeated=stored.repeated,
+    )
+
+
+def _draft(context: ServerContext, call: Call, document: Any, *, group: str, key: str | None, now: Micros) -> JobDraft:
+    """Prepare and validate a document, on a thread: a large one takes seconds."""
+    prepared = job_usecases.prepare_document(context, call, document, call.body.parameters, group=group, now=now)
+    return job_usecases.draft_job(context, call, prepared, key=key, now=now)
+
+
+async def check_job(context: ServerContext, call: Call) -> wire.JobCheck:
+    """Validate a graph, and say which nodes could run now and which would be answered by earlier results."""
+    now, group = context.now(), context.groups.name_for(call, call.body.group)
+    group_id = await context.groups.id_for(call, call.body.group)
+
+    def draft() -> JobDraft:
+        document = job_usecases.decode_document(call.body.job)
+        return _draft(context, call, document, group=group, key=None, now=now)
+
+    drafted = await context.db.run_in_thread(draft)
+    checked = await context.db.read(
+        partial(checking.check_job, group_id=group_id, draft=drafted, now=now, rules=context.rules)
+    )
+    return _check_answer(drafted, checked)
+
+
+def _check_answer(draft: JobDraft, checked: CheckedJob) -> wire.JobCheck:
+    return wire.JobCheck(
+        name=draft.graph.name,
+        num_tasks=len(checked.nodes),
+        num_edges=sum(len(parents) for parents in draft.dag.parents),
+        depth=checked.depth,
+        num_without_bots=sum(not node.live and node.deduped_from is None for node in checked.nodes),
+        num_deduped=sum(node.deduped_from is not None for node in checked.nodes),
+        num_with_known_duration=sum(node.expected_s is not None for node in checked.nodes),
+        expected_s=checked.expected_s,
+        critical_path=checked.critical_path,
+        nodes=[
+            wire.NodeCheck(
+                label=node.label,
+                live_bots=node.live,
+                dead_bots=node.other,
+                deduped_from=show_optional_task(node.deduped_from),
+            )
+            for node in checked.nodes
+        ],
+    )
+
+
+# ---------------------------------------------------------------- list and show
+
+
+async def list_jobs(context: ServerContext, call: Call) -> wire.JobList:
+    """Jobs that match all filters, newest first."""
+    query: wire.JobQuery = call.query
+    scope = await context.groups.scope_of(call)
+    if query.group is not None:
+        scope = await context.groups.id_for(call, query.group)
+    before = int(read_cursor(context.keys.cursor, _KIND, query.cursor)) if query.cursor else LAST_ID
+    if query.end is not None:
+        before = min(before, first_id_at(query.end))
+    filters = job_details.JobFilter(
+        group_id=scope,
+        states=list(query.state),
+        name=query.name,
+        tags=query.tag,
+        from_id=first_id_at(query.start) if query.start is not None else 0,
+    )
+
+    def read(tx: Tx) -> wire.JobList:
+        found, more = job_details.jobs(tx, filters, before=before, n=query.limit)
+        names = resource_group.names(tx, sorted({job.resource_group_id for job in found}))
+        return wire.JobList(
+            [wire.JobSummary(**summary_fields(job, names)) for job in found],
+            job_details.counts(tx, scope),
+            show_cursor(context.keys.cursor, _KIND, str(more)) if more else None,
+        )
+
+    return await context.db.read(read)
+
+
+def summary_fields(job: Job, group_names: dict[int, str]) -> dict[str, Any]:
+    """The fields of a JobSummary."""
+    return {
+        "job_id": show_task(job.id),
+        "external_id": job.external_id,
+        "group": group_names.get(job.resource_group_id, ""),
+        "name": job.name,
+        "state": job.state,
+        "view": job.view,
+        "created_at": job.creation_time,
+        "ended_at": job.ended_at,
+        "deadline_at": job.deadline_at,
+        "sealed": job.sealed_at is not None,
+        "num_tasks": job.num_tasks,
+        "num_succeeded": job.num_succeeded,
+        "num_failed": job.num_failed,
+        "num_retries": job.num_retries,
+        "tags": json.decode(job.tags, type=list[str]),
+    }
+
+
+async def get_job(context: ServerContext, call: Call) -> wire.JobInfo:
+    """A job with the counts of its tasks and its first failure."""
+    scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
+    return await context.db.read(
+        lambda tx: job_info(tx, find_job(tx, call.params["id"], scope=scope, group_id=group_id))
+    )
+
+
+def job_info(tx: Tx, job: Job) -> wire.JobInfo:
+    counts = job_details.task_counts(tx, job.id)
+    ended = sum(n for state, n in counts.items() if state in FINAL)
+    names = resource_group.names(tx, [job.resource_group_id])
+    return wire.JobInfo(
+        **summary_fields(job, names),
+        counts=counts,
+        progress=ended / job.num_tasks if job.num_tasks else 0.0,
+        first_failure=_failure(tx, job.blocked_by) if job.blocked_by is not None else None,
+        error=job.error,
+        max_num_retries=job.max_num_retries,
+        failure_policy=job.failure_policy,  # type: ignore[arg-type]
+        routing=job.routing,
+        metadata=json.decode(job.metadata, type=dict[str, str]),
+        sealed_at=job.sealed_at,
+        busy=job.num_chunked_work > 0,
+    )
+
+
+def _failure(tx: Tx, task_id: int) -> wire.Failure | None:
+    task = job_details.tasks_by_id(tx, [task_id]).get(task_id)
+    if task is None:
+        return None
+    return wire.Failure(
+        task_id=show_task(task.id),
+        label=task.label,
+        state=task.state,  # type: ignore[arg-type]
+        reason=task.reason,
+        exit_code=task.exit_code,
+        bot_id=task.bot_id,
+    )
+
+
+async def delete_job(context: ServerContext, call: Call) -> Done:
+    """Delete an ended job with its tasks, values and logs, in the background."""
+    scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
+    now = context.now()
+
+    def delete(tx: Tx) -> None:
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        retention.delete_job(tx, job.id, group_id=job.resource_group_id, now=now, ids=context.ids, rules=context.rules)
+
+    await context.db.write(delete)
+    return Done()
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/v1/jobs",
+        call=submit_job,
+        who=WRITERS,
+        body=wire.SubmitJob,
+        out=wire.JobSubmitted,
+        mutates=True,
+        body_limit=DOCUMENT_LIMIT,
+        summary="Submit a job",
+    ),
+    Route(
+        method="PUT",
+        path="/api/v1/jobs/{id}",
+        call=put_job,
+        who=WRITERS,
+        body=wire.SubmitJob,
+        out=wire.JobSubmitted,
+        mutates=True,
+        body_limit=DOCUMENT_LIMIT,
+        summary="Submit a job under an external id",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/jobs/check",
+        call=check_job,
+        who=WRITERS,
+        body=wire.SubmitJob,
+        out=wire.JobCheck,
+        body_limit=DOCUMENT_LIMIT,
+        summary="Check a job without storing it",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/jobs",
+        call=list_jobs,
+        who=READERS,
+        query=wire.JobQuery,
+        out=wire.JobList,
+        summary="List jobs",
+    ),
+    Route(method="GET", path="/api/v1/jobs/{id}", call=get_job, who=READERS, out=wire.JobInfo, summary="Get a job"),
+    Route(
+        method="DELETE",
+        path="/api/v1/jobs/{id}",
+        call=delete_job,
+        who=WRITERS,
+        out=Done,
+        mutates=True,
+        summary="Delete an ended job",
+    ),
+)

@@ -1,0 +1,213 @@
+"""Submitting, extending and finding jobs, the same way for every API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from msgspec import MsgspecError, Raw, Struct, json
+
+from myrmidon.model.errors import InvalidRequest, NotFound, Problem
+from myrmidon.model.graph_form import apply_parameters, expand_tasks, rename_problems
+from myrmidon.model.ids import Micros, try_parse_id
+from myrmidon.model.job import Graph
+from myrmidon.scheduler import extend as extending
+from myrmidon.scheduler import submit_job
+from myrmidon.scheduler.extend import Extended
+from myrmidon.scheduler.submit_job import JobDraft, JobSubmitted
+from myrmidon.server.calls import Call
+from myrmidon.server.context import ServerContext
+from myrmidon.server.dispatch.direct_assign import write_and_assign
+from myrmidon.server.fleet.pool_policy import apply_pool_policy
+from myrmidon.server.usecases.unsupported import check_served
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import request_key as request_keys
+from myrmidon.store.tables.job import Job
+
+
+class Document(Struct, frozen=True):
+    """A graph document as it was sent, and as it is stored: with parameters, requests and the policies of its pools."""
+
+    original: object
+    applied: object
+    short: frozenset[str | int]
+
+
+def decode_document(raw: Raw | bytes) -> Any:
+    """Parse the JSON of a document. Decoding the body has only skipped over it, so errors show here."""
+    try:
+        return json.decode(raw)
+    except (MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest([Problem("job", str(error), "JSON of a sensible depth", "json")]) from None
+
+
+def prepare_document(
+    context: ServerContext, call: Call, document: object, parameters: Mapping[str, Any], *, group: str, now: Micros
+) -> Document:
+    """Apply everything that happens to a document before it is validated."""
+    original = apply_parameters(document, parameters)
+    expanded, short = expand_tasks(original, default_pool=context.settings.default_pool, now=now)
+    return Document(original, _apply_policies(context, call, expanded, group), short)
+
+
+def _apply_policies(context: ServerContext, call: Call, document: object, group: str) -> object:
+    """The document with the policy of each task's pool; all problems of all tasks are raised together."""
+    tasks = document.get("tasks") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(tasks, (dict, list)):
+        return document
+    items: list[tuple[Any, Any]] = list(tasks.items()) if isinstance(tasks, dict) else list(enumerate(tasks))
+    problems: list[Problem] = []
+    applied: dict[Any, Any] = {}
+    for key, node in items:
+        applied[key] = node
+        if not isinstance(node, dict) or not isinstance(node.get("task"), dict):
+            continue
+        try:
+            task, _ = apply_pool_policy(context, call.who, node["task"], group=group)
+        except InvalidRequest as error:
+            problems += [_below(f"tasks{_step(key)}.task", problem) for problem in error.problems]
+            continue
+        if task is not node["task"]:
+            applied[key] = {**node, "task": task}
+    if problems:
+        raise InvalidRequest(problems)
+    return {**document, "tasks": applied if isinstance(tasks, dict) else list(applied.values())}
+
+
+def _step(key: str | int) -> str:
+    return f"[{key}]" if isinstance(key, int) else f".{key}"
+
+
+def _below(prefix: str, problem: Problem) -> Problem:
+    return Problem(f"{prefix}.{problem.path}", problem.value, problem.allowed, problem.code)
+
+
+def _check_supported(graph: Graph) -> None:
+    problems: list[Problem] = []
+    for node in graph.nodes:
+        try:
+            check_served(node.request)
+        except InvalidRequest as error:
+            problems += [_below(f"tasks.{node.label}.task", problem) for problem in error.problems]
+    if problems:
+        raise InvalidRequest(problems)
+
+
+def draft_job(context: ServerContext, call: Call, document: Document, *, key: str | None, now: Micros) -> JobDraft:
+    """Validate a prepared document and give ids to its tasks."""
+    try:
+        draft = submit_job.draft_job(
+            document.applied,
+            now=now,
+            ids=context.ids,
+            request_key=key,
+            authenticated=call.who.name,
+            limits=context.limits,
+            rules=context.rules,
+            original=document.original,
+        )
+        _check_supported(draft.graph)
+    except InvalidRequest as error:
+        raise rename_problems(error, document.short) from None
+    return draft
+
+
+async def store_job(context: ServerContext, call: Call, group: str, draft: JobDraft, *, now: Micros) -> JobSubmitted:
+    """Store a job within the quota of its group. Its last transaction assigns tasks to waiting bots."""
+    num_tasks = len(draft.graph.nodes)
+
+    async def reserve_and_store(group_id: int) -> JobSubmitted:
+        count = partial(_count_stored, group_id=group_id, draft=draft)
+        async with context.quotas.reserve(
+            group, group_id, tasks=num_tasks, num_bytes=call.body_size, count_stored=count
+        ):
+            return await _run_steps(context, group_id, draft, now=now)
+
+    return await context.groups.run_in(call, group, reserve_and_store)
+
+
+async def _run_steps(context: ServerContext, group_id: int, draft: JobDraft, *, now: Micros) -> JobSubmitted:
+    *staging, commit = submit_job.submit_steps(group_id, draft, now=now, ids=context.ids, rules=context.rules)
+    for stage in staging:
+        staged = await context.db.write(stage)
+        if staged.repeated:
+            return staged
+    return await write_and_assign(context, commit)
+
+
+def _count_stored(tx: Tx, *, group_id: int, draft: JobDraft) -> int:
+    """All tasks if an earlier call with the same request key has stored the job, else none."""
+    if draft.request_key is None:
+        return 0
+    return len(draft.graph.nodes) if request_keys.read(tx, group_id, [draft.request_key]) else 0
+
+
+async def extend_job(
+    context: ServerContext,
+    call: Call,
+    job: Job,
+    document: object,
+    parameters: Mapping[str, Any],
+    *,
+    check: Callable[[Tx], None] | None = None,
+) -> Extended:
+    """Add the tasks of a document to a job; ``check`` runs first in the same transaction."""
+    now = context.now()
+    names = await context.groups.names_of([job.resource_group_id])
+    group = names.get(job.resource_group_id, "")
+    prepare = partial(prepare_document, context, call, document, parameters, group=group, now=now)
+    prepared = await context.db.run_in_thread(prepare)
+    num_tasks = len(_tasks_of(document))
+
+    def extend(tx: Tx) -> Extended:
+        if check is not None:
+            check(tx)
+        return extending.extend(
+            tx,
+            job.id,
+            prepared.applied,
+            group_id=job.resource_group_id,
+            now=now,
+            ids=context.ids,
+            authenticated=call.who.name,
+            limits=context.limits,
+            rules=context.rules,
+            original=prepared.original,
+            check_graph=_check_supported,
+        )
+
+    async with context.quotas.reserve(
+        group, job.resource_group_id, tasks=num_tasks, num_bytes=call.body_size, count_stored=lambda _: 0
+    ):
+        try:
+            return await write_and_assign(context, extend)
+        except InvalidRequest as error:
+            raise rename_problems(error, prepared.short) from None
+
+
+def _tasks_of(document: object) -> Any:
+    tasks = document.get("tasks") if isinstance(document, dict) else None
+    return tasks if isinstance(tasks, (dict, list)) else ()
+
+
+# ---------------------------------------------------------------- finding jobs
+
+
+def find_job(tx: Tx, text: str, *, scope: int | None, group_id: int) -> Job:
+    """The job with this id, or with this external id in the group; NotFound if the caller may not see it."""
+    parsed = try_parse_id(text)
+    job = jobs.read(tx, [parsed[0]]).get(parsed[0]) if parsed and not parsed[1] else None
+    if job is None and (found := jobs.by_external(tx, group_id, text)) is not None:
+        job = jobs.read(tx, [found]).get(found)
+    if job is None or job.staged or (scope is not None and job.resource_group_id != scope):
+        raise NotFound("job", text[:100])
+    return job
+
+
+async def get_job(context: ServerContext, call: Call, text: str) -> Job:
+    """As find_job, in a transaction of its own."""
+    scope = await context.groups.scope_of(call)
+    group_id = await context.groups.id_for(call)
+    return await context.db.read(partial(find_job, text=text, scope=scope, group_id=group_id))

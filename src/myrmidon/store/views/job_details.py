@@ -1,0 +1,236 @@
+"""Read-only queries about jobs: lists, tasks by label, edges, and what tasks with equal names took before.
+
+A page starts at a key, not at an offset, so that new rows do not shift it.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct, json
+
+from myrmidon.model.ids import Micros
+from myrmidon.model.states import JobState
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables.job import Job
+
+SCAN_LIMIT = 5_000
+"""Jobs that one page of a list with tags reads, at most."""
+_READ_SIZE = 1_000
+_JOB = ", ".join(f"j.{name}" for name in Job.__struct_fields__)
+
+
+class JobFilter(Struct, frozen=True, kw_only=True):
+    """Which jobs to list; None and empty lists restrict nothing. The ids are bounds of the creation time."""
+
+    group_id: int | None = None
+    states: list[str] = []
+    name: str | None = None
+    tags: list[str] = []
+    from_id: int = 0
+
+
+JOBS = f"""
+    SELECT {_JOB} FROM jobs j
+     WHERE j.staged = 0 AND j.id < :before AND j.id >= :from_id AND j.state {{in_text:states}}
+       AND (:any_group = 1 OR j.resource_group_id = :resource_group) AND (:any_name = 1 OR j.name = :name)
+     ORDER BY j.id DESC LIMIT :n
+"""
+
+
+def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int) -> tuple[list[Job], int]:
+    """A page of jobs, newest first, and the id to continue before; 0 at the end.
+
+    Tags are compared here: they are stored as one text per job. Such a page may be short before the end of the list.
+    """
+    given = {
+        "from_id": filters.from_id,
+        "states": filters.states or list(JobState),
+        "any_group": int(filters.group_id is None),
+        "resource_group": filters.group_id or 0,
+        "any_name": int(filters.name is None),
+        "name": filters.name or "",
+    }
+    wanted, found, scanned = set(filters.tags), list[Job](), 0
+    while scanned < SCAN_LIMIT:
+        size = n if not wanted else _READ_SIZE
+        page = [Job(*row) for row in tx.all(JOBS, before=before, n=size, **given)]
+        scanned += len(page)
+        for job in page:
+            before = job.id
+            if wanted <= set(json.decode(job.tags, type=list[str])):
+                found.append(job)
+                if len(found) == n:
+                    return found, before
+        if len(page) < size:
+            return found, 0
+    return found, before
+
+
+COUNTS = "SELECT state, COUNT(*) FROM jobs WHERE staged = 0 GROUP BY state"
+COUNTS_OF_GROUP = (
+    "SELECT state, COUNT(*) FROM jobs WHERE staged = 0 AND resource_group_id = :resource_group GROUP BY state"
+)
+
+
+def counts(tx: Tx, group_id: int | None) -> dict[str, int]:
+    """The number of jobs by state, in one resource group or in all."""
+    rows = tx.all(COUNTS) if group_id is None else tx.all(COUNTS_OF_GROUP, resource_group=group_id)
+    return {state: int(n) for state, n in rows}
+
+
+TASK_COUNTS = "SELECT state, COUNT(*) FROM task_results WHERE job_id = :job GROUP BY state"
+
+
+def task_counts(tx: Tx, job_id: int) -> dict[str, int]:
+    """The number of a job's tasks by state."""
+    return {state: int(n) for state, n in tx.all(TASK_COUNTS, job=job_id)}
+
+
+# ---------------------------------------------------------------- tasks of a job
+
+
+class JobTaskLine(Struct, frozen=True):
+    """A task of a job. ``exit_code`` and ``duration`` are those of its latest or deciding run."""
+
+    label: str
+    id: int
+    definition_hash: str
+    state: str
+    reason: str
+    held: int
+    killing: int
+    priority: int
+    bot_id: str | None
+    reruns: int
+    num_reruns: int
+    run: int
+    deduped_from: int | None
+    ready_at: Micros | None
+    started_at: Micros | None
+    completed_at: Micros | None
+    exit_code: int | None
+    duration: float | None
+
+
+_TASK_LINE = """l.label, t.id, l.definition_hash, t.state, t.reason, t.held, t.killing, r.priority, t.bot_id,
+    r.max_num_retries, t.num_reruns, COALESCE(t.instance_id, t.run_number), t.deduped_from, t.ready_at, t.started_at,
+    t.completed_at, u.exit_code, u.duration"""
+_TASK_SOURCE = """task_labels l JOIN task_results t ON t.id = l.task_id JOIN task_requests r ON r.id = t.id
+    LEFT JOIN task_runs u ON u.task_id = t.id AND u.run = COALESCE(t.instance_id, t.run_number)"""
+TASKS = f"""
+    SELECT {_TASK_LINE} FROM {_TASK_SOURCE}
+     WHERE l.job_id = :job AND l.label > :after AND l.label >= :prefix ORDER BY l.label LIMIT :n
+"""
+TASKS_IN_STATES = f"""
+    SELECT {_TASK_LINE} FROM {_TASK_SOURCE}
+     WHERE l.job_id = :job AND l.label > :after AND l.label >= :prefix AND t.state {{in_text:states}}
+     ORDER BY l.label LIMIT :n
+"""
+
+
+def tasks(
+    tx: Tx, job_id: int, *, after: str = "", n: int, states: Sequence[str] = (), prefix: str = ""
+) -> list[JobTaskLine]:
+    """The next n tasks of a job by label, from ``prefix`` on; the caller compares the rest of the prefix."""
+    given = {"job": job_id, "after": after, "prefix": prefix, "n": n}
+    rows = tx.all(TASKS_IN_STATES, states=list(states), **given) if states else tx.all(TASKS, **given)
+    return [JobTaskLine(*row) for row in rows]
+
+
+def all_tasks(tx: Tx, job_id: int) -> Iterator[JobTaskLine]:
+    """All tasks of a job by label, read page by page."""
+    after = ""
+    while page := tasks(tx, job_id, after=after, n=_READ_SIZE):
+        yield from page
+        after = page[-1].label
+
+
+BY_LABELS = f"SELECT {_TASK_LINE} FROM {_TASK_SOURCE} WHERE l.job_id = :job AND l.label {{in_text:labels}}"
+
+
+def tasks_by_label(tx: Tx, job_id: int, labels: Sequence[str]) -> dict[str, JobTaskLine]:
+    return {row[0]: JobTaskLine(*row) for row in tx.all(BY_LABELS, job=job_id, labels=list(labels))} if labels else {}
+
+
+LABELS_OF = "SELECT task_id, label FROM task_labels WHERE task_id {in:ids}"
+
+
+def labels_of(tx: Tx, task_ids: Sequence[int]) -> dict[int, str]:
+    """The labels of tasks that belong to a job."""
+    return dict(tx.all(LABELS_OF, ids=task_ids)) if task_ids else {}
+
+
+UNSATISFIED_PARENTS = """
+    SELECT e.parent, e.child FROM task_edges e
+      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
+     WHERE e.child {in:ids} AND c.parent IS NULL ORDER BY e.child, e.parent
+"""
+
+
+def unsatisfied_parents(tx: Tx, task_ids: Sequence[int]) -> list[tuple[int, int]]:
+    """The edges (parent, child) to these tasks that are not satisfied."""
+    return [(row[0], row[1]) for row in tx.all(UNSATISFIED_PARENTS, ids=task_ids)]
+
+
+OUTPUT_TASKS = "SELECT task_id FROM output_tasks WHERE job_id = :job AND task_id > :after ORDER BY task_id LIMIT :n"
+
+
+def output_tasks(tx: Tx, job_id: int, *, after: int, n: int) -> list[int]:
+    """The next n tasks of a job that have no children, by id."""
+    return [row[0] for row in tx.all(OUTPUT_TASKS, job=job_id, after=after, n=n)]
+
+
+TASKS_BY_ID = f"SELECT {_TASK_LINE} FROM {_TASK_SOURCE} WHERE l.task_id {{in:ids}}"
+
+
+def tasks_by_id(tx: Tx, task_ids: Sequence[int]) -> dict[int, JobTaskLine]:
+    return {row[1]: JobTaskLine(*row) for row in tx.all(TASKS_BY_ID, ids=task_ids)} if task_ids else {}
+
+
+# ---------------------------------------------------------------- the graph
+
+
+class GraphNode(Struct, frozen=True):
+    id: int
+    label: str
+    state: str
+    held: int
+
+
+NODES = """
+    SELECT t.id, l.label, t.state, t.held FROM task_results t JOIN task_labels l ON l.task_id = t.id
+     WHERE t.job_id = :job AND t.id > :after ORDER BY t.id LIMIT :n
+"""
+EDGES = """
+    SELECT e.parent, e.child FROM task_results t JOIN task_edges e ON e.parent = t.id
+     WHERE t.job_id = :job AND t.id > :after AND t.id <= :until ORDER BY e.parent, e.child
+"""
+
+
+def graph(tx: Tx, job_id: int) -> tuple[list[GraphNode], list[tuple[int, int]]]:
+    """All nodes of a job by id, and its edges (parent, child)."""
+    nodes: list[GraphNode] = []
+    edges: list[tuple[int, int]] = []
+    after = 0
+    while page := [GraphNode(*row) for row in tx.all(NODES, job=job_id, after=after, n=_READ_SIZE)]:
+        edges += [(row[0], row[1]) for row in tx.all(EDGES, job=job_id, after=after, until=page[-1].id)]
+        nodes += page
+        after = page[-1].id
+    return nodes, edges
+
+
+# ---------------------------------------------------------------- earlier durations
+
+DURATIONS = """
+    SELECT r.name, AVG(t.completed_at - t.started_at) FROM task_requests r JOIN task_results t ON t.id = r.id
+     WHERE r.id > :from_id AND r.resource_group_id = :resource_group AND t.state = 'SUCCEEDED'
+       AND t.started_at IS NOT NULL AND r.name {in_text:names}
+     GROUP BY r.name
+"""
+OLDEST_OF_NEWEST = "SELECT id FROM task_requests ORDER BY id DESC LIMIT 1 OFFSET :n"
+
+
+def mean_durations(tx: Tx, group_id: int, names: Sequence[str], *, sample: int) -> dict[str, float]:
+    """The mean duration in seconds of earlier successful tasks by name, among the newest ``sample`` tasks."""
+    oldest = tx.one(OLDEST_OF_NEWEST, n=sample)
+    rows = tx.all(DURATIONS, from_id=oldest[0] if oldest else 0, resource_group=group_id, names=list(names))
+    return {name: float(micros) / 1e6 for name, micros in rows}

@@ -1,0 +1,1 @@
+"""The structs of the HTTP API: what the server's route table declares and the SDK decodes. Standard types only."""

@@ -1,0 +1,27 @@
+"""Types of fields that several structs of the API share."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta, Struct
+
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+(?!\n)$")]
+"""In Python ``$`` alone also matches before a final newline; JSON Schema, which the OpenAPI document uses, has no
+``\\Z``."""
+Micros: TypeAlias = int
+"""Microseconds UTC since 1970."""
+Moment = Annotated[int, Meta(ge=0, le=9_000_000_000_000_000)]
+"""A time in a request. The maximum is in the year 2255: ids cannot hold times beyond 2288."""
+
+
+class PageQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """A page of a list: at most ``limit`` entries, from ``cursor`` on."""
+
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class Done(Struct, frozen=True):
+    ok: bool = True

@@ -1,0 +1,390 @@
+"""Jobs: the bodies, queries and answers of /api/v1/jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Raw, Struct
+
+from myrmidon.wire.fields import Limit, Micros, Moment, Name
+
+JobStateName = Literal["RUNNING", "PENDING_RETRY", "SUCCEEDED", "FAILED", "CANCELLED"]
+TaskStateName = Literal[
+    "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
+    "NO_RESOURCE", "CLIENT_ERROR",
+]  # fmt: skip
+Label = Annotated[str, Meta(min_length=1, max_length=255)]
+MAX_NODES = 5_000
+"""How many nodes the graph of a job has at most in one answer."""
+EXAMPLE = {
+    "name": "build and test",
+    "tasks": {
+        "build": {"task": {"payload": {"command": ["make"]}}},
+        "test": {"requires": ["build"], "reruns": 1, "task": {"payload": {"command": ["make", "test"]}}},
+    },
+}
+
+
+# ---------------------------------------------------------------- submit and check
+
+
+class SubmitJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A graph document (docs/jobs.md), and the values of its parameters."""
+
+    job: Annotated[Raw, Meta(examples=[EXAMPLE])]
+    parameters: dict[str, Any] = {}
+    group: Name | None = None
+
+
+class JobSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The job is on disk. ``repeated``: an earlier call with the same document has stored it."""
+
+    job_id: str
+    state: JobStateName
+    task_ids: dict[str, str]
+    repeated: bool = False
+
+
+class NodeCheck(Struct, frozen=True, kw_only=True):
+    """What would happen to one node if the job were submitted now.
+
+    ``live_bots``: live bots that match the first slice; ``dead_bots``: others that match. ``deduped_from``: the task
+    whose result would answer this one; only for nodes without parents, because others are looked up when they start.
+    """
+
+    label: str
+    live_bots: int
+    dead_bots: int
+    deduped_from: str | None
+
+
+class JobCheck(Struct, frozen=True, kw_only=True):
+    """The document is valid; nothing was stored.
+
+    ``expected_s`` is the length of the critical path by the durations of earlier tasks with equal names, null if none
+    of them is known; ``critical_path`` are its labels.
+    """
+
+    name: str
+    num_tasks: int
+    num_edges: int
+    depth: int
+    num_without_bots: int
+    num_deduped: int
+    num_with_known_duration: int
+    expected_s: float | None
+    critical_path: list[str]
+    nodes: list[NodeCheck]
+
+
+# ---------------------------------------------------------------- lists
+
+
+class JobQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Filters; all must match. ``start`` and ``end`` limit the time of creation, in microseconds UTC."""
+
+    state: list[JobStateName] = []
+    name: str | None = None
+    tag: Annotated[list[str], Meta(max_length=16)] = []
+    group: str | None = None
+    start: Moment | None = None
+    end: Moment | None = None
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class JobSummary(Struct, frozen=True, kw_only=True):
+    """A job. ``view`` is the state of its graph: running, blocked by a failed task, or finished.
+
+    ``num_failed`` counts tasks that ended without success.
+    """
+
+    job_id: str
+    external_id: str | None
+    group: str
+    name: str
+    state: JobStateName
+    view: Literal["running", "blocked", "finished"]
+    created_at: Micros
+    ended_at: Micros | None
+    deadline_at: Micros
+    sealed: bool
+    num_tasks: int
+    num_succeeded: int
+    num_failed: int
+    num_retries: int
+    tags: list[str]
+
+
+class JobList(Struct, frozen=True):
+    """A page, newest first, and the number of all visible jobs by state.
+
+    There are more pages while ``cursor`` is not null, even if this one is short or empty.
+    """
+
+    jobs: list[JobSummary]
+    counts: dict[str, int]
+    cursor: str | None
+
+
+# ---------------------------------------------------------------- one job
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """A task that ended without success."""
+
+    task_id: str
+    label: str
+    state: TaskStateName
+    reason: str
+    exit_code: int | None
+    bot_id: str | None
+
+
+class JobInfo(JobSummary, frozen=True, kw_only=True):
+    """A job in full. ``progress`` is the share of its tasks that have ended; ``counts`` has its tasks by state.
+
+    ``first_failure`` is the task that blocks the job; ``busy``: a change of many tasks, such as a cancellation, is
+    still being carried out.
+    """
+
+    counts: dict[str, int]
+    progress: float
+    first_failure: Failure | None
+    error: str | None
+    max_num_retries: int
+    failure_policy: Literal["continue", "fail-fast"]
+    routing: str
+    metadata: dict[str, str]
+    sealed_at: Micros | None
+    busy: bool
+
+
+class Resolution(Struct, frozen=True, rename="camel"):
+    """Where the result of an ended task is."""
+
+    result_url: str
+    logs_url: str
+    failed: bool
+
+
+class JobTask(Struct, frozen=True, kw_only=True):
+    """A task of a job. ``requires_left`` are the parents that it still waits for.
+
+    ``waited_s`` is the time from ready to start, ``duration_s`` that of its command.
+    """
+
+    label: str
+    task_id: str
+    state: TaskStateName
+    reason: str
+    requires: list[str]
+    requires_left: list[str]
+    reruns: int
+    reruns_left: int
+    resolution: Resolution | None
+    held: bool
+    killing: bool
+    priority: int
+    bot_id: str | None
+    run: str | None
+    exit_code: int | None
+    deduped_from: str | None
+    ready_at: Micros | None
+    started_at: Micros | None
+    completed_at: Micros | None
+    waited_s: float | None
+    duration_s: float | None
+
+
+class JobTasksQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``label``: only labels that match this pattern (``*`` for any text). ``after`` is for clients that poll."""
+
+    state: list[TaskStateName] = []
+    label: str | None = None
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class JobTasks(Struct, frozen=True):
+    """A page of tasks, by label. There are more pages while ``cursor`` is not null."""
+
+    tasks: list[JobTask]
+    cursor: str | None
+
+
+class GraphQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``max_nodes``: a graph with more nodes is summed up by groups. ``prefix`` and ``depth``: only this group."""
+
+    max_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 2_000
+    prefix: str | None = None
+    depth: Annotated[int, Meta(ge=0)] | None = None
+
+
+class GraphNode(Struct, frozen=True, kw_only=True):
+    label: str
+    task_id: str
+    state: TaskStateName
+    held: bool
+    depth: int
+
+
+class GraphGroup(Struct, frozen=True, kw_only=True):
+    """Nodes of one depth whose labels begin alike."""
+
+    id: int
+    prefix: str
+    depth: int
+    num_nodes: int
+    counts: dict[str, int]
+
+
+class JobGraph(Struct, frozen=True, kw_only=True):
+    """The graph of a job. Up to ``max_nodes`` nodes ``nodes`` has all, and ``edges`` are pairs of their indexes.
+
+    Above that ``groups`` sums them up, and ``group_edges`` are (parent group, child group, number of edges).
+    """
+
+    num_nodes: int
+    num_edges: int
+    nodes: list[GraphNode]
+    edges: list[tuple[int, int]]
+    groups: list[GraphGroup]
+    group_edges: list[tuple[int, int, int]]
+
+
+class OutputValue(Struct, frozen=True, kw_only=True):
+    """A value that an output task has produced; ``data`` is its MessagePack form in base64, if it is inline."""
+
+    type: str
+    size: int | None
+    data: bytes | None
+    digest: str | None
+
+
+class TaskOutputs(Struct, frozen=True, kw_only=True):
+    label: str
+    task_id: str
+    state: TaskStateName
+    exit_code: int | None
+    values: list[OutputValue]
+
+
+class JobOutputs(Struct, frozen=True, kw_only=True):
+    """The results of the tasks without children; ``ready`` when the job has succeeded. ``error`` is the first one."""
+
+    ready: bool
+    state: JobStateName
+    tasks: list[TaskOutputs]
+    error: str | None
+    cursor: str | None
+
+
+# ---------------------------------------------------------------- actions
+
+
+class ExtendJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """More tasks, in the form of a graph document; at most 1,000 in one call."""
+
+    job: Raw
+    parameters: dict[str, Any] = {}
+
+
+class JobExtended(Struct, frozen=True, kw_only=True):
+    """``num_new``: how many tasks this call has added; 0 if an earlier one has added them all."""
+
+    job_id: str
+    state: JobStateName
+    task_ids: dict[str, str]
+    num_new: int
+
+
+class RerunJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``full``: all tasks again, not only those that did not succeed.
+
+    ``task``: only this label, and with ``cascade`` all that depend on it; ``force``: also if it has succeeded.
+    ``dry_run``: change nothing, but say what would run again.
+    """
+
+    task: Label | None = None
+    cascade: bool = False
+    force: bool = False
+    full: bool = False
+    dry_run: bool = False
+
+
+class JobRerun(Struct, frozen=True, kw_only=True):
+    """The state after the call. For a dry run: how many tasks would run again, and the first 1,000 of their labels."""
+
+    job_id: str
+    state: JobStateName
+    num_tasks: int | None = None
+    labels: list[str] | None = None
+
+
+class SelectTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``task``: only the task with this label; null for the whole job."""
+
+    task: Label | None = None
+
+
+class SetPriority(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new priority of one task, or of all tasks of the job that have not ended."""
+
+    priority: Annotated[int, Meta(ge=0, le=255)]
+    task: Label | None = None
+
+
+class JobChanged(Struct, frozen=True, kw_only=True):
+    """The job after the call. ``busy``: the change is on disk and is being carried out task by task."""
+
+    job_id: str
+    state: JobStateName
+    view: Literal["running", "blocked", "finished"]
+    busy: bool
+
+
+class WaitForJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Wait until the job has ended, at most ``wait_s`` seconds; the server limits that to 120.
+
+    ``seq``: return also when the job has changed since it had this number.
+    """
+
+    wait_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
+    seq: int | None = None
+
+
+class JobWaited(Struct, frozen=True, kw_only=True):
+    """``done``: the job has ended."""
+
+    done: bool
+    seq: int
+    job: JobInfo
+
+
+class JobDifference(Struct, frozen=True, kw_only=True):
+    """A label that differs between two jobs: in one only, or with another definition, state or duration."""
+
+    label: str
+    what: list[Literal["only_in_first", "only_in_second", "definition", "state", "exit_code", "duration"]]
+    states: tuple[str | None, str | None]
+    exit_codes: tuple[int | None, int | None]
+    durations_s: tuple[float | None, float | None]
+
+
+class CompareQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``other``: the id of the second job."""
+
+    other: str
+    limit: Limit = 1000
+    cursor: str | None = None
+
+
+class JobComparison(Struct, frozen=True, kw_only=True):
+    """Labels that differ, by label; durations differ if one is at least 1.5 times the other and 1 s longer."""
+
+    first: JobSummary
+    second: JobSummary
+    differences: list[JobDifference]
+    num_equal: int
+    cursor: str | None

@@ -146,11 +146,11 @@ def test_a_missing_program_is_127_and_a_signal_128_and_more_wherever_it_is_shown
 
 def test_stdin_is_passed_on_where_asked_and_else_refused_aloud(terminal: Terminal):
     done = terminal.run("run", "-i", "--", "sort", given="b\na\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "a\nb\n", "")
+    assert (done.returncode, done.stdout, output_of(done)) == (0, "a\nb\n", "")
     ignored = terminal.run("run", "--", "cat", given="b\na\n")
     assert (ignored.returncode, ignored.stdout) == (0, "")
-    assert ignored.stderr == "Standard input is not passed on to the command; use -i (--stdin) to pass it on.\n"
-    assert terminal.run("run", "--", "cat").stderr == "", "nothing was given"
+    assert output_of(ignored) == "Standard input is not passed on to the command; use -i (--stdin) to pass it on.\n"
+    assert output_of(terminal.run("run", "--", "cat")) == "", "nothing was given"
     much = terminal.run("run", "-i", "--", "wc", "-c", given="x" * (1 << 20))
     assert much.stdout.strip() == str(1 << 20)
     more = terminal.run("run", "-i", "--", "wc", "-c", given="x" * (1 + (1 << 20)))

@@ -51,11 +51,11 @@ def run(cli: CliContext, **options: Any) -> int:
       myrmidon run -d os=Linux --timeout 10m -e CI=1 -- sh -c 'echo hello; exit 3'
     """
     task = _submit(cli, **options)
-    if not options["stdin"] and options["secret_file"] != "-":
-        standard_input.warn_if_ignored()
     if options["evaluate_only"]:
         return _print_valid(cli, task)
     output.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
+    if not options["stdin"] and options["secret_file"] != "-":
+        standard_input.warn_if_ignored()
     with _confirm_ctrl_c(cli, task["task_id"]), _explain_long_wait(cli, task["task_id"]):
         follow_log(cli, task.get("deduped_from") or task["task_id"])
         ended = cli.client.task(task["task_id"])

@@ -153,6 +153,10 @@ class Inside:
         reply = self.post("/bot/v1/handshake", {"bot_id": name, "session": session, "dimensions": dimensions})
         assert reply.status == 200, reply
 
+    def settle(self, job_id: str) -> None:
+        """Carry out what changes mean for many tasks."""
+        self.run(loop.BackgroundWork(self.context).run_chunked_work())
+
     def close(self) -> None:
         self.context.hub.stop()
         self.runner.close()

@@ -113,7 +113,14 @@ def group_lines(groups: Iterable[wire.GraphGroup]) -> list[str]:
 
 @click.command()
 @JOB_ARGUMENT
-@click.option("--format", "kind", type=click.Choice(["dot", "mermaid", "svg"]), default="dot", show_default=True)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["dot", "mermaid", "svg"]),
+    default="dot",
+    show_default=True,
+    help="What to print.",
+)
 @connected
 def graph(cli: CliContext, name: str, kind: str) -> None:
     """Draw the graph of a job, for Graphviz, Mermaid or as a picture; a large one in groups."""

@@ -44,7 +44,7 @@ def _run(properties: dict[str, Any], command: list[str], root: Path, *, to_stder
             check=False,
         )
     except OSError as error:
-        click.echo(f"{command[0]} could not be started: {error.strerror}", err=True)
+        output.echo(f"{command[0]} could not be started: {error.strerror}", err=True)
         return exit_codes.of_start_failure(error)
     return exit_codes.of_task("FAILED" if done.returncode else "SUCCEEDED", done.returncode)
 

@@ -218,7 +218,7 @@ def test_an_ended_job_can_be_deleted_and_a_running_one_cannot(app):
 
 
 def test_a_graph_of_several_chunks_is_stored_whole_and_runs(app):
-    tasks = {f"t{n}": {"task": {"payload": {"command": ["x"]}}} for n in range(1500)}
+    tasks: dict[str, Any] = {f"t{n}": {"task": {"payload": {"command": ["x"]}}} for n in range(1500)}
     tasks["last"] = {"requires": list(tasks), "task": {"payload": {"command": ["x"]}}}
     job = submit(app, {"name": "wide", "tasks": tasks})
     drain(app)

@@ -71,10 +71,15 @@ class Outside:
         return self._tokens[role, group]
 
     def post(self, path: str, body: Any = None, **options: Any) -> Any:
-        return self.server.post(path, body, **options)[1]
+        return SimpleNamespace(json=self.server.post(path, {} if body is None else body, **options)[1])
 
     def submit(self, *tasks: Any, **options: Any) -> list[str]:
-        return [one["task_id"] for one in self.post("/api/v1/tasks", {"tasks": list(tasks)}, **options)["tasks"]]
+        answers = self.post("/api/v1/tasks", {"tasks": list(tasks)}, **options).json["tasks"]
+        return [one["task_id"] for one in answers]
+
+    def settle(self, job_id: str) -> None:
+        """Wait until the server has carried out what a change of a job means for its tasks."""
+        wait_for(lambda: not self.server.get(f"/api/v1/jobs/{job_id}")[1]["busy"])
 
     def a_call(self, route: Any) -> dict[str, Any]:
         """A request of this route that changes something, with a key of its own."""
@@ -179,6 +184,6 @@ def test_a_mass_cancel_that_is_said_again_does_not_mean_what_came_meanwhile(outs
 
 
 def test_what_only_asks_is_known_by_its_method():
-    """With one exception, which has too much to say for a path."""
+    """With exceptions, which have too much to say for a path."""
     asks = {line.path for line in every_route() if line.method != "GET" and not line.mutates}
-    assert asks == {"/api/v1/tasks/wait"}
+    assert asks == {"/api/v1/tasks/wait", "/api/v1/jobs/{id}/wait", "/api/v1/jobs/check"}

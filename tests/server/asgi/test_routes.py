@@ -11,7 +11,6 @@ from functools import partial
 import pytest
 
 from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.background import loop
 from myrmidon.server.calls import Role, Style
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
@@ -78,7 +77,7 @@ def a_job(app: Inside, token: str, route) -> str:
     job = app.post("/api/v1/jobs", {"job": A_JOB}, token=token).json["job_id"]
     if route.method == "DELETE":
         app.post(f"/api/v1/jobs/{job}/cancel", token=token)
-        app.run(loop.BackgroundWork(app.context).run_chunked_work())
+        app.settle(job)
     return str(job)
 
 

@@ -33,6 +33,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     slot_lease: Micros = 120 * SECOND
     outage: Micros = 60 * SECOND
     max_skew: Micros = 2 * SECOND
+    long_gap: Micros = 3600 * SECOND
+    retention_wait: Micros = 3600 * SECOND
     claim_limit: int = 256
     look_ahead: int = 16
     quick_failures: int = 5

@@ -53,7 +53,13 @@ class Metrics:
             "myrmidon_outbox_age_seconds",
             "Age of the oldest event that streams cannot deliver yet; 0 if there is none.",
         )
-        self._skew = gauge("myrmidon_clock_skew_seconds", "This server's clock minus the database's.")
+        self._skew = gauge(
+            "myrmidon_clock_skew_seconds", "This server's time minus the database's, or on SQLite the machine's."
+        )
+        self._retention_wait = gauge(
+            "myrmidon_retention_wait_seconds",
+            "Time until old tasks are deleted again after a long gap in time; 0 while that does not wait.",
+        )
         self._in_progress = gauge(
             "myrmidon_calls_in_progress", "Calls being answered now, without long polls and streams."
         )
@@ -126,7 +132,9 @@ class Metrics:
 
     # -- gauges
 
-    def render(self, values: Gauges, *, now: Micros, skew: Micros) -> bytes:
+    def render(
+        self, values: Gauges, *, now: Micros, skew: Micros, retention_waits_until: Micros | None = None
+    ) -> bytes:
         """The page for Prometheus, with gauges set to the given values."""
         for gauge in (self._depth, self._age, self._tasks, self._bots):
             gauge.clear()
@@ -140,6 +148,7 @@ class Metrics:
         self._sweep_lag.set(_age(values.oldest_due, now))
         self._outbox_age.set(_age(values.oldest_event, now))
         self._skew.set(skew / SECOND)
+        self._retention_wait.set(max(0, (retention_waits_until or now) - now) / SECOND)
         return generate_latest(self.registry)
 
 

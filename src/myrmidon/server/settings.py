@@ -138,6 +138,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The largest log of a run; of a longer one the head and the tail are kept."""
     sweep_s: float = 5.0
     """The interval of the background pass for expiries, timeouts and lost bots."""
+    clock_settle_s: float = 3600.0
+    """How long a step of the machine's clock must last before the server follows it; 300 s at most with a database."""
     poll_s: float = 30.0
     """How long the long poll of an idle bot is held."""
     heartbeat_s: float = 10.0
@@ -321,6 +323,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "dedupe_days": (0, _CENTURY_DAYS),
     "log_mib": (1, 1 << 20),
     "sweep_s": (0.01, 3600),
+    "clock_settle_s": (0, _MONTH_S),
     "poll_s": (0, 3600),
     "heartbeat_s": (0.01, DEFAULT_LIMITS.lease_max_s),
     "canary_percent": (0, 100),

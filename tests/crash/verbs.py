@@ -402,6 +402,16 @@ def _(w: World, f: Facts) -> Any:
     return w.do(bots.delete_bot, "b1")
 
 
+@verb("goodbye of a bot", a_running_task)
+def _(w: World, f: Facts) -> Any:
+    return w.do(bots.mark_bot_stopped, "b1", session=1)
+
+
+@verb("reboot of a bot", a_running_task)
+def _(w: World, f: Facts) -> Any:
+    return w.do(bots.end_runs_before_reboot, "b1", session=1)
+
+
 # --- Time ---
 
 

@@ -443,7 +443,7 @@ def _end_at_deadline(uow: UnitOfWork, task: TaskResult) -> None:
 
 
 def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, keep_old: bool = False) -> int:
-    """Retry jobs; unless ``keep_old``, delete jobs past their retention and staged jobs that were never completed."""
+    """Retry jobs, delete staged jobs that were never completed and, unless ``keep_old``, jobs past their retention."""
     due = jobs.due_unfinished(tx, now, 10) if keep_old else jobs.due(tx, now, 10)
     if not due:
         return 0
@@ -452,9 +452,11 @@ def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     for job in list(uow.jobs.values()):
         if job.due_at is None or job.due_at > now:
             continue
-        if job.staged or job.state not in (JobState.RUNNING, JobState.PENDING_RETRY):
-            if not keep_old:
-                begin_deletion(uow, job)
+        ended = job.state not in (JobState.RUNNING, JobState.PENDING_RETRY)
+        if job.staged or (ended and not keep_old):
+            begin_deletion(uow, job)
+        elif ended:
+            continue
         elif job.state == JobState.PENDING_RETRY:
             retry_job(uow, job)
         else:

@@ -199,7 +199,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def limits(self) -> Limits:
-        return Limits(lease_min_s=self.shortest_lease_s, execution_timeout_min_s=self.shortest_timeout_s)
+        """The limits of requests. The lease of a task that requests none ends before its bot counts as dead."""
+        return Limits(
+            lease_default_s=min(DEFAULT_LIMITS.lease_default_s, self.dead_after_s),
+            lease_min_s=self.shortest_lease_s,
+            execution_timeout_min_s=self.shortest_timeout_s,
+        )
 
     def quota_of(self, group: str) -> Quota:
         return self.quotas.get(group, self.quota)

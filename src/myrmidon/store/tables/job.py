@@ -128,13 +128,12 @@ def due(tx: Tx, now: Micros, n: int) -> list[int]:
 
 
 DUE_UNFINISHED = """
-    SELECT id FROM jobs WHERE due_at <= :now AND staged = 0 AND state IN ('RUNNING', 'PENDING_RETRY')
-     ORDER BY due_at LIMIT :n
+    SELECT id FROM jobs WHERE due_at <= :now AND state IN ('RUNNING', 'PENDING_RETRY') ORDER BY due_at LIMIT :n
 """
 
 
 def due_unfinished(tx: Tx, now: Micros, n: int) -> list[int]:
-    """Jobs that are to be retried or are past their deadline."""
+    """Jobs that are to be retried, are past their deadline, or were never completed."""
     return [row[0] for row in tx.all(DUE_UNFINISHED, now=now, n=n)]
 
 

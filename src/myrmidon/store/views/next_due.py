@@ -34,7 +34,7 @@ FIRST = _FIRST.format(tasks="", jobs="")
 # Passes over all that is past its retention: for the time in which nothing of that may be deleted.
 FIRST_WITHOUT_OLD = _FIRST.format(
     tasks=" WHERE state IN ('WAITING', 'READY', 'RUNNING')",
-    jobs=" WHERE staged = 0 AND state IN ('RUNNING', 'PENDING_RETRY')",
+    jobs=" WHERE state IN ('RUNNING', 'PENDING_RETRY')",
 )
 
 

@@ -49,7 +49,9 @@ class ServerState(Struct):
     enrolled: bool = True
     """False when this server's slot went to another server: it must make no more ids."""
     num_calls: int = 0
-    """Calls that are being answered, without long polls and streams."""
+    """Calls that are being answered, without long polls and streams, and without those whose body is arriving."""
+    num_bodies: int = 0
+    """Calls whose body is arriving."""
     clock_skew: Micros = 0
     """How far this server's time was ahead at the last comparison: of the database's, on SQLite of the wall clock."""
     retention_waits_until: Micros | None = None

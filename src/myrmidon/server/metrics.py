@@ -63,6 +63,7 @@ class Metrics:
         self._in_progress = gauge(
             "myrmidon_calls_in_progress", "Calls being answered now, without long polls and streams."
         )
+        self._bodies = gauge("myrmidon_bodies_arriving", "Calls whose request body is arriving now.")
         self._waiting = gauge("myrmidon_bots_waiting", "Bots whose long polls this server holds.")
         counter = partial(Counter, registry=self.registry)
         self._call_errors = counter("myrmidon_call_errors", "Calls answered with an error, by error code.", ["code"])
@@ -126,8 +127,9 @@ class Metrics:
         """Record a finished run: succeeded, failed, timed_out or killed."""
         self._runs.labels(outcome).observe(duration_s)
 
-    def set_in_progress(self, calls: int, waiting: int) -> None:
+    def set_in_progress(self, calls: int, *, waiting: int, bodies: int) -> None:
         self._in_progress.set(calls)
+        self._bodies.set(bodies)
         self._waiting.set(waiting)
 
     # -- gauges

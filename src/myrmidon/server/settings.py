@@ -98,7 +98,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     proxies: list[str] = []
     """Networks of trusted proxies, whose ``X-Forwarded-For`` header is used."""
     failed_attempts: int = 20
-    """Invalid tokens per minute and address before further ones are rejected with 429."""
+    """Invalid tokens per minute and address before further invalid ones are answered with 429."""
 
     # limits
     body_limit: int = 1 << 20
@@ -109,6 +109,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     most_connections: int = 50_000
     most_calls: int = 1_000
     """Concurrent calls, without long polls and streams; further ones are rejected and may be repeated."""
+    most_bodies: int = 200
+    """Request bodies of one caller that may be arriving at the same time; they do not count as calls."""
     quota: Quota = Quota()
     """For each resource group that is not in ``quotas``."""
     quotas: dict[str, Quota] = {}
@@ -318,6 +320,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "body_timeout_s": (0.1, 3600),
     "most_connections": (1, 1_000_000),
     "most_calls": (1, 1_000_000),
+    "most_bodies": (1, 1_000_000),
     "failed_attempts": (1, 1_000_000),
     "default_deadline_s": (1, 12 * _MONTH_S),
     "start_within_s": (1, _DAY_S),

@@ -53,6 +53,8 @@ async def _problems(context: ServerContext) -> list[str]:
     ]
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
+            if await context.db.run_in_thread(lambda: _is_disk_full(context)):
+                problems.append("the disk is full")
             await context.db.read(servers.list_servers)
             skew = await context.measure_skew()
     except TimeoutError:
@@ -62,6 +64,10 @@ async def _problems(context: ServerContext) -> list[str]:
     if abs(skew) > context.rules.max_skew:
         problems.append(_clock_problem(context, skew))
     return problems
+
+
+def _is_disk_full(context: ServerContext) -> bool:
+    return any(db.disk_is_full() for db in (context.db.engine, context.logs.engine))
 
 
 def _clock_problem(context: ServerContext, skew: Micros) -> str:
@@ -78,8 +84,8 @@ async def metrics(context: ServerContext, call: Call) -> bytes:
     gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, now))
     if visible is not None:
         gauges = structs.replace(gauges, pools=[pool for pool in gauges.pools if visible.allows(pool[0])])
-    context.metrics.set_in_progress(context.state.num_calls, context.hub.num_waiting)
     state = context.state
+    context.metrics.set_in_progress(state.num_calls, waiting=context.hub.num_waiting, bodies=state.num_bodies)
     return context.metrics.render(
         gauges, now=now, skew=state.clock_skew, retention_waits_until=state.retention_waits_until
     )

@@ -79,6 +79,19 @@ def test_a_wait_that_began_under_a_wrong_clock_ends_with_it(w):
     assert exists(w, task, job) == (False, False)
 
 
+def test_a_bot_of_the_time_of_a_wrong_clock_is_dead_when_it_stays_silent(w):
+    w.sweep()
+    w.outage(365 * DAY_S)
+    w.sweep()
+    w.bot("b2")
+    w.outage(-365 * DAY_S)
+    w.sweep()
+    assert (w.bot_row("b2").heartbeat, w.bot_row("b2").alive) == (w.now, 1)
+    w.advance(601)
+    w.sweep()
+    assert (w.bot_row("b1").alive, w.bot_row("b2").alive) == (0, 0)
+
+
 def test_a_first_start_waits_for_nothing(w):
     assert w.sweep().retention_waits_until is None
     assert (w.read(outages.resumed_at), w.read(outages.retention_waits_until, w.now)) == (0, None)

@@ -3,6 +3,9 @@
 Every sweep stores the time (``last_alive``). If the stored time is too old, or in the future, all leases start again at
 the current time (``resumed_at``): bots could not send heartbeats meanwhile, or the time cannot be compared.
 
+If the stored time is in the future, a clock that was ahead has been corrected. Heartbeats from its time are set to now:
+otherwise their bots would count as alive until then.
+
 After a long gap the deletion of old rows waits (``retention_waits_until``). The gap may be the error of a clock that is
 far ahead, and that must be noticed before everything that is kept for 30 days is deleted.
 """
@@ -10,6 +13,7 @@ far ahead, and that must be noticed before everything that is kept for 30 days i
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, service_was_away
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import shared_numbers
 
 _LAST_ALIVE = "last_alive"
@@ -23,6 +27,8 @@ def record_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
     was_away = service_was_away(now, last, rules)
     if was_away:
         _put(tx, _RESUMED_AT, now)
+    if was_away and now < last:
+        bots.correct_heartbeats(tx, now=now, dead_after=rules.dead_after)
     if was_away and now - last > rules.long_gap:
         _put(tx, _RETENTION_WAITS_UNTIL, now + rules.retention_wait)
     if was_away or now > last:

@@ -34,7 +34,7 @@ def server() -> Iterator[LiveServer]:
 def live_bot(server: LiveServer, folder: Path, pool: str, python: str = sys.executable) -> Iterator[BotProcess]:
     """A bot of a pool of its own, so that the tests of this file do not take each other's tasks."""
     token = server.new_token("bot-bootstrap")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     wait_for(lambda: server.call("GET", "/bot/v1/zip", token=token).status == 200, "the zip")
     (folder / "bot.zip").write_bytes(server.call("GET", "/bot/v1/zip", token=token).data)
     with a_bot(server.url, folder, "--pool", pool, python=python, token=token) as bot:

@@ -18,6 +18,7 @@ from myrmidon.scheduler import (
     cancel,
     extend,
     hold,
+    outages,
     report,
     rerun,
     resource_groups,
@@ -401,6 +402,16 @@ def _(w: World, f: Facts) -> Any:
     return w.do(bots.delete_bot, "b1")
 
 
+@verb("goodbye of a bot", a_running_task)
+def _(w: World, f: Facts) -> Any:
+    return w.do(bots.mark_bot_stopped, "b1", session=1)
+
+
+@verb("reboot of a bot", a_running_task)
+def _(w: World, f: Facts) -> Any:
+    return w.do(bots.end_runs_before_reboot, "b1", session=1)
+
+
 # --- Time ---
 
 
@@ -472,10 +483,10 @@ def _(w: World, f: Facts) -> Any:
     return w.db.write(lambda tx: sweep.delete_old(tx, now=w.now))
 
 
-@verb("mark of life after an outage", lambda w: {"was": w.db.write(lambda tx: sweep.record_alive(tx, w.now))})
+@verb("mark of life after an outage", lambda w: {"was": w.db.write(lambda tx: outages.record_alive(tx, w.now))})
 def _(w: World, f: Facts) -> Any:
     w.now += 301 * SECOND
-    return w.db.write(lambda tx: sweep.record_alive(tx, w.now))
+    return w.db.write(lambda tx: outages.record_alive(tx, w.now))
 
 
 # --- Removing, values, events ---

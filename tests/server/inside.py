@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -95,12 +95,13 @@ class Inside:
         again: Sequence[tuple[str, str]] = (),
         peer: str = "127.0.0.1",
         pieces: list[bytes] | None = None,
+        waiting_for: Callable[[], Awaitable[bytes]] | None = None,
         begin_only: bool = False,
     ) -> Reply:
         """One request. `pieces` come one by one; after the last nothing more comes, unless it is the empty one.
 
-        `again` are headers that come after the others, also under names that those have. `begin_only`: hang up when
-        the answer has begun, for one that never ends.
+        `waiting_for`: the body comes when that returns it. `again` are headers that come after the others, also under
+        names that those have. `begin_only`: hang up when the answer has begun, for one that never ends.
         """
         shown = self.token("admin") if token is None else token
         sent = {"host": "127.0.0.1"} | ({"authorization": f"Bearer {shown}"} if shown else {}) | (headers or {})
@@ -120,6 +121,8 @@ class Inside:
         answer: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
+            if waiting_for is not None:
+                return {"type": "http.request", "body": await waiting_for()}
             return messages.pop(0) if messages else await asyncio.Future()
 
         async def send(message: Any) -> None:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from myrmidon.server.asgi.protocol import MAX_HEADER_BYTES
 from tests import servers
 from tests.deadline import HANG_S, POLL_S
 from tests.live import live_server
@@ -132,6 +133,31 @@ def test_headers_without_end_are_refused(server):
             assert time.monotonic() < end, f"{number} headers were taken"
 
 
+def headers_of(size: int, more: str = "") -> bytes:
+    """A request without a body, whose line and headers have so many bytes."""
+    said = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n{more}X-Fill: ".encode()
+    return said + b"x" * (size - len(said) - 4) + b"\r\n\r\n"
+
+
+CLOSE = "Connection: close\r\n"
+BEFORE = ASKED + b"\r\n"
+WITH_A_BODY = ASKED.replace(b"GET", b"POST") + b"Content-Length: 60000\r\n\r\n" + b" " * 60_000
+
+
+@pytest.mark.parametrize("cut_at", [0, 1, 40_000, MAX_HEADER_BYTES - 1])
+@pytest.mark.parametrize("before", [b"", BEFORE, WITH_A_BODY], ids=["alone", "after another", "after a body"])
+@pytest.mark.parametrize(("size", "status"), [(MAX_HEADER_BYTES, 200), (MAX_HEADER_BYTES + 1, 400)])
+def test_the_limit_of_headers_is_exact_however_they_arrive(server, before, cut_at, size, status):
+    said = before + headers_of(size, CLOSE)
+    with dial(server, said[: len(before) + cut_at]) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(said[len(before) + cut_at :])
+        answer = all_of(connection)
+    last = answer[answer.rindex(b"HTTP/1.1 ") :]
+    assert last.startswith(b"HTTP/1.1 %d " % status), last
+    assert (b"The headers are too large." in last) is (status == 400)
+
+
 def test_a_slow_body_is_refused_and_nothing_is_stored(hasty):
     with answered(hasty, head(hasty, length=100) + b'{"tasks"') as (connection, said):
         said += all_of(connection)
@@ -162,8 +188,8 @@ def test_a_caller_that_hangs_up_is_not_waited_for(server):
         until_it_says(server, b"myrmidon_bots_waiting 1.0")
     until_it_says(server, b"myrmidon_bots_waiting 0.0")
     with dial(server, head(server, length=100) + b"{"):
-        until_it_says(server, b"myrmidon_calls_in_progress 2.0")  # this one, and the one that asks
-    until_it_says(server, b"myrmidon_calls_in_progress 1.0")
+        until_it_says(server, b"myrmidon_bodies_arriving 1.0")
+    until_it_says(server, b"myrmidon_bodies_arriving 0.0")
     assert "Exception" not in server.log
 
 

@@ -334,6 +334,8 @@ class Simulation:
         """Past the retention nothing is remembered but groups and what they reference; then those go too."""
         world = self.world
         world.jump(RULES.retention + 3600 * SECOND)
+        # After such a gap the clock may be wrong: deletion waits.
+        self._sweeps(1 + RULES.retention_wait // (1800 * SECOND), 1800)
         self._sweeps(3, 60)
         self._empty(EMPTY_IN_THE_END, "all retention is over")
         if orphans := self.db.read(lambda tx: tx.all(UNREFERENCED)):

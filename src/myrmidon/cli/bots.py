@@ -20,7 +20,7 @@ from myrmidon.cli.tokens import bootstrap_command
 from myrmidon.sdk.errors import Conflict, NotAllowed
 
 _BOT_ARGUMENT = click.argument("bot_id", metavar="BOT", type=Id())
-_STATES = ("alive", "dead", "idle", "busy", "draining", "quarantined", "maintenance")
+_STATES = ("alive", "dead", "silent", "idle", "busy", "draining", "quarantined", "maintenance")
 _NO_BOTS = "No bots. Start one here with `myrmidon bot`, or elsewhere with the command of `myrmidon bot invite`."
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

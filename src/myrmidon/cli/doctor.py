@@ -75,6 +75,8 @@ def _findings(cli: CliContext) -> Iterator[Finding]:
         return
     yield Finding("token", "ok", f"{info['who']} with role {info['role']}, from {cli.endpoint.token_source}.")
     yield _clock(info["time"] / 1e6, before, time.time())
+    if info.get("retention_waits_until"):  # servers of the previous release do not report it
+        yield _retention(info["retention_waits_until"] - info["time"])
     yield _local_disk() if info.get("disk_free") is None else _disk(info["disk_free"], "the server's data folder")
     for check in (_servers, _bots, _lost_runs, _releases, _queues):
         try:
@@ -115,6 +117,12 @@ def _clock(server_time: float, before: float, after: float) -> Finding:
         message = f"The server's clock is {abs(skew):.0f} s {ahead} this machine's."
         return Finding("clock", "warning", message, "synchronise both with NTP; see `timedatectl`.")
     return Finding("clock", "ok", "The clocks of the server and this machine agree.")
+
+
+def _retention(wait: int) -> Finding:
+    message = f"The server was away, or its clock jumped: it deletes no old tasks for {max(0, wait) // 60_000_000} min."
+    advice = "check the time above; if it is wrong, stop the server before that, and start it when the clock is right."
+    return Finding("clock", "warning", message, advice)
 
 
 def _servers(cli: CliContext) -> Finding:

@@ -119,6 +119,7 @@ def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
         ("name", request["name"]),
         ("state", f"{output.state(result['state'])}{code}{flags}"),
         ("reason", "" if result["reason"] == "exit_code" else result["reason"]),
+        ("silent", "\n".join(_silence(run) for run in task["runs"] if run.get("silent_since"))),
         ("deduped from", result["deduped_from"]),
         ("command", output.command_line(properties.get("command", []))),
         ("folder", properties.get("relative_cwd")),
@@ -142,6 +143,12 @@ def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
 def _exit_code_text(code: int) -> str:
     signal_text = f", signal {-code}" if code < 0 else ""
     return f"exit code {exit_codes.as_in_a_shell(code)}{signal_text}"
+
+
+def _silence(run: dict[str, Any]) -> str:
+    """Since when the bot of a run has sent nothing, and when the run is given up."""
+    since, until = output.local_time(run["silent_since"]), output.local_time(run["given_up_at"])
+    return f"{run['bot_id']} since {since}; its run is given up at {until}"
 
 
 def _user_tags(request: dict[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from myrmidon.scheduler.capacity import handle_lost_capacity
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.run_end import end_lost_runs
+from myrmidon.scheduler.silence import dead_at
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
@@ -297,11 +298,37 @@ def record_event(tx: Tx, bot_id: str, kind: str, message: str, *, session: int, 
 def mark_bot_stopped(
     tx: Tx, bot_id: str, *, session: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
 ) -> None:
-    """Mark a bot dead that has shut down for good, without waiting until its heartbeats are missing."""
+    """Mark a bot dead that has shut down for good, without waiting until its heartbeats are missing.
+
+    A bot shuts down after it has delivered all results, so that runs which it still has here never reached it.
+    """
     uow = UnitOfWork(tx, now, ids, rules)
+    _end_runs_of_session(uow, bot_id, session, why="bot_stopped", message="the bot has ended")
     bot = _lock_bot(uow, bot_id)
     if bot.alive and bot.session == session:
         _set_dead(uow, bot)
+
+
+def end_runs_before_reboot(
+    tx: Tx, bot_id: str, *, session: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
+) -> None:
+    """End the runs of a bot whose machine is about to reboot: no process survives that."""
+    uow = UnitOfWork(tx, now, ids, rules)
+    _end_runs_of_session(uow, bot_id, session, why="bot_rebooting", message="the machine of the bot reboots")
+
+
+def _end_runs_of_session(uow: UnitOfWork, bot_id: str, session: int, *, why: str, message: str) -> None:
+    """End all runs of the bot's current session. Tasks are locked here, so the bot must be locked afterwards."""
+    bot = bots.read(uow.tx, bot_id)
+    mine = task_run.live_of_bot(uow.tx, bot_id) if bot is not None and bot.session == session else []
+    if bot is None or not mine:
+        return
+    tasks = uow.lock(run.task_id for run in mine)
+    runs = [run for run in task_run.read(uow.tx, sorted(tasks)) if run.live]
+    lost = [run for run in runs if run.bot_id == bot_id and run.session <= session]
+    evidence = Evidence(message=message, last_heartbeat=bot.heartbeat, boot_id=bot.boot_id)
+    end_lost_runs(uow, lost, runs, why=why, evidence=evidence)
+    propagate(uow)
 
 
 def _lock_bot(uow: UnitOfWork, bot_id: str) -> Bot:
@@ -339,11 +366,14 @@ def delete_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules 
 
 
 def mark_bot_dead(uow: UnitOfWork, bot_id: str) -> bool:
-    """Mark a bot dead if it has sent no heartbeat for ``dead_after``; False, and a new due time, if it has."""
+    """Mark a bot dead that has sent no heartbeat for ``dead_after`` and for the leases that it holds.
+
+    Otherwise returns False and sets the time of the next check.
+    """
     bot = _lock_bot(uow, bot_id)
-    silent_until = bot.heartbeat + uow.rules.dead_after
-    if not bot.alive or silent_until > uow.now:
-        bot.due_at = silent_until if bot.alive else None
+    dead_from = dead_at(uow.tx, bot, uow.rules)
+    if not bot.alive or dead_from > uow.now:
+        bot.due_at = dead_from if bot.alive else None
         bots.save(uow.tx, bot)
         return False
     bot_event.insert(uow.tx, bot, uow.new_id(), at=uow.now, kind="bot_missing")

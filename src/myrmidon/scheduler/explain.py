@@ -12,9 +12,11 @@ from myrmidon.model.ids import Micros, show_task
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.model.validation import count
+from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
+from myrmidon.scheduler.silence import silent_runs
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import edge, task_queues, task_request, task_result, task_to_run
+from myrmidon.store.tables import edge, task_queues, task_request, task_result, task_run, task_to_run
 
 _SHOWN_PARENTS = 20
 _SHOWN_BOTS = 20
@@ -69,9 +71,13 @@ class Explanation(Struct, frozen=True, kw_only=True):
     unavailable: list[UnavailableBot] = []
     capacity: str | None = None
     position: int | None = None
+    silent_since: Micros | None = None
+    """The last heartbeat of the bot that runs the task, if the bot is silent."""
+    given_up_at: Micros | None = None
+    """When the run ends as lost if the bot stays silent."""
 
 
-def explain(tx: Tx, task_id: int) -> Explanation:
+def explain(tx: Tx, task_id: int, *, now: Micros = 0, rules: Rules = DEFAULT_RULES) -> Explanation:
     """The reason why a task is not running, in one sentence, with the facts behind it."""
     task = task_result.read(tx, [task_id]).get(task_id)
     if task is None:
@@ -81,9 +87,25 @@ def explain(tx: Tx, task_id: int) -> Explanation:
     if task.state == TaskState.READY:
         return _explain_ready(tx, task)
     if task.state == TaskState.RUNNING:
-        what = "is being stopped" if task.killing else "is running"
-        return Explanation(task_id=task_id, state=task.state, summary=f"The task {what} on bot {task.bot_id}.")
+        return _explain_running(tx, task, now, rules)
     return _explain_ended(tx, task)
+
+
+def _explain_running(tx: Tx, task: TaskResult, now: Micros, rules: Rules) -> Explanation:
+    what = "is being stopped" if task.killing else "is running"
+    summary = f"The task {what} on bot {task.bot_id}."
+    silent = silent_runs(tx, task_run.read(tx, [task.id]), now=now, rules=rules)
+    silence = silent.get((task.id, task.run_number))
+    if silence is None:
+        return Explanation(task_id=task.id, state=task.state, summary=summary)
+    silent_s, wait_s = (now - silence.since) // SECOND, max(0, silence.given_up_at - now) // SECOND
+    return Explanation(
+        task_id=task.id,
+        state=task.state,
+        summary=f"{summary} The bot has been silent for {silent_s} s; the run is given up in {wait_s} s.",
+        silent_since=silence.since,
+        given_up_at=silence.given_up_at,
+    )
 
 
 def _explain_waiting(tx: Tx, task: TaskResult) -> Explanation:

@@ -33,6 +33,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     slot_lease: Micros = 120 * SECOND
     outage: Micros = 60 * SECOND
     max_skew: Micros = 2 * SECOND
+    long_gap: Micros = 3600 * SECOND
+    retention_wait: Micros = 3600 * SECOND
     claim_limit: int = 256
     look_ahead: int = 16
     quick_failures: int = 5
@@ -40,6 +42,11 @@ class Rules(Struct, frozen=True, kw_only=True):
     secret_key: bytes = b""
     log_head: int = 64 << 20
     log_tail: int = 36 << 20
+
+    @property
+    def silent_after(self) -> Micros:
+        """A bot without a heartbeat for this time is shown as silent; heartbeats are stored twice as often."""
+        return min(120 * SECOND, self.dead_after // 2)
 
 
 DEFAULT_RULES = Rules()
@@ -205,6 +212,13 @@ def lease_end(run: TaskRun, heartbeat: Micros, resumed_at: Micros) -> Micros:
     so every lease starts again at that time.
     """
     return max(run.started_at or run.claimed_at, heartbeat, resumed_at) + run.lease
+
+
+def given_up_at(run: TaskRun, heartbeat: Micros, resumed_at: Micros) -> Micros:
+    """When a live run ends as lost if its bot stays silent. Sweeps keep ``due_at`` of a run that has not started."""
+    if run.started_at is None:
+        return run.due_at or 0
+    return lease_end(run, heartbeat, resumed_at)
 
 
 def start_deadline(run: TaskRun, resumed_at: Micros, start_within: Micros) -> Micros:

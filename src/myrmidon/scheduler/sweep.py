@@ -3,8 +3,7 @@
 Each pass reads only the rows that an index says are due, and checks them again under locks: two servers may sweep at
 the same time, and a heartbeat that was stored first wins.
 
-An outage of the service must not count against bots. Every sweep stores the time (``last_alive``); if the last one is
-too old, or in the future, all leases start again at the current time (``resumed_at``).
+An outage of the service must not count against bots, and a wrong clock must not delete anything: see outages.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from myrmidon.model.states import JobState, RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
 from myrmidon.scheduler import chunked_work
 from myrmidon.scheduler.bots import mark_bot_dead
+from myrmidon.scheduler.outages import record_alive, resumed_at, retention_waits_until
 from myrmidon.scheduler.policy import (
     DEFAULT_RULES,
     Rules,
@@ -25,7 +25,6 @@ from myrmidon.scheduler.policy import (
     lease_end,
     may_have_started,
     may_sweep,
-    service_was_away,
     start_deadline,
 )
 from myrmidon.scheduler.propagate import propagate
@@ -55,8 +54,6 @@ from myrmidon.store.views import next_due
 from myrmidon.store.views.next_due import NextDue
 
 T = TypeVar("T")
-_LAST_ALIVE = "last_alive"
-_RESUMED_AT = "resumed_at"
 _LOGS_SEEN = "logs_seen"
 BATCH = 100
 EVENT_BATCH = 250
@@ -81,6 +78,13 @@ class SweepResult(Struct):
     """Runs that were declared lost (bot_lost, not_started), with the time since the last sign of them."""
     no_resource: int = 0
     """Tasks that ended because no bot could run them."""
+    retention_waits_until: Micros | None = None
+    """When old rows may be deleted again; None if they may be deleted now."""
+
+    @property
+    def changed_something(self) -> bool:
+        """Whether tasks, jobs or bots have changed, so that waiting bots must check again."""
+        return bool(self.slices or self.runs or self.bots or self.tasks or self.jobs or self.chunks)
 
 
 def sweep(
@@ -90,18 +94,20 @@ def sweep(
     if not may_sweep(now, db.clock(), rules):
         return None
     db.write(lambda tx: record_alive(tx, now, rules))
-    done = SweepResult()
+    done = SweepResult(retention_waits_until=db.read(lambda tx: retention_waits_until(tx, now, rules)))
+    keep_old = done.retention_waits_until is not None
     deleted: list[int] = []
     passes: dict[str, Callable[..., int]] = {
         "runs": partial(sweep_runs, now=now, ids=ids, rules=rules),
         "bots": partial(sweep_bots, now=now, ids=ids, rules=rules),
         "slices": partial(sweep_slices, now=now, ids=ids, rules=rules),
-        "tasks": partial(sweep_tasks, now=now, ids=ids, rules=rules, deleted=deleted),
-        "jobs": partial(sweep_jobs, now=now, ids=ids, rules=rules),
+        "tasks": partial(sweep_tasks, now=now, ids=ids, rules=rules, deleted=deleted, keep_old=keep_old),
+        "jobs": partial(sweep_jobs, now=now, ids=ids, rules=rules, keep_old=keep_old),
     }
-    due = db.read(next_due.first)
+    read_due = next_due.first_without_old if keep_old else next_due.first
+    due = db.read(read_due)
     for name, step in passes.items():
-        due = _pass(db, step, due, done, name, now)
+        due = _pass(db, step, due, done, name, now, read_due=read_due)
     if _is_due(due.drains, now):
         effects = PassEffects()
         done.chunks = run_chunked_work(
@@ -109,14 +115,25 @@ def sweep(
         )
         done.no_resource += effects.no_resource
     done.events = _repeat(db, lambda tx: outbox.assign_positions(tx, EVENT_BATCH), EVENT_BATCH)
-    if _is_due(due.oldest_bot_event, now - rules.retention) or _is_due(due.oldest_queue, now - rules.queue_idle):
+    if not keep_old and (
+        _is_due(due.oldest_bot_event, now - rules.retention) or _is_due(due.oldest_queue, now - rules.queue_idle)
+    ):
         done.old_rows = _repeat(db, lambda tx: delete_old(tx, now=now, rules=rules), BATCH)
     drop_logs(db, log_db or db, deleted)
     update_tag_counts(db, now=now, rules=rules)
     return done
 
 
-def _pass(db: Db, step: Callable[..., int], due: NextDue, done: SweepResult, name: str, now: Micros) -> NextDue:
+def _pass(
+    db: Db,
+    step: Callable[..., int],
+    due: NextDue,
+    done: SweepResult,
+    name: str,
+    now: Micros,
+    *,
+    read_due: Callable[[Tx], NextDue],
+) -> NextDue:
     """Repeat a pass while rows are due; returns what is due afterwards, since a pass may create work for the next."""
     while _is_due(getattr(due, name), now):
         n, effects = db.write(partial(_run_step, step=step, watched=name in _WATCHED))
@@ -127,7 +144,7 @@ def _pass(db: Db, step: Callable[..., int], due: NextDue, done: SweepResult, nam
         done.late += effects.late
         done.lost += effects.lost
         done.no_resource += effects.no_resource
-        due = db.read(next_due.first)
+        due = db.read(read_due)
     return due
 
 
@@ -223,21 +240,6 @@ def _save_logs_seen(tx: Tx, task_id: int) -> None:
     shared_numbers.put(tx, _LOGS_SEEN, task_id)
 
 
-# ---------------------------------------------------------------- outages
-
-
-def record_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
-    """Store that the service is running; True if it was away, so that all leases start again."""
-    last = shared_numbers.lock(tx, _LAST_ALIVE)
-    was_away = service_was_away(now, last, rules)
-    if was_away:
-        shared_numbers.lock(tx, _RESUMED_AT)
-        shared_numbers.put(tx, _RESUMED_AT, now)
-    if was_away or now > last:
-        shared_numbers.put(tx, _LAST_ALIVE, now)
-    return was_away
-
-
 # ---------------------------------------------------------------- runs
 
 
@@ -254,11 +256,11 @@ def sweep_runs(
     runs = [run for run in task_run.read(tx, sorted(tasks)) if run.live]
     due_runs = [run for run in runs if (run.task_id, run.run) in set(due) and (run.due_at or now + 1) <= now]
     locked_bots = bots.lock_many(tx, sorted({run.bot_id for run in due_runs}))
-    resumed_at = shared_numbers.read(tx, _RESUMED_AT) or 0
+    resumed = resumed_at(tx)
     lost: dict[str, list[TaskRun]] = {}
     for run in due_runs:
         heartbeat = locked_bots[run.bot_id].heartbeat if run.bot_id in locked_bots else 0
-        if not _keep_run(uow, tasks[run.task_id], run, heartbeat=heartbeat, resumed_at=resumed_at, runs=runs):
+        if not _keep_run(uow, tasks[run.task_id], run, heartbeat=heartbeat, resumed_at=resumed, runs=runs):
             lost.setdefault(run.bot_id, []).append(run)
     for bot_id, lost_runs in sorted(lost.items()):
         bot = locked_bots.get(bot_id)
@@ -323,8 +325,7 @@ def _grant_instance(uow: UnitOfWork, task: TaskResult, run: TaskRun, runs: list[
 
 def sweep_bots(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
     """Mark bots dead that have sent no heartbeat for too long; not shortly after an outage of the service."""
-    resumed_at = shared_numbers.read(tx, _RESUMED_AT) or 0
-    if resumed_at + rules.dead_after > now:
+    if resumed_at(tx) + rules.dead_after > now:
         return 0
     due = bots.due(tx, now, BATCH)
     postponed = bots.postpone_checks(tx, sorted(due), now=now, dead_after=rules.dead_after) if due else 0
@@ -403,14 +404,15 @@ def sweep_tasks(
     rules: Rules = DEFAULT_RULES,
     deleted: list[int] | None = None,
     effects: PassEffects | None = None,
+    keep_old: bool = False,
 ) -> int:
-    """End tasks past their deadline, and delete tasks without a job past their retention."""
-    due = task_result.due(tx, now, BATCH)
+    """End tasks past their deadline, and delete tasks without a job past their retention unless ``keep_old``."""
+    due = task_result.due_unfinished(tx, now, BATCH) if keep_old else task_result.due(tx, now, BATCH)
     if not due:
         return 0
     uow = UnitOfWork(tx, now, ids, rules)
     tasks = {i: t for i, t in uow.lock(due).items() if t.due_at is not None and t.due_at <= now}
-    old = [task.id for task in tasks.values() if task.final]
+    old = [task.id for task in tasks.values() if task.final and not keep_old]
     ending = {task.id: task.due_at or now for task in tasks.values() if not task.final}
     for task_id in ending:
         _end_at_deadline(uow, tasks[task_id])
@@ -440,9 +442,9 @@ def _end_at_deadline(uow: UnitOfWork, task: TaskResult) -> None:
     uow.move(task, state, "deadline")
 
 
-def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> int:
-    """Retry jobs, and delete jobs past their retention and staged jobs that were never completed."""
-    due = jobs.due(tx, now, 10)
+def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, keep_old: bool = False) -> int:
+    """Retry jobs, delete staged jobs that were never completed and, unless ``keep_old``, jobs past their retention."""
+    due = jobs.due_unfinished(tx, now, 10) if keep_old else jobs.due(tx, now, 10)
     if not due:
         return 0
     uow = UnitOfWork(tx, now, ids, rules)
@@ -450,8 +452,11 @@ def sweep_jobs(tx: Tx, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RUL
     for job in list(uow.jobs.values()):
         if job.due_at is None or job.due_at > now:
             continue
-        if job.staged or job.state not in (JobState.RUNNING, JobState.PENDING_RETRY):
+        ended = job.state not in (JobState.RUNNING, JobState.PENDING_RETRY)
+        if job.staged or (ended and not keep_old):
             begin_deletion(uow, job)
+        elif ended:
+            continue
         elif job.state == JobState.PENDING_RETRY:
             retry_job(uow, job)
         else:

@@ -23,7 +23,7 @@ from myrmidon.model.errors import StoreRefused
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import servers
 from myrmidon.scheduler.policy import DEFAULT_RULES
-from myrmidon.server.context import clock
+from myrmidon.server.clock import wall_time
 from myrmidon.server.settings import Settings
 from myrmidon.store.engine import sqlite
 from myrmidon.store.engine.db import Db, open_db
@@ -61,7 +61,7 @@ def backup(settings: Settings, folder: Path) -> BackupInfo:
         # Logs last: then the copy has all output that the copied tasks had written.
         for source, name, is_log in ((url, MAIN_FILE, False), (log_url, LOG_FILE, True)):
             _export(source, fresh / name, logs_only=is_log, durable=settings.durable)
-        about = BackupInfo(version("myrmidon"), clock(), url.partition(":")[0])
+        about = BackupInfo(version("myrmidon"), wall_time(), url.partition(":")[0])
         (fresh / INFO_FILE).write_bytes(msgspec.json.encode(about))
         for path in [*fresh.iterdir(), fresh]:
             _fsync(path)
@@ -81,7 +81,7 @@ def _export(url: str, to: Path, *, logs_only: bool, durable: bool) -> None:
         export = f"{folder}/{to.name}"
         opening = _open(f"sqlite:///{export}", durable=False, bulk=logs_only)
         with _open(url, durable=durable) as source, opening as target:
-            migrate(target, clock())
+            migrate(target, wall_time())
             copy(source, target, logs=logs_only)
             sqlite.backup_file(export, to)  # a single file, without the companions of an open database
 
@@ -108,7 +108,7 @@ def restore(settings: Settings, folder: Path, *, replace: bool = False) -> Backu
         source = _open_both(opened, main, log)
         target = _open_both(opened, *urls, durable=settings.durable)
         for db in (*source, *target):  # the backup may be of an earlier version
-            migrate(db, clock())
+            migrate(db, wall_time())
         _copy_both(source, target)
     return info
 
@@ -186,13 +186,13 @@ def copy_db(
         for db in source:
             if len(verify(db)) == len(shipped()):
                 raise StoreRefused("There is no installation in the source database: it has no tables of Myrmidon.")
-            migrate(db, clock())
+            migrate(db, wall_time())
         _check_unused(source[0])
         if from_logs is None:
             _check_logs_found(*source)
         target = _open_both(stack, to_url, to_logs or logs.log_url(to_url), durable=durable)
         for db in target:
-            migrate(db, clock())
+            migrate(db, wall_time())
         return _copy_both(source, target)
 
 
@@ -242,7 +242,7 @@ def _require_existing(url: str) -> str:
 
 def _check_unused(db: Db) -> None:
     """Fail if a server's heartbeat is recent. SQLite files need no check: a server holds a lock on them."""
-    alive_since = clock() - DEFAULT_RULES.slot_lease
+    alive_since = wall_time() - DEFAULT_RULES.slot_lease
     running = [server for server in db.read(servers.list_servers) if server.heartbeat >= alive_since]
     if running:
         addresses = ", ".join(f"{server.address}:{server.port}" for server in running)

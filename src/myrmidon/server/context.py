@@ -7,7 +7,6 @@ write that it reports is on disk.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from myrmidon.scheduler import resource_groups, servers
 from myrmidon.scheduler.policy import Rules
 from myrmidon.scheduler.pools import set_pool_order
 from myrmidon.scheduler.sweep import count_no_resource
+from myrmidon.server.clock import SETTLE_WITH_DATABASE, Clock, boot_time, wall_time
 from myrmidon.server.config.config_folder import NO_CONFIG, FleetConfig, check_folder
 from myrmidon.server.database import AsyncDatabase, SchedulingDatabase, start_executor
 from myrmidon.server.groups import GroupDirectory
@@ -30,7 +30,7 @@ from myrmidon.server.metrics import Metrics
 from myrmidon.server.quotas import Quotas
 from myrmidon.server.settings import Settings, seconds
 from myrmidon.server.waiting.wait_hub import WaitHub
-from myrmidon.store.engine.db import Db, open_db
+from myrmidon.store.engine.db import Db, Dialect, open_db
 from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.engine.migrate import migrate
 from myrmidon.store.tables import server_version, task_request
@@ -49,9 +49,13 @@ class ServerState(Struct):
     enrolled: bool = True
     """False when this server's slot went to another server: it must make no more ids."""
     num_calls: int = 0
-    """Calls that are being answered, without long polls and streams."""
+    """Calls that are being answered, without long polls and streams, and without those whose body is arriving."""
+    num_bodies: int = 0
+    """Calls whose body is arriving."""
     clock_skew: Micros = 0
-    """How far this clock was ahead of the database's at the last comparison."""
+    """How far this server's time was ahead at the last comparison: of the database's, on SQLite of the wall clock."""
+    retention_waits_until: Micros | None = None
+    """When the deletion of old tasks begins again after a gap in time; None while it does not wait."""
     config: FleetConfig = NO_CONFIG
     """The active fleet configuration, the same for all servers on this database."""
     invalid_config: int = 0
@@ -92,8 +96,9 @@ class ServerContext:
         self.server = server
         """This server's row among the servers on the database."""
         self.ids = ids
-        self.now: Callable[[], Micros] = clock
-        """The only clock of the server."""
+        self.clock = Clock(max_skew=self.rules.max_skew, settle=_settle(settings, db))
+        self.now: Callable[[], Micros] = self.clock
+        """The time of the server; nothing else reads a clock to decide something."""
         self.random_int: Callable[[int], int] = random.randrange
         """The only source of randomness: an integer from 0 to below the given one. Not for secrets."""
         self.metrics = metrics or Metrics()
@@ -122,10 +127,12 @@ class ServerContext:
         self.hub.notify_commit(effects)
 
     async def measure_skew(self) -> Micros:
-        """Compare this clock with the database's; sweeping and readiness depend on the difference."""
-        before = self.now()
-        database_time = await self.db.run_in_thread(self.db.engine.clock)
-        self.state.clock_skew = (before + self.now()) // 2 - database_time
+        """Compare the clocks; returns how far this server's time is ahead of the reference (see Clock.compare)."""
+        offset = None
+        if self.db.engine.dialect is not Dialect.SQLITE:
+            began = boot_time()
+            offset = self.clock.offset_of(await self.db.run_in_thread(self.db.engine.clock), began)
+        self.state.clock_skew = self.now() - self.clock.compare(offset)
         return self.state.clock_skew
 
     def close(self) -> None:
@@ -140,6 +147,12 @@ class ServerContext:
             engine.close()
             if log_engine is not engine:
                 log_engine.close()
+
+
+def _settle(settings: Settings, db: Db) -> Micros:
+    """How long a step of the wall clock must last before the server follows it."""
+    settle = seconds(settings.clock_settle_s)
+    return settle if db.dialect is Dialect.SQLITE else min(settle, SETTLE_WITH_DATABASE)
 
 
 def _ignore(_: int) -> None:
@@ -168,7 +181,7 @@ def open_context(settings: Settings, *, address: str, port: int) -> ServerContex
 
 
 def _enroll(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) -> ServerContext:
-    now = clock()
+    now = wall_time()
     for database in {id(db): db, id(log_db): log_db}.values():
         migrate(database, now)
     if not db.read(configs.position) and (problems := check_folder(settings.config_folder)):
@@ -177,7 +190,7 @@ def _enroll(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
         raise InvalidRequest(problems)
     keys = open_keys(db, now)
     rules = settings.rules(keys.secret)
-    skew = abs(db.clock() - clock())
+    skew = abs(db.clock() - wall_time())
     if skew > rules.max_skew:
         raise StoreRefused(f"This machine's clock is {skew / 1e6:.1f} s away from the database's; set it right.")
     db.write(partial(server_version.record, version=version("myrmidon")[:64], now=now))
@@ -190,8 +203,3 @@ def _enroll(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
         chosen = Order(order.task_order, seconds(order.ageing_s))
         db.write(partial(set_pool_order, pool=pool, order=chosen, now=now, ids=ids))
     return ServerContext(settings, db, log_db, keys=keys, server=server, ids=ids)
-
-
-def clock() -> Micros:
-    """The wall clock in microseconds since 1970. Whoever has a ServerContext uses its ``now``."""
-    return time.time_ns() // 1000

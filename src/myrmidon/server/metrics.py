@@ -53,10 +53,17 @@ class Metrics:
             "myrmidon_outbox_age_seconds",
             "Age of the oldest event that streams cannot deliver yet; 0 if there is none.",
         )
-        self._skew = gauge("myrmidon_clock_skew_seconds", "This server's clock minus the database's.")
+        self._skew = gauge(
+            "myrmidon_clock_skew_seconds", "This server's time minus the database's, or on SQLite the machine's."
+        )
+        self._retention_wait = gauge(
+            "myrmidon_retention_wait_seconds",
+            "Time until old tasks are deleted again after a long gap in time; 0 while that does not wait.",
+        )
         self._in_progress = gauge(
             "myrmidon_calls_in_progress", "Calls being answered now, without long polls and streams."
         )
+        self._bodies = gauge("myrmidon_bodies_arriving", "Calls whose request body is arriving now.")
         self._waiting = gauge("myrmidon_bots_waiting", "Bots whose long polls this server holds.")
         counter = partial(Counter, registry=self.registry)
         self._call_errors = counter("myrmidon_call_errors", "Calls answered with an error, by error code.", ["code"])
@@ -120,13 +127,16 @@ class Metrics:
         """Record a finished run: succeeded, failed, timed_out or killed."""
         self._runs.labels(outcome).observe(duration_s)
 
-    def set_in_progress(self, calls: int, waiting: int) -> None:
+    def set_in_progress(self, calls: int, *, waiting: int, bodies: int) -> None:
         self._in_progress.set(calls)
+        self._bodies.set(bodies)
         self._waiting.set(waiting)
 
     # -- gauges
 
-    def render(self, values: Gauges, *, now: Micros, skew: Micros) -> bytes:
+    def render(
+        self, values: Gauges, *, now: Micros, skew: Micros, retention_waits_until: Micros | None = None
+    ) -> bytes:
         """The page for Prometheus, with gauges set to the given values."""
         for gauge in (self._depth, self._age, self._tasks, self._bots):
             gauge.clear()
@@ -140,6 +150,7 @@ class Metrics:
         self._sweep_lag.set(_age(values.oldest_due, now))
         self._outbox_age.set(_age(values.oldest_event, now))
         self._skew.set(skew / SECOND)
+        self._retention_wait.set(max(0, (retention_waits_until or now) - now) / SECOND)
         return generate_latest(self.registry)
 
 

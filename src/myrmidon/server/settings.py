@@ -98,7 +98,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     proxies: list[str] = []
     """Networks of trusted proxies, whose ``X-Forwarded-For`` header is used."""
     failed_attempts: int = 20
-    """Invalid tokens per minute and address before further ones are rejected with 429."""
+    """Invalid tokens per minute and address before further invalid ones are answered with 429."""
 
     # limits
     body_limit: int = 1 << 20
@@ -109,6 +109,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     most_connections: int = 50_000
     most_calls: int = 1_000
     """Concurrent calls, without long polls and streams; further ones are rejected and may be repeated."""
+    most_bodies: int = 200
+    """Request bodies of one caller that may be arriving at the same time; they do not count as calls."""
     quota: Quota = Quota()
     """For each resource group that is not in ``quotas``."""
     quotas: dict[str, Quota] = {}
@@ -138,6 +140,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The largest log of a run; of a longer one the head and the tail are kept."""
     sweep_s: float = 5.0
     """The interval of the background pass for expiries, timeouts and lost bots."""
+    clock_settle_s: float = 3600.0
+    """How long a step of the machine's clock must last before the server follows it; 300 s at most with a database."""
     poll_s: float = 30.0
     """How long the long poll of an idle bot is held."""
     heartbeat_s: float = 10.0
@@ -197,7 +201,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def limits(self) -> Limits:
-        return Limits(lease_min_s=self.shortest_lease_s, execution_timeout_min_s=self.shortest_timeout_s)
+        """The limits of requests. The lease of a task that requests none ends before its bot counts as dead."""
+        return Limits(
+            lease_default_s=min(DEFAULT_LIMITS.lease_default_s, self.dead_after_s),
+            lease_min_s=self.shortest_lease_s,
+            execution_timeout_min_s=self.shortest_timeout_s,
+        )
 
     def quota_of(self, group: str) -> Quota:
         return self.quotas.get(group, self.quota)
@@ -311,6 +320,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "body_timeout_s": (0.1, 3600),
     "most_connections": (1, 1_000_000),
     "most_calls": (1, 1_000_000),
+    "most_bodies": (1, 1_000_000),
     "failed_attempts": (1, 1_000_000),
     "default_deadline_s": (1, 12 * _MONTH_S),
     "start_within_s": (1, _DAY_S),
@@ -321,6 +331,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "dedupe_days": (0, _CENTURY_DAYS),
     "log_mib": (1, 1 << 20),
     "sweep_s": (0.01, 3600),
+    "clock_settle_s": (0, _MONTH_S),
     "poll_s": (0, 3600),
     "heartbeat_s": (0.01, DEFAULT_LIMITS.lease_max_s),
     "canary_percent": (0, 100),

@@ -11,14 +11,14 @@ import pytest
 
 from myrmidon.bot.machine import settings
 from myrmidon.bot.machine.named_caches import NamedCaches
-from myrmidon.bot.system import filesystem
+from myrmidon.bot.system import clock, filesystem
 from tests.bot.hooks.test_hooks import a_standing
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
 
 
-def _fill(caches: NamedCaches, tmp_path: Path, name: str, *, size: int = 10, now: float = NOW) -> int | None:
+def _fill(caches: NamedCaches, tmp_path: Path, name: str, *, size: int = 10, now: float | None = NOW) -> int | None:
     """As a run would: ask for the cache, write into it, and give it back."""
     mapped = tmp_path / "mapped"
     caches.install(name, str(mapped))
@@ -101,12 +101,35 @@ def test_the_least_recently_used_caches_go_first_by_number_by_size_and_by_age(tm
     assert caches.names() == ["e"]
 
 
-def test_a_cache_that_nobody_uses_any_more_goes_while_the_bot_is_idle(tmp_path: Path, roomy: dict[str, int]):
+@pytest.fixture
+def server_time(monkeypatch: pytest.MonkeyPatch) -> float:
+    """The time by the server is NOW."""
+    monkeypatch.setattr(clock, "_server_offset", None)
+    clock.set_server_time(round(NOW * 1e6))
+    return NOW
+
+
+def test_a_cache_that_nobody_uses_any_more_goes_while_the_bot_is_idle(
+    tmp_path: Path, roomy: dict[str, int], server_time: float
+):
     made = a_standing(tmp_path)
-    _fill(made.caches, tmp_path, "old", now=time.time() - 22 * DAY)
-    _fill(made.caches, tmp_path, "new", now=time.time())
+    _fill(made.caches, tmp_path, "old", now=server_time - 22 * DAY)
+    _fill(made.caches, tmp_path, "new", now=None)
     made.refresh()
     assert (made.caches.names(), made.dimensions["caches"]) == (["new"], ["new"])
+    assert made.caches.entries["new"]["used"] >= server_time
+
+
+def test_no_cache_is_too_old_by_the_clock_of_the_machine(
+    tmp_path: Path, roomy: dict[str, int], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(clock, "_server_offset", None)
+    caches = NamedCaches(str(tmp_path / "c"))
+    _fill(caches, tmp_path, "a")
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    assert caches.trim() == []
+    clock.set_server_time(round(NOW * 1e6))
+    assert (caches.trim(), caches.names()) == ([], ["a"])
 
 
 def test_the_oldest_go_until_enough_is_free_but_never_what_a_run_asks_for(

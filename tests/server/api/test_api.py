@@ -17,7 +17,7 @@ from myrmidon.server.api import submit
 from myrmidon.server.settings import PoolOrder, Quota
 from myrmidon.server.usecases import submit as usecases
 from myrmidon.store.views import listings
-from tests.server.contexts import a_task, finish
+from tests.server.contexts import a_task, finish, until
 from tests.server.inside import inside
 from tests.server.swarming_v1 import swarm
 
@@ -470,6 +470,62 @@ def test_an_overloaded_server_says_so_and_hears_heartbeats(tmp_path):
         assert app.get("/healthz").status == 200
         app.context.state.num_calls = 0
         assert app.get("/api/v1/tasks").status == 200
+
+
+def test_slow_bodies_of_one_caller_keep_nobody_else_out(tmp_path):
+    with inside(tmp_path, most_calls=2, most_bodies=5) as app:
+        slow, other = app.token("user"), app.token("admin")
+
+        async def story():
+            assert (await app.ask("GET", "/api/v1/tasks", token=slow)).status == 200, "from now on it is cached"
+            bodies = [
+                asyncio.create_task(app.ask("POST", "/api/v1/tasks", token=slow, pieces=[b"{"])) for _ in range(5)
+            ]
+            await until(lambda: app.context.state.num_bodies == 5)
+            assert app.context.state.num_calls == 0
+            for method, path, body in (("POST", "/api/v1/groups", {"name": "g"}), ("GET", "/api/v1/tasks", None)):
+                assert (await app.ask(method, path, body, token=other)).status == 200
+            assert (await app.ask("GET", "/api/v1/tasks", token=slow)).status == 200
+            refused = await app.ask("POST", "/api/v1/tasks", {"tasks": [a_task()]}, token=slow)
+            assert (refused.status, refused.code, refused.headers["retry-after"]) == (429, "overloaded", "1")
+            for one in bodies:
+                one.cancel()
+            await asyncio.gather(*bodies, return_exceptions=True)
+            assert (app.context.state.num_calls, app.context.state.num_bodies) == (0, 0)
+            assert (await app.ask("POST", "/api/v1/tasks", {"tasks": [a_task()]}, token=slow)).status == 200
+
+        app.run(story())
+
+
+def test_a_call_counts_as_one_when_its_body_is_there(tmp_path):
+    """Calls that were let in while the server had time are refused if it has none left when they can begin."""
+    with inside(tmp_path, most_calls=2) as app:
+
+        async def story():
+            first, rest = asyncio.Event(), asyncio.Event()
+
+            async def slowly():
+                first.set()
+                await rest.wait()
+                return b'{"name": "late"}'
+
+            body = asyncio.create_task(app.ask("POST", "/api/v1/groups", waiting_for=slowly))
+            await first.wait()
+            app.context.state.num_calls = 2
+            rest.set()
+            assert (await body).code == "overloaded"
+            app.context.state.num_calls = 0
+
+        app.run(story())
+
+
+def test_a_server_whose_disk_is_full_is_not_ready(app, monkeypatch):
+    engine = app.context.logs.engine
+    monkeypatch.setattr(engine._backend, "free_bytes", lambda: 1000)
+    reply = app.get("/readyz", token="")
+    assert (reply.status, reply.json["problems"]) == (503, ["the disk is full"])
+    monkeypatch.undo()
+    assert app.get("/readyz", token="").status == 200
 
 
 def test_a_server_that_should_get_no_work_says_why(app, monkeypatch):

@@ -176,6 +176,17 @@ def test_guessing_is_slowed_down(tmp_path):
         assert app.get(WHO, token=app.token("viewer"), peer="10.0.0.9").status == 200, "others are not affected"
 
 
+def test_wrong_tokens_lock_out_no_good_one_behind_the_same_address(tmp_path):
+    with inside(tmp_path, failed_attempts=3) as app:
+        never_seen = app.token("viewer")
+        for n in range(1, 30):
+            assert app.get(WHO, token=f"myr_{n:x}_{'x' * 43}").status == (401 if n <= 3 else 429)
+            assert app.get(WHO, token=never_seen).status == 200
+            app.guard.forget_token(int(never_seen.split("_")[1], 16))
+        made = app.post("/api/v1/tokens", {"name": "new", "role": "viewer", "group": "default"}).json["token"]
+        assert app.get(WHO, token=made).status == 200
+
+
 # ---------------------------------------------------------------- the first start
 
 
@@ -312,6 +323,9 @@ def test_a_network_has_no_more_rights_than_its_role(allowing):
     [
         ("127.0.0.1:8910", True), ("localhost", True), ("[::1]:80", True), ("LOCALHOST.", True),
         ("evil.example", False), ("127.0.0.1.evil.example", False), ("", False),
+        ("[::1]evil.com", False), ("[::1]:80evil.com", False), ("[::1", False), ("::1", False), ("[::1]:", True),
+        ("localhost:80:evil.com", False), ("localhost:evil.com", False), ("evil.com@localhost", False),
+        ("localhost/evil.com", False), ("[localhost]", False), ("local host", False),
     ],
 )  # fmt: skip
 def test_a_name_that_is_not_ours_is_refused(app, host, fine):

@@ -617,6 +617,54 @@ def test_nobody_is_introduced_with_a_session_far_ahead(context):
     run(story, context)
 
 
+YEAR = 365 * 86_400 * 1_000_000
+
+
+@pytest.mark.parametrize("wrong_by", [YEAR, -YEAR, 0], ids=["ahead", "behind", "right"])
+def test_a_new_process_gets_a_session_near_the_servers_time_whatever_its_clock_says(context, wrong_by):
+    async def story():
+        bot = BotClient(context, session=context.now() + wrong_by)
+        welcome = await bot.shake(new_process=True)
+        assert abs(welcome.session - context.now()) <= YEAR // 365
+        bot.credential = ""
+        assert (await bot.shake(new_process=True)).session == welcome.session, "its first response was lost"
+        bot.session = welcome.session
+        assert (await bot.exchange(n=0))["order"] is None
+
+    run(story, context)
+
+
+@pytest.mark.parametrize("clocks", [(YEAR, 0), (0, -YEAR), (-YEAR, -2 * YEAR)])
+def test_each_new_process_gets_a_later_session_although_the_clock_was_set_back(context, clocks):
+    async def story():
+        sessions: list[int] = []
+        for wrong_by in clocks:
+            bot = BotClient(context, session=context.now() + wrong_by)
+            bot.credential = "of the process before"
+            sessions.append((await bot.shake(who=ADMIN if not sessions else None, new_process=True)).session)
+        assert sessions == sorted(set(sessions))
+        old = BotClient(context, session=sessions[0])
+        with pytest.raises(WrongState, match="newer process"):
+            await old.shake(who=old.who)
+
+    run(story, context)
+
+
+def test_a_session_that_is_years_ahead_is_continued(context):
+    """It was accepted by an earlier release."""
+
+    async def story():
+        bot = BotClient(context)
+        await bot.shake()
+        bot.session = context.now() + YEAR
+        await bot.shake()
+        again = BotClient(context, session=context.now())
+        again.credential = bot.credential
+        assert (await again.shake(new_process=True)).session == bot.session + 1
+
+    run(story, context)
+
+
 def test_strange_calls_are_refused_with_a_reason(context):
     async def story():
         bot = BotClient(context)

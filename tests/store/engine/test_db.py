@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from operator import methodcaller
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -881,3 +882,18 @@ def test_a_limit_of_another_size_needs_no_new_preparation() -> None:
     assert (found(2), bool(prepared)) == (2, False)
     assert (found(3), bool(prepared)) == (3, False)
     link.close()
+
+
+def test_a_database_without_space_is_full_until_a_write_succeeds(tmp_path: Path) -> None:
+    db = open_db(f"sqlite:///{tmp_path}/small.db")
+    try:
+        db.write(lambda tx: tx.run("CREATE TABLE t (body BLOB)"))
+        assert not db.disk_is_full()
+        db.write(lambda tx: tx.run("PRAGMA max_page_count = 20"))
+        with pytest.raises(StoreUnavailable, match="full"):
+            db.write(lambda tx: tx.run("INSERT INTO t VALUES (:body)", body=b"x" * 1_000_000))
+        assert db.disk_is_full()
+        db.write(lambda tx: tx.run("INSERT INTO t VALUES (:body)", body=b"x"))
+        assert not db.disk_is_full()
+    finally:
+        db.close()

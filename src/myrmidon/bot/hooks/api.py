@@ -34,6 +34,10 @@ class Bot:
         self._dimensions: dict[str, list[str]] = {}
         self._state: dict[str, Any] = {}
 
+    def set_session(self, session: int) -> None:
+        """Set the session that the server has accepted."""
+        self._session = session
+
     def update_snapshot(self, dimensions: dict[str, list[str]], state: dict[str, Any]) -> None:
         """Set the dimensions and the state that hooks see."""
         self._dimensions = dimensions

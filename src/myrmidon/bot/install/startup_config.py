@@ -159,21 +159,25 @@ class StartupConfig:
             filesystem.write_private(os.path.join(self.folder, "credential"), credential.encode())
 
     def next_session(self) -> int:
-        """A session number greater than all earlier ones, even if the clock was set back.
+        """The session that a new process proposes: greater than all earlier ones, even if the clock was set back.
 
-        Without a credential no session was ever accepted, and the stored number is ignored: a wrong clock may have been
-        the reason.
+        The server chooses another one if the clock is wrong. Without a credential no session was ever accepted, and the
+        stored number is ignored.
         """
         last = 0
         with contextlib.suppress(ValueError):
             last = int((self.credential and _text(self.folder, "session")) or 0)
         session = max(time.time_ns() // 1000, last + 1)
+        self.save_session(session)
+        return session
+
+    def save_session(self, session: int) -> None:
+        """Store a session, so that the next process proposes a later one."""
         try:
             filesystem.write_private(os.path.join(self.folder, "session"), str(session).encode())
         except OSError as error:
             if not filesystem.disk_is_full(error):  # the clock alone is nearly always sufficient
                 raise
-        return session
 
 
 def zip_config() -> dict[str, Any]:

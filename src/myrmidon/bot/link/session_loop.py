@@ -72,6 +72,7 @@ class SessionLoop:
         os.set_blocking(self.wake_writer, False)
         self.http = HttpClient(startup.server, startup.credential or startup.token, wake_fd=wake_fd)
         self.link = LinkState(self.started)
+        self.is_new_process = True
         self.zip_is_good = updater.runs_good_zip(startup.folder)
         self.task_succeeded = False
         self.suspect_tasks: list[str] = []
@@ -245,6 +246,7 @@ class SessionLoop:
         body: dict[str, Any] = {
             "bot_id": startup.bot_id,
             "session": self.session,
+            "new_process": self.is_new_process,
             **status.handshake_fields(),
             "version": self.version,
             "boot_id": self.boot_id,
@@ -253,6 +255,8 @@ class SessionLoop:
         }
         answer = self.http.post("/bot/v1/handshake", body)
         startup.save_credential(answer["credential"])
+        self._use_session(int(answer.get("session", self.session)))
+        clock.set_server_time(answer.get("server_time"))
         self.http.bearer = answer["credential"]
         link = self.link
         link.session_begun(
@@ -268,6 +272,14 @@ class SessionLoop:
         failed = updater.take_failure(startup.folder)
         if failed:
             self.reporter.report_error(f"update to {failed[0]} failed: {failed[1]}", failed[0])
+
+    def _use_session(self, session: int) -> None:
+        """Continue with the session that the server has chosen; it chooses another one if this clock is wrong."""
+        self.is_new_process = False
+        if session != self.session:
+            self.startup.save_session(session)
+            self.session = self.reporter.session = session
+            self.status.bot.set_session(session)
 
     def _exchange(self, action: actions.Exchange, running: dict[str, Any] | None) -> None:
         """Build the request of a decision and send it. Around a poll for work, hooks are called."""

@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from myrmidon.bot.machine import settings
-from myrmidon.bot.system import filesystem
+from myrmidon.bot.system import clock, filesystem
 
 _NAME = re.compile(r"[a-z0-9_]{1,128}")
 _FOLDER = re.compile(r"[a-z0-9]{2}")
@@ -151,7 +151,7 @@ class NamedCaches:
             os.rename(path, os.path.join(self.folder, folder))
         except OSError:
             return None
-        self.entries[name] = {"dir": folder, "size": size, "used": time.time() if now is None else now}
+        self.entries[name] = {"dir": folder, "size": size, "used": self._now() if now is None else now}
         self._link(name, folder)
         self.unsaved = True
         self.changes += 1
@@ -177,7 +177,7 @@ class NamedCaches:
 
         Those in ``needed`` are never removed. ``extra_bytes`` must be free in addition to the configured space.
         """
-        now = time.time() if now is None else now
+        now = clock.server_time() if now is None else now
         candidates = [
             name for name in sorted(self.entries, key=lambda name: self.entries[name]["used"]) if name not in needed
         ]
@@ -192,10 +192,15 @@ class NamedCaches:
             self._save()
         return removed
 
-    def _over_limits(self, oldest: str, now: float) -> bool:
+    @staticmethod
+    def _now() -> float:
+        return clock.server_time() or time.time()
+
+    def _over_limits(self, oldest: str, now: float | None) -> bool:
+        """Whether the least recently used cache must go. Without the server's time no age is known to be right."""
         rules = self.rules
         return (
-            now - self.entries[oldest]["used"] > rules["age_s"]
+            (now is not None and now - self.entries[oldest]["used"] > rules["age_s"])
             or len(self.entries) > rules["items"]
             or sum(entry["size"] for entry in self.entries.values()) > rules["size"]
         )

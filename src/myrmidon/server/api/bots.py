@@ -37,13 +37,16 @@ class BotQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Filters; all must match. A ``dimension`` is ``key:value``."""
 
     dimension: Annotated[list[str], Meta(max_length=16)] = []
-    state: Literal["alive", "dead", "quarantined", "maintenance", "draining", "busy", "idle"] | None = None
+    state: Literal["alive", "dead", "silent", "quarantined", "maintenance", "draining", "busy", "idle"] | None = None
     limit: Limit = 100
     cursor: str | None = None
 
 
 class BotSummary(Struct, frozen=True, kw_only=True):
-    """``status`` is dead, quarantined, maintenance, draining, busy or idle: the first that applies."""
+    """``status`` is dead, silent, quarantined, maintenance, draining, busy or idle: the first that applies.
+
+    A silent bot has missed heartbeats. It is dead after ``dead_after_s``, and not before its runs are given up.
+    """
 
     bot_id: str
     status: str
@@ -81,7 +84,8 @@ async def list_bots(context: ServerContext, call: Call) -> BotList:
     query: BotQuery = call.query
     after = read_cursor(context.keys.cursor, "bots", query.cursor) if query.cursor else ""
     visible = visible_pools(context, call.who)
-    bot_filter = BotFilter(dimensions=query.dimension, state=query.state, pools=visible)
+    silent_before = context.now() - context.rules.silent_after
+    bot_filter = BotFilter(dimensions=query.dimension, state=query.state, pools=visible, silent_before=silent_before)
     scope = await context.groups.scope_of(call)
 
     def read(tx: Tx) -> tuple[list[str], list[Bot], Busy]:
@@ -125,10 +129,12 @@ def _info(context: ServerContext, bot: Bot, summary: BotSummary) -> BotInfo:
 def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None, visible: PoolFilter | None) -> BotSummary:
     """Everybody may see that a bot is busy; only runs in the caller's resource group are listed."""
     connected = context.hub.bots.get(bot.id)
+    seen_at = max(bot.heartbeat, connected.seen_at if connected else 0)
+    silent = context.now() - seen_at > context.rules.silent_after
     runs = [show_run(task_id, run) for task_id, run, group in busy.get(bot.id, ()) if scope in (None, group)]
     return BotSummary(
         bot_id=bot.id,
-        status=_status(bot, busy=bot.id in busy),
+        status=_status(bot, silent=silent, busy=bot.id in busy),
         alive=bool(bot.alive),
         draining=bool(bot.draining),
         quarantined=bot.quarantined,
@@ -137,12 +143,14 @@ def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None, vi
         version=bot.version,
         address=bot.address,
         first_seen_at=bot.first_seen_at,
-        last_seen_at=max(bot.heartbeat, connected.seen_at if connected else 0),
+        last_seen_at=seen_at,
         runs=runs,
     )
 
 
-def _status(bot: Bot, *, busy: bool) -> str:
+def _status(bot: Bot, *, silent: bool, busy: bool) -> str:
+    if bot.alive and silent:
+        return "silent"
     return bot.unavailable or ("busy" if busy else "idle")
 
 

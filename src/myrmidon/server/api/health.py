@@ -16,6 +16,7 @@ from myrmidon.server.api.common import ANY_TOKEN
 from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
+from myrmidon.store.engine.db import Dialect
 from myrmidon.store.views import metrics as store_metrics
 
 VERSION = version("myrmidon")
@@ -52,6 +53,8 @@ async def _problems(context: ServerContext) -> list[str]:
     ]
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
+            if await context.db.run_in_thread(lambda: _is_disk_full(context)):
+                problems.append("the disk is full")
             await context.db.read(servers.list_servers)
             skew = await context.measure_skew()
     except TimeoutError:
@@ -59,8 +62,20 @@ async def _problems(context: ServerContext) -> list[str]:
     except StoreError as error:
         return [*problems, f"the database: {error.code}"]
     if abs(skew) > context.rules.max_skew:
-        problems.append(f"this machine's clock differs from the database's by {skew / SECOND:.1f} s")
+        problems.append(_clock_problem(context, skew))
     return problems
+
+
+def _is_disk_full(context: ServerContext) -> bool:
+    return any(db.disk_is_full() for db in (context.db.engine, context.logs.engine))
+
+
+def _clock_problem(context: ServerContext, skew: Micros) -> str:
+    other = "this machine's clock" if context.db.engine.dialect is Dialect.SQLITE else "the database's clock"
+    problem = f"the server's time differs from {other} by {skew / SECOND:.1f} s; nothing expires until they agree"
+    if (wait := context.clock.follows_in) is None:
+        return problem
+    return f"{problem}. If the clock is right, the server follows it in {wait // SECOND} s, or when it is restarted"
 
 
 async def metrics(context: ServerContext, call: Call) -> bytes:
@@ -69,8 +84,11 @@ async def metrics(context: ServerContext, call: Call) -> bytes:
     gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, now))
     if visible is not None:
         gauges = structs.replace(gauges, pools=[pool for pool in gauges.pools if visible.allows(pool[0])])
-    context.metrics.set_in_progress(context.state.num_calls, context.hub.num_waiting)
-    return context.metrics.render(gauges, now=now, skew=context.state.clock_skew)
+    state = context.state
+    context.metrics.set_in_progress(state.num_calls, waiting=context.hub.num_waiting, bodies=state.num_bodies)
+    return context.metrics.render(
+        gauges, now=now, skew=state.clock_skew, retention_waits_until=state.retention_waits_until
+    )
 
 
 class ServerInfo(Struct, frozen=True):
@@ -83,6 +101,8 @@ class ServerInfo(Struct, frozen=True):
     who: str
     role: str
     group: str | None
+    retention_waits_until: Micros | None
+    """When the deletion of old tasks begins again after a long gap in time; null while it does not wait."""
 
 
 async def server_info(context: ServerContext, call: Call) -> ServerInfo:
@@ -96,6 +116,7 @@ async def server_info(context: ServerContext, call: Call) -> ServerInfo:
         who=call.who.name,
         role=call.who.role,
         group=call.who.group,
+        retention_waits_until=context.state.retention_waits_until,
     )
 
 

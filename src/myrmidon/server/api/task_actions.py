@@ -169,6 +169,10 @@ class TaskExplanation(Struct, frozen=True, kw_only=True):
     unavailable: list[UnavailableBot]
     capacity: str | None
     position: int | None
+    silent_since: Micros | None
+    """The last heartbeat of the bot that runs the task, if the bot is silent."""
+    given_up_at: Micros | None
+    """When the run ends as lost if the bot stays silent."""
 
 
 async def explain_task(context: ServerContext, call: Call) -> TaskExplanation:
@@ -178,7 +182,7 @@ async def explain_task(context: ServerContext, call: Call) -> TaskExplanation:
 
     def explain(tx: Tx) -> explaining.Explanation:
         get_visible_task(tx, task_id, scope)
-        return explaining.explain(tx, task_id)
+        return explaining.explain(tx, task_id, now=context.now(), rules=context.rules)
 
     explanation = await context.db.read(explain)
     asleep = explanation.state == TaskState.READY and context.state.config.asleep
@@ -197,6 +201,8 @@ async def explain_task(context: ServerContext, call: Call) -> TaskExplanation:
         ],
         capacity=explanation.capacity,
         position=explanation.position,
+        silent_since=explanation.silent_since,
+        given_up_at=explanation.given_up_at,
     )
 
 

@@ -14,6 +14,7 @@ from myrmidon.model.ids import Micros, first_id_at, show_run, show_task
 from myrmidon.model.secret_masking import SecretForms
 from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
+from myrmidon.scheduler.silence import Silence, silent_runs
 from myrmidon.server.api.common import Limit, Moment, show_optional_task
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
@@ -113,6 +114,10 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     stderr_size: int | None
     outputs_ref: Raw | None
     stats: PerformanceStats | None
+    silent_since: Micros | None = None
+    """The last heartbeat of the bot, if the run is live and its bot is silent."""
+    given_up_at: Micros | None = None
+    """When the run ends as lost if its bot stays silent."""
 
 
 class TaskInfo(Struct, frozen=True, kw_only=True):
@@ -135,6 +140,7 @@ async def get_task(context: ServerContext, call: Call) -> TaskInfo:
         slices = task_request.slices(tx, [task_id])[task_id]
         runs = task_run.read(tx, [task_id])
         stats = run_details.stats(tx, [task_id])
+        silent = silent_runs(tx, runs, now=context.now(), rules=context.rules)
         group = resource_group.names(tx, [row.resource_group_id]).get(row.resource_group_id, "")
         secret = task_request.secrets(tx, [task_id]).get(task_id)
         forms = SecretForms(secret) if secret else None
@@ -149,7 +155,10 @@ async def get_task(context: ServerContext, call: Call) -> TaskInfo:
                 stdin_size=task_request.stdin_sizes(tx, [task_id]).get(task_id),
             ),
             result=_result_info(task, runs),
-            runs=[_run_info(run, forms, stats.get((run.task_id, run.run))) for run in runs],
+            runs=[
+                _run_info(run, forms, stats.get((run.task_id, run.run)), silent.get((run.task_id, run.run)))
+                for run in runs
+            ],
         )
 
     return await context.db.read(read)
@@ -225,7 +234,9 @@ def _evidence(text: str, forms: SecretForms | None) -> Raw:
     return Raw(json.encode(evidence))
 
 
-def _run_info(run: TaskRun, forms: SecretForms | None, stats: PerformanceStats | None) -> RunInfo:
+def _run_info(
+    run: TaskRun, forms: SecretForms | None, stats: PerformanceStats | None, silence: Silence | None
+) -> RunInfo:
     return RunInfo(
         run=show_run(run.task_id, run.run),
         number=run.run,
@@ -245,6 +256,8 @@ def _run_info(run: TaskRun, forms: SecretForms | None, stats: PerformanceStats |
         stderr_size=run.stderr_size,
         outputs_ref=Raw(run.outputs_ref.encode()) if run.outputs_ref else None,
         stats=stats,
+        silent_since=silence.since if silence else None,
+        given_up_at=silence.given_up_at if silence else None,
     )
 
 

@@ -32,6 +32,7 @@ from myrmidon.model.errors import (
     Unauthorized,
 )
 from myrmidon.scheduler.idempotency import check_key
+from myrmidon.server.asgi.arriving_bodies import ArrivingBodies
 from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decoder, read_headers
 from myrmidon.server.asgi.errors import error_body
 from myrmidon.server.asgi.sending import Disconnected, send_response
@@ -55,12 +56,18 @@ class Endpoint:
     """Answers the calls of one route."""
 
     def __init__(
-        self, context: ServerContext, authenticator: Authenticator, route: Route, request_id: Callable[[str], str]
+        self,
+        context: ServerContext,
+        authenticator: Authenticator,
+        route: Route,
+        request_id: Callable[[str], str],
+        bodies: ArrivingBodies,
     ) -> None:
         self._context = context
         self._authenticator = authenticator
         self._route = route
         self._request_id = request_id
+        self._bodies = bodies
         self._decode_body = body_decoder(route)
         self._decode_query = query_decoder(route.query, tolerant=route.style is not Style.OURS)
         settings = context.settings
@@ -92,7 +99,8 @@ class Endpoint:
     ) -> tuple[int, Headers, Any]:
         """Status, headers and body; every error becomes a response.
 
-        The call counts as load only until then: a client that does not read its response keeps nobody else out.
+        The call counts as load only until then, and not while its body arrives: clients that send or read slowly keep
+        nobody else out.
         """
         context, counts = self._context, not self._route.waits
         context.state.num_calls += counts
@@ -130,7 +138,7 @@ class Endpoint:
         if route.waits and (task := asyncio.current_task()):
             scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
             scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address)
-        data = await self._read_body(receive, headers) if route.body is not None else b""
+        data = await self._wait_for_body(receive, headers, identity, address) if route.body is not None else b""
         return Call(
             who=identity,
             body=self._decode_body(data) if route.body is not None else None,
@@ -142,6 +150,22 @@ class Endpoint:
             address=address,
             headers=headers,
         )
+
+    async def _wait_for_body(self, receive: Receive, headers: Mapping[str, str], who: Identity, address: str) -> bytes:
+        """The body. Until it is there, the call counts as an arriving body of its caller and not as load."""
+        state, counts = self._context.state, not self._route.waits
+        caller = (who.role, who.name, who.group) if who.role is not Role.NOBODY else address
+        state.num_calls -= counts
+        state.num_bodies += 1
+        try:
+            with self._bodies.arriving(caller):
+                data = await self._read_body(receive, headers)
+        finally:
+            state.num_bodies -= 1
+            state.num_calls += counts
+        if not self._route.vital:
+            self._check_load()
+        return data
 
     def _check_load(self) -> None:
         state = self._context.state

@@ -28,7 +28,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_timer: asyncio.TimerHandle | None = None
         self._read_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
+        """The size of the request line and of the header fields that are complete."""
+        self._incomplete_bytes = 0
+        """What was received since the request began; counted only until its headers are complete."""
         self._in_headers = True
+        self._too_large = False
         self._current: RequestResponseCycle | None = None
         """The request being answered; uvicorn's ``cycle`` is the last one received, and clients may pipeline."""
 
@@ -56,10 +60,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._in_headers:
-            self._header_bytes += len(data)
+            self._incomplete_bytes += len(data)
         super().data_received(data)
-        if self._in_headers and self._header_bytes > MAX_HEADER_BYTES:
-            self.send_400_response("The headers are too large.")
+        if self._in_headers and self._incomplete_bytes > MAX_HEADER_BYTES and not self._too_large:
+            # The parser delivers only complete fields: a field that never ends is noticed here.
+            self._too_large = True
+            self.send_400_response("")
         elif self._header_timer is None and self.timeout_keep_alive_task is None and self._is_idle():
             # Empty lines or the rest of an ignored body ended the keep-alive timer without starting a request.
             self._start_header_timer()
@@ -69,11 +75,28 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope["abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
         self.scope["is_closing"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
         self._in_headers = True
-        self._header_bytes = 0
+        self._header_bytes = len(b"  HTTP/1.1\r\n\r\n")
+        self._incomplete_bytes = 0
         if self._header_timer is None:
             self._start_header_timer()
 
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count_header_bytes(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count_header_bytes(len(name) + len(b": ") + len(value) + len(b"\r\n"))
+
+    def _count_header_bytes(self, size: int) -> None:
+        """Raise beyond the limit, which ends the parsing; uvicorn then calls send_400_response."""
+        self._header_bytes += size
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._too_large = True
+            raise ValueError("headers too large")
+
     def on_headers_complete(self) -> None:
+        self._count_header_bytes(len(self.parser.get_method()))
         self._in_headers = False
         self._stop_header_timer()
         super().on_headers_complete()
@@ -118,7 +141,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._start_read_timer()
 
     def send_400_response(self, msg: str) -> None:
-        super().send_400_response(msg)
+        super().send_400_response("The headers are too large." if self._too_large else msg)
         self._start_read_timer()
 
     def pause_writing(self) -> None:

@@ -176,7 +176,8 @@ class Authenticator:
         if "," in host:
             # A proxy may have checked the other value.
             raise InvalidRequest([Problem("host", show_value(host), "one name", "host")])
-        if self.hosts and _host_name(host) not in self.hosts:
+        name = _host_name(host)
+        if name is None or (self.hosts and name not in self.hosts):
             raise Forbidden(f"The host name {host[:100]!r} is not allowed; see the setting allowed_hosts.")
         if mutates and origin and not self._is_our_page(origin, host):
             raise Forbidden(f"The origin {origin[:100]!r} is not allowed; see the setting allowed_origins.")
@@ -218,9 +219,10 @@ class Authenticator:
             bot_id = bot_of_credential(self._context.keys.bot, bearer)
             if bot_id is not None:
                 return Identity(bot_id, Role.BOT, None, bot_id)
-        elif (identity := self._from_cache(bearer) or await self._from_database(bearer, address)) is not None:
+        elif (identity := self._from_cache(bearer) or await self._from_database(bearer)) is not None:
             return identity
-        self._count_failure(address)
+        else:
+            self._check_failures(address)  # not for bots: an answer 401 makes them use their other token
         raise Unauthorized("The token is unknown, expired or revoked.")
 
     async def is_still_valid(self, who: Identity, bearer: str, address: str) -> bool:
@@ -256,11 +258,10 @@ class Authenticator:
             return None
         return cached.identity
 
-    async def _from_database(self, bearer: str, address: str) -> Identity | None:
+    async def _from_database(self, bearer: str) -> Identity | None:
         match = TOKEN.fullmatch(bearer)
         if match is None or (token_id := int(match[1], 16)) > MAX_INT64:
             return None
-        self._check_failures(address)
         secret = match[2]
         now = self._context.now()
         row, group = await self._context.db.read(lambda tx: _with_group(tx, token_id))
@@ -278,17 +279,18 @@ class Authenticator:
         return identity
 
     def _check_failures(self, address: str) -> None:
-        """Limit guessing: beyond the limit per minute, tokens from this address that are not cached are refused."""
-        minute, count = self._failed.get(address, (0, 0))
-        if minute == self._context.now() // (60 * SECOND) and count >= self._settings.failed_attempts:
-            raise Overloaded("Too many invalid tokens from this address. Try again in a minute.")
+        """Count an invalid token; Overloaded beyond the limit per minute.
 
-    def _count_failure(self, address: str) -> None:
+        Only invalid tokens are refused so: somebody with a valid one may be behind the same address.
+        """
         now = self._context.now() // (60 * SECOND)
         minute, count = self._failed.get(address, (now, 0))
+        count = count + 1 if minute == now else 1
         if len(self._failed) >= MAX_CACHED:
             self._failed.clear()
-        self._failed[address] = (now, count + 1 if minute == now else 1)
+        self._failed[address] = (now, count)
+        if count > self._settings.failed_attempts:
+            raise Overloaded("Too many invalid tokens from this address. Try again in a minute.")
 
 
 def _with_group(tx: Tx, token_id: int) -> tuple[Token | None, str | None]:
@@ -324,16 +326,20 @@ def _parse_cached(text: str) -> Address | None:
     return mapped or found
 
 
-def _host_name(host: str) -> str:
-    """The name of a Host header, without the port."""
-    if host.startswith("["):
-        return host.partition("]")[0].strip("[").lower()
-    return host.partition(":")[0].rstrip(".").lower()
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]*)\]|([^\[\]:@/?#\s]*))(?::[0-9]*)?")
+
+
+def _host_name(host: str) -> str | None:
+    """The name of a Host header, without the port; None if it is not a name or address with an optional port."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return None
+    return match[1].lower() if match[1] is not None else match[2].rstrip(".").lower()
 
 
 def _hosts(settings: Settings) -> frozenset[str]:
     """The allowed host names. Empty for any: only when the server listens on all addresses and no name is set."""
-    named = {_host_name(host) for host in settings.allowed_hosts}
+    named = {name for host in settings.allowed_hosts if (name := _host_name(host))}
     if settings.public_url:
         named.add((urlsplit(settings.public_url).hostname or "").lower())
     if settings.is_local:

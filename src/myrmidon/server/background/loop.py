@@ -75,6 +75,8 @@ class BackgroundWork:
         """Queues whose bots are being looked up, and the number of tasks that wait in each."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._tag_counts_checked = False
+        self._sweeps = True
+        """False while the clocks disagree: nothing expires then."""
 
     async def start(self) -> None:
         """Load what must be known before the first bot connects; retries until the database is available."""
@@ -119,7 +121,7 @@ class BackgroundWork:
     async def sweep(self) -> SweepResult | None:
         """Handle expiries, timeouts and lost bots, then wake bots that wait although there is work for them.
 
-        None if nothing was done, because this clock differs too much from the database's.
+        None if nothing was done, because the clocks disagree.
         """
         context, now = self._context, self._context.now()
         result = await context.db.run_in_thread(
@@ -127,16 +129,34 @@ class BackgroundWork:
                 context.db.engine, now=now, ids=context.ids, rules=context.rules, log_db=context.logs.engine
             )
         )
-        if result is None:
-            log.error("clock skew too large; sweep skipped", skew_s=context.state.clock_skew / SECOND)
-        else:
-            self._record_metrics(result)
-            if result.slices or result.runs or result.bots or result.tasks or result.jobs or result.chunks:
-                for queue in result.queues_to_wake:
-                    context.hub.notify_work(queue, BATCH)
-                context.hub.recheck_all()
+        await self._report_sweep(result)
+        if result is not None and result.changed_something:
+            for queue in result.queues_to_wake:
+                context.hub.notify_work(queue, BATCH)
+            context.hub.recheck_all()
         await self.wake_waiting()
         return result
+
+    async def _report_sweep(self, result: SweepResult | None) -> None:
+        """Record what a sweep did. What lasts for many sweeps is logged when it begins and when it ends."""
+        if result is not None:
+            self._record_metrics(result)
+            self._record_retention(result.retention_waits_until)
+            if not self._sweeps:
+                log.info("clocks agree again; sweeping")
+        elif self._sweeps:
+            skew = await self._context.measure_skew()
+            log.error("clocks disagree; nothing expires until they agree", skew_s=skew / SECOND)
+        self._sweeps = result is not None
+
+    def _record_retention(self, waits_until: Micros | None) -> None:
+        state = self._context.state
+        if waits_until is not None and waits_until != state.retention_waits_until:
+            wait_s = (waits_until - self._context.now()) / SECOND
+            log.warning("time has jumped or the service was away; nothing old is deleted for a while", wait_s=wait_s)
+        elif waits_until is None and state.retention_waits_until is not None:
+            log.info("deletion by retention continues")
+        state.retention_waits_until = waits_until
 
     def _record_metrics(self, result: SweepResult) -> None:
         metrics = self._context.metrics
@@ -221,10 +241,10 @@ class BackgroundWork:
             await asyncio.sleep(SLOT_S)
 
     async def check_skew(self) -> None:
-        """Compare this clock with the database's, and log an error if they differ too much."""
+        """Compare the clocks, so that this server's time follows them; log an error if they differ too much."""
         skew = await self._context.measure_skew()
         if abs(skew) > self._context.rules.max_skew:
-            log.error("clock differs from the database's", skew_s=skew / SECOND)
+            log.error("clocks disagree", skew_s=skew / SECOND)
 
     async def follow_events(self) -> int:
         """Assign positions to new events, and publish events of other servers to waiting bots and callers here.

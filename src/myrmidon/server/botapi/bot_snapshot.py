@@ -17,7 +17,6 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import task_queues, task_to_run
 
 RELOAD_AFTER: Micros = 600 * SECOND
-HEARTBEAT_WRITE_INTERVAL: Micros = 60 * SECOND
 
 
 class BotSnapshot(Struct, frozen=True):
@@ -89,4 +88,4 @@ def connected_bot(context: ServerContext, bot_id: str, session: int) -> Connecte
 
 def heartbeat_write_interval(context: ServerContext) -> Micros:
     """How old the heartbeat in the database may get while polls of a bot are answered from memory."""
-    return min(HEARTBEAT_WRITE_INTERVAL, context.rules.dead_after // 4)
+    return context.rules.silent_after // 2

@@ -9,6 +9,8 @@ import hmac
 from hashlib import sha256
 from importlib.metadata import version as installed
 
+from msgspec import structs
+
 from myrmidon.model.bot import Bot, Handshake
 from myrmidon.model.errors import Forbidden, InvalidRequest, Problem, Unauthorized
 from myrmidon.model.ids import Micros, show_run
@@ -45,19 +47,26 @@ async def handshake(context: ServerContext, call: Call) -> HandshakeResponse:
 
     def write(tx: Tx) -> tuple[scheduler_bots.HandshakeResult, BotSnapshot]:
         stored = bots.read(tx, body.bot_id)
+        last = stored.session if stored is not None else 0
+        session = _new_session(body.session, last, now) if body.new_process else body.session
         if call.who.role is Role.BOT and stored is None:
             raise Unauthorized("This bot was deleted; register it again with a bootstrap token.", advice="")
-        if call.who.role is Role.BOOTSTRAP and stored is not None and stored.session != body.session:
+        if call.who.role is Role.BOOTSTRAP and stored is not None and stored.session != session:
             _check_gone(tx, stored, context, now)
         if call.who.role is not Role.BOT:
-            _check_session(body.session, max(now, stored.session if stored is not None else 0))
+            _check_session(session, max(now, last))
         result = scheduler_bots.handshake(
-            tx, request, now=now, ids=context.ids, rules=context.rules, limits=context.limits
+            tx,
+            structs.replace(request, session=session),
+            now=now,
+            ids=context.ids,
+            rules=context.rules,
+            limits=context.limits,
         )
-        return result, read_snapshot(tx, body.bot_id, body.session)
+        return result, read_snapshot(tx, body.bot_id, session)
 
     result, snapshot = await context.db.write(write)
-    bot = register_bot(context, body.bot_id, body.session, snapshot)
+    bot = register_bot(context, body.bot_id, result.session, snapshot)
     bot.health_reasons = reasons
     return _to_response(context, result, group, now)
 
@@ -73,10 +82,21 @@ def _check_gone(tx: Tx, stored: Bot, context: ServerContext, now: Micros) -> Non
     )
 
 
-def _check_session(session: int, now: Micros) -> None:
-    """Refuse a session far in the future: sessions are times that only grow, so it would lock the bot out until then.
+def _new_session(proposed: int, last: int, now: Micros) -> int:
+    """The session of a new process of a bot. It proposes the time by its own clock, which may be wrong.
 
-    ``now`` is at least the stored session: a bot whose clock was wrong before continues from there.
+    A proposal that is far from the server's time is moved to today. A repeated proposal gets the same session, so that
+    a bot whose first response was lost may repeat its handshake. The result is never less than the last session.
+    """
+    session = proposed if abs(proposed - now) <= DAY else now - now % DAY + proposed % DAY
+    return session if session >= last else last + 1
+
+
+def _check_session(session: int, now: Micros) -> None:
+    """Refuse a session far in the future: sessions only grow, so that it would lock the bot out until then.
+
+    Only a bot of an earlier release can ask for one. ``now`` is at least the stored session: a bot whose clock was
+    wrong before continues from there.
     """
     if session > now + DAY:
         expected = (

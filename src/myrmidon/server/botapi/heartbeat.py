@@ -69,6 +69,11 @@ async def event(context: ServerContext, call: Call) -> EventResponse:
             scheduler_bots.mark_bot_stopped, session=body.session, now=now, ids=context.ids, rules=context.rules
         )
         await context.db.write(partial(stop, bot_id=bot_id))
+    elif body.kind == "bot_rebooting":
+        end_runs = partial(
+            scheduler_bots.end_runs_before_reboot, session=body.session, now=now, ids=context.ids, rules=context.rules
+        )
+        await context.db.write(partial(end_runs, bot_id=bot_id))
     if body.bad_release:
         await rollout.report_failure(context, bot_id, body.bad_release)
     if body.kind == "bot_shutdown":

@@ -38,6 +38,8 @@ class HandshakeRequest(Struct, kw_only=True, frozen=True):
 
     bot_id: str
     session: Count
+    new_process: bool = False
+    """The process has no session yet: ``session`` is a proposal, and the bot uses the one in the response."""
     dimensions: dict[str, list[str]]
     state: dict[str, Any] = {}
     version: str = ""

@@ -50,6 +50,8 @@ gets the error, as when a reply is lost. ``ConnectionLost`` is treated as a lost
 """
 
 MAX_TRIES = 10
+MIN_FREE_BYTES = 8 << 20
+"""A disk with less free space counts as full: SQLite needs some for its journal to delete anything."""
 FIRST_PAUSE_S = 0.004
 MAX_PAUSE_S = 0.5
 RETRIED_KINDS = (DbErrorKind.BUSY, DbErrorKind.LOST)
@@ -118,6 +120,7 @@ class Db:
         self._sleep = sleep
         self._read_only = read_only
         self._disk_error = ""
+        self._is_full = False
         self._writers = Pool(lambda: backend.connect(writer=True), backend.writers)
         self._readers = (
             Pool(lambda: backend.connect(writer=False), backend.readers) if backend.readers else self._writers
@@ -145,6 +148,7 @@ class Db:
                 kind = DbErrorKind.BUSY if isinstance(error, LostRace) else link.error_kind(error)
                 if kind is DbErrorKind.BROKEN:
                     self._disk_error = str(error)
+                self._is_full = self._is_full or kind is DbErrorKind.FULL
                 _roll_back(self._writers, link, error)
                 if kind is None:
                     raise
@@ -153,6 +157,7 @@ class Db:
                 attempt += tx.committing and kind is DbErrorKind.LOST
             else:
                 self._writers.give_back(link)
+                self._is_full = False
                 return result
             self._pause(tries)
         raise AssertionError
@@ -192,6 +197,11 @@ class Db:
     def disk_error(self) -> str:
         """How the disk failed; empty while no failure is known."""
         return self._disk_error
+
+    def disk_is_full(self) -> bool:
+        """Whether the last write failed for lack of space, or hardly any is left where this machine can tell."""
+        free = self._backend.free_bytes()
+        return self._is_full or (free is not None and free < MIN_FREE_BYTES)
 
     def close(self) -> None:
         """Close idle connections now and the others when they are returned. Readers first, see Sqlite.close."""

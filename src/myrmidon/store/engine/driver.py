@@ -66,4 +66,7 @@ class Backend(Protocol):
     def connect(self, *, writer: bool) -> Link:
         """Raises StoreUnavailable when it cannot be reached, StoreRefused when its settings are unsafe."""
 
+    def free_bytes(self) -> int | None:
+        """The free space of the disk that the database is on; None if this machine cannot tell."""
+
     def close(self) -> None: ...

@@ -90,6 +90,9 @@ class Mariadb:
             raise StoreUnavailable(f"MariaDB cannot be reached: {error}.") from error
         return link
 
+    def free_bytes(self) -> None:
+        return None
+
     def close(self) -> None:
         pass
 

@@ -84,6 +84,9 @@ class Postgresql:
             raise StoreRefused(why)
         return PostgresqlLink(connection, writer=writer)
 
+    def free_bytes(self) -> None:
+        return None
+
     def close(self) -> None:
         pass
 

@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
@@ -113,6 +114,9 @@ class Sqlite:
         except sqlite3.Error as error:
             raise StoreUnavailable(f"SQLite cannot open {self.path}: {error}.") from error
         return SqliteLink(connection, begin="BEGIN IMMEDIATE" if writer else "BEGIN")
+
+    def free_bytes(self) -> int | None:
+        return shutil.disk_usage(Path(self.path).parent).free if self.readers else None
 
     def close(self) -> None:
         """Unlock the file. Called after the links are closed: closing the last one checkpoints."""

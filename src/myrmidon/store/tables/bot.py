@@ -118,6 +118,16 @@ def postpone_checks(tx: Tx, ids: Sequence[str], *, now: Micros, dead_after: Micr
     return tx.run(POSTPONE_CHECKS, ids=ids, now=now, dead_after=dead_after)
 
 
+CORRECT_HEARTBEATS = """
+    UPDATE bots SET heartbeat = :now, due_at = CASE WHEN alive = 1 THEN :now + :dead_after END WHERE heartbeat > :now
+"""
+
+
+def correct_heartbeats(tx: Tx, *, now: Micros, dead_after: Micros) -> None:
+    """Set heartbeats in the future to now; they were written under a clock that was ahead."""
+    tx.run(CORRECT_HEARTBEATS, now=now, dead_after=dead_after)
+
+
 _DIMENSIONS = Insert("bot_dimensions", "dimension, bot_id")
 DROP_DIMENSIONS = "DELETE FROM bot_dimensions WHERE bot_id = :id"
 DELETE = "DELETE FROM bots WHERE id = :id"

@@ -127,6 +127,16 @@ def due(tx: Tx, now: Micros, n: int) -> list[int]:
     return [row[0] for row in tx.all(DUE, now=now, n=n)]
 
 
+DUE_UNFINISHED = """
+    SELECT id FROM jobs WHERE due_at <= :now AND state IN ('RUNNING', 'PENDING_RETRY') ORDER BY due_at LIMIT :n
+"""
+
+
+def due_unfinished(tx: Tx, now: Micros, n: int) -> list[int]:
+    """Jobs that are to be retried, are past their deadline, or were never completed."""
+    return [row[0] for row in tx.all(DUE_UNFINISHED, now=now, n=n)]
+
+
 BY_EXTERNAL = "SELECT id FROM jobs WHERE resource_group_id = :resource_group AND external_id = :external_id"
 
 

@@ -210,6 +210,17 @@ def due(tx: Tx, now: Micros, n: int) -> list[int]:
     return [row[0] for row in tx.all(DUE, now=now, n=n)]
 
 
+DUE_UNFINISHED = """
+    SELECT id FROM task_results WHERE due_at <= :now AND state IN ('WAITING', 'READY', 'RUNNING')
+     ORDER BY due_at LIMIT :n
+"""
+
+
+def due_unfinished(tx: Tx, now: Micros, n: int) -> list[int]:
+    """Unfinished tasks past their deadline."""
+    return [row[0] for row in tx.all(DUE_UNFINISHED, now=now, n=n)]
+
+
 POSTPONE = "UPDATE task_results SET due_at = :alarm WHERE id = :id"
 
 

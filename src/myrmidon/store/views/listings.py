@@ -130,11 +130,14 @@ class BotFilter(Struct, frozen=True, kw_only=True):
     dimensions: list[str] = []
     state: str | None = None
     pools: PoolFilter | None = None
+    silent_before: Micros = 0
+    """A bot whose last heartbeat is older is silent."""
 
 
 BOT_STATES = {
     "alive": "b.alive = 1",
     "dead": "b.alive = 0",
+    "silent": "b.alive = 1 AND b.heartbeat < :silent_before",
     "quarantined": "b.quarantined IS NOT NULL",
     "maintenance": "b.maintenance IS NOT NULL",
     "draining": "b.draining = 1",
@@ -151,6 +154,8 @@ def bots(tx: Tx, filters: BotFilter, *, after: str, n: int) -> list[str]:
     where.append("b.id > :after")
     if filters.state is not None:
         where.append(BOT_STATES[filters.state])
+    if filters.state == "silent":
+        given["silent_before"] = filters.silent_before
     for number, dimension in enumerate(filters.dimensions):
         where.append(
             f"EXISTS (SELECT 1 FROM bot_dimensions d WHERE d.dimension = :dimension{number} AND d.bot_id = b.id)"

@@ -24,14 +24,25 @@ class NextDue(Struct, frozen=True):
 
 
 # MIN, not EXISTS: databases may plan EXISTS as a scan of the whole table after many rows have been due.
-FIRST = """
+_FIRST = """
     SELECT (SELECT MIN(due_at) FROM task_runs), (SELECT MIN(due_at) FROM bots),
-           (SELECT MIN(expires_at) FROM task_to_run), (SELECT MIN(due_at) FROM task_results),
-           (SELECT MIN(due_at) FROM jobs), (SELECT MIN(id) * 0 FROM chunked_work),
+           (SELECT MIN(expires_at) FROM task_to_run), (SELECT MIN(due_at) FROM task_results{tasks}),
+           (SELECT MIN(due_at) FROM jobs{jobs}), (SELECT MIN(id) * 0 FROM chunked_work),
            (SELECT MIN(at) FROM bot_events), (SELECT MIN(used_at) FROM task_dimensions)
 """
+FIRST = _FIRST.format(tasks="", jobs="")
+# Passes over all that is past its retention: for the time in which nothing of that may be deleted.
+FIRST_WITHOUT_OLD = _FIRST.format(
+    tasks=" WHERE state IN ('WAITING', 'READY', 'RUNNING')",
+    jobs=" WHERE state IN ('RUNNING', 'PENDING_RETRY')",
+)
 
 
 def first(tx: Tx) -> NextDue:
     """Read the earliest due times."""
     return NextDue(*tx.all(FIRST)[0])
+
+
+def first_without_old(tx: Tx) -> NextDue:
+    """Read the earliest due times, leaving out tasks and jobs that only wait for their deletion."""
+    return NextDue(*tx.all(FIRST_WITHOUT_OLD)[0])

@@ -39,6 +39,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "config_history": ((), {}),
     "releases": ((), {}),
     "revert_release": (("0" * 64,), {}),
+    "allow_release": (("0" * 64,), {}),
     "delete_bot": (("b",), {}),
     "server": ((), {}),
     "servers": ((), {}),

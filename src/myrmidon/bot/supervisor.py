@@ -26,6 +26,7 @@ RESTART_WINDOW_S = 30.0
 MAX_RESTARTS = 5
 """More restarts of one zip within RESTART_WINDOW_S count as a crash loop."""
 START_RETRY_S = 1.0
+END_S = 2.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _DEBUG_SIGNALS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 LOCK_TIMEOUT_S = 15.0
@@ -34,8 +35,8 @@ LOCK_TIMEOUT_S = 15.0
 class Supervisor:
     """Runs one worker at a time in a folder, and chooses the zip for each.
 
-    ``is_up``: the present worker has reported that its loop runs. ``crash_count``: consecutive crashes of the good zip.
-    ``killed_zip``: a new zip whose worker was killed by SIGKILL once.
+    ``is_up``: the present worker has reported that its loop runs. ``crash_count``: consecutive crashes that are not
+    blamed on a new zip. ``hung``: the last worker did not come up in time, and was killed for that.
     """
 
     def __init__(self, folder: str) -> None:
@@ -44,7 +45,7 @@ class Supervisor:
         self.stopping = False
         self.is_up = False
         self.crash_count = 0
-        self.killed_zip: str | None = None
+        self.hung = False
         self.restarts: deque[float] = deque(maxlen=MAX_RESTARTS)
 
     def run(self) -> int:
@@ -92,23 +93,23 @@ class Supervisor:
         """The zip to start after ``current`` ended with this exit code.
 
         A requested restart starts the installed update, or the same zip. A crash of a new zip returns to the good one.
-        A crash of the good zip, or a restart loop, is followed by an exponential delay.
+        A crash of the good zip, or a restart loop, is followed by an exponential delay. A death by SIGKILL is caused by
+        a task, a person or a lack of memory: no zip is blamed for it, and one that had come up is started again.
         """
         if code == exit_codes.RESTART:
             following = updater.take_next(self.folder)
             if following or not self._is_restart_loop():
-                self.crash_count, self.killed_zip = 0, None
+                self.crash_count = 0
                 return following or current
             why = f"it has restarted more than {MAX_RESTARTS} times within {RESTART_WINDOW_S:.0f} s"
             came_up = False
         else:
             why = f"it ended with code {code}" + ("" if came_up else " before it came up")
         good = os.path.join(self.folder, updater.GOOD_ZIP)
-        if current is not None and current != good and not _same_content(current, good):
-            if code == -signal.SIGKILL and came_up and self.killed_zip != current:
-                self.killed_zip = current  # by a task, a person or the OOM killer: one SIGKILL is not blamed on the zip
-                return current
-            updater.record_failure(self.folder, current, why)
+        was_killed = code == -signal.SIGKILL and not self.hung
+        is_new = current is not None and current != good and not _same_content(current, good)
+        if current is not None and is_new and not (was_killed and came_up):
+            updater.record_failure(self.folder, current, why, blamed=not was_killed)
             return good if os.path.exists(good) else None
         self.crash_count = 0 if came_up and not self._is_restart_loop() else self.crash_count + 1
         self._sleep(random.random() * min(30.0, 0.5 * 2.0 ** min(self.crash_count, 8)) if self.crash_count else 0.1)  # noqa: S311
@@ -140,7 +141,8 @@ class Supervisor:
             self.child.terminate()
         self.is_up = came_up = self._wait_until_up(reader)
         os.close(reader)
-        if not came_up:
+        self.hung = not came_up and not _ends_soon(self.child)
+        if self.hung:
             self.child.kill()
         code = self.child.wait()
         self.child, self.is_up = None, False
@@ -178,6 +180,15 @@ class Supervisor:
         if self.child is not None and (self.is_up or number in _STOP_SIGNALS):
             with contextlib.suppress(ProcessLookupError):
                 self.child.send_signal(number)
+
+
+def _ends_soon(child: subprocess.Popen[bytes]) -> bool:
+    """Whether a worker that has closed its pipe ends by itself: the pipe of a dying one closes a moment before."""
+    try:
+        child.wait(END_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _same_content(path: str, other: str) -> bool:

@@ -1,4 +1,4 @@
-"""`releases`: list the releases of the bot, and revert one."""
+"""`releases`: list the releases of the bot, revert one, allow one again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN_DIGITS = 12
 @connected
 @click.pass_context
 def releases(ctx: click.Context, cli: CliContext) -> None:
-    """List the releases of the bot, newest first. `releases revert DIGEST` reverts one."""
+    """List the releases of the bot, newest first. `releases revert DIGEST` reverts one, `releases allow` ends that."""
     if ctx.invoked_subcommand is not None:
         return
     listing = cli.client.releases()
@@ -51,13 +51,34 @@ def _row(release: dict[str, Any]) -> tuple[Any, ...]:
 @click.option("--reason", default="", help="Reason, shown in the list.")
 @connected
 def revert(cli: CliContext, digest: str, reason: str) -> None:
-    """Revert a release: bots return to the previous one, and no bot updates to this one again."""
-    releases = cli.client.releases()["releases"]
-    matches = [release["digest"] for release in releases if release["digest"].startswith(digest)]
-    if len(matches) > 1:
-        raise click.UsageError(f"{len(matches)} releases begin with {digest!r}; give more digits.")
-    reverted = cli.client.revert_release(matches[0] if matches else digest, reason=reason)
+    """Revert a release: bots return to the previous one, and no bot updates to this one until it is allowed again."""
+    reverted = cli.client.revert_release(_full_digest(cli, digest), reason=reason)
     if cli.as_json:
         output.print_json(reverted)
         return
     output.echo(f"Release {reverted['digest'][:_SHOWN_DIGITS]} is {reverted['state']}; bots no longer update to it.")
+
+
+@releases.command()
+@click.argument("digest", type=Id())
+@click.option("--reason", default="", help="Reason, shown in the list.")
+@connected
+def allow(cli: CliContext, digest: str, reason: str) -> None:
+    """Allow a release that was reverted: it is rolled out like a new one, and its earlier failures do not count.
+
+    A bot that failed with it tries it again after an hour.
+    """
+    allowed = cli.client.allow_release(_full_digest(cli, digest), reason=reason)
+    if cli.as_json:
+        output.print_json(allowed)
+        return
+    output.echo(f"Release {allowed['digest'][:_SHOWN_DIGITS]} is {allowed['state']}.")
+
+
+def _full_digest(cli: CliContext, digest: str) -> str:
+    """The digest of the release that begins with these digits."""
+    releases = cli.client.releases()["releases"]
+    matches = [release["digest"] for release in releases if release["digest"].startswith(digest)]
+    if len(matches) > 1:
+        raise click.UsageError(f"{len(matches)} releases begin with {digest!r}; give more digits.")
+    return matches[0] if matches else digest

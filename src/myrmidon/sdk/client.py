@@ -241,6 +241,10 @@ class Client:
         """Revert a release of the bot: no bot is directed to run it any more."""
         return self._post(f"releases/{_segment(digest)}/revert", {"reason": reason}, key)
 
+    def allow_release(self, digest: str, *, reason: str = "", key: str | None = None) -> Json:
+        """Lift the ban of a reverted release of the bot."""
+        return self._post(f"releases/{_segment(digest)}/allow", {"reason": reason}, key)
+
     def config(self) -> Json:
         """The active version of the configuration folder."""
         return self._get("config")

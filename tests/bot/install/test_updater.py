@@ -68,6 +68,9 @@ def test_a_zip_that_crashes_at_its_start_is_left_for_the_good_one(stub: Stub, tm
         assert stub.hellos[1]["version"] == good
         assert stub.run("/bin/true")["exit_code"] == 0
         stub.until(lambda: [m for m in stub.says("bot_error") if version in m], "a complaint")
+        killed = "kill" in crash  # by whom, nobody knows
+        failures = [said for said in stub.said if f"update to {version} failed" in said["message"]]
+        assert [said.get("bad_release") for said in failures] == [None if killed else version]
 
 
 def test_a_zip_that_hangs_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_path: Path):

@@ -53,7 +53,7 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
         "digest": app.context.hub.active_release,
         "name": "default",
     }
-    if route.path.endswith("/revert"):
+    if route.path.endswith(("/revert", "/allow")):
         values["digest"] = a_release(app)
     if route.path.startswith("/api/v1/bots/"):
         values["id"] = BOT

@@ -166,10 +166,58 @@ def test_a_release_that_all_run_is_taken_back_when_enough_bots_fail(plain_contex
 
 @pytest.mark.parametrize(
     ("failures", "living", "enough"),
-    [(1, 1, True), (1, 2, False), (2, 2, True), (2, 20, True), (2, 21, False), (3, 21, True), (2000, 20_000, True)],
+    [(0, 0, False), (1, 1, True), (1, 2, False), (2, 2, True), (2, 6, True), (2, 7, False), (7000, 20_000, True)],
 )
-def test_two_bots_and_a_tenth_of_the_fleet_are_too_many(failures, living, enough):
+def test_two_bots_and_a_third_of_the_fleet_are_too_many(failures, living, enough):
     assert exceeds_failure_limit(failures, living) is enough
+
+
+def test_bots_that_came_after_a_release_or_never_got_it_cannot_ban_it(plain_context, settings):
+    context = plain_context
+
+    async def story():
+        heart = await begin(context)
+        old = context.hub.active_release
+        army = await fleet_of(context, *[f"b{n}" for n in range(7)])
+        new = await edit(context, heart, settings, "x = 2\n")
+        for bot in await fleet_of(context, *[f"stranger{n}" for n in range(9)]):
+            await bot.event("bot_error", "crashed", bad_release=new)
+            await bot.event("bot_error", "crashed", bad_release=old)
+        assert context.hub.active_release == new
+        for bot in army:
+            await bot.event("bot_error", "crashed", bad_release=old)
+        for bot in army[:2]:
+            await bot.event("bot_error", "crashed", bad_release=new)
+        assert context.hub.active_release == new, "two of seven are no third"
+        listed = await releases.list_releases(context, Call(who=ADMIN))
+        assert {one.digest: one.num_failures for one in listed.releases} == {new: 2, old: 0}
+        await army[2].event("bot_error", "crashed", bad_release=new)
+        assert context.hub.active_release == old
+
+    run(story)
+
+
+def test_an_administrator_lifts_a_ban_and_what_was_said_before_counts_no_more(context, settings):
+    async def story():
+        heart = await begin(context)
+        few, _ = await fleet_of(context, FEW, REST)
+        bad = await edit(context, heart, settings, "x = 2\n")
+        await few.event("bot_error", "no memory", bad_release=bad)
+        assert context.hub.canary_release == ""
+        call = Call(who=ADMIN, body=releases.AllowBody("it was the machine"), params={"digest": bad})
+        for _ in range(2):
+            allowed = await releases.allow_release(context, call)
+            assert (allowed.state, allowed.num_failures) == ("canary", 0)
+            assert (allowed.who, allowed.why) == ("admin", "it was the machine")
+        assert context.hub.canary_release == bad
+        await few.event("bot_error", "no memory again", bad_release=bad)
+        assert context.hub.canary_release == "", "a ban that is lifted may be needed again"
+        with pytest.raises(NotFound):
+            await releases.allow_release(
+                context, Call(who=ADMIN, body=releases.AllowBody(), params={"digest": "0" * 64})
+            )
+
+    run(story)
 
 
 def test_some_living_bot_is_always_among_the_first():
@@ -298,7 +346,7 @@ def test_all_servers_try_the_same_release_with_the_same_bots_and_go_back_togethe
         async def story():
             first, second = await begin(one), await begin(two)
             old = one.hub.active_release
-            await fleet_of(one, FEW, REST)
+            few, _ = await fleet_of(one, FEW, REST)
             new = await edit(one, first, folder, "x = 2\n")
             await second._folder.poll()
             await rollout.refresh(two)
@@ -309,7 +357,7 @@ def test_all_servers_try_the_same_release_with_the_same_bots_and_go_back_togethe
                     10,
                 )
             bot = BotClient(two, FEW, session=2)
-            await bot.shake(who=bot.who, version=new)
+            await bot.shake(who=few.who, version=new)
             await bot.event("bot_error", "hangs", bad_release=new)
             await rollout.refresh(one)
             for context in (one, two):

@@ -200,25 +200,27 @@ def _bad_versions(folder: str) -> dict[str, float]:
     return {}
 
 
-def record_failure(folder: str, path: str, why: str) -> None:
-    """Record that a new zip has failed after its start; the next worker reports it to the server."""
+def record_failure(folder: str, path: str, why: str, *, blamed: bool = True) -> None:
+    """Record that a new zip has failed after its start; the next worker reports it to the server.
+
+    ``blamed``: the zip is at fault, and not something else on this machine.
+    """
     version = ""
     with contextlib.suppress(OSError, BadZip):
         version = content_digest(_read(path))
         record_bad(folder, version)
+    failure = {"version": version, "why": why, "blamed": blamed}
     with contextlib.suppress(OSError):
-        filesystem.write_private(
-            os.path.join(folder, FAILED_FILE), json.dumps({"version": version, "why": why}).encode()
-        )
+        filesystem.write_private(os.path.join(folder, FAILED_FILE), json.dumps(failure).encode())
 
 
-def take_failure(folder: str) -> tuple[str, str] | None:
-    """(version, reason) of a new zip that has failed after its start; returned once."""
+def take_failure(folder: str) -> tuple[str, str, bool] | None:
+    """(version, reason, blamed) of a new zip that has failed after its start; returned once."""
     path = os.path.join(folder, FAILED_FILE)
     try:
         failure = json.loads(_read(path))
         os.unlink(path)
-        return str(failure["version"]), str(failure["why"])
+        return str(failure["version"]), str(failure["why"]), bool(failure.get("blamed", True))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

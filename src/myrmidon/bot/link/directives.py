@@ -131,7 +131,8 @@ class Directives:
             return
         folder = self.startup.folder
         if updater.is_bad(folder, version):
-            self.reporter.report_error(f"update to {version} postponed: it failed less than an hour ago", version)
+            # Not reported as bad once more: that would ban a release that an administrator has allowed meanwhile.
+            self.reporter.report_error(f"update to {version} postponed: it failed less than an hour ago")
             return
         try:
             zipped = self.http.call("GET", f"/bot/v1/zip/{version}", wait_s=60.0)

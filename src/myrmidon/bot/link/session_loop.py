@@ -271,7 +271,8 @@ class SessionLoop:
             self.answers.kill_current("lost")
         failed = updater.take_failure(startup.folder)
         if failed:
-            self.reporter.report_error(f"update to {failed[0]} failed: {failed[1]}", failed[0])
+            version, why, blamed = failed
+            self.reporter.report_error(f"update to {version} failed: {why}", version if blamed else "")
 
     def _use_session(self, session: int) -> None:
         """Continue with the session that the server has chosen; it chooses another one if this clock is wrong."""

@@ -1,4 +1,4 @@
-"""Bot releases: downloads of bot zips, the bootstrap script for new machines, the list of releases, reverting one."""
+"""Bot releases: downloads of bot zips, the bootstrap script for new machines; list, revert and allow releases."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def bootstrap(context: ServerContext, call: Call) -> Answer:
 
 
 class ReleaseInfo(Struct, frozen=True, kw_only=True):
-    """``state``: active, canary, new, old, or bad. A bad release is never used again."""
+    """``state``: active, canary, new, old, or bad. A bad release is not used until an administrator allows it."""
 
     digest: str
     state: str
@@ -97,6 +97,10 @@ class ReleaseInfo(Struct, frozen=True, kw_only=True):
 
 class ReleaseList(Struct, frozen=True):
     releases: list[ReleaseInfo]
+
+
+class AllowBody(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(max_length=1024)] = ""
 
 
 class RevertBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,6 +138,12 @@ async def revert_release(context: ServerContext, call: Call) -> ReleaseInfo:
     """Mark a release as bad: bots return to the one before it. Idempotent."""
     body: RevertBody = call.body
     return _info(context, await rollout.revert(context, call.params["digest"], who=call.who.name, why=body.reason))
+
+
+async def allow_release(context: ServerContext, call: Call) -> ReleaseInfo:
+    """Lift the ban of a bad release: it is new again, and earlier failures do not count. Idempotent."""
+    body: AllowBody = call.body
+    return _info(context, await rollout.allow(context, call.params["digest"], who=call.who.name, why=body.reason))
 
 
 ROUTES = (
@@ -182,5 +192,15 @@ ROUTES = (
         out=ReleaseInfo,
         mutates=True,
         summary="Revert a bot release",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/releases/{digest}/allow",
+        call=allow_release,
+        who=ADMINS,
+        body=AllowBody,
+        out=ReleaseInfo,
+        mutates=True,
+        summary="Allow a bot release that was reverted",
     ),
 )

@@ -2,8 +2,8 @@
 
 Every server builds a zip and offers it. The database selects one of them, so that all servers tell a bot the same. With
 ``canary_percent`` a new release goes to a share of the bots first. It is promoted when such a bot has finished a task
-with it or has run it for ``canary_s``, and reverted when bots report that it fails. ``context.hub`` holds a copy of the
-choice, which is refreshed every few seconds.
+with it or has run it for ``canary_s``, and reverted when a share of the bots that were told to run it report that it
+fails. ``context.hub`` holds a copy of the choice, which is refreshed every few seconds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ log = structlog.get_logger("releases")
 RENEW_INTERVAL: Micros = 10 * SECOND
 """How often a server renews its offer; other servers ignore offers older than ``release_grace_s``."""
 DIGEST_CHARS = 64
-_FAILING_SHARE = 10
-"""A release that all bots run is reverted when one of this many live bots has failed with it, and at least two."""
+_FAILING_SHARE = 3
+"""A release is reverted when one of this many bots that should run it has failed with it, and at least two."""
 
 
 @lru_cache(maxsize=65536)
@@ -140,10 +140,17 @@ def check_canary_progress(context: ServerContext, bot: ConnectedBot, *, finished
 
 
 async def report_failure(context: ServerContext, bot_id: str, digest: str) -> None:
-    """Record that a bot rejected a release, and revert the release if enough bots have."""
-    hub = context.hub
-    if len(digest) != DIGEST_CHARS or (digest == hub.canary_release and bucket(bot_id) >= hub.canary_share):
-        return  # not a digest, or a canary that this bot was never told to run
+    """Record that a bot rejected a release, and revert the release if enough bots have.
+
+    Only reports of bots that were told to run it count, and only if they were there before it: so bots that somebody
+    has just added, or that speak of releases which they never got, can ban none.
+    """
+    if len(digest) != DIGEST_CHARS:
+        return
+    if digest != release_for(context, bot_id):
+        await update_choice(context)  # another server may have told the bot
+    if digest != release_for(context, bot_id):
+        return
     now = context.now()
     num_failures = await context.db.write(partial(_record_failure, digest=digest, bot_id=bot_id, now=now))
     if num_failures is None:
@@ -151,7 +158,9 @@ async def report_failure(context: ServerContext, bot_id: str, digest: str) -> No
     context.metrics.release_failed()
     log.warning("bot rejected release", bot=bot_id, release=digest, failures=num_failures)
     try:
-        reverted = await context.db.write(partial(_revert_if_failing, digest=digest, now=now))
+        hub = context.hub
+        share = hub.canary_share if digest == hub.canary_release else 100
+        reverted = await context.db.write(partial(_revert_if_failing, digest=digest, share=share, now=now))
     except WrongState as error:
         log.warning("failing release cannot be reverted", release=digest, error=error.message)
         return
@@ -160,25 +169,33 @@ async def report_failure(context: ServerContext, bot_id: str, digest: str) -> No
 
 
 def _record_failure(tx: Tx, digest: str, bot_id: str, now: Micros) -> int | None:
-    """How many bots have rejected this release; None if there is no such release."""
-    if release.read(tx, digest) is None:
+    """How many bots have rejected this release; None if there is no such release, or the bot was not there before."""
+    info = _find(tx, digest, now)
+    if info is None or bot_id not in release.bots_before(tx, info):
         return None
     return release.record_failure(tx, digest, bot_id, now)
 
 
-def _revert_if_failing(tx: Tx, digest: str, now: Micros) -> ReleaseInfo | None:
-    info = next((info for info in release.read_all(tx, since=now) if info.digest == digest), None)
+def _find(tx: Tx, digest: str, now: Micros) -> ReleaseInfo | None:
+    return next((info for info in release.read_all(tx, since=now) if info.digest == digest), None)
+
+
+def _revert_if_failing(tx: Tx, digest: str, share: int, now: Micros) -> ReleaseInfo | None:
+    """Revert a release if too many of the bots that should run it have failed; ``share`` is their percentage."""
+    info = _find(tx, digest, now)
     if info is None or info.state == ReleaseState.BAD:
         return None
-    if info.state != ReleaseState.CANARY and not exceeds_failure_limit(info.num_failures, release.num_alive_bots(tx)):
+    should_run = {bot_id for bot_id in release.bots_before(tx, info) if bucket(bot_id) < share}
+    num_failed = len(should_run & release.failed_bots(tx, digest))
+    if not exceeds_failure_limit(num_failed, len(should_run)):
         return None
-    bots = "bot" if info.num_failures == 1 else "bots"
-    return release.revert(tx, digest, who="server", why=f"rejected by {info.num_failures} {bots}", now=now)
+    why = f"rejected by {num_failed} of the {len(should_run)} bots that should run it"
+    return release.revert(tx, digest, who="server", why=why, now=now)
 
 
-def exceeds_failure_limit(failures: int, alive: int) -> bool:
-    """Two bots and a tenth of the fleet, or all live bots: a single failure may be the fault of one machine."""
-    return failures >= alive or (failures >= 2 and failures * _FAILING_SHARE >= alive)
+def exceeds_failure_limit(failures: int, bots: int) -> bool:
+    """Two bots and a third of those that should run a release, or all: a single machine may be at fault itself."""
+    return 0 < bots <= failures or (failures >= 2 and failures * _FAILING_SHARE >= bots)
 
 
 async def revert(context: ServerContext, digest: str, *, who: str, why: str) -> ReleaseInfo:
@@ -187,6 +204,18 @@ async def revert(context: ServerContext, digest: str, *, who: str, why: str) -> 
     if info is None:
         raise NotFound("release", digest[:DIGEST_CHARS])
     await _after_revert(context, info)
+    return info
+
+
+async def allow(context: ServerContext, digest: str, *, who: str, why: str) -> ReleaseInfo:
+    """Lift the ban of a release at an administrator's request; allowing it again changes nothing."""
+    now = context.now()
+    await context.db.write(partial(release.allow, digest=digest, who=who, why=why, now=now))
+    await update_choice(context)
+    info = await context.db.read(partial(_find, digest=digest, now=now))
+    if info is None:
+        raise NotFound("release", digest[:DIGEST_CHARS])
+    log.info("release allowed", release=digest, who=who, why=why, active=context.hub.active_release)
     return info
 
 

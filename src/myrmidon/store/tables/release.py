@@ -18,7 +18,7 @@ from myrmidon.store.tables import shared_numbers
 
 
 class ReleaseState(StrEnum):
-    """The state of a release; a bad one is never given to bots again."""
+    """The state of a release; a bad one is given to no bot until an administrator allows it."""
 
     NEW = "new"
     CANARY = "canary"
@@ -84,6 +84,7 @@ RENEW = "UPDATE release_backers SET digest = :digest, renewed_at = :now WHERE se
 DELETE_OLD_BACKERS = "DELETE FROM release_backers WHERE renewed_at < :before"
 BACKING_SERVERS = "SELECT server_id FROM release_backers"
 NUM_FAILURES = "SELECT COUNT(*) FROM release_failures WHERE digest = :digest"
+DELETE_FAILURES = "DELETE FROM release_failures WHERE digest = :digest"
 KEPT = 8
 """Inactive releases to keep: a bot may be downloading one. Bad ones are always kept, so that they stay refused."""
 
@@ -145,7 +146,7 @@ def choose(tx: Tx, *, now: Micros, since: Micros, careful: bool, wait: bool = Fa
     if canary is None:
         return Choice(current.digest)
     if canary.state != ReleaseState.CANARY:
-        _set_state(tx, canary.digest, ReleaseState.CANARY, now, who=canary.who)
+        _set_state(tx, canary.digest, ReleaseState.CANARY, now, who=canary.who, why=canary.why)
         return Choice(current.digest, canary.digest, now)
     return Choice(current.digest, canary.digest, canary.changed_at)
 
@@ -172,7 +173,7 @@ def _decide(
 def _activate(tx: Tx, one: ReleaseInfo, now: Micros) -> str:
     """Make a release the one for all bots, and delete the oldest inactive ones."""
     if one.state != ReleaseState.GOOD:
-        _set_state(tx, one.digest, ReleaseState.GOOD, now, who=one.who)
+        _set_state(tx, one.digest, ReleaseState.GOOD, now, who=one.who, why=one.why)
     if not one.active:
         tx.run(ACTIVATE, digest=one.digest)
         bad = {it.digest for it in read_all(tx, since=now) if it.state == ReleaseState.BAD}
@@ -192,7 +193,7 @@ def promote(tx: Tx, digest: str, *, now: Micros) -> bool:
     one = next((it for it in read_all(tx, since=now) if it.digest == digest), None)
     if one is None or one.state != ReleaseState.CANARY:
         return False
-    _set_state(tx, digest, ReleaseState.GOOD, now, who=one.who)
+    _set_state(tx, digest, ReleaseState.GOOD, now, who=one.who, why=one.why)
     return True
 
 
@@ -214,6 +215,14 @@ def revert(tx: Tx, digest: str, *, who: str, why: str, now: Micros) -> ReleaseIn
     return structs.replace(one, state=ReleaseState.BAD, changed_at=now, who=who, why=why)
 
 
+def allow(tx: Tx, digest: str, *, who: str, why: str, now: Micros) -> None:
+    """Make a bad release new again, and forget its failures."""
+    shared_numbers.lock(tx, _CHOICE_LOCK)
+    if any(it.digest == digest and it.state == ReleaseState.BAD for it in read_all(tx, since=now)):
+        tx.run(DELETE_FAILURES, digest=digest)
+        _set_state(tx, digest, ReleaseState.NEW, now, who=who, why=why)
+
+
 def record_failure(tx: Tx, digest: str, bot_id: str, now: Micros) -> int:
     """Record that a bot rejected this release; how many bots have rejected it."""
     tx.insert_new(_FAILURES, [(digest, bot_id, now)])
@@ -227,7 +236,8 @@ def delete_old_backers(tx: Tx, before: Micros) -> None:
 
 
 ALIVE = "SELECT id FROM bots WHERE alive = 1"
-NUM_ALIVE = "SELECT COUNT(*) FROM bots WHERE alive = 1"
+ALIVE_SINCE = "SELECT id FROM bots WHERE alive = 1 AND first_seen_at < :before"
+FAILED = "SELECT bot_id FROM release_failures WHERE digest = :digest"
 
 
 def alive_bots(tx: Tx) -> Sequence[str]:
@@ -235,6 +245,11 @@ def alive_bots(tx: Tx) -> Sequence[str]:
     return [row[0] for row in tx.all(ALIVE)]
 
 
-def num_alive_bots(tx: Tx) -> int:
-    row = tx.one(NUM_ALIVE)
-    return row[0] if row else 0
+def bots_before(tx: Tx, one: ReleaseInfo) -> set[str]:
+    """The live bots that were there before a release: only they can tell that it is worse than the one before."""
+    return {row[0] for row in tx.all(ALIVE_SINCE, before=one.created_at)}
+
+
+def failed_bots(tx: Tx, digest: str) -> set[str]:
+    """The bots that have rejected a release."""
+    return {row[0] for row in tx.all(FAILED, digest=digest)}

@@ -14,6 +14,7 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import GiveBack, PerformanceStats
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import (
+    bot_identity,
     bots,
     cancel,
     extend,
@@ -410,6 +411,11 @@ def _(w: World, f: Facts) -> Any:
 @verb("reboot of a bot", a_running_task)
 def _(w: World, f: Facts) -> Any:
     return w.do(bots.end_runs_before_reboot, "b1", session=1)
+
+
+@verb("revoke_bot", a_ready_task)
+def _(w: World, f: Facts) -> Any:
+    return w.do(bot_identity.revoke_bot, "b1")
 
 
 # --- Time ---

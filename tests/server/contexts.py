@@ -19,6 +19,7 @@ import msgspec
 
 from myrmidon.model.ids import parse_id, show_task
 from myrmidon.scheduler import submit as submitting
+from myrmidon.server.auth.authenticator import bot_of_credential
 from myrmidon.server.background import loop
 from myrmidon.server.botapi import exchange, handshake, heartbeat, logs
 from myrmidon.server.botapi.messages import BotEvent, ExchangeRequest, HandshakeRequest, HeartbeatRequest, LogQuery
@@ -89,6 +90,7 @@ class BotClient:
         body = HandshakeRequest(bot_id=self.name, session=self.session, dimensions=self.dimensions, **fields)
         welcome = await handshake.handshake(self.context, Call(who=who, body=body, address="127.0.0.1"))
         self.credential = welcome.credential
+        self.who = of_credential(self.context, welcome.credential)
         return welcome
 
     async def exchange(self, *, n: int = 1, nonce: int | None = None, **fields: Any) -> Any:
@@ -119,6 +121,13 @@ class BotClient:
 
     def _call(self, body: Any) -> Call:
         return Call(who=self.who, body=body, headers={"authorization": f"Bearer {self.credential}"})
+
+
+def of_credential(context: ServerContext, credential: str) -> Identity:
+    """The bot that has this credential, as the authenticator finds it."""
+    verified = bot_of_credential(context.keys.bot, credential)
+    assert verified is not None
+    return Identity(verified[0], Role.BOT, None, verified[0], epoch=verified[1])
 
 
 def a_task(command: str = "true", **more: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from myrmidon.server.calls import Role
 from myrmidon.server.context import open_context
 from myrmidon.server.settings import Settings
 from myrmidon.store.tables import api_token as tokens
+from myrmidon.store.tables import bot as bots
 
 BOT = "b1"
 
@@ -63,11 +64,16 @@ class Inside:
         if role == Role.NOBODY:
             return ""
         if role == Role.BOT:
-            return bot_credential(self.context.keys.bot, BOT, 1)
+            return self.credential(BOT)
         bound = None if role in (Role.ADMIN, Role.BOOTSTRAP) else group
         if (role, bound) not in self._tokens:
             self._tokens[role, bound] = self.new_token(role, bound)
         return self._tokens[role, bound]
+
+    def credential(self, name: str) -> str:
+        """The credential of a bot that has shaken hands."""
+        epoch = self.context.db.engine.read(lambda tx: bots.epoch(tx, name))
+        return bot_credential(self.context.keys.bot, name, epoch or 0)
 
     def new_token(self, role: str, group: str | None, *, expires_at: int | None = None) -> str:
         group_id = self.run(self.context.groups.id_of(group)) if group else None

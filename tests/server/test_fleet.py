@@ -138,7 +138,7 @@ def test_a_bot_that_no_group_has_is_refused_with_a_word_on_what_to_do(sqlite_url
 
         async def story():
             await begin(context)
-            await BotClient(context, "b1--2").shake()
+            await BotClient(context, "b1--2").shake(who=ADMIN)
             with pytest.raises(Forbidden, match=r"No group of bots.toml has the bot 'b2'"):
                 await BotClient(context, "b2").shake()
 

@@ -115,6 +115,17 @@ def test_both_servers_hand_out_the_same_zip_and_take_each_others_credentials(two
     assert welcome["bot_id"] == bot.name
 
 
+def test_a_credential_that_is_revoked_on_one_server_is_refused_by_the_other(two_servers, lane):
+    one, two = two_servers
+    bot = a_bot(two, lane)
+    bot.shake()
+    with held(two, bot.exchange, n=0, wait_s=POLL_S):  # so that the other remembers it
+        status, told = one.post(f"/api/v1/bots/{bot.name}/revoke")
+        assert (status, told["alive"]) == (200, False)
+        ask = {"session": bot.session, "nonce": 0, "n": 0}
+        wait_for(lambda: two.post("/bot/v1/exchange", ask, token=bot.credential)[0] == 401)
+
+
 def test_a_group_made_anew_on_one_server_is_the_new_one_on_the_other(two_servers, lane):
     one, two = two_servers
     tasks, path = {"tasks": [a_task(lane)]}, f"/api/v1/tasks?group={lane}"

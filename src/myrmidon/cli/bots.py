@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
-from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,10 +11,10 @@ from urllib.parse import urlsplit
 import click
 
 from myrmidon.cli import output
+from myrmidon.cli.bot_start import bot_command, bot_environment
 from myrmidon.cli.context import CliContext, connected, fetch_pages
 from myrmidon.cli.request_options import Duration, Id, Pair
 from myrmidon.cli.tokens import bootstrap_command
-from myrmidon.sdk.errors import Conflict, NotAllowed
 
 _BOT_ARGUMENT = click.argument("bot_id", metavar="BOT", type=Id())
 _STATES = ("alive", "dead", "silent", "idle", "busy", "draining", "quarantined", "maintenance")
@@ -161,13 +158,27 @@ def terminate(cli: CliContext, bot_id: str, reason: str, *, wait: bool) -> None:
 
 @bot.command()
 @_BOT_ARGUMENT
+@click.option("--force", is_flag=True, help="Delete the bot although it is alive.")
 @connected
-def delete(cli: CliContext, bot_id: str) -> None:
-    """Delete a bot that no longer runs.
+def delete(cli: CliContext, bot_id: str, *, force: bool) -> None:
+    """Delete a bot that no longer runs, and end its credentials.
 
-    If it connects again, it needs a bootstrap token like a new bot.
+    If it connects again, it needs a bootstrap token like a new bot. A bot that is alive is deleted with --force only:
+    `bot terminate` ends it.
     """
-    _print_result(cli, cli.client.delete_bot(bot_id), f"Bot {bot_id} is deleted.")
+    _print_result(cli, cli.client.delete_bot(bot_id, force=force), f"Bot {bot_id} is deleted.")
+
+
+@bot.command()
+@_BOT_ARGUMENT
+@connected
+def revoke(cli: CliContext, bot_id: str) -> None:
+    """Revoke the credentials of a bot, for example after a task may have read them.
+
+    The bot is cut off at once, and its runs are given to others. It comes back when it is started with a new token:
+    see `bot invite`.
+    """
+    _print_result(cli, cli.client.revoke_bot(bot_id), f"The credentials of bot {bot_id} are revoked.")
 
 
 def _print_result(cli: CliContext, answer: dict[str, Any], sentence: str) -> None:
@@ -181,21 +192,49 @@ def _print_result(cli: CliContext, answer: dict[str, Any], sentence: str) -> Non
 
 
 @bot.command()
-@click.option("--expires", type=Duration(), help="How long the token is valid. Default: until it is revoked.")
+@click.option("--pool", help="Pool of the bots. Default: default, unless --group is given.")
+@click.option("--group", help="Group of bots.toml that the bots must be in.")
+@click.option("--id", "bot_ids", metavar="ID", help="Id of the bot, or the beginning of ids and *, such as 'rack3--*'.")
+@click.option("--uses", type=click.IntRange(1), default=1, show_default=True, help="How many bots it introduces.")
+@click.option("--expires", type=Duration(), default="1d", show_default=True, help="How long the token is valid.")
+@click.option(
+    "--dimension", "-d", "dimensions", type=Pair(), multiple=True, help="Dimension of the bots, KEY=VALUE. Repeatable."
+)
 @connected
-def invite(cli: CliContext, expires: int | None) -> None:
+def invite(
+    cli: CliContext,
+    pool: str | None,
+    group: str | None,
+    bot_ids: str | None,
+    dimensions: tuple[tuple[str, str], ...],
+    *,
+    uses: int,
+    expires: int,
+) -> None:
     """Print a command that starts a bot on another machine.
 
-    The machine needs curl and Python 3.8 or newer. The command contains a new token that can only register bots;
-    `myrmidon token revoke` revokes it.
+    The machine needs curl and Python 3.8 or newer. The command contains a new token that can only introduce such bots;
+    `myrmidon token revoke` revokes it. A bot whose id a group's prefix trusts needs --group, or --id with that prefix.
     """
     info = cli.client.server()
     server = info.get("public_url") or cli.endpoint.server
-    created = cli.client.create_token("invited bots", role="bot-bootstrap", expires_in_s=expires)
+    created = cli.client.create_token(
+        "invited bots",
+        role="bot-bootstrap",
+        expires_in_s=expires,
+        bot_pool=pool,
+        bot_group=group,
+        bot_ids=bot_ids,
+        uses=uses,
+    )
+    bot_id = bot_ids if bot_ids and not bot_ids.endswith("*") else None
+    command = bootstrap_command(server, created["token"], pool=pool, bot_id=bot_id, dimensions=dimensions)
     if cli.as_json:
-        output.print_json({**created, "command": bootstrap_command(server, created["token"])})
+        output.print_json({**created, "command": command})
         return
-    output.echo(bootstrap_command(server, created["token"]))
+    output.echo(command)
+    until = output.local_time(created["expires_at"])
+    output.note(f"token {created['id']} introduces {output.plural(uses, 'bot')} until {until}")
     if urlsplit(server).hostname in _LOOPBACK:
         output.note(
             "This address works on this machine only; for others, start the server with --host and --public-url."
@@ -222,56 +261,13 @@ def start(
     """Start a bot on this machine; Ctrl-C stops it.
 
     The token must have the role admin or bot-bootstrap. An administrator token is not passed to the bot: a token that
-    can only register bots is created for it.
+    can only introduce this bot is created for it, and deleted once it has.
     """
     bot_folder = Path(folder or "~/myrmidon-bot").expanduser().absolute()
-    cli = _with_bootstrap_token(cli, bot_folder)
     words = bot_command(cli, bot_folder, pool=pool, bot_id=bot_id, dimensions=dimensions)
     if cli.as_json:
         output.print_json({"server": cli.endpoint.server, "dir": str(bot_folder)})
     else:
         output.echo(f"Starting a bot of {cli.endpoint.server} in {bot_folder}; Ctrl-C stops it.", err=True)
     sys.stdout.flush()
-    os.execve(words[0], words, bot_environment(cli))  # noqa: S606 - this process becomes the bot
-
-
-def _with_bootstrap_token(cli: CliContext, folder: Path) -> CliContext:
-    """A context with a token that can only register bots: tasks can read their bot's token.
-
-    The idempotency key gives the same host and folder the same token at each start.
-    """
-    host = socket.gethostname()
-    folder_key = sha256(os.fsencode(f"{host} {folder}")).hexdigest()
-    for key in (folder_key, None):
-        try:
-            created = cli.client.create_token(f"bot on {host}", role="bot-bootstrap", key=key)
-        except Conflict:
-            continue  # the token of this key was revoked: create another one
-        except NotAllowed:
-            break  # already a bootstrap token, or an invalid one, which the bot will report
-        return CliContext(cli.endpoint.server, created["token"], as_json=cli.as_json)
-    return cli
-
-
-def bot_command(
-    cli: CliContext,
-    folder: Path,
-    *,
-    pool: str | None = None,
-    bot_id: str | None = None,
-    dimensions: Sequence[tuple[str, str]] = (),
-) -> list[str]:
-    """The command that starts a bot in a folder, from the zip that the server serves, which is downloaded here."""
-    first_zip = folder.with_name(f"{folder.name}.first.zip")
-    first_zip.parent.mkdir(parents=True, exist_ok=True)
-    first_zip.write_bytes(cli.client.bot_zip())
-    words = [sys.executable, str(first_zip), "start", "--dir", str(folder), "--server", cli.endpoint.server]
-    for flag, value in (("--pool", pool), ("--bot-id", bot_id)):
-        words += [flag, value] if value else []
-    return words + [word for key, value in dimensions for word in ("--dimension", f"{key}={value}")]
-
-
-def bot_environment(cli: CliContext) -> dict[str, str]:
-    """The environment of a bot: without this program's MYRMIDON_ variables, with the bootstrap token."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MYRMIDON_")}
-    return {**env, "MYRMIDON_BOT_TOKEN": cli.endpoint.token or ""}
+    os.execve(words[0], words, bot_environment())  # noqa: S606 - this process becomes the bot

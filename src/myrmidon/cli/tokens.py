@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from shlex import quote
 from typing import Any
+from urllib.parse import urlencode
 
 import click
 
@@ -23,15 +26,22 @@ def token() -> None:
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), default="user", show_default=True, help="Permissions of the token.")
 @click.option("--group", help="Resource group the token is bound to. Default: the server's default group.")
-@click.option("--expires", type=Duration(), help="How long the token is valid. Default: until it is revoked.")
+@click.option("--expires", type=Duration(), help="How long it is valid. Default: until it is revoked, 1d for bots.")
+@click.option("--bot-pool", help="Pool of introduced bots; * for any. Default: default, unless bound to a group.")
+@click.option("--bot-group", help="Group of bots.toml that introduced bots must be in.")
+@click.option("--bot-ids", metavar="ID", help="Id of an introduced bot, or the beginning of ids and *.")
+@click.option("--uses", type=click.IntRange(1), help="How many bots it introduces. Default: 1.")
 @connected
-def create(cli: CliContext, name: str, role: str, group: str | None, expires: int | None) -> None:
-    """Create a token for NAME and print it. It cannot be shown again."""
+def create(cli: CliContext, name: str, role: str, group: str | None, expires: int | None, **binding: Any) -> None:
+    """Create a token for NAME and print it. It cannot be shown again.
+
+    The options --bot-pool, --bot-group, --bot-ids and --uses are for the role bot-bootstrap; `bot invite` has them too.
+    """
     if role == "admin" and group is not None:
         raise click.UsageError(
             "--group cannot be used with role admin: administrators have access to all resource groups."
         )
-    created = cli.client.create_token(name, role=role, group=group, expires_in_s=expires)
+    created = cli.client.create_token(name, role=role, group=group, expires_in_s=expires, **binding)
     if cli.as_json:
         output.print_json(created)
         return
@@ -43,9 +53,18 @@ def create(cli: CliContext, name: str, role: str, group: str | None, expires: in
         output.note(f"to use it: myrmidon login {cli.endpoint.server}")
 
 
-def bootstrap_command(server: str, token: str) -> str:
+def bootstrap_command(
+    server: str,
+    token: str,
+    *,
+    pool: str | None = None,
+    bot_id: str | None = None,
+    dimensions: Sequence[tuple[str, str]] = (),
+) -> str:
     """The command that starts a bot on a machine with Python. curl -f keeps an error page from being run."""
-    return f"curl -sSf '{server}/bootstrap?tok={token}' | python3 -"
+    query = [("tok", token), *([("pool", pool)] if pool else []), *([("bot_id", bot_id)] if bot_id else [])]
+    query += [("dimension", f"{key}:{value}") for key, value in dimensions]
+    return f"curl -sSf {quote(f'{server}/bootstrap?{urlencode(query)}')} | python3 -"
 
 
 @token.command(name="list")
@@ -57,13 +76,31 @@ def list_tokens(cli: CliContext) -> None:
         output.print_json(listing)
         return
     output.table(
-        ("id", "role", "group", "state", "created", "name"),
+        ("id", "role", "group", "state", "created", "name", "introduces"),
         [
-            (row["id"], row["role"], row["group"], _state(row), output.local_time(row["created_at"]), row["name"])
+            (
+                row["id"],
+                row["role"],
+                row["group"],
+                _state(row),
+                output.local_time(row["created_at"]),
+                row["name"],
+                _binding(row),
+            )
             for row in listing["tokens"]
         ],
         empty="No tokens.",
     )
+
+
+def _binding(token: dict[str, Any]) -> str:
+    """The bots that a bootstrap token introduces."""
+    if token["role"] != "bot-bootstrap":
+        return ""
+    uses = token["uses_left"]
+    limits = [(name, token[f"bot_{name}"]) for name in ("pool", "group", "ids")]
+    words = [f"{name} {value}" for name, value in limits if value is not None]
+    return " ".join([output.plural(uses, "bot") if uses is not None else "bots", *words])
 
 
 def _state(token: dict[str, Any]) -> str:

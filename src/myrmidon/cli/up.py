@@ -25,9 +25,9 @@ from urllib.parse import urlsplit
 import click
 
 from myrmidon.cli import child_processes, exit_codes, output, server_discovery
-from myrmidon.cli.bots import bot_command, bot_environment
+from myrmidon.cli.bot_start import bot_command, bot_environment
 from myrmidon.cli.context import CliContext, json_option
-from myrmidon.sdk.errors import CallFailed, NotAllowed
+from myrmidon.sdk.errors import CallFailed
 
 _SERVER_START_S: Final = 120.0
 """For a server that hangs, or that runs on a very busy machine; one that exits is noticed at once."""
@@ -99,7 +99,6 @@ class LocalCluster:
         self.url = ""
         self.server: subprocess.Popen[bytes] | None = None
         self.bots: dict[int, subprocess.Popen[bytes]] = {}
-        self.bootstrap_token = ""
         self.is_up = False
         self._next_restart_at: dict[str, float] = {}
         self._server_log_start = 0
@@ -125,7 +124,7 @@ class LocalCluster:
         server_discovery.register_local_server(self.url, self.folder)
         if self.count:
             self._echo(f"Starting {output.plural(self.count, 'bot')} ...")
-            self.bootstrap_token = self._bootstrap_token()
+            self._revoke_shared_token()
             for number in range(1, self.count + 1):
                 self._start_bot(number)
             self._wait_for_bots()
@@ -158,28 +157,17 @@ class LocalCluster:
         self.url = self.settings.get("public_url") or address.replace("//0.0.0.0:", "//127.0.0.1:")
         self.admin.client.ready()
 
-    def _bootstrap_token(self) -> str:
-        """The token for all bots of this folder, created at the first start."""
+    def _revoke_shared_token(self) -> None:
+        """Revoke the token that all bots of this folder had before each got its own; tasks could read it."""
         file = self.folder / "bot-bootstrap.token"
-        if not file.exists() or not self._is_valid(file.read_text().strip()):
-            created = self.admin.client.create_token("bots of myrmidon up", role="bot-bootstrap")
-            server_discovery.write_private(file, created["token"])
-        return file.read_text().strip()
-
-    def _is_valid(self, token: str) -> bool:
-        """False for a token that was revoked, or that a restored backup does not contain."""
-        try:
-            CliContext(self.url, token, as_json=False).client.server()
-        except NotAllowed:
-            return False
-        return True
+        if file.exists():
+            with contextlib.suppress(CallFailed):  # a restored backup may not contain it
+                self.admin.client.revoke_token(file.read_text().split("_")[1])
+            file.unlink()
 
     def _start_bot(self, number: int) -> None:
-        bootstrap_cli = CliContext(self.url, self.bootstrap_token, as_json=False)
-        words = bot_command(
-            bootstrap_cli, self.folder / "bots" / str(number), bot_id=f"{socket.gethostname()}-{number}"
-        )
-        env = {**bot_environment(bootstrap_cli), "MYRMIDON_BOT_LOCAL": "1"}
+        words = bot_command(self.admin, self.folder / "bots" / str(number), bot_id=f"{socket.gethostname()}-{number}")
+        env = {**bot_environment(), "MYRMIDON_BOT_LOCAL": "1"}
         self.bots[number] = child_processes.start(words, log=self._bot_log(number), env=env)
 
     def _bot_log(self, number: int) -> Path:

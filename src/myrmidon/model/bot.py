@@ -26,7 +26,9 @@ def is_bot_id(text: str) -> bool:
 class Bot(Struct):
     """A bot as stored. ``heartbeat`` is the time of the last heartbeat that was saved.
 
-    ``idle_at`` is when it last became idle: when its process started, or when it reported the end of a run.
+    ``idle_at`` is when it last became idle: when its process started, or when it reported the end of a run. ``epoch``:
+    only credentials of this epoch are valid. ``introducer``: the token of the bot's introduction, 0 for none.
+    ``bound_pool``: the pool that this token is bound to.
     """
 
     id: str
@@ -50,6 +52,9 @@ class Bot(Struct):
     quick_failure_at: Micros | None
     due_at: Micros | None
     idle_at: Micros | None
+    epoch: int = 0
+    introducer: int = 0
+    bound_pool: str | None = None
 
     @property
     def unavailable(self) -> str | None:
@@ -63,12 +68,19 @@ class Bot(Struct):
         return next((reason for reason, applies in reasons.items() if applies), None)
 
 
+class Introduction(Struct, frozen=True):
+    """How a bot is introduced without a credential: by which token, and to which pool the token binds it."""
+
+    introducer: int = 0
+    pool: str | None = None
+
+
 class Handshake(Struct, frozen=True, kw_only=True):
     """What a bot sends when its process starts, or when it reconnects.
 
     ``session`` increases with every start of the bot. ``holds`` are the runs (task id, run number) that it still
     executes or has journalled: all others end. ``begun`` are the tasks whose command an earlier process of the bot
-    had started, as far as the bot recorded it.
+    had started, as far as the bot recorded it. ``introduction`` is None for a bot that has a credential.
     """
 
     bot_id: str
@@ -83,3 +95,4 @@ class Handshake(Struct, frozen=True, kw_only=True):
     maintenance: str | None = None
     holds: list[tuple[int, int]] = []
     begun: list[int] = []
+    introduction: Introduction | None = None

@@ -6,7 +6,7 @@ When a bot stops serving queues, ``handle_lost_capacity`` takes care of tasks th
 from msgspec import Struct, json, structs
 
 from myrmidon.model import dimensions
-from myrmidon.model.bot import BOT_ID, BOT_ID_RULE, Bot, Handshake
+from myrmidon.model.bot import BOT_ID, BOT_ID_RULE, Bot, Handshake, Introduction
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
@@ -23,7 +23,7 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event, pool_order, task_queues, task_run
 
 _STATE_CHARS = 1 << 20
-_NEWER_SESSION = "a newer process of this bot has connected; this one must exit"
+NEWER_SESSION = "a newer process of this bot has connected; this one must exit"
 
 
 class HandshakeResult(Struct, frozen=True):
@@ -31,6 +31,7 @@ class HandshakeResult(Struct, frozen=True):
 
     bot_id: str
     session: int
+    epoch: int
     keep: list[tuple[int, int]]
     quarantined: str | None
 
@@ -46,7 +47,8 @@ def handshake(
 ) -> HandshakeResult:
     """Register a bot that has started or reconnected, and match it to queues.
 
-    Runs of the bot that it no longer holds end at once instead of when their lease expires. Invalid dimensions put the
+    An introduction starts a new epoch of the bot's credentials, unless it repeats the one of this session. Runs of the
+    bot that it no longer holds end at once instead of when their lease expires. Invalid dimensions put the
     bot into quarantine instead of failing the handshake: it must stay connected to be repaired.
     """
     _check_handshake(request)
@@ -55,7 +57,7 @@ def handshake(
     if known is None:
         check_id(request.bot_id)
     elif request.session < known.session:
-        raise WrongState(_NEWER_SESSION)
+        raise WrongState(NEWER_SESSION)
     keep = _end_runs_not_held(uow, request, known.boot_id if known is not None else "")
     has, problem = _dimensions(request.bot_id, request.dimensions, limits)
     pools = has.get("pool", [])
@@ -70,7 +72,7 @@ def handshake(
     bot_event.insert(tx, bot, uow.new_id(), at=now, kind="bot_connected", message=bot.quarantined or "")
     serves = task_queues.queues_of_bot(tx, bot.id) if bot.serving else []
     handle_lost_capacity(uow, sorted(served.difference(serves)))
-    return HandshakeResult(bot.id, bot.session, keep, bot.quarantined)
+    return HandshakeResult(bot.id, bot.session, bot.epoch, keep, bot.quarantined)
 
 
 _MAX_CHARS = {"bot_id": 256, "address": 40, "boot_id": 64, "version": 64, "authenticated": 256}
@@ -117,7 +119,10 @@ def _upsert_bot(
         bots.insert(uow.tx, _new_bot(uow, request, busy=busy))
         bot = bots.lock(uow.tx, request.bot_id)  # inserted here, or by another server at the same time
     if bot is None or request.session < bot.session:
-        raise WrongState(_NEWER_SESSION)
+        raise WrongState(NEWER_SESSION)
+    if request.introduction is not None and not repeats_introduction(bot, request.session, request.introduction):
+        bot.epoch = uow.new_id()
+        bot.introducer, bot.bound_pool = request.introduction.introducer, request.introduction.pool
     if request.session > bot.session:
         bot.nonce = 0
         bot.idle_at = bot.idle_at if busy else uow.now
@@ -138,7 +143,13 @@ def _upsert_bot(
     return bot
 
 
+def repeats_introduction(bot: Bot, session: int, introduction: Introduction) -> bool:
+    """Whether a bot that got no response to its introduction sends it again. Later it has a credential."""
+    return (bot.session, bot.introducer) == (session, introduction.introducer) and not bot.nonce
+
+
 def _new_bot(uow: UnitOfWork, request: Handshake, *, busy: bool) -> Bot:
+    introduction = request.introduction or Introduction()
     return Bot(
         id=request.bot_id,
         session=request.session,
@@ -161,6 +172,9 @@ def _new_bot(uow: UnitOfWork, request: Handshake, *, busy: bool) -> Bot:
         quick_failure_at=None,
         due_at=None,
         idle_at=None if busy else uow.now,
+        epoch=uow.new_id() if request.introduction is not None else 0,
+        introducer=introduction.introducer,
+        bound_pool=introduction.pool,
     )
 
 
@@ -259,7 +273,7 @@ def quarantine(
 ) -> Bot:
     """Give a bot no work until this is called with None; its current runs continue."""
     uow = UnitOfWork(tx, now, ids, rules)
-    bot = _lock_bot(uow, bot_id)
+    bot = lock_bot(uow, bot_id)
     bots.set_quarantine(tx, bot_id, why)
     bot.quarantined = why
     if why is None:
@@ -271,7 +285,7 @@ def quarantine(
 def drain_bot(tx: Tx, bot_id: str, draining: bool, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Bot:
     """Let a bot finish its current runs and give it no more; False lifts this."""
     uow = UnitOfWork(tx, now, ids, rules)
-    bot = _lock_bot(uow, bot_id)
+    bot = lock_bot(uow, bot_id)
     bot.draining = int(draining)
     return _save_change(uow, bot, "bot_draining" if draining else "bot_released", "")
 
@@ -304,9 +318,9 @@ def mark_bot_stopped(
     """
     uow = UnitOfWork(tx, now, ids, rules)
     _end_runs_of_session(uow, bot_id, session, why="bot_stopped", message="the bot has ended")
-    bot = _lock_bot(uow, bot_id)
+    bot = lock_bot(uow, bot_id)
     if bot.alive and bot.session == session:
-        _set_dead(uow, bot)
+        set_dead(uow, bot)
 
 
 def end_runs_before_reboot(
@@ -331,7 +345,8 @@ def _end_runs_of_session(uow: UnitOfWork, bot_id: str, session: int, *, why: str
     propagate(uow)
 
 
-def _lock_bot(uow: UnitOfWork, bot_id: str) -> Bot:
+def lock_bot(uow: UnitOfWork, bot_id: str) -> Bot:
+    """Lock a bot after the pools that it is in; NotFound when there is no such bot."""
     known = bots.read(uow.tx, bot_id)
     if known is None:
         raise NotFound("bot", bot_id)
@@ -353,12 +368,19 @@ def _save_change(uow: UnitOfWork, bot: Bot, kind: str, message: str) -> Bot:
     return bot
 
 
-def delete_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
-    """Delete a bot; a later handshake creates it again. Its runs end when their leases expire."""
+def delete_bot(
+    tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, only_dead: bool = False
+) -> None:
+    """Delete a bot and end its credentials; a later introduction creates it again. Its runs end with their leases.
+
+    WrongState with ``only_dead`` if the bot is alive.
+    """
     if tx.attempt > 1 and bots.read(tx, bot_id) is None:
         return
     uow = UnitOfWork(tx, now, ids, rules)
-    bot = _lock_bot(uow, bot_id)
+    bot = lock_bot(uow, bot_id)
+    if only_dead and bot.alive:
+        raise WrongState(f"the bot {bot_id} is alive: terminate it first, or delete it by force")
     queues = task_queues.unmatch_bot(tx, bot_id)
     bot_event.insert(tx, bot, uow.new_id(), at=now, kind="bot_deleted")
     bots.delete(tx, bot_id)
@@ -370,18 +392,19 @@ def mark_bot_dead(uow: UnitOfWork, bot_id: str) -> bool:
 
     Otherwise returns False and sets the time of the next check.
     """
-    bot = _lock_bot(uow, bot_id)
+    bot = lock_bot(uow, bot_id)
     dead_from = dead_at(uow.tx, bot, uow.rules)
     if not bot.alive or dead_from > uow.now:
         bot.due_at = dead_from if bot.alive else None
         bots.save(uow.tx, bot)
         return False
     bot_event.insert(uow.tx, bot, uow.new_id(), at=uow.now, kind="bot_missing")
-    _set_dead(uow, bot)
+    set_dead(uow, bot)
     return True
 
 
-def _set_dead(uow: UnitOfWork, bot: Bot) -> None:
+def set_dead(uow: UnitOfWork, bot: Bot) -> None:
+    """Mark a locked bot dead, and take it out of its queues."""
     bot.alive = 0
     bot.due_at = None
     bots.save(uow.tx, bot)

@@ -211,8 +211,13 @@ class Client:
         """The zip file that the server's bots run."""
         return self.transport.call("GET", "/bot/v1/zip").data
 
-    def delete_bot(self, bot_id: str, *, key: str | None = None) -> Json:
-        return self._delete(f"bots/{_segment(bot_id)}", key)
+    def delete_bot(self, bot_id: str, *, force: bool = False, key: str | None = None) -> Json:
+        """Delete a bot and end its credentials. Conflict if it is alive, unless forced."""
+        return self._delete(f"bots/{_segment(bot_id)}", key, {"force": "true"} if force else None)
+
+    def revoke_bot(self, bot_id: str, *, key: str | None = None) -> Json:
+        """End the bot's credentials: it must be introduced again with a bootstrap token."""
+        return self._post(f"bots/{_segment(bot_id)}/revoke", {}, key)
 
     # -- any path --------------------------------------------------------------------------------------------
 
@@ -280,10 +285,21 @@ class Client:
         return self._get("tokens", page)
 
     def create_token(
-        self, name: str, *, role: str, group: str | None = None, expires_in_s: int | None = None, key: str | None = None
+        self,
+        name: str,
+        *,
+        role: str,
+        group: str | None = None,
+        expires_in_s: int | None = None,
+        key: str | None = None,
+        **binding: str | int | None,
     ) -> Json:
-        """Create a token. Only this response contains the token itself."""
-        body = {"name": name, "role": role, "group": group, "expires_in_s": expires_in_s}
+        """Create a token. Only this response contains the token itself.
+
+        ``binding``: which bots a bot-bootstrap token introduces: bot_pool, bot_group, bot_ids, uses.
+        """
+        bound = {name: value for name, value in binding.items() if value is not None}
+        body = {"name": name, "role": role, "group": group, "expires_in_s": expires_in_s, **bound}
         return self._post("tokens", body, key)
 
     def revoke_token(self, token_id: str, *, key: str | None = None) -> Json:
@@ -320,11 +336,13 @@ class Client:
     def _post(self, path: str, body: Json, key: str | None) -> Json:
         return self._change("POST", path, body, key)
 
-    def _delete(self, path: str, key: str | None) -> Json:
-        return self._change("DELETE", path, None, key)
+    def _delete(self, path: str, key: str | None, query: Mapping[str, Any] | None = None) -> Json:
+        return self._change("DELETE", path, None, key, query)
 
-    def _change(self, method: str, path: str, body: Json | None, key: str | None) -> Json:
-        response = self.transport.call(method, f"{API}/{path}", body=body, key=key or new_key()).json()
+    def _change(
+        self, method: str, path: str, body: Json | None, key: str | None, query: Mapping[str, Any] | None = None
+    ) -> Json:
+        response = self.transport.call(method, f"{API}/{path}", body=body, key=key or new_key(), query=query).json()
         return response if isinstance(response, dict) else {}
 
 

@@ -46,7 +46,8 @@ class Style(StrEnum):
 class Identity(Struct, frozen=True):
     """An authenticated caller. ``group`` is the resource group it is bound to; None for all groups, or for a bot.
 
-    A token stays bound to ``group_id``, also if another group gets the same name later.
+    A token stays bound to ``group_id``, also if another group gets the same name later. ``epoch`` is the one of a bot's
+    credential, ``token_id`` is None for callers without a token.
     """
 
     name: str
@@ -54,6 +55,8 @@ class Identity(Struct, frozen=True):
     group: str | None = None
     bot_id: str | None = None
     group_id: int | None = None
+    token_id: int | None = None
+    epoch: int = 0
 
 
 NOBODY = Identity("nobody", Role.NOBODY)

@@ -438,7 +438,7 @@ def _check_networks(settings: Settings) -> list[Problem]:
     for entry in settings.allow:
         if entry.role not in ROLES:
             problems.append(Problem("allow.role", entry.role, f"one of {', '.join(ROLES)}", "choice"))
-        if entry.role != "admin" and not entry.group:
+        if entry.role not in ("admin", "bot-bootstrap") and not entry.group:
             problems.append(Problem("allow.group", "nothing", f"a resource group, for role {entry.role}", "missing"))
         if entry.role == "admin" and entry.group:
             allowed = "no group, because role admin has access to all groups"

@@ -148,9 +148,9 @@ def test_a_bots_runs_are_listed_whole_and_to_their_owners_only(any_app):
 
 def test_a_deleted_bot_is_gone_and_may_come_back(app):
     app.meet_bot()
-    assert app.delete("/api/v1/bots/b1").status == 200
+    assert app.delete("/api/v1/bots/b1?force=true").status == 200
     assert app.get("/api/v1/bots/b1").code == "not_found"
-    assert app.delete("/api/v1/bots/b1").status == 200
+    assert app.delete("/api/v1/bots/b1?force=true").status == 200
     assert app.delete("/api/v1/bots/nobody").code == "not_found"
     app.meet_bot(session=2)
     assert app.get("/api/v1/bots/b1").json["status"] == "idle"
@@ -161,7 +161,7 @@ def test_every_bot_that_may_come_in_is_reached_by_its_id(app, name):
     app.meet_bot(name)
     path = f"/api/v1/bots/{quote(name, safe='')}"
     assert app.get(path).json["bot_id"] == name
-    assert app.delete(path).status == 200
+    assert app.delete(f"{path}?force=true").status == 200
 
 
 def test_an_id_that_no_path_can_hold_is_refused(app):

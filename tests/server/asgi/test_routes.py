@@ -69,6 +69,8 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
         path += f"?other={values['id']}"
     if route.path == "/bot/v1/log/{run}/{stream}":
         path += "?offset=0"
+    if route.method == "DELETE" and route.path == "/api/v1/bots/{id}":
+        path += "?force=true"
     return path, a_body(app, route, task, group)
 
 
@@ -116,6 +118,8 @@ def test_only_those_in_the_table_may_call(app, route):
         path, body = a_request(app, route)
         if route.path.startswith(("/api/v1/bots/", "/bot/")):
             app.meet_bot()
+        if route.path == "/bot/v1/handshake" and role is Role.BOOTSTRAP:
+            app.delete(f"/api/v1/bots/{BOT}?force=true")  # a living bot is not introduced again
         reply = app.call(route.method, path, body, token=app.token(role))
         if role in route.who:
             not_its_run = route.path.startswith("/bot/v1/log/")

@@ -206,7 +206,7 @@ def test_the_first_administrators_token_is_for_its_owner_only(tmp_path):
 def test_a_credential_names_its_bot_and_cannot_be_made_by_others():
     key = b"k" * 32
     text = bot_credential(key, "bot ü\n7", 17)
-    assert bot_of_credential(key, text) == "bot ü\n7"
+    assert bot_of_credential(key, text) == ("bot ü\n7", 17)
     assert bot_of_credential(b"x" * 32, text) is None
     head, _, mac = text.partition(".")
     for wrong in (f"{head}A.{mac}", f"{head}.{mac[:-1]}0", head, "myb_.", f"myb_!!!.{mac}", f"myb_A.{mac}"):
@@ -216,7 +216,7 @@ def test_a_credential_names_its_bot_and_cannot_be_made_by_others():
 def test_a_bot_acts_as_itself_only(app):
     app.meet_bot("b1")
     app.meet_bot("b2")
-    mine = bot_credential(app.context.keys.bot, "b1", 1)
+    mine = app.credential("b1")
     hello = {"bot_id": "b2", "session": 2, "dimensions": {"id": ["b2"], "pool": ["default"]}}
     assert app.post("/bot/v1/handshake", hello, token=mine).code == "forbidden"
     assert app.get("/api/v1/tasks", token=mine).code == "forbidden"

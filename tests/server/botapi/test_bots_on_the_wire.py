@@ -306,7 +306,7 @@ def test_no_call_of_a_bot_takes_a_credential_that_is_not_good(server, route):
     body = {"/bot/v1/handshake": hello, "/bot/v1/event": {**held, "kind": "bot_log", "message": "x"}}
     data = b"stolen" if "{run}" in route.path else body.get(route.path, held)
     head, _, sign = mine.credential.partition(".")
-    assert server.delete(f"/api/v1/bots/{gone.name}")[0] == 200
+    assert server.delete(f"/api/v1/bots/{gone.name}?force=true")[0] == 200
     bad = {
         "forged": mine.credential[:-4] + ("0000" if not mine.credential.endswith("0000") else "1111"),
         "with another's signature": f"{head}.{other.credential.partition('.')[2]}",

@@ -184,7 +184,7 @@ def test_pending_to_canceled(server):
 def test_pending_to_no_resource_when_the_last_bot_that_could_run_it_goes(server):
     lane = Lane(server)
     task_id = lane.submit(lane.slice(wait=False))
-    assert server.delete(f"/api/v1/bots/{lane.bot.name}")[0] == 200
+    assert server.delete(f"/api/v1/bots/{lane.bot.name}?force=true")[0] == 200
     lane.see(task_id, "NO_RESOURCE")
 
 

@@ -72,7 +72,7 @@ def test_a_bound_token_lists_and_counts_only_bots_of_pools_that_its_group_may_us
 
 def test_a_bot_of_another_pool_does_not_exist(app):
     token = app.token("user")
-    app.delete("/api/v1/bots/b-staff")
+    app.delete("/api/v1/bots/b-staff?force=true")
     for name in ("b-theirs", "b-staff", "none"):
         for path in (f"/api/v1/bots/{name}", f"{V1}/bot/{name}/get"):
             assert app.get(path, token=token).status == 404, path

@@ -341,7 +341,8 @@ def test_the_server_tells_of_itself(either, user):
 
 def test_a_bootstrap_token_lets_a_bot_in(server, either):
     token = either.call("server.token")["bootstrap_token"]
-    hello = {"bot_id": "new", "session": 1, "dimensions": {"id": ["new"], "pool": ["others"]}}
+    name = f"new-{token.split('_')[1]}"
+    hello = {"bot_id": name, "session": 1, "dimensions": {"id": [name], "pool": ["others"]}}
     assert server.post("/bot/v1/handshake", hello, token=token)[0] == 200
     assert server.get("/api/v1/tasks", token=token)[0] == 403
 

@@ -1,4 +1,4 @@
-"""Bots: list, get, quarantine, drain, terminate, delete."""
+"""Bots: list, get, quarantine, drain, terminate, revoke, delete."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec import Meta, Raw, Struct
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, show_run
+from myrmidon.scheduler import bot_identity
 from myrmidon.scheduler import bots as scheduler_bots
 from myrmidon.server.api.common import Done, Limit
 from myrmidon.server.calls import (
@@ -227,10 +228,31 @@ async def terminate_bot(context: ServerContext, call: Call) -> BotChanged:
     return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
 
 
+class DeleteQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """``force``: delete a bot that is alive, too."""
+
+    force: bool = False
+
+
 async def delete_bot(context: ServerContext, call: Call) -> Done:
-    """Delete a bot; its events are kept. Idempotent."""
-    await bot_usecases.delete_bot(context, call.params["id"])
+    """Delete a bot that is dead, and end its credentials; its events are kept. Idempotent."""
+    query: DeleteQuery = call.query
+    await bot_usecases.delete_bot(context, call.params["id"], force=query.force)
     return Done()
+
+
+async def revoke_bot(context: ServerContext, call: Call) -> BotChanged:
+    """End the credentials of a bot; it must be introduced again. At once on this server, within seconds on others."""
+    bot_id, now = call.params["id"], context.now()
+
+    def revoke(tx: Tx) -> Bot:
+        if not claim_call_key(tx, call, "revoke", bot_id, now=now):
+            return _get(tx, bot_id)
+        return bot_identity.revoke_bot(tx, bot_id, now=now, ids=context.ids, rules=context.rules)
+
+    bot = await context.db.write(revoke)
+    context.hub.recheck(bot_id)
+    return _changed(bot)
 
 
 ROUTES = (
@@ -269,10 +291,20 @@ ROUTES = (
         summary="Terminate a bot after its runs",
     ),
     Route(
+        method="POST",
+        path="/api/v1/bots/{id}/revoke",
+        call=revoke_bot,
+        who=ADMINS,
+        out=BotChanged,
+        mutates=True,
+        summary="Revoke the credentials of a bot",
+    ),
+    Route(
         method="DELETE",
         path="/api/v1/bots/{id}",
         call=delete_bot,
         who=ADMINS,
+        query=DeleteQuery,
         out=Done,
         mutates=True,
         summary="Delete a bot",

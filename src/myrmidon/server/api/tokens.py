@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -11,6 +11,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.model.validation import show_value
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID, Done, Name, PageQuery
+from myrmidon.server.auth.authenticator import BotBinding
 from myrmidon.server.calls import ADMINS, Call, Role, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases import tokens
@@ -19,14 +20,27 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import api_token, resource_group
 from myrmidon.store.tables.api_token import Token
 
+DAY_S = 86_400
+ANY_POOL = "*"
+BotIds: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^([^*]+\*?|\*)$")]
+
 
 class NewToken(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A token to create. A user's or viewer's ``group`` is the default one if absent; an admin has access to all."""
+    """A token to create. A user's or viewer's ``group`` is the default one if absent; an admin has access to all.
+
+    The other fields are for bot-bootstrap tokens. They introduce ``uses`` bots (1 if absent) within ``expires_in_s`` (a
+    day if absent): of the group ``bot_group`` of bots.toml, with ids that match ``bot_ids`` (an id, or the beginning of
+    ids and ``*``), in ``bot_pool``. Without a pool and a group, the pool is ``default``; ``*`` stands for any pool.
+    """
 
     name: Name
     role: Literal["admin", "user", "viewer", "bot-bootstrap"]
     group: Name | None = None
-    expires_in_s: Annotated[int, Meta(ge=1, le=10 * 365 * 86_400)] | None = None
+    expires_in_s: Annotated[int, Meta(ge=1, le=10 * 365 * DAY_S)] | None = None
+    bot_pool: Name | None = None
+    bot_group: Name | None = None
+    bot_ids: BotIds | None = None
+    uses: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
 class TokenInfo(Struct, frozen=True, kw_only=True):
@@ -39,6 +53,10 @@ class TokenInfo(Struct, frozen=True, kw_only=True):
     created_at: Micros
     expires_at: Micros | None
     revoked_at: Micros | None
+    bot_pool: str | None = None
+    bot_group: str | None = None
+    bot_ids: str | None = None
+    uses_left: int | None = None
     token: str | None = None
 
 
@@ -50,7 +68,7 @@ class TokenList(Struct, frozen=True):
 async def create_token(context: ServerContext, call: Call) -> TokenInfo:
     """Create a token. Only this response contains its text; a call repeated with its request key gets it again."""
     body: NewToken = call.body
-    group = _group_of(context, call)
+    group, binding = _group_of(context, call), _binding_of(body)
     if group is not None:
         context.groups.forget(group)  # a token lives longer than a cached id, which may be a deleted group's
     row, text = await tokens.create_token(
@@ -59,7 +77,8 @@ async def create_token(context: ServerContext, call: Call) -> TokenInfo:
         name=body.name,
         role=Role(body.role),
         group_id=await context.groups.id_of(group) if group else None,
-        lifetime=body.expires_in_s * SECOND if body.expires_in_s else None,
+        lifetime=_lifetime_of(body),
+        binding=binding,
     )
     return _info(row, group, text)
 
@@ -73,6 +92,29 @@ def _group_of(context: ServerContext, call: Call) -> str | None:
     if body.group is None and body.role not in (Role.USER, Role.VIEWER):
         return None
     return context.groups.name_for(call, body.group)
+
+
+def _lifetime_of(body: NewToken) -> Micros | None:
+    default_s = DAY_S if Role(body.role) is Role.BOOTSTRAP else None
+    lifetime_s = body.expires_in_s or default_s
+    return lifetime_s * SECOND if lifetime_s else None
+
+
+def _binding_of(body: NewToken) -> BotBinding | None:
+    """The bots that a new bootstrap token introduces; a token that is bound to nothing would bring in any."""
+    given = {"bot_pool": body.bot_pool, "bot_group": body.bot_group, "bot_ids": body.bot_ids, "uses": body.uses}
+    if Role(body.role) is not Role.BOOTSTRAP:
+        allowed = "none: only tokens with the role bot-bootstrap introduce bots"
+        problems = [
+            Problem(name, show_value(value), allowed, "contradiction") for name, value in given.items() if value
+        ]
+        if problems:
+            raise InvalidRequest(problems)
+        return None
+    pool = body.bot_pool or ("default" if body.bot_group is None else None)
+    return BotBinding(
+        pool=None if pool == ANY_POOL else pool, group=body.bot_group, ids=body.bot_ids, uses=body.uses or 1
+    )
 
 
 async def list_tokens(context: ServerContext, call: Call) -> TokenList:
@@ -118,6 +160,10 @@ def _info(token: Token, group: str | None, text: str | None = None) -> TokenInfo
         created_at=token.created_at,
         expires_at=token.expires_at,
         revoked_at=token.revoked_at,
+        bot_pool=token.bot_pool,
+        bot_group=token.bot_group,
+        bot_ids=token.bot_ids,
+        uses_left=token.uses_left,
         token=text,
     )
 

@@ -2,7 +2,8 @@
 
 What a caller may do is in the route table. Secrets are compared in constant time with their stored digest. Valid tokens
 are cached, so that a busy client costs no database read per call: a token revoked on this server is dropped at once,
-one revoked on another server after at most ``CACHE_S``.
+one revoked on another server after at most ``CACHE_S``. A bot's credential is valid in one epoch of the bot, which is
+known in memory while the bot is connected to this server, and read from the database otherwise.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.settings import ALL_ADDRESSES, Settings
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.tables import api_token as tokens
+from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import resource_group
 from myrmidon.store.tables.api_token import Token
 
@@ -41,6 +43,8 @@ CREDENTIAL = re.compile(r"myb_([A-Za-z0-9_-]{1,1400})\.([0-9a-f]{64})")
 CACHE_S = 30
 MAX_CACHED = 10_000
 SECRET_BYTES = 32
+_EPOCH = "e"
+REVOKED = "This credential was revoked; introduce the bot again with a bootstrap token."
 MAX_ADDRESS_LENGTH = 100
 """With brackets, a zone and a port. Addresses are cached, so their length must be bounded."""
 ADMIN_FILE = "admin.token"
@@ -53,6 +57,15 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 # ---------------------------------------------------------------- tokens
 
 
+class BotBinding(Struct, frozen=True, kw_only=True):
+    """Which bots a bootstrap token introduces, and how many times; None for no limit."""
+
+    pool: str | None = None
+    group: str | None = None
+    ids: str | None = None
+    uses: int | None = None
+
+
 def new_token(
     name: str,
     role: Role,
@@ -61,11 +74,26 @@ def new_token(
     now: Micros,
     ids: IdSource,
     expires_at: Micros | None = None,
+    binding: BotBinding | None = None,
 ) -> tuple[Token, str]:
     """A new token as a row, and its text. The text is shown once: only a digest of its secret half is stored."""
+    bound = binding or BotBinding()
     token_id = ids.next(now)
     secret = secrets.token_urlsafe(SECRET_BYTES)
-    row = Token(token_id, name, digest(secret), role.value, group_id, now, expires_at, None)
+    row = Token(
+        token_id,
+        name,
+        digest(secret),
+        role.value,
+        group_id,
+        now,
+        expires_at,
+        None,
+        bot_pool=bound.pool,
+        bot_group=bound.group,
+        bot_ids=bound.ids,
+        uses_left=bound.uses,
+    )
     return row, token_text(token_id, secret)
 
 
@@ -103,14 +131,17 @@ def make_admin_token(db: Db, folder: Path, *, now: Micros, ids: IdSource) -> Pat
 # ---------------------------------------------------------------- bot credentials
 
 
-def bot_credential(key: bytes, bot_id: str, issued_at: Micros) -> str:
-    """The credential that a bot uses after its first handshake: its id, signed with the server's key."""
-    content = f"{bot_id}\n{issued_at}".encode()
+def bot_credential(key: bytes, bot_id: str, epoch: int) -> str:
+    """The credential that a bot uses after its introduction: its id and epoch, signed with the server's key."""
+    content = f"{bot_id}\n{_EPOCH}{epoch}".encode()
     return f"myb_{_to_base64(content)}.{_sign(key, content)}"
 
 
-def bot_of_credential(key: bytes, text: str) -> str | None:
-    """The id of the bot that a credential was issued to; None when the credential is not valid."""
+def bot_of_credential(key: bytes, text: str) -> tuple[str, int] | None:
+    """The bot that a credential was issued to, and its epoch then; None when the signature is not valid.
+
+    Whether the epoch is still the bot's present one is in the database.
+    """
     try:
         return _verified(key, text)
     except ValueError:
@@ -118,13 +149,15 @@ def bot_of_credential(key: bytes, text: str) -> str | None:
 
 
 @lru_cache(maxsize=32_768)
-def _verified(key: bytes, text: str) -> str:
+def _verified(key: bytes, text: str) -> tuple[str, int]:
     """Cached, because the result never changes. Invalid texts raise and are not cached: anybody can send any number."""
     match = CREDENTIAL.fullmatch(text)
     content = _from_base64(match[1]) if match else None
     if match is None or content is None or not hmac.compare_digest(_sign(key, content), match[2]):
         raise ValueError("not a valid credential")
-    return content.decode().rpartition("\n")[0]
+    bot_id, _, last = content.decode().rpartition("\n")
+    # Older code wrote the session in this place, and knew no epochs.
+    return bot_id, int(last.removeprefix(_EPOCH)) if last.startswith(_EPOCH) else 0
 
 
 def _sign(key: bytes, content: bytes) -> str:
@@ -216,14 +249,26 @@ class Authenticator:
         if not bearer:
             return self._by_address(address)
         if bearer.startswith("myb_"):
-            bot_id = bot_of_credential(self._context.keys.bot, bearer)
-            if bot_id is not None:
-                return Identity(bot_id, Role.BOT, None, bot_id)
+            if (verified := bot_of_credential(self._context.keys.bot, bearer)) is not None:
+                return await self._check_epoch(*verified)
         elif (identity := self._from_cache(bearer) or await self._from_database(bearer)) is not None:
             return identity
         else:
             self._check_failures(address)  # not for bots: an answer 401 makes them use their other token
         raise Unauthorized("The token is unknown, expired or revoked.")
+
+    async def _check_epoch(self, bot_id: str, epoch: int) -> Identity:
+        """The identity of a bot; Unauthorized if its credentials of this epoch were revoked, or if it was deleted.
+
+        The bots in memory are as the database has them: a change on this server shows at once, one on another server
+        within about a second (``recheck_changed_bots``).
+        """
+        bot = self._context.hub.bots.get(bot_id)
+        if bot is None or bot.outdated or bot.epoch != epoch:
+            current = await self._context.db.read(lambda tx: bots.epoch(tx, bot_id))
+            if current != epoch:
+                raise Unauthorized(REVOKED, advice="")
+        return Identity(bot_id, Role.BOT, None, bot_id, epoch=epoch)
 
     async def is_still_valid(self, who: Identity, bearer: str, address: str) -> bool:
         """Whether a caller would still get the same identity: a stream may outlive its token."""
@@ -271,7 +316,7 @@ class Authenticator:
             return None
         if row.resource_group_id is not None and group is None:
             return None
-        identity = Identity(row.name, Role(row.role), group, group_id=row.resource_group_id)
+        identity = Identity(row.name, Role(row.role), group, group_id=row.resource_group_id, token_id=row.id)
         valid_until = min(now + CACHE_S * SECOND, row.expires_at or now + CACHE_S * SECOND)
         self._cache[_fingerprint(bearer)] = CachedToken(identity, token_id, valid_until)
         while len(self._cache) > MAX_CACHED:

@@ -61,9 +61,7 @@ async def apply_state_change(context: ServerContext, bot_id: str, request: Excha
     if request.dimensions is None and unchanged:
         return
     now = context.now()
-    group = context.state.config.group_config(bot_id)  # a bot that is in no group any more keeps its dimensions
-    new = group.apply(request.dimensions) if request.dimensions is not None and group is not None else None
-    change = partial(_write_change, context=context, bot_id=bot_id, request=request, dimensions=new, now=now)
+    change = partial(_write_change, context=context, bot_id=bot_id, request=request, now=now)
     snapshot, reasons = await context.db.write(change)
     bot = register_bot(context, bot_id, request.session, snapshot)
     bot.health_reasons = reasons
@@ -72,14 +70,13 @@ async def apply_state_change(context: ServerContext, bot_id: str, request: Excha
 
 
 def _write_change(
-    tx: Tx,
-    context: ServerContext,
-    bot_id: str,
-    request: ExchangeRequest,
-    dimensions: dict[str, list[str]] | None,
-    now: Micros,
+    tx: Tx, context: ServerContext, bot_id: str, request: ExchangeRequest, now: Micros
 ) -> tuple[BotSnapshot, HealthReasons]:
     before = bots.read(tx, bot_id)
+    group = context.state.config.group_config(bot_id)
+    dimensions = None  # a bot that is in no group any more keeps its dimensions
+    if request.dimensions is not None and group is not None:
+        dimensions = group.apply(request.dimensions, before.bound_pool if before is not None else None)
     if request.state is not None:
         state = encode(request.state).decode()
     else:

@@ -30,6 +30,7 @@ class BotSnapshot(Struct, frozen=True):
     terminating: bool
     has_work: bool
     os_family: str
+    epoch: int
 
 
 def require_bot_id(call: Call) -> str:
@@ -55,6 +56,7 @@ def read_snapshot(tx: Tx, bot_id: str, session: int, *, check_work: bool = False
         terminating=terminating is not None and terminating >= session,
         has_work=check_work and _has_work(tx, bot_id, serving=serving),
         os_family=dimensions.os_family(dimensions.bot_sets(bot.dimensions).get("os", frozenset())),
+        epoch=bot.epoch,
     )
 
 
@@ -70,6 +72,7 @@ def register_bot(context: ServerContext, bot_id: str, session: int, snapshot: Bo
     bot = context.hub.register(bot_id, session, snapshot.queues)
     bot.version = snapshot.version
     bot.os_family = snapshot.os_family
+    bot.epoch = snapshot.epoch
     bot.directive = "terminate" if snapshot.terminating else None
     bot.nonce = max(bot.nonce, snapshot.nonce)
     bot.loaded_at = bot.seen_at = context.now()

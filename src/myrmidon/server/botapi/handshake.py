@@ -9,16 +9,18 @@ import hmac
 from hashlib import sha256
 from importlib.metadata import version as installed
 
-from msgspec import structs
+from msgspec import Struct
 
-from myrmidon.model.bot import Bot, Handshake
-from myrmidon.model.errors import Forbidden, InvalidRequest, Problem, Unauthorized
+from myrmidon.model.bot import Handshake, Introduction
+from myrmidon.model.errors import Forbidden, InvalidRequest, Problem, Unauthorized, WrongState
 from myrmidon.model.ids import Micros, show_run
+from myrmidon.scheduler import bot_identity
 from myrmidon.scheduler import bots as scheduler_bots
-from myrmidon.scheduler.policy import DAY, SECOND
-from myrmidon.server.auth.authenticator import bot_credential
+from myrmidon.scheduler.policy import DAY
+from myrmidon.server.auth.authenticator import REVOKED, bot_credential
 from myrmidon.server.botapi.bot_changes import HealthReasons, health_reasons
 from myrmidon.server.botapi.bot_snapshot import BotSnapshot, read_snapshot, register_bot
+from myrmidon.server.botapi.introduction import introduce, lock_token
 from myrmidon.server.botapi.messages import HandshakeRequest, HandshakeResponse, encode, parse_run
 from myrmidon.server.calls import Call, Role
 from myrmidon.server.config.bot_groups import BotGroupConfig
@@ -26,16 +28,23 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import config_sync, rollout
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import bot_event
 
 VERSION = installed("myrmidon")
+
+
+class Accepted(Struct, frozen=True):
+    """What the transaction of an accepted handshake returns. ``dimensions`` are those that the bot is given."""
+
+    result: scheduler_bots.HandshakeResult
+    snapshot: BotSnapshot
+    dimensions: dict[str, list[str]]
 
 
 async def handshake(context: ServerContext, call: Call) -> HandshakeResponse:
     """Start or continue a session: the bot's credential, its configuration, and which runs are still its own.
 
-    A credential is valid only for the bot that it was issued to, and only while that bot exists, so that deleting a bot
-    revokes its credential.
+    A credential is valid only for the bot that it was issued to and in the bot's present epoch, so that deleting a bot
+    or revoking its credentials ends them for good. Whoever has none must be allowed to introduce the bot.
     """
     body: HandshakeRequest = call.body
     if call.who.role is Role.BOT and call.who.bot_id != body.bot_id:
@@ -43,43 +52,36 @@ async def handshake(context: ServerContext, call: Call) -> HandshakeResponse:
     await config_sync.refresh(context)
     group, now = _require_group(context, body.bot_id), context.now()
     reasons = health_reasons(body.state, body.quarantined, body.maintenance)
-    request = _to_handshake(call, group, reasons)
 
-    def write(tx: Tx) -> tuple[scheduler_bots.HandshakeResult, BotSnapshot]:
+    def write(tx: Tx) -> Accepted | None:
+        token = lock_token(tx, call, now)  # before the bot is read, so that two introductions at once are two uses
         stored = bots.read(tx, body.bot_id)
         last = stored.session if stored is not None else 0
         session = _new_session(body.session, last, now) if body.new_process else body.session
-        if call.who.role is Role.BOT and stored is None:
-            raise Unauthorized("This bot was deleted; register it again with a bootstrap token.", advice="")
-        if call.who.role is Role.BOOTSTRAP and stored is not None and stored.session != session:
-            _check_gone(tx, stored, context, now)
-        if call.who.role is not Role.BOT:
+        introduction = introduce(tx, context, call, group, token=token, stored=stored, session=session, now=now)
+        if introduction is not None:
             _check_session(session, max(now, last))
+        elif stored is None or stored.epoch != call.who.epoch:
+            raise Unauthorized(REVOKED, advice="")
+        elif session < last:
+            bot_identity.record_displaced(
+                tx, stored, session, call.address, now=now, ids=context.ids, rules=context.rules
+            )
+            return None  # committed, although the caller is refused
+        pool = introduction.pool if introduction is not None else stored.bound_pool if stored is not None else None
+        request = _to_handshake(call, group, reasons, session=session, introduction=introduction, pool=pool)
         result = scheduler_bots.handshake(
-            tx,
-            structs.replace(request, session=session),
-            now=now,
-            ids=context.ids,
-            rules=context.rules,
-            limits=context.limits,
+            tx, request, now=now, ids=context.ids, rules=context.rules, limits=context.limits
         )
-        return result, read_snapshot(tx, body.bot_id, session)
+        return Accepted(result, read_snapshot(tx, body.bot_id, session), group.assigned(pool))
 
-    result, snapshot = await context.db.write(write)
-    bot = register_bot(context, body.bot_id, result.session, snapshot)
+    accepted = await context.db.write(write)
+    if accepted is None:
+        context.hub.recheck(body.bot_id)  # it may have been quarantined
+        raise WrongState(scheduler_bots.NEWER_SESSION)
+    bot = register_bot(context, body.bot_id, accepted.result.session, accepted.snapshot)
     bot.health_reasons = reasons
-    return _to_response(context, result, group, now)
-
-
-def _check_gone(tx: Tx, stored: Bot, context: ServerContext, now: Micros) -> None:
-    """Refuse to give a bootstrap token the credential of a bot that is alive."""
-    if not stored.alive or stored.heartbeat + context.rules.dead_after <= now or bot_event.is_leaving(tx, stored.id):
-        return
-    raise Forbidden(
-        f"The bot {stored.id} is alive, and a bootstrap token registers new bots only: wait until it has ended or sent"
-        f" no heartbeat for {context.rules.dead_after // SECOND} s, have an administrator delete it, or choose another"
-        " id."
-    )
+    return _to_response(context, accepted, group, now)
 
 
 def _new_session(proposed: int, last: int, now: Micros) -> int:
@@ -113,12 +115,20 @@ def _require_group(context: ServerContext, bot_id: str) -> BotGroupConfig:
     return group
 
 
-def _to_handshake(call: Call, group: BotGroupConfig, reasons: HealthReasons) -> Handshake:
+def _to_handshake(
+    call: Call,
+    group: BotGroupConfig,
+    reasons: HealthReasons,
+    *,
+    session: int,
+    introduction: Introduction | None,
+    pool: str | None,
+) -> Handshake:
     body: HandshakeRequest = call.body
     return Handshake(
         bot_id=body.bot_id,
-        session=body.session,
-        dimensions=group.apply(body.dimensions),
+        session=session,
+        dimensions=group.apply(body.dimensions, pool),
         state=encode(body.state).decode(),
         address=call.address[:40],
         boot_id=body.boot_id,
@@ -128,13 +138,13 @@ def _to_handshake(call: Call, group: BotGroupConfig, reasons: HealthReasons) -> 
         maintenance=reasons[1],
         holds=[parse_run(shown) for shown in body.holds],
         begun=[parse_run(shown)[0] for shown in body.begun],
+        introduction=introduction,
     )
 
 
-def _to_response(
-    context: ServerContext, result: scheduler_bots.HandshakeResult, group: BotGroupConfig, now: Micros
-) -> HandshakeResponse:
-    credential = bot_credential(context.keys.bot, result.bot_id, result.session)
+def _to_response(context: ServerContext, accepted: Accepted, group: BotGroupConfig, now: Micros) -> HandshakeResponse:
+    result = accepted.result
+    credential = bot_credential(context.keys.bot, result.bot_id, result.epoch)
     release = rollout.release_for(context, result.bot_id)
     return HandshakeResponse(
         credential=credential,
@@ -149,7 +159,7 @@ def _to_response(
         server_time=now,
         server_version=VERSION,
         config=group.version,
-        dimensions=group.dimensions,
+        dimensions=accepted.dimensions,
         script=group.script,
         script_name=group.script_name,
         settings=group.settings,

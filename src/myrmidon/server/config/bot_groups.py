@@ -70,11 +70,14 @@ class BotGroupConfig(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     owners: list[str] = []
 
-    def apply(self, reported: Mapping[str, list[str]]) -> dict[str, list[str]]:
-        """The dimensions of a bot: the reported ones without the trusted keys, overridden by those of the group."""
-        if not (self.dimensions or self.trusted):
-            return dict(reported)
-        return {**{key: values for key, values in reported.items() if key not in self.trusted}, **self.dimensions}
+    def apply(self, reported: Mapping[str, list[str]], bound_pool: str | None = None) -> dict[str, list[str]]:
+        """The dimensions of a bot: the reported ones without the trusted keys, overridden by the assigned ones."""
+        believed = {key: values for key, values in reported.items() if key not in self.trusted}
+        return {**believed, **self.assigned(bound_pool)}
+
+    def assigned(self, bound_pool: str | None = None) -> dict[str, list[str]]:
+        """What a bot gets whatever it reports: the pool that its token is bound to, overridden by the group's."""
+        return {**({"pool": [bound_pool]} if bound_pool else {}), **self.dimensions}
 
 
 EMPTY_GROUP_CONFIG = BotGroupConfig()
@@ -95,12 +98,22 @@ class BotGroups:
 
     def config_for(self, bot_id: str) -> BotGroupConfig | None:
         """The configuration of the bot's group; None if the bot is in no group and must be rejected."""
-        group = self._by_id.get(bot_id)
-        if group is None and "--" in bot_id:
-            group = self._by_id.get(bot_id.partition("--")[0])
-        if group is None:
-            group = next((group for prefix, group in self._by_prefix if bot_id.startswith(prefix)), self._default)
+        group, _ = self._find(bot_id)
         return self._configs[group.name] if group is not None else None
+
+    def trusting_prefix(self, bot_id: str) -> str:
+        """The prefix, or the host's id and ``--``, by which a group has bots that are not listed; empty for none."""
+        return self._find(bot_id)[1]
+
+    def _find(self, bot_id: str) -> tuple[BotGroup | None, str]:
+        """The group of a bot; and the beginning of its id that was sufficient for that."""
+        if bot_id in self._by_id:
+            return self._by_id[bot_id], ""
+        host, dashes, _ = bot_id.partition("--")
+        if dashes and host in self._by_id:
+            return self._by_id[host], host + dashes
+        found = ((group, prefix) for prefix, group in self._by_prefix if bot_id.startswith(prefix))
+        return next(found, (self._default, ""))
 
 
 def _config_of(group: BotGroup, trusted: frozenset[str], scripts: Mapping[str, str]) -> BotGroupConfig:

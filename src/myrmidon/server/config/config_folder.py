@@ -58,6 +58,10 @@ class FleetConfig(Struct, frozen=True, kw_only=True):
             self.cached[bot_id] = self.groups.config_for(bot_id)
         return self.cached[bot_id]
 
+    def trusting_prefix(self, bot_id: str) -> str:
+        """The beginning of the id by which a group has this bot; empty if its whole id is listed, or it is in none."""
+        return self.groups.trusting_prefix(bot_id) if self.groups is not None else ""
+
     @property
     def asleep(self) -> bool:
         return self.groups is not None and self.groups.asleep

@@ -349,7 +349,7 @@ def _results(tx: Tx, runs: Sequence[BotRun], *, stats: bool) -> list[v1.TaskResu
 
 async def delete_bot(context: ServerContext, call: Call) -> v1.DeletedResponse:
     """Delete a bot; its events are kept. Idempotent."""
-    await bot_usecases.delete_bot(context, call.params["bot_id"])
+    await bot_usecases.delete_bot(context, call.params["bot_id"], force=True)
     return v1.DeletedResponse(deleted=True)
 
 

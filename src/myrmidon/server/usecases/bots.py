@@ -51,13 +51,16 @@ async def terminate_bot(context: ServerContext, bot_id: str, reason: str = "", *
     return show_task(task_id)
 
 
-async def delete_bot(context: ServerContext, bot_id: str) -> None:
-    """Delete a bot; its events are kept. Idempotent; NotFound if the bot never existed."""
+async def delete_bot(context: ServerContext, bot_id: str, *, force: bool) -> None:
+    """Delete a bot; its events are kept. Idempotent; NotFound if the bot never existed.
+
+    WrongState without ``force`` if the bot is alive.
+    """
     now = context.now()
 
     def delete(tx: Tx) -> None:
         try:
-            bots.delete_bot(tx, bot_id, now=now, ids=context.ids, rules=context.rules)
+            bots.delete_bot(tx, bot_id, now=now, ids=context.ids, rules=context.rules, only_dead=not force)
         except NotFound:
             newest = bot_event.read(tx, bot_id, before=_LAST_ID, n=1)
             if not newest or newest[0][2] != _DELETED:

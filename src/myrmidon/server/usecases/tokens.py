@@ -9,7 +9,7 @@ from msgspec import structs
 
 from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.ids import Micros
-from myrmidon.server.auth.authenticator import digest, new_token, token_text
+from myrmidon.server.auth.authenticator import BotBinding, digest, new_token, token_text
 from myrmidon.server.calls import Call, Role
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
@@ -25,6 +25,7 @@ async def create_token(
     role: Role,
     group_id: int | None = None,
     lifetime: Micros | None = None,
+    binding: BotBinding | None = None,
     kind: str = "token",
 ) -> tuple[Token, str]:
     """Store a token; return its row and its text. A call repeated with its request key gets the same token.
@@ -33,7 +34,7 @@ async def create_token(
     """
     now = context.now()
     expires_at = now + lifetime if lifetime is not None else None
-    row, text = new_token(name, role, group_id, now=now, ids=context.ids, expires_at=expires_at)
+    row, text = new_token(name, role, group_id, now=now, ids=context.ids, expires_at=expires_at, binding=binding)
     if call.request_key is not None:
         row, text = derive_token_from_request_key(context, call, row, kind)
     return await context.db.write(lambda tx: insert_or_get_token(tx, row)), text
@@ -63,6 +64,8 @@ def insert_or_get_token(tx: Tx, row: Token) -> Token:
     return stored
 
 
-def _properties(token: Token) -> tuple[str, str, int | None, Micros | None]:
+def _properties(token: Token) -> tuple[object, ...]:
+    """What two calls with one request key must have in common. The uses of the first one's token may have begun."""
     lifetime = None if token.expires_at is None else token.expires_at - token.created_at
-    return token.name, token.role, token.resource_group_id, lifetime
+    bound = token.bot_pool, token.bot_group, token.bot_ids
+    return token.name, token.role, token.resource_group_id, lifetime, *bound

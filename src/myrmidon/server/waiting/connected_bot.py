@@ -66,6 +66,7 @@ class ConnectedBot:
         "directive_sends",
         "directive_sent_at",
         "directive_target",
+        "epoch",
         "first_seen_at",
         "flushed_at",
         "future",
@@ -96,6 +97,8 @@ class ConnectedBot:
         self.cache_sizes: dict[str, int] | None = None
         """Sizes of named caches after its last runs."""
         self.os_family = ""
+        self.epoch = 0
+        """The epoch of the bot's valid credentials, as last read."""
         self.directive: str | None = None
         """A directive from the database, which goes into every response: ``terminate``."""
         self.outdated = False

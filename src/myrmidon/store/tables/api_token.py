@@ -8,7 +8,11 @@ from myrmidon.store.engine.sql import Insert
 
 
 class Token(Struct, frozen=True):
-    """One token. It is valid only in its resource group; ``resource_group_id`` is None for administrators."""
+    """One token. It is valid only in its resource group; ``resource_group_id`` is None for administrators.
+
+    A bot-bootstrap token introduces only bots of ``bot_group`` whose ids match ``bot_ids``, puts them into
+    ``bot_pool``, and does so ``uses_left`` times more; None for no limit.
+    """
 
     id: int
     name: str
@@ -18,10 +22,16 @@ class Token(Struct, frozen=True):
     created_at: Micros
     expires_at: Micros | None
     revoked_at: Micros | None
+    bot_pool: str | None = None
+    bot_group: str | None = None
+    bot_ids: str | None = None
+    uses_left: int | None = None
 
 
 _COLUMNS = ", ".join(Token.__struct_fields__)
 _TOKENS = Insert("tokens", _COLUMNS)
+LOCK = f"SELECT {_COLUMNS} FROM tokens WHERE id = :id {{for_update}}"
+USE = "UPDATE tokens SET uses_left = uses_left - 1 WHERE id = :id AND uses_left > 0"
 READ = f"SELECT {_COLUMNS} FROM tokens WHERE id = :id"
 PAGE = f"SELECT {_COLUMNS} FROM tokens WHERE id < :before ORDER BY id DESC LIMIT :n"
 HAS_ROLE = "SELECT 1 FROM tokens WHERE role = :role AND revoked_at IS NULL LIMIT 1"
@@ -36,6 +46,17 @@ def insert(tx: Tx, token: Token) -> bool:
 def read(tx: Tx, token_id: int) -> Token | None:
     row = tx.one(READ, id=token_id)
     return Token(*row) if row else None
+
+
+def lock(tx: Tx, token_id: int) -> Token | None:
+    """Lock a token. It is locked before everything else."""
+    row = tx.one(LOCK, id=token_id)
+    return Token(*row) if row else None
+
+
+def use(tx: Tx, token_id: int) -> None:
+    """Count one use of a locked token."""
+    tx.run(USE, id=token_id)
 
 
 def page(tx: Tx, *, before: int, n: int) -> list[Token]:

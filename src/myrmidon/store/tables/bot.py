@@ -21,6 +21,15 @@ def read(tx: Tx, bot_id: str) -> Bot | None:
     return Bot(*row) if row else None
 
 
+EPOCH = "SELECT epoch FROM bots WHERE id = :id"
+
+
+def epoch(tx: Tx, bot_id: str) -> int | None:
+    """The epoch of a bot's valid credentials; None when there is no such bot."""
+    row = tx.one(EPOCH, id=bot_id)
+    return row[0] if row else None
+
+
 def lock(tx: Tx, bot_id: str) -> Bot | None:
     """Lock a bot. Jobs and tasks are locked before bots; no other lock is waited for after this one."""
     row = tx.one(LOCK, id=bot_id)
@@ -48,7 +57,7 @@ _SAVE = RowUpdate(
     key="id",
     sets=", ".join(name for name in Bot.__struct_fields__ if name != "id"),
     types="""text, bigint, bigint, text, text, text, text, text, text, int, int, int, text, text, bigint, bigint,
-        bigint, int, bigint, bigint, bigint""",
+        bigint, int, bigint, bigint, bigint, bigint, bigint, text""",
 )
 
 

@@ -81,11 +81,11 @@ CHANGED = """
     SELECT bot_id, at FROM bot_events
      WHERE at > :since AND kind {in_text:kinds} ORDER BY at LIMIT :n
 """
-CHANGES = ("bot_quarantined", "bot_released", "bot_draining", "bot_terminating", "bot_deleted")
+CHANGES = ("bot_quarantined", "bot_released", "bot_draining", "bot_terminating", "bot_deleted", "bot_revoked")
 
 
 def changed(tx: Tx, *, since: Micros, n: int) -> list[tuple[str, Micros]]:
-    """Bots that were quarantined, released, drained, terminated or deleted since then, and when."""
+    """Bots that were quarantined, released, drained, terminated, revoked or deleted since then, and when."""
     return [(row[0], row[1]) for row in tx.all(CHANGED, since=since, n=n, kinds=CHANGES)]
 
 

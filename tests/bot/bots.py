@@ -109,12 +109,13 @@ def a_bot(
     zipped = folder / "bot.zip"
     if not zipped.exists():
         zipped.write_bytes(pack(files or zip_files(server))[0])
+    if token and not (folder / "credential").exists():
+        (folder / "token").write_text(token)
     with open(folder.parent / f"{folder.name}.out", "ab") as out:
         process = subprocess.Popen(
             [*around, python, str(zipped), "start", "--dir", str(folder), "--bot-id", folder.name, *flags],
             env={
                 **os.environ,
-                "MYRMIDON_BOT_TOKEN": token,
                 "MYRMIDON_BOT_PROVE_S": "0.001",
                 "MYRMIDON_BOT_HOST_DIR": str(folder.parent / "host"),
                 **(env or {}),

@@ -35,6 +35,27 @@ def test_the_script_is_a_script():
     assert (DEVICE / "start-device-bot").stat().st_mode & 0o111
 
 
+def test_a_new_device_gets_the_token_of_its_host_in_a_file_and_a_known_one_none(tmp_path: Path):
+    """With programs in place of `docker` and `install` that note what they get."""
+    text = (DEVICE / "start-device-bot").read_text()
+    script = tmp_path / "start-device-bot"
+    script.write_text(text.replace("/etc/myrmidon", str(tmp_path)).replace("/var/lib", str(tmp_path)))
+    (tmp_path / "bot.token").write_text("myr_secret")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "docker").write_text('#!/bin/sh\necho "$@"; env\n')
+    (tmp_path / "bin" / "docker").chmod(0o755)
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "MYRMIDON_SERVER": "https://s"}
+    folder = tmp_path / "myrmidon-devices" / "123"
+    for is_known in (False, True):
+        done = subprocess.run(["/bin/sh", script, "123"], env=env, capture_output=True, text=True, check=True)
+        assert ("--suffix 123" in done.stdout, "myr_secret" in done.stdout) == (True, False)
+        assert (folder / "token").exists() is not is_known
+        if not is_known:
+            assert ((folder / "token").read_text(), (folder / "token").stat().st_mode & 0o777) == ("myr_secret", 0o600)
+            (folder / "token").unlink()
+            (folder / "credential").write_text("myb_")
+
+
 def test_the_rule_and_the_unit_speak_of_the_same_things():
     rule = (DEVICE / "60-myrmidon-device.rules").read_text()
     unit = (DEVICE / "myrmidon-device@.service").read_text()

@@ -343,13 +343,12 @@ def test_orders_to_end_and_to_restart_are_obeyed(stub: Stub, tmp_path: Path, ord
 def test_two_bots_of_one_folder_are_one_too_many(stub: Stub, tmp_path: Path):
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")
-        quick = {**os.environ, "MYRMIDON_BOT_TOKEN": "t"}
         code = (
             "import sys; from myrmidon.bot import supervisor; supervisor.LOCK_TIMEOUT_S = 0.2; "
             "sys.exit(supervisor.Supervisor(sys.argv[1]).run())"
         )
         command = [sys.executable, "-c", code, str(tmp_path / "b1")]
-        done = subprocess.run(command, env=quick, capture_output=True, check=False)
+        done = subprocess.run(command, capture_output=True, check=False)
         assert (done.returncode, b"in use" in done.stderr) == (3, True)
 
 

@@ -206,7 +206,7 @@ def test_a_bot_that_lost_its_folder_comes_in_when_the_old_one_is_gone(server: Li
         log_of = bot.folder / "bot.log"
         wait_for(lambda: log_of.exists() and "The bot wiped is alive" in log_of.read_text(), "the refusal")
         assert bot.process.poll() is None
-        assert server.delete("/api/v1/bots/wiped")[0] == 200
+        assert server.delete("/api/v1/bots/wiped?force=true")[0] == 200
         assert ended(server, submit(server, "wiped", "/bin/echo", "hello"))["result"]["state"] == "SUCCEEDED"
         assert bot.end() == 0
     with live_bot(server, tmp_path / "third" / "wiped", "wiped"):  # the second one has said goodbye

@@ -60,7 +60,7 @@ def test_a_machine_can_be_set_up_before_its_bot_starts(tmp_path: Path):
     text = "def setup_bot(bot): return bot.id != 'no'\n"
     path = tmp_path / "bot.zip"
     path.write_bytes(pack({**zip_files("http://127.0.0.1:1"), ZIP_PATH: text.encode()})[0])
-    given = ["setup", "--dir", tmp_path / "b", "--token", "t", "--bot-id"]
+    given = ["setup", "--dir", tmp_path / "b", "--bot-id"]
     env = {**os.environ, "SWARMING_EXTERNAL_BOT_SETUP": "1", "MYRMIDON_BOT_HOST_DIR": str(tmp_path / "host")}
     assert _call(sys.executable, path, *given, "yes", env=env).returncode == 0
     told = _call(sys.executable, path, *given, "no", env=env)

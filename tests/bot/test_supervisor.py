@@ -246,20 +246,66 @@ def test_a_path_below_is_made_absolute():
 # ---------------------------------------------------------------- orders
 
 
-def test_orders_are_kept_in_the_folder(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("MYRMIDON_BOT_TOKEN", "tok")
+def test_orders_are_kept_in_the_folder(tmp_path: Path):
     given = ["--dir", str(tmp_path / "b"), "--server", "http://s:1", "--pool=lab", "--dimension", "a=b"]
     folder = startup_config.prepare(given)
     startup_config.prepare(["--dir", str(tmp_path / "b")])
     kept = startup_config.StartupConfig(folder)
-    assert (kept.server, kept.pool, kept.extra, kept.token) == ("http://s:1", "lab", {"a": ["b"]}, "tok")
+    assert (kept.server, kept.pool, kept.extra, kept.token) == ("http://s:1", "lab", {"a": ["b"]}, "")
+
+
+def _token_file(path: Path, mode: int = 0o600) -> Path:
+    path.write_text("tok\n")
+    path.chmod(mode)
+    return path
+
+
+def test_a_token_moves_from_its_file_into_the_folder_and_is_gone_after_the_introduction(tmp_path: Path):
+    given = ["--dir", str(tmp_path / "b"), "--server", "http://s", "--token-file", str(tmp_path / "secret")]
+    file = _token_file(tmp_path / "secret")
+    kept = startup_config.StartupConfig(startup_config.prepare(given))
+    assert (kept.token, file.exists(), (tmp_path / "b" / "token").stat().st_mode & 0o777) == ("tok", False, 0o600)
+    kept.save_credential("c")
+    kept.forget_token()
+    assert not (tmp_path / "b" / "token").exists()
+    again = startup_config.StartupConfig(startup_config.prepare(given))
+    assert (again.token, again.credential) == ("", "c"), "the same options start it again"
+
+
+def test_a_token_that_lies_in_the_folder_is_used_where_it_lies(tmp_path: Path):
+    (tmp_path / "b").mkdir()
+    file = _token_file(tmp_path / "b" / "token")
+    folder = startup_config.prepare(["--dir", str(tmp_path / "b"), "--server", "http://s", "--token-file", str(file)])
+    assert startup_config.StartupConfig(folder).token == "tok"
+
+
+def test_a_token_that_others_could_read_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    given = ["--dir", str(tmp_path / "b"), "--server", "http://s"]
+    for mode in (0o640, 0o604):
+        file = _token_file(tmp_path / "secret", mode)
+        with pytest.raises(startup_config.StartupError, match="chmod 600"):
+            startup_config.prepare([*given, "--token-file", str(file)])
+    monkeypatch.setenv("MYRMIDON_BOT_TOKEN", "tok")
+    with pytest.raises(startup_config.StartupError, match="--token-file"):
+        startup_config.prepare(given)
+    assert not (tmp_path / "b" / "token").exists()
     assert "MYRMIDON_BOT_TOKEN" not in os.environ
+
+
+def test_a_bot_that_was_refused_tries_what_it_has_not_tried_also_a_token_that_came_since(tmp_path: Path):
+    kept = startup_config.StartupConfig(startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s"]))
+    assert kept.other_bearer("") == "", "a server that admits its network may do so later"
+    kept.save_credential("c")
+    assert kept.other_bearer("c") == "c"
+    _token_file(tmp_path / "token")
+    assert kept.other_bearer("c") == "tok"
+    assert kept.other_bearer("tok") == "c"
 
 
 def test_a_folder_with_other_files_is_not_taken(tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("x")
     with pytest.raises(startup_config.StartupError, match="do not belong to a bot"):
-        startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s", "--token", "t"])
+        startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s"])
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
@@ -269,9 +315,8 @@ def test_a_folder_with_other_files_is_not_taken(tmp_path: Path):
         (["--wrong", "x"], "unknown"),
         (["--dir"], "unknown"),
         (["--dimension", "x"], "KEY=VALUE"),
-        (["--token-file", "/no/such"], "cannot be read"),
+        (["--server", "http://s", "--token-file", "/no/such"], "cannot be read"),
         ([], "no server"),
-        (["--server", "http://s"], "no token"),
     ],
 )
 def test_orders_that_cannot_be_followed_say_what_to_change(tmp_path: Path, given: list[str], said: str):
@@ -280,7 +325,7 @@ def test_orders_that_cannot_be_followed_say_what_to_change(tmp_path: Path, given
 
 
 def test_sessions_grow_also_when_the_clock_was_set_back(tmp_path: Path, monkeypatch):
-    startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s", "--token", "t"])
+    startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s"])
     kept = startup_config.StartupConfig(str(tmp_path))
     (tmp_path / "session").write_text(str(1 << 62))
     assert kept.next_session() < 1 << 62, "it was never let in: perhaps because of its clock"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -175,8 +177,9 @@ def test_a_bot_is_started_used_terminated_and_forgotten(up: Up, tmp_path: Path):
     words = ["bot", "--dir", str(tmp_path / "bot"), "--id", "third", "-d", "shelf=3", "--server", up.url]
     with up.terminal.start(*words) as bot:
         assert up.terminal.ok("run", "-d", "shelf=3", "--", "echo", "from the shelf") == "from the shelf\n"
-        token = up.terminal.ok("run", "-d", "shelf=3", "--", "cat", "../../token")
-        assert up.terminal.run("tasks", "--token", token).returncode == 77, "what a task can read is good for nothing"
+        look = "cat ../../token ../../../*.token /proc/$PPID/environ; test -e ../../credential && ! test -e ../../token"
+        looked = up.terminal.run("run", "-d", "shelf=3", "--", "sh", "-c", look)
+        assert (looked.returncode, "myr_" in looked.stdout) == (0, False), "the token is gone once the bot is in"
         up.terminal.ok("bot", "terminate", "third", "--reason", "done", "--wait")
         assert bot.wait(HANG_S) == 0
     up.terminal.ok("bot", "delete", "third")
@@ -190,6 +193,50 @@ def test_an_invitation_is_a_command_with_a_token_of_its_own(terminal: Terminal):
     assert made["role"] == "bot-bootstrap"
     assert made["command"].startswith("curl -sSf 'http://127.0.0.1:")
     assert made["token"] in made["command"]
+
+
+def test_an_invitation_says_where_the_bot_belongs(terminal: Terminal):
+    words = ["--pool", "gpu", "--id", "rack 3", "--uses", "2", "-d", "shelf=3", "-d", "note=a&b"]
+    made = terminal.json("bot", "invite", *words)
+    assert (made["bot_pool"], made["bot_ids"], made["uses_left"]) == ("gpu", "rack 3", 2)
+    assert made["expires_at"] - made["created_at"] == 86_400_000_000
+    query = parse_qs(urlsplit(shlex.split(made["command"])[2]).query)
+    assert query == {
+        "tok": [made["token"]],
+        "pool": ["gpu"],
+        "bot_id": ["rack 3"],
+        "dimension": ["shelf:3", "note:a&b"],
+    }
+    group = terminal.json("bot", "invite", "--group", "lab", "--id", "lab-*")
+    assert (group["bot_pool"], group["bot_group"], group["bot_ids"]) == (None, "lab", "lab-*")
+    assert "bot_id" not in group["command"]
+    [line] = [line for line in terminal.ok("token", "list").splitlines() if group["id"] in line]
+    assert "1 bot group lab ids lab-*" in line
+    refused = terminal.run("token", "create", "ada", "--role", "user", "--uses", "3")
+    assert (refused.returncode, "bot-bootstrap" in refused.stderr) == (65, True)
+
+
+def test_a_bot_that_lives_is_revoked_and_deleted_by_force_only(up: Up, tmp_path: Path):
+    with up.terminal.start("bot", "--dir", str(tmp_path / "bot"), "--id", "fourth", "--server", up.url) as bot:
+        up.terminal.ok("run", "-d", "id=fourth", "--", "true")
+        refused = up.terminal.run("bot", "delete", "fourth")
+        assert (refused.returncode != 0, "is alive" in refused.stderr) == (True, True)
+        assert "revoked" in up.terminal.ok("bot", "revoke", "fourth")
+        assert status_of(up.terminal, "fourth") == "dead"
+        bot.terminate()
+        bot.wait(HANG_S)
+    with up.terminal.start("bot", "--dir", str(tmp_path / "bot"), "--server", up.url) as bot:
+        up.terminal.ok("run", "-d", "id=fourth", "--", "true")
+        up.terminal.ok("bot", "delete", "fourth", "--force")
+        assert up.terminal.run("bot", "show", "fourth").returncode == 66
+        bot.terminate()
+        bot.wait(HANG_S)
+
+
+def test_a_release_that_is_not_there_is_not_allowed(terminal: Terminal):
+    [release] = terminal.json("releases")["releases"]
+    assert "is active" in terminal.ok("releases", "allow", release["digest"][:12])
+    assert terminal.run("releases", "allow", "0" * 64).returncode == 66
 
 
 def test_a_token_of_an_administrator_is_bound_to_no_group(terminal: Terminal):

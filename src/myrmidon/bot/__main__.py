@@ -12,6 +12,7 @@ USAGE = """usage: bot.zip COMMAND
   start --dir DIR [--server URL] [--token-file FILE] [--bot-id ID] [--suffix N] [--pool POOL]
         [--dimension KEY=VALUE]...
               run the bot in the foreground; options are stored in DIR (default $MYRMIDON_BOT_DIR or ~/myrmidon-bot);
+              FILE must be readable by its owner only, and is deleted;
               --suffix is for several bots on one machine: the bot id becomes ID--N
   self-test [--server URL]
               test this zip; exit code 0 if it works and the server, if given, answers
@@ -23,7 +24,7 @@ USAGE = """usage: bot.zip COMMAND
   shell --dir DIR
               open a Python prompt inside the bot that runs in DIR
   reboot      reboot the machine, unless a bot runs on it
-environment: MYRMIDON_BOT_DIR MYRMIDON_SERVER MYRMIDON_BOT_TOKEN MYRMIDON_BOT_ID
+environment: MYRMIDON_BOT_DIR MYRMIDON_SERVER MYRMIDON_BOT_ID
 """
 
 
@@ -62,6 +63,10 @@ def _start(rest: list[str]) -> int:
     try:
         platforms.check_supported()
         folder = startup_config.prepare(rest)
+        if not startup_config.has_access(folder):
+            from myrmidon.bot import admin_commands
+
+            admin_commands.check_admission(folder)
     except (startup_config.StartupError, platforms.UnsupportedPlatform) as error:
         sys.stderr.write(f"myrmidon bot: {error}\n")
         return exit_codes.STARTUP_ERROR

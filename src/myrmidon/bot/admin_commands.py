@@ -9,9 +9,15 @@ import sys
 
 from myrmidon.bot import debug_console
 from myrmidon.bot.install import startup_config, updater
+from myrmidon.bot.install.startup_config import StartupError
+from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.system import dimensions, host
+
+ADMISSION_S = 5.0
+ADMISSION_PATH = "/bot/v1/zip/none"
+"""No zip has this name: the answer is an error, and says whether this machine may introduce a bot."""
 
 
 def show_config(_: list[str]) -> int:
@@ -66,6 +72,24 @@ def reboot(_: list[str]) -> int:
         sys.stderr.write(f"myrmidon bot: cannot reboot the machine: {error}\n")
         return 1
     return 0
+
+
+def check_admission(folder: str) -> None:
+    """Raise StartupError if the server asks for a token, which the bot of this folder does not have.
+
+    A server may admit a network without one. If it does not answer now, the bot starts and asks again.
+    """
+    try:
+        client = HttpClient(startup_config.StartupConfig(folder).server)
+        client.margin_s = ADMISSION_S
+        client.call("GET", ADMISSION_PATH)
+    except HttpError as error:
+        if (error.status, error.code) == (401, "unauthorized"):
+            raise StartupError("no token is configured, and the server asks for one: use --token-file FILE") from error
+    except ValueError as error:
+        raise StartupError(str(error)) from error
+    except NoResponse:
+        pass
 
 
 def shell(argv: list[str]) -> int:

@@ -412,7 +412,7 @@ def a_standing(tmp_path: Path, said: list[tuple[str, str]] | None = None) -> sta
     from myrmidon.bot.install.startup_config import StartupConfig, prepare
     from myrmidon.bot.machine.named_caches import NamedCaches
 
-    folder = prepare(["--dir", str(tmp_path / "b"), "--server", "http://s", "--token", "t", "--bot-id", "b1"])
+    folder = prepare(["--dir", str(tmp_path / "b"), "--server", "http://s", "--bot-id", "b1"])
     told: list[tuple[str, str]] = [] if said is None else said
     return status.BotStatus(
         StartupConfig(folder), NamedCaches(str(tmp_path / "b" / "c")), session=1, version="v",

@@ -160,7 +160,7 @@ def test_a_hostile_folder_is_refused_with_a_reason_and_left_as_it_is(tmp_path: P
     folder = make(tmp_path)
     before = everything(tmp_path)
     with pytest.raises(startup_config.StartupError) as told:
-        startup_config.prepare(["--dir", str(folder), "--server", "http://s", "--token", "t"])
+        startup_config.prepare(["--dir", str(folder), "--server", "http://s"])
     assert str(told.value)
     assert everything(tmp_path) == before
 
@@ -169,16 +169,16 @@ def test_a_hostile_folder_is_refused_with_a_reason_and_left_as_it_is(tmp_path: P
 def test_a_home_or_the_root_is_no_folder_for_a_bot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str):
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(startup_config.StartupError, match="cannot be the folder of a bot"):
-        startup_config.prepare(["--dir", given, "--server", "http://s", "--token", "t"])
+        startup_config.prepare(["--dir", given, "--server", "http://s"])
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(startup_config.StartupError, match="cannot be the folder of a bot"):
-        startup_config.prepare(["--dir", str(tmp_path / "link"), "--server", "http://s", "--token", "t"])
+        startup_config.prepare(["--dir", str(tmp_path / "link"), "--server", "http://s"])
     assert os.listdir(tmp_path) == ["link"]
 
 
 @pytest.mark.parametrize("given", ["a/b", "..", "a\nb", "x" * 257])
 def test_an_id_that_the_server_would_refuse_is_refused_at_once_unless_it_is_known(tmp_path: Path, given: str):
-    words = ["--dir", str(tmp_path / "b"), "--server", "http://s", "--token", "t"]
+    words = ["--dir", str(tmp_path / "b"), "--server", "http://s"]
     with pytest.raises(startup_config.StartupError, match="not a valid bot id"):
         startup_config.prepare([*words, "--bot-id", given])
     startup_config.prepare([*words, "--bot-id", "host--1"])
@@ -225,16 +225,14 @@ def test_a_folder_without_permission_is_refused(kind: str):
         else:
             folder.chmod(0o700 if kind == "no entry" else 0o755)
         before = sorted(os.listdir(folder))
-        said = _as_nobody(
-            lambda: startup_config.prepare(["--dir", str(folder), "--server", "http://x", "--token", "t"])
-        )
+        said = _as_nobody(lambda: startup_config.prepare(["--dir", str(folder), "--server", "http://x"]))
         assert said.startswith("Unusable"), said
         assert sorted(os.listdir(folder)) == before
 
 
 def test_a_read_only_disk_is_refused(tmp_path: Path):
     with small_disk(tmp_path, "1m", "ro") as small, pytest.raises(startup_config.StartupError, match="cannot be used"):
-        startup_config.prepare(["--dir", str(small / "b"), "--server", "http://s", "--token", "t"])
+        startup_config.prepare(["--dir", str(small / "b"), "--server", "http://s"])
 
 
 def test_a_full_disk_is_refused_at_the_first_start(tmp_path: Path):
@@ -242,13 +240,13 @@ def test_a_full_disk_is_refused_at_the_first_start(tmp_path: Path):
         (small / "b").mkdir()
         fill(small)
         with pytest.raises(startup_config.StartupError, match="No space left"):
-            startup_config.prepare(["--dir", str(small / "b"), "--server", "http://s", "--token", "t"])
+            startup_config.prepare(["--dir", str(small / "b"), "--server", "http://s"])
 
 
 def test_the_zip_says_why_it_does_not_start(interpreter: str, tmp_path: Path):
     zipped = tmp_path / "bot.zip"
     zipped.write_bytes(pack(zip_files("http://127.0.0.1:1"))[0])
-    argv = [interpreter, str(zipped), "start", "--dir", str(_foreign_files(tmp_path)), "--token", "t"]
+    argv = [interpreter, str(zipped), "start", "--dir", str(_foreign_files(tmp_path))]
     told = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (told.returncode, "do not belong to a bot" in told.stderr) == (2, True)
 

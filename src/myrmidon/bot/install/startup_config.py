@@ -1,11 +1,11 @@
 """The startup configuration: read from the command line by `start`, stored in the bot's folder, loaded by the worker.
 
     bot.json    server, bot id, pool, dimensions; its presence identifies the folder of a bot
-    token       bootstrap token for the first handshake; private
+    token       bootstrap token for the first handshake, which deletes it; private
     credential  the bot's credential, issued by the server; private
     session     number of the last session
 
-The token is never passed on a command line that the bot builds, and never reaches a task.
+The token comes in a file only: tasks and other users can read command lines, and tasks the bot's environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from myrmidon.bot.install import updater
 from myrmidon.bot.system import dimensions, filesystem
 
 CONFIG_FILE = "bot.json"
-_FLAGS = ("--dir", "--server", "--token", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension")
+_FLAGS = ("--dir", "--server", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension")
 _DIRECTORIES = ("work", "spool", "c", "caches")
 _FILES = (
     CONFIG_FILE, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "context.json",
@@ -45,7 +45,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
     return {
         "dir": _first_set(given["--dir"], os.environ.get("MYRMIDON_BOT_DIR"), os.path.join("~", "myrmidon-bot")),
         "server": _first_set(given["--server"], os.environ.get("MYRMIDON_SERVER"), zip_config().get("server")),
-        "token": _token(given["--token"], given["--token-file"]),
+        "token_file": _first_set(given["--token-file"]),
         "bot_id": _bot_id(given["--bot-id"], given["--suffix"]),
         "pool": _first_set(given["--pool"]),
         "extra": _pairs(given["--dimension"]),
@@ -74,14 +74,18 @@ def prepare(argv: list[str]) -> str:
     try:
         if config != stored:  # a bot must be able to restart while the disk is full
             filesystem.write_private(os.path.join(folder, CONFIG_FILE), json.dumps(config, indent=2).encode())
-        if given["token"] and given["token"] != _text(folder, "token"):
-            filesystem.write_private(os.path.join(folder, "token"), given["token"].encode())
     except OSError as error:
         raise StartupError(f"the folder cannot be used: {error}") from error
-    os.environ.pop("MYRMIDON_BOT_TOKEN", None)  # child processes could read it
-    if not (_text(folder, "token") or _text(folder, "credential")):
-        raise StartupError("no token is configured: use --token-file FILE or MYRMIDON_BOT_TOKEN")
+    if given["token_file"]:
+        _take_token(given["token_file"], folder)
+    if os.environ.pop("MYRMIDON_BOT_TOKEN", None) and not has_access(folder):
+        raise StartupError("MYRMIDON_BOT_TOKEN is not used, because tasks could read it: use --token-file FILE")
     return folder
+
+
+def has_access(folder: str) -> bool:
+    """Whether the bot of this folder has a token or a credential."""
+    return bool(_text(folder, "token") or _text(folder, "credential"))
 
 
 def folder_of(argv: list[str]) -> str:
@@ -153,6 +157,19 @@ class StartupConfig:
         self.token = _text(folder, "token")
         self.credential = _text(folder, "credential")
 
+    def forget_token(self) -> None:
+        """Delete the token once the bot has a credential: a task must not be able to introduce bots."""
+        self.token = ""
+        filesystem.remove_file(os.path.join(self.folder, "token"))
+
+    def other_bearer(self, refused: str) -> str:
+        """What to call with after the server has refused this: the token, which may have been stored just now, or the
+        credential.
+        """
+        self.token = _text(self.folder, "token")
+        known = (text for text in (self.token, self.credential) if text and text != refused)
+        return next(known, refused)
+
     def save_credential(self, credential: str) -> None:
         if credential != self.credential:
             self.credential = credential
@@ -208,14 +225,24 @@ def _text(folder: str, name: str) -> str:
         return ""
 
 
-def _token(given: list[str], files: list[str]) -> str:
-    if files:
-        try:
-            with open(files[-1]) as file:
-                return file.read().strip()
-        except OSError as error:
+def _take_token(path: str, folder: str) -> None:
+    """Move a token from a file that only its owner can read into the bot's folder.
+
+    At a later start with the same options the file is gone, and the bot has its credential.
+    """
+    stored = os.path.join(folder, "token")
+    try:
+        with open(path) as file:
+            if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
+                raise StartupError(f"other users may read {path}: change that with `chmod 600`")
+            token = file.read().strip()
+        if os.path.realpath(path) != os.path.realpath(stored):
+            filesystem.write_private(stored, token.encode())
+            with contextlib.suppress(OSError):  # its folder may be read-only
+                os.unlink(path)
+    except OSError as error:
+        if not (isinstance(error, FileNotFoundError) and has_access(folder)):
             raise StartupError(f"the token file cannot be read: {error}") from error
-    return _first_set(given, os.environ.get("MYRMIDON_BOT_TOKEN")) or ""
 
 
 def _pairs(given: list[str]) -> dict[str, list[str]]:

@@ -117,7 +117,8 @@ class HttpClient:
         self._build_common_headers()
 
     def _build_common_headers(self) -> None:
-        self.common = f"Host: {self.host_header}\r\nAuthorization: Bearer {self._bearer}\r\n{self.extra}".encode()
+        authorization = f"Authorization: Bearer {self._bearer}\r\n" if self._bearer else ""
+        self.common = f"Host: {self.host_header}\r\n{authorization}{self.extra}".encode()
 
     def set_extra_headers(self, headers: str) -> None:
         """Send these header lines with every request from now on."""

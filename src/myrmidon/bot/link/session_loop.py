@@ -160,9 +160,7 @@ class SessionLoop:
         link = self.link
         if error.status == 401:
             link.has_session = False
-            known = [text for text in (self.startup.token, self.startup.credential) if text]
-            if known:
-                self.http.bearer = known[0] if self.http.bearer != known[0] else known[-1]
+            self.http.bearer = self.startup.other_bearer(self.http.bearer)
             return retry_delay(failures)
         if error.status == 409 and link.has_session:
             link.has_session = False
@@ -258,6 +256,7 @@ class SessionLoop:
         self._use_session(int(answer.get("session", self.session)))
         clock.set_server_time(answer.get("server_time"))
         self.http.bearer = answer["credential"]
+        startup.forget_token()
         link = self.link
         link.session_begun(
             clock.boottime(),

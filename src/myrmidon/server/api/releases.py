@@ -54,11 +54,15 @@ def _read(tx: Tx, digest: str) -> release.Release | None:
 
 
 class BootstrapQuery(Struct, frozen=True, kw_only=True):
-    """Settings that the script writes to the new bot's folder. ``tok`` is the token for its first handshake."""
+    """Settings that the script writes to the new bot's folder. ``tok`` is the token for its first handshake.
+
+    A ``dimension`` is ``key:value``. A caller that is let in by its network needs no token, and neither does its bot.
+    """
 
     tok: str = ""
     pool: str = ""
     bot_id: str = ""
+    dimension: Annotated[list[str], Meta(max_length=32)] = []
 
 
 async def bootstrap(context: ServerContext, call: Call) -> Answer:
@@ -72,6 +76,7 @@ async def bootstrap(context: ServerContext, call: Call) -> Answer:
         digest=await rollout.get_active_release(context),
         pool=query.pool,
         bot_id=query.bot_id,
+        dimensions=query.dimension,
         now=context.now(),
         text=context.state.config.files.get(BOOTSTRAP),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -99,15 +99,25 @@ def public_url(context: ServerContext) -> str:
 
 
 def bootstrap_script(
-    *, server: str, token: str, digest: str, pool: str, bot_id: str, now: Micros, text: str | None = None
+    *,
+    server: str,
+    token: str,
+    digest: str,
+    pool: str,
+    bot_id: str,
+    now: Micros,
+    dimensions: Sequence[str] = (),
+    text: str | None = None,
 ) -> str:
     """A Python 3.8 script that downloads and starts a bot.
 
     Values are inserted as literals, so that nothing a caller sends can run as code. ``text`` is an administrator's
-    bootstrap.py, used in place of the default script. Both can use the constants SERVER, TOKEN, DIGEST, POOL, BOT_ID.
+    bootstrap.py, used in place of the default script. Both can use the constants SERVER, TOKEN, DIGEST, POOL, BOT_ID
+    and DIMENSIONS (``key:value``). TOKEN is empty for a caller that is let in by its network.
     """
     constants = {"server": server, "token": token, "digest": digest, "pool": pool, "bot_id": bot_id}
     values = {name: repr(value) for name, value in constants.items()}
+    values["dimensions"] = repr(list(dimensions))
     return _HEADER.substitute(values, made_at=now // 1_000_000) + (_DEFAULT_SCRIPT if text is None else text)
 
 
@@ -118,6 +128,7 @@ TOKEN = $token
 DIGEST = $digest
 POOL = $pool
 BOT_ID = $bot_id
+DIMENSIONS = $dimensions
 """)
 
 _DEFAULT_SCRIPT = """
@@ -144,12 +155,18 @@ def digest_of(content):
 
 
 def download():
-    request = urllib.request.Request(SERVER + "/bot/v1/zip/" + DIGEST, headers={"Authorization": "Bearer " + TOKEN})
+    headers = {"Authorization": "Bearer " + TOKEN} if TOKEN else {}
+    request = urllib.request.Request(SERVER + "/bot/v1/zip/" + DIGEST, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
             return response.read()
     except OSError as error:
         fail("cannot download the bot from %s: %s" % (SERVER, error))
+
+
+def write_private(path, content):
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
 
 
 def main():
@@ -161,22 +178,26 @@ def main():
         fail("the downloaded bot is corrupt (wrong digest); try again")
     first = folder + ".first.zip"
     os.makedirs(os.path.dirname(folder), exist_ok=True)
-    with open(os.open(first, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
+    write_private(first, content)
     arguments = [sys.executable, first, "start", "--dir", folder, "--server", SERVER]
     if POOL:
         arguments += ["--pool", POOL]
     if BOT_ID:
         arguments += ["--bot-id", BOT_ID]
-    environment = dict(os.environ, MYRMIDON_BOT_TOKEN=TOKEN)
+    for dimension in DIMENSIONS:
+        arguments += ["--dimension", dimension.replace(":", "=", 1)]
+    if TOKEN:
+        # A file that the bot moves into its folder and deletes after its introduction: tasks can read an environment.
+        write_private(folder + ".token", TOKEN.encode())
+        arguments += ["--token-file", folder + ".token"]
     if os.name == "posix":
         # Standard input may be the pipe that this script was read from.
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
-        os.execve(sys.executable, arguments, environment)
+        os.execv(sys.executable, arguments)
     import subprocess
 
-    sys.exit(subprocess.call(arguments, env=environment))
+    sys.exit(subprocess.call(arguments))
 
 
 main()

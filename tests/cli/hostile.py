@@ -13,20 +13,28 @@ import urllib3
 
 EVIL = "\x1b[95m\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\r\n\tfake  row\u202e\u2066\u2028\x08\x00\x7f\x85\U000e0041\ud800"
 """A colour that the program does not use, the clipboard, a cleared screen, C1, a line, bidi, tags, a surrogate."""
-LEFT_AS_THEY_ARE = ("task_id", "run", "cursor", "deduped_from", "slice", "token")
+LEFT_AS_THEY_ARE = ("task_id", "job_id", "run", "cursor", "deduped_from", "slice", "token")
 """Ids that further calls need, and what a program reads."""
+TYPED = "/api/v1/jobs"
+"""The client decodes these answers as structs, and refuses those with another state or with half a character."""
+ENUMERATED = ("state", "view", "failure_policy", "what", "digest", "data")
 
 
-def made_hostile(value: Any, key: str = "") -> Any:
+def made_hostile(value: Any, key: str = "", *, typed: bool = False) -> Any:
     """The same document with EVIL in every text and in every key that is chosen by people."""
     if isinstance(value, dict):
-        chosen = key in ("dimensions", "env", "metadata", "state")
-        return {f"{name}{EVIL}" if chosen else name: made_hostile(inner, name) for name, inner in value.items()}
+        chosen = key in ("dimensions", "env", "metadata", "state", "counts")
+        end = evil(typed=typed) if chosen else ""
+        return {f"{name}{end}": made_hostile(inner, name, typed=typed) for name, inner in value.items()}
     if isinstance(value, list):
-        return [made_hostile(item, "" if isinstance(item, dict) else key) for item in value]
-    if isinstance(value, str) and key not in LEFT_AS_THEY_ARE:
-        return f"{value}{EVIL}"
+        return [made_hostile(item, "" if isinstance(item, dict) else key, typed=typed) for item in value]
+    if isinstance(value, str) and key not in LEFT_AS_THEY_ARE and not (typed and key in ENUMERATED):
+        return f"{value}{evil(typed=typed)}"
     return value
+
+
+def evil(*, typed: bool) -> str:
+    return EVIL.replace("\ud800", "") if typed else EVIL
 
 
 @contextmanager
@@ -43,7 +51,7 @@ def hostile(url: str) -> Iterator[str]:
             reply = http.request(self.command, url + self.path, body=body, headers=headers, redirect=False)
             data = reply.data
             if reply.headers.get("content-type", "").startswith("application/json"):
-                data = json.dumps(made_hostile(json.loads(data))).encode()
+                data = json.dumps(made_hostile(json.loads(data), typed=self.path.startswith(TYPED))).encode()
             self.send_response(reply.status)
             for name in ("Content-Type", "X-Log-Next", "X-Log-Length"):
                 if name in reply.headers:
@@ -52,7 +60,7 @@ def hostile(url: str) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_DELETE = handle_one  # noqa: N815
+        do_GET = do_POST = do_PUT = do_DELETE = handle_one  # noqa: N815
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             """Tests read what the program prints."""

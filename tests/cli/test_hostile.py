@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -72,11 +73,28 @@ def evil_task(up: Up) -> str:
 
 
 @pytest.fixture(scope="module")
-def evil_server(up: Up, evil_task: str) -> Iterator[Terminal]:
+def evil_job(up: Up) -> str:
+    """A failed job with a hostile name, whose one task prints hostile text."""
+    accepted = EVIL.replace("\x00", "").replace("\ud800", "")
+    prints = {"command": ["sh", "-c", 'printf %s "$0"; exit 3', accepted]}
+    tasks = {
+        "prints": {"task": {"name": f"n{accepted}", "payload": prints}},
+        "quiet": {"task": {"payload": {"command": ["true"]}}},
+        "after": {"requires": ["prints"], "task": {"payload": {"command": ["true"]}}},
+    }
+    document = {"name": f"n{accepted}", "tags": [f"evil:{accepted}"], "metadata": {"m": accepted}, "tasks": tasks}
+    job_id = up.terminal.ok("job", "submit", "-", given=json.dumps(document)).strip()
+    assert up.terminal.run("job", "result", job_id).returncode == 1
+    return job_id
+
+
+@pytest.fixture(scope="module")
+def evil_server(up: Up, evil_task: str, evil_job: str) -> Iterator[Terminal]:
     waiting = up.terminal.ok("trigger", "-d", "gpu=a100", "-t", "evil:waits", "--", "true").strip()
     token = (up.data / "admin.token").read_text().strip()
     with hostile(up.url) as url:
-        yield Terminal(up.terminal.home, MYRMIDON_SERVER=url, MYRMIDON_TOKEN=token, EVIL=evil_task, WAITS=waiting)
+        ids = {"EVIL": evil_task, "WAITS": waiting, "JOB": evil_job}
+        yield Terminal(up.terminal.home, MYRMIDON_SERVER=url, MYRMIDON_TOKEN=token, **ids)
     up.terminal.ok("task", "cancel", waiting)
 
 
@@ -86,7 +104,10 @@ COMMANDS = (
     "task rerun 5cee4880088100", "task cancel -t no:thing", "bot delete none", "run --timeout 0 -- true",
     "trigger --file -", "task reproduce $EVIL", "query tasks/list", "query bots/list --json", "tasks --json",
     "bot quarantine --undo $BOT", "bot invite", "token create evil", "token revoke none", "releases revert ffff",
-    "post tasks/new", "login $URL",
+    "post tasks/new", "login $URL", "jobs", "job submit -", "job check -", "job show $JOB", "job watch $JOB",
+    "job tree $JOB", "job log $JOB --label q*", "job result $JOB", "job why $JOB", "job timing $JOB",
+    "job cancel $JOB", "job rerun $JOB --dry-run", "job extend $JOB -", "job seal $JOB", "job hold $JOB",
+    "job release $JOB", "job diff $JOB $JOB", "job graph $JOB", "job graph $JOB --format svg", "job delete none",
 )  # fmt: skip
 LOCAL = ("up", "server", "config check", "backup", "restore", "copy-db", "help", "completion", "bot start")
 """Commands that print what this machine says, and nothing of a server's."""
@@ -117,7 +138,8 @@ def test_no_command_prints_control_characters(up: Up, evil_server: Terminal, tmp
     piped = terminal.run(*words, given=typed, **own_config)
     assert controls(piped.stderr + ("" if "reproduce" in words else piped.stdout), allowed="\n") == []
     assert "Traceback" not in piped.stderr
-    if words[0] in ("collect", "trigger", "post", "login") or "reproduce" in words:
+    assert "not the expected one" not in piped.stderr, "a response that is refused tests nothing"
+    if words[0] in ("collect", "trigger", "post", "login") or "reproduce" in words or "watch" in words or "-" in words:
         return  # a progress bar moves the cursor itself; input is not a terminal's; a local command is on its own
     shown = seen(terminal, *words, NO_COLOR="1").decode()
     assert controls(shown.replace("\r\n", "\n"), allowed="\n") == []

@@ -12,6 +12,8 @@ from typing import Final
 
 import click
 
+from myrmidon.cli import output
+
 MAX_BYTES: Final = 1 << 20
 
 
@@ -26,7 +28,7 @@ def read_stdin() -> str:
 def warn_if_ignored() -> None:
     """Say that standard input is not passed on, if there is any."""
     if has_data(0):
-        click.echo("Standard input is not passed on to the command; use -i (--stdin) to pass it on.", err=True)
+        output.echo("Standard input is not passed on to the command; use -i (--stdin) to pass it on.", err=True)
 
 
 def has_data(handle: int) -> bool:

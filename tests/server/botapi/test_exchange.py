@@ -638,14 +638,14 @@ def test_a_new_process_gets_a_session_near_the_servers_time_whatever_its_clock_s
 def test_each_new_process_gets_a_later_session_although_the_clock_was_set_back(context, clocks):
     async def story():
         sessions: list[int] = []
+        bot = BotClient(context)
         for wrong_by in clocks:
-            bot = BotClient(context, session=context.now() + wrong_by)
-            bot.credential = "of the process before"
+            bot.session = context.now() + wrong_by
             sessions.append((await bot.shake(who=ADMIN if not sessions else None, new_process=True)).session)
         assert sessions == sorted(set(sessions))
-        old = BotClient(context, session=sessions[0])
+        bot.session = sessions[0]
         with pytest.raises(WrongState, match="newer process"):
-            await old.shake(who=old.who)
+            await bot.shake(who=bot.who)
 
     run(story, context)
 
@@ -659,7 +659,7 @@ def test_a_session_that_is_years_ahead_is_continued(context):
         bot.session = context.now() + YEAR
         await bot.shake()
         again = BotClient(context, session=context.now())
-        again.credential = bot.credential
+        again.credential, again.who = bot.credential, bot.who
         assert (await again.shake(new_process=True)).session == bot.session + 1
 
     run(story, context)

@@ -123,11 +123,16 @@ class Outside:
         return answer.status, plain(told)
 
     def rows(self) -> dict[str, int]:
+        """How many rows each table has, once nothing is left to be carried out: that writes rows of its own."""
+        wait_for(lambda: self._count_rows()["chunked_work"] == 0)
+        return {name: count for name, count in self._count_rows().items() if name not in NOT_COUNTED}
+
+    def _count_rows(self) -> dict[str, int]:
         found = sqlite3.connect(f"file:{self.server.folder}/myrmidon.db?mode=ro", uri=True)
         tables = [name for (name,) in found.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         counts = {name: found.execute(f'SELECT COUNT(*) FROM "{name}"').fetchone()[0] for name in tables}
         found.close()
-        return {name: count for name, count in counts.items() if name not in NOT_COUNTED}
+        return counts
 
     def grown(self, before: dict[str, int]) -> dict[str, int]:
         """What is deleted may go a moment later, and is not counted."""

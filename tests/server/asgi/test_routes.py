@@ -191,8 +191,8 @@ def at_once(app: Inside, method: str, path: str, body: object, headers: dict[str
 
 
 def plain(answer: object) -> object:
-    """An answer without what may differ: that it is a repetition, and how much this call has added."""
-    return json.loads(re.sub(r', "(repeated|num_new)": \w+', "", json.dumps(answer)))
+    """An answer without what may differ: that it is a repetition, how much it has added, what is still going on."""
+    return json.loads(re.sub(r', "(repeated|num_new|busy)": \w+', "", json.dumps(answer)))
 
 
 def rows(app: Inside) -> list[object]:

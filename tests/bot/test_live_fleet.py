@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -136,8 +138,10 @@ def test_whatever_a_bot_does_and_is_told_is_in_its_story(server: LiveServer, bot
     wait_for(lambda: has_started(server, task_id), "the command's start")
     assert server.post(f"/api/v1/tasks/{task_id}/cancel", {"kill_running": True})[0] == 200
     assert ended(server, task_id)["result"]["state"] == "KILLED"
-    told = ended(server, submit(server, "lab", "/bin/sh", "-c", "kill -9 $PPID; sleep 600", retries=0))
-    assert told["result"]["state"] == "BOT_DIED"
+    task_id = submit(server, "lab", "/bin/sleep", "600", retries=0)
+    wait_for(lambda: has_started(server, task_id), "the command's start")
+    os.kill(bot.worker(), signal.SIGKILL)
+    assert ended(server, task_id)["result"]["state"] == "BOT_DIED"
     ended(server, submit(server, "lab", "/bin/sh", "-c", "echo > c/x", caches=[{"name": "story", "path": "c"}]))
     wait_for(lambda: "dimensions changed" in _events(server, "request_sleep"), "dimensions changed")
     of_bots = {"bot_connected", "bot_log", "bot_error", "bot_rebooting"}

@@ -42,32 +42,13 @@ class Worker:
         self.folder = startup.folder
         spool = LogSpool(os.path.join(startup.folder, "spool"))
         caches = NamedCaches(os.path.join(startup.folder, "c"))
-        isolation = Isolation(startup.find_task_user())
-        marker, _, value = os.fsdecode(processes.environment_marker(startup.folder)).partition("=")
-        added = {
-            **(isolation.user.environment if isolation.user is not None else {}),
-            "MYRMIDON_BOT_ID": startup.bot_id,
-            "MYRMIDON_SERVER": startup.server,
-            "SWARMING_HEADLESS": "1",
-            "SWARMING_BOT_ID": startup.bot_id,
-            "SWARMING_SERVER": startup.server,
-            marker: value,
-        }
         self.journal = ResultJournal(os.path.join(startup.folder, "journal"))
         self.spool = spool
         self.watcher = CommandWatcher(spool, self._on_unkillable)
         suspect_tasks = last_started_tasks(
             startup.folder
         )  # before the runner overwrites what an earlier process has left
-        env = base_environment(startup.pass_env, added)
-        self.runner = TaskRunner(startup.folder, caches, self.watcher, env, isolation)
-        if startup.isolation != startup_config.OFF:
-            isolation.use_landlock(
-                startup.folder,
-                writable=self.runner.workdir.root,
-                readable=self.runner.context.folder,
-                hidden=startup.hidden,
-            )
+        self.runner = _make_runner(startup, caches, self.watcher)
         self.run_queue = RunQueue(self.journal.recovered)
         self.session_loop = SessionLoop(
             startup, self.run_queue, journal=self.journal, spool=spool, caches=caches, watcher=self.watcher
@@ -75,8 +56,8 @@ class Worker:
         self.session_loop.suspect_tasks = suspect_tasks
         self.watcher.on_output = self.session_loop.notify
         self.session_loop.status.on_dimensions = self.runner.context.set_dimensions
-        self.session_loop.status.isolation = isolation.methods()
-        self.session_loop.status.on_refresh = isolation.refresh
+        self.session_loop.status.isolation = self.runner.isolation.methods()
+        self.session_loop.status.on_refresh = self.runner.isolation.refresh
         self.task_hooks = TaskHooks(self.session_loop.status, self.runner, self.run_queue)
         if caches.problem:
             self.session_loop.reporter.report_error(caches.problem)
@@ -139,6 +120,26 @@ class Worker:
         self.journal.add({"report": {**report, "message": "the command could not be killed"}, "logs": []})
         self.journal.sync()
         os._exit(exit_codes.UNKILLABLE_COMMAND)
+
+
+def _make_runner(startup: StartupConfig, caches: NamedCaches, watcher: CommandWatcher) -> TaskRunner:
+    """What runs commands: with their environment, and kept away from the bot as far as this machine can do that."""
+    isolation = Isolation(startup.find_task_user())
+    marker, _, value = os.fsdecode(processes.environment_marker(startup.folder)).partition("=")
+    added = {
+        **(isolation.user.environment if isolation.user is not None else {}),
+        "MYRMIDON_BOT_ID": startup.bot_id,
+        "MYRMIDON_SERVER": startup.server,
+        "SWARMING_HEADLESS": "1",
+        "SWARMING_BOT_ID": startup.bot_id,
+        "SWARMING_SERVER": startup.server,
+        marker: value,
+    }
+    runner = TaskRunner(startup.folder, caches, watcher, base_environment(startup.pass_env, added), isolation)
+    if startup.isolation != startup_config.OFF:
+        writable, readable = runner.workdir.root, runner.context.folder
+        isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=startup.hidden)
+    return runner
 
 
 def main(argv: list[str]) -> int:

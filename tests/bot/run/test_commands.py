@@ -171,7 +171,7 @@ def test_the_working_folder_is_made_and_its_content_is_gone_afterwards(fleet: St
     assert sorted(path.name for path in (folder / "work").rglob("*")) == ["run", "tmp"]
 
 
-@pytest.mark.parametrize("isolation", ["shared", "exposed"])
+@pytest.mark.parametrize("isolated", [True, False])
 @pytest.mark.parametrize(
     "harm",
     ["echo x > file", "echo x > $TMPDIR/file", "mkdir -p a/b; chmod 0 a", "rm -r $PWD", "rm -r $TMPDIR", "chmod 777 .",
@@ -180,9 +180,9 @@ def test_the_working_folder_is_made_and_its_content_is_gone_afterwards(fleet: St
      "mv ../tmp ../run/tmp"],
 )  # fmt: skip
 def test_whatever_a_command_does_to_its_folders_the_next_one_finds_them_empty(
-    request: pytest.FixtureRequest, harm: str, isolation: str
+    shared: tuple[Stub, BotProcess], exposed: tuple[Stub, BotProcess], harm: str, *, isolated: bool
 ):
-    fleet, bot = request.getfixturevalue(isolation)
+    fleet, bot = shared if isolated else exposed
     folder = bot.folder
     look = "pwd; echo $TMPDIR; ls -A . $TMPDIR ..; stat -c %a . $TMPDIR .."
     fleet.result(fleet.submit(SHELL, "-c", "true"))
@@ -497,12 +497,12 @@ def test_a_run_that_is_told_to_stop_is_killed(fleet: Stub, tmp_path: Path):
 
 @pytest.mark.parametrize("repeats", [False, True], ids=["server", "old server"])
 def test_a_command_that_ignores_its_end_costs_one_call_and_then_the_ordinary_pace(
-    stub: Stub, tmp_path: Path, *, repeats: bool
+    stub: Stub, tmp_path: Path, notes: Path, *, repeats: bool
 ):
     """The next call that time brings would come after the test has given up; the next one that comes has its output."""
     stub.heartbeat_s = stub.poll_s = POLL_S
     stub.repeats_stops = repeats
-    asked, go = tmp_path / "asked", tmp_path / "go"
+    asked, go = notes / "asked", notes / "go"
     script = f"trap 'touch {asked}' TERM; while [ ! -e {go} ]; do sleep 0.02; done; echo word; sleep 600"
     with a_bot(stub.url, tmp_path / "b1"):
         run = stub.submit(SHELL, "-c", script, grace_period_s=1000)

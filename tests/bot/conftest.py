@@ -18,6 +18,14 @@ def stub() -> Iterator[Stub]:
         yield server
 
 
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A folder that tasks can write to: they create nothing in those above their bot's folder, such as tmp_path."""
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def old_python() -> str:
     found = python38()
@@ -35,6 +43,14 @@ def interpreter(request: pytest.FixtureRequest) -> str:
 def shared(interpreter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stub, BotProcess]]:
     """A stub and a bot that a whole file of tests uses."""
     with Stub() as server, a_bot(server.url, tmp_path_factory.mktemp("shared") / "b1", python=interpreter) as bot:
+        yield server, bot
+
+
+@pytest.fixture(scope="module")
+def exposed(interpreter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stub, BotProcess]]:
+    """The same with a bot that is open to its commands, as where the kernel has no Landlock."""
+    folder = tmp_path_factory.mktemp("exposed") / "b1"
+    with Stub() as server, a_bot(server.url, folder, "--isolation", "off", python=interpreter) as bot:
         yield server, bot
 
 

@@ -83,10 +83,10 @@ os.write(line, f"{number} {hashlib.sha256(said).hexdigest()}\\n".encode())
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 30))])
 def test_a_stream_of_tasks_through_a_bad_network_runs_once_each_with_every_byte(
-    server: LiveServer, tmp_path: Path, seed: int
+    server: LiveServer, tmp_path: Path, notes: Path, seed: int
 ):
     """Two bots, each behind a proxy that harms a quarter of their calls in every way it knows."""
-    ledger, pool = tmp_path / "ledger", f"bad{seed}"
+    ledger, pool = notes / "ledger", f"bad{seed}"
     with ExitStack() as stack:
         bad: list[Chaos] = []
         for number in (1, 2):
@@ -110,9 +110,9 @@ def test_a_stream_of_tasks_through_a_bad_network_runs_once_each_with_every_byte(
     assert set(harm) == set(FAULTS)
 
 
-def test_a_partition_shorter_than_the_lease_costs_nothing(server: LiveServer, tmp_path: Path):
+def test_a_partition_shorter_than_the_lease_costs_nothing(server: LiveServer, tmp_path: Path, notes: Path):
     """Nothing gets through in either direction; the command goes on, and its words come when the way is free."""
-    go, done = tmp_path / "go", tmp_path / "done"
+    go, done = notes / "go", notes / "done"
     with chaos(server.url, rate=0.0) as way, bot_of(server, tmp_path / "parted", "parted", "--server", way.url):
         script = f"echo before; while [ ! -e {go} ]; do sleep 0.02; done; echo after; touch {done}"
         task_id = submit(server, "parted", SHELL, "-c", script, lease_s=LONG_S)
@@ -151,9 +151,11 @@ def _noted(folder: Path, run: str) -> bool:
 
 
 @pytest.mark.parametrize("how", ["frozen", "cut off"])
-def test_a_bot_that_was_away_longer_than_its_lease_has_lost_its_run(server: LiveServer, tmp_path: Path, how: str):
+def test_a_bot_that_was_away_longer_than_its_lease_has_lost_its_run(
+    server: LiveServer, tmp_path: Path, notes: Path, how: str
+):
     """Another bot gets the task and wins. The first comes back, is told to stop, kills its command and works on."""
-    pool, pid = f"away-{how[:3]}", tmp_path / "pid"
+    pool, pid = f"away-{how[:3]}", notes / "pid"
     script = f"[ -e {pid} ] && {{ echo second; exit 0; }}; echo $$ > {pid}; echo first; exec sleep 600"
     with ExitStack() as stack:
         way = stack.enter_context(chaos(server.url, rate=0.0))
@@ -187,9 +189,9 @@ def test_a_bot_that_was_away_longer_than_its_lease_has_lost_its_run(server: Live
 # ---------------------------------------------------------------- sudden deaths
 
 
-def test_kill_of_the_server_and_of_bots_in_mid_flight(server: LiveServer, tmp_path: Path):
+def test_kill_of_the_server_and_of_bots_in_mid_flight(server: LiveServer, tmp_path: Path, notes: Path):
     """Every task succeeds and counts once. No command runs without need: one more for each that died with its bot."""
-    ledger = tmp_path / "ledger"
+    ledger = notes / "ledger"
     script = 'echo "$0 start" >> "$1"; echo "said $0"; sleep 0.1; echo "$0 end" >> "$1"'
     with ExitStack() as stack:
         bots = [stack.enter_context(bot_of(server, tmp_path / f"mortal{number}", "mortal")) for number in (1, 2)]
@@ -222,7 +224,8 @@ def test_poison_kills_two_bots_at_most_and_the_others_go_on(server: LiveServer, 
     """A task that takes its bot with it, supervisor and all: it is tried once more, elsewhere, and then no more."""
     with ExitStack() as stack:
         names = [f"taster{number}" for number in (1, 2, 3)]
-        bots = {name: stack.enter_context(bot_of(server, tmp_path / name, "taste")) for name in names}
+        exposed = ("--isolation", "off")
+        bots = {name: stack.enter_context(bot_of(server, tmp_path / name, "taste", *exposed)) for name in names}
         deadly = 'sleep 0.4; kill -9 $(cut -d" " -f4 /proc/$PPID/stat) $PPID; sleep 600'
         poison = submit(server, "taste", SHELL, "-c", deadly, lease_s=SHORT_S)
         told = ended(server, poison)
@@ -234,7 +237,7 @@ def test_poison_kills_two_bots_at_most_and_the_others_go_on(server: LiveServer, 
         assert {ended(server, task_id)["result"]["state"] for task_id in made} == {"SUCCEEDED"}
 
 
-def test_a_bot_that_fails_everything_is_put_aside_and_costs_no_task(server: LiveServer, tmp_path: Path):
+def test_a_bot_that_fails_everything_is_put_aside_and_costs_no_task(server: LiveServer, tmp_path: Path, notes: Path):
     """Its disk has become read-only, as disks do. It fails so fast that it would eat the whole queue."""
     with bot_of(server, tmp_path / "sick", "ward"):
         pass  # the folder is a bot's from now on
@@ -242,9 +245,10 @@ def test_a_bot_that_fails_everything_is_put_aside_and_costs_no_task(server: Live
         disk = stack.enter_context(a_small_disk(tmp_path / "sick" / "work", "rw"))
         for name in ("sick", "sound"):
             stack.enter_context(bot_of(server, tmp_path / name, "ward"))
-        assert ended(server, submit(server, "ward", "/bin/true"))["result"]["state"] == "SUCCEEDED"
+        well = submit(server, "ward", "/bin/true", dimensions={"pool": ["ward"], "id": ["sick"]})
+        assert ended(server, well)["result"]["state"] == "SUCCEEDED"
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        go = tmp_path / "go"
+        go = notes / "go"
         holding = {"dimensions": {"pool": ["ward"], "id": ["sound"]}}
         held = submit(server, "ward", SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done", **holding)
         wait_for(lambda: state(server, held) == "RUNNING", "the sound bot to be busy")
@@ -288,12 +292,12 @@ def test_a_working_folder_that_somebody_has_deleted_is_not_the_tasks_fault(serve
 # ---------------------------------------------------------------- full disks
 
 
-def test_a_full_disk_of_a_bot_costs_a_run_and_no_task(server: LiveServer, tmp_path: Path):
+def test_a_full_disk_of_a_bot_costs_a_run_and_no_task(server: LiveServer, tmp_path: Path, notes: Path):
     with ExitStack() as stack:
         disk = stack.enter_context(a_small_disk(tmp_path / "disk", "size=20m"))
         stack.enter_context(bot_of(server, disk / "narrow", "narrow"))
         stack.enter_context(bot_of(server, tmp_path / "wide", "narrow"))
-        go = tmp_path / "go"
+        go = notes / "go"
         holding = {"dimensions": {"pool": ["narrow"], "id": ["wide"]}}
         held = submit(server, "narrow", SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done", **holding)
         wait_for(lambda: state(server, held) == "RUNNING", "the other bot to be busy")
@@ -317,13 +321,13 @@ def test_a_full_disk_of_a_bot_costs_a_run_and_no_task(server: LiveServer, tmp_pa
         assert server.get("/api/v1/bots/narrow")[1]["quarantined"] is None
 
 
-def test_a_full_disk_of_the_server_loses_nothing(impatient: Path, tmp_path: Path):
+def test_a_full_disk_of_the_server_loses_nothing(impatient: Path, tmp_path: Path, notes: Path):
     """What cannot be stored is refused, what is there can be read, and all goes on when there is room again."""
     with ExitStack() as stack:
         disk = stack.enter_context(a_small_disk(tmp_path / "disk", "size=24m"))
         server = stack.enter_context(live_server(folder=disk / "server", source=impatient, **QUICK))
         stack.enter_context(bot_of(server, tmp_path / "waits", "waits"))
-        go, done = tmp_path / "go", tmp_path / "done"
+        go, done = notes / "go", notes / "done"
         script = f"echo before; while [ ! -e {go} ]; do sleep 0.02; done; seq 100000; touch {done}"
         task_id = submit(server, "waits", SHELL, "-c", script, lease_s=LONG_S)
         wait_for(lambda: log(server, task_id) == b"before\n", "the first line")
@@ -368,14 +372,14 @@ def _large(pool: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- the last ditch
 
 
-def test_a_command_that_cannot_even_be_killed_is_left_behind(server: LiveServer, tmp_path: Path):
+def test_a_command_that_cannot_even_be_killed_is_left_behind(server: LiveServer, tmp_path: Path, notes: Path):
     """The last ditch: it is frozen by the kernel, as one that waits for a dead disk. The bot starts anew without it."""
     place = FREEZER / f"myrmidon-{os.getpid()}"
     try:
         place.mkdir()
     except OSError:
         pytest.skip("nothing can be frozen here")
-    pid = tmp_path / "pid"
+    pid = notes / "pid"
     freeze_itself = f"echo $$ > {pid}; echo $$ > {place}/cgroup.procs; echo FROZEN > {place}/freezer.state; sleep 600"
     try:
         with bot_of(server, tmp_path / "ditch", "ditch") as bot:

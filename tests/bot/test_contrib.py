@@ -11,6 +11,7 @@ import pytest
 
 from myrmidon.bot.hooks import loader
 from myrmidon.bot.install import startup_config
+from myrmidon.bot.run import environment
 
 ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "contrib" / "device"
@@ -71,3 +72,6 @@ def test_the_manual_names_every_hook_and_every_flag():
     assert [
         flag for flag in ("--dir", "--server", "--token-file", "--bot-id", "--suffix", "--pool") if flag not in text
     ] == []
+    further = ("--isolation", "--task-user", "--hide", "--pass-env")
+    assert [flag for flag in further if f"`{flag}" not in text] == []
+    assert [name for name in environment.PASSED if f"`{name}`" not in text] == []

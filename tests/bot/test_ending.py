@@ -38,10 +38,10 @@ def test_what_comes_along_with_the_task_that_says_end_is_given_back(stub: Stub, 
     assert (stub.outcomes.get(other), other in stub.results) == ("given_back", False)
 
 
-def test_a_machine_that_goes_down_is_no_fault_of_the_task(stub: Stub, tmp_path: Path):
+def test_a_machine_that_goes_down_is_no_fault_of_the_task(stub: Stub, tmp_path: Path, notes: Path):
     """The system asks everybody to end at once: the bot, and the command."""
     with a_bot(stub.url, tmp_path / "b1") as bot:
-        pid_file = tmp_path / "pid"
+        pid_file = notes / "pid"
         run = stub.submit(SHELL, "-c", f"echo $$ > {pid_file}; exec sleep 1000")
         pid = int(wait_for(lambda: pid_file.exists() and pid_file.read_text().strip(), "the command"))
         os.kill(bot.worker(), signal.SIGTERM)

@@ -22,8 +22,10 @@ SHELL = "/bin/sh"
 
 
 @pytest.mark.parametrize("kind", ["lost", "cut", "refused", "503", "500", "twice", "409", "401"])
-def test_every_task_runs_once_and_is_reported_whatever_happens_to_exchanges(stub: Stub, tmp_path: Path, kind: str):
-    ledger = tmp_path / "ledger"
+def test_every_task_runs_once_and_is_reported_whatever_happens_to_exchanges(
+    stub: Stub, tmp_path: Path, notes: Path, kind: str
+):
+    ledger = notes / "ledger"
     with a_bot(stub.url, tmp_path / "b1"):
         stub.fault("/bot/v1/exchange", kind, kind)
         runs = [stub.submit(SHELL, "-c", f"echo {number} >> {ledger}; echo {number}") for number in range(5)]
@@ -115,8 +117,8 @@ def test_a_result_whose_output_the_server_refuses_in_an_exchange_follows_its_log
         assert [stub.log(quick, stream) for stream in (0, 1)] == [b"out\n", b"err\n"]
 
 
-def test_a_command_goes_on_while_the_server_is_away_and_its_log_catches_up(stub: Stub, tmp_path: Path):
-    go, done = tmp_path / "go", tmp_path / "done"
+def test_a_command_goes_on_while_the_server_is_away_and_its_log_catches_up(stub: Stub, tmp_path: Path, notes: Path):
+    go, done = notes / "go", notes / "done"
     with a_bot(stub.url, tmp_path / "b1"):
         script = f"echo before; while [ ! -e {go} ]; do sleep 0.02; done; echo after; touch {done}"
         run = stub.submit(SHELL, "-c", script)
@@ -131,8 +133,10 @@ def test_a_command_goes_on_while_the_server_is_away_and_its_log_catches_up(stub:
         assert stub.log(run) == b"before\nafter\n"
 
 
-def test_a_bot_killed_in_the_middle_leaves_no_process_and_comes_back_without_the_run(stub: Stub, tmp_path: Path):
-    pids = tmp_path / "pids"
+def test_a_bot_killed_in_the_middle_leaves_no_process_and_comes_back_without_the_run(
+    stub: Stub, tmp_path: Path, notes: Path
+):
+    pids = notes / "pids"
     with a_bot(stub.url, tmp_path / "b1") as bot:
         script = f"(setsid sleep 600 & echo $! >> {pids}); echo hello; echo $$ >> {pids}; sleep 600"
         run = stub.submit(SHELL, "-c", script)
@@ -145,9 +149,9 @@ def test_a_bot_killed_in_the_middle_leaves_no_process_and_comes_back_without_the
         assert stub.run("/bin/true")["exit_code"] == 0
 
 
-def test_the_log_of_a_run_whose_bot_was_killed_still_arrives(stub: Stub, tmp_path: Path):
+def test_the_log_of_a_run_whose_bot_was_killed_still_arrives(stub: Stub, tmp_path: Path, notes: Path):
     with a_bot(stub.url, tmp_path / "b1") as bot:
-        said = tmp_path / "said"
+        said = notes / "said"
         run = stub.submit(SHELL, "-c", f"sleep 0.3; echo last words; touch {said}; sleep 600")
         spooled = lambda: list((tmp_path / "b1" / "spool").glob("*/0.*"))  # noqa: E731 - or gone from there already
         wait_for(lambda: said.exists() and (spooled() or stub.log(run)), "the words in the spool")
@@ -155,13 +159,13 @@ def test_the_log_of_a_run_whose_bot_was_killed_still_arrives(stub: Stub, tmp_pat
         stub.until(lambda: stub.log(run) == b"last words\n", "the last words")
 
 
-def test_a_result_is_delivered_after_a_restart(stub: Stub, tmp_path: Path):
+def test_a_result_is_delivered_after_a_restart(stub: Stub, tmp_path: Path, notes: Path):
     with a_bot(stub.url, tmp_path / "b1") as bot:
         stub.until(lambda: stub.hellos, "a handshake")
-        run = stub.submit(SHELL, "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done; echo out; exit 7")
+        run = stub.submit(SHELL, "-c", f"until [ -e {notes}/go ]; do sleep 0.02; done; echo out; exit 7")
         stub.until(lambda: not stub.waiting, "the claim")
         stub.down = True
-        (tmp_path / "go").touch()  # not before: its result could arrive
+        (notes / "go").touch()  # not before: its result could arrive
         wait_for(lambda: b'"exit_code":7' in (tmp_path / "b1" / "journal").read_bytes(), "the journal")
         os.kill(bot.worker(), signal.SIGKILL)
         bot.kill()
@@ -175,8 +179,8 @@ def test_a_result_is_delivered_after_a_restart(stub: Stub, tmp_path: Path):
         wait_for(lambda: b'"exit_code":7' not in (tmp_path / "b1" / "journal").read_bytes(), "the journal's end")
 
 
-def test_killing_the_keeper_kills_the_bot_and_its_command(stub: Stub, tmp_path: Path):
-    pids = tmp_path / "pids"
+def test_killing_the_keeper_kills_the_bot_and_its_command(stub: Stub, tmp_path: Path, notes: Path):
+    pids = notes / "pids"
     with a_bot(stub.url, tmp_path / "b1") as bot:
         stub.submit(SHELL, "-c", f"(setsid sleep 600 & echo $! >> {pids}); echo $$ >> {pids}; sleep 600")
         wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2, "the command's start")
@@ -186,8 +190,8 @@ def test_killing_the_keeper_kills_the_bot_and_its_command(stub: Stub, tmp_path: 
         wait_for(lambda: not [pid for pid in pids.read_text().split() if alive(int(pid))], "the end of the command")
 
 
-def test_what_outlived_bot_and_keeper_dies_when_the_bot_comes_back(stub: Stub, tmp_path: Path):
-    pid = tmp_path / "pid"
+def test_what_outlived_bot_and_keeper_dies_when_the_bot_comes_back(stub: Stub, tmp_path: Path, notes: Path):
+    pid = notes / "pid"
     with a_bot(stub.url, tmp_path / "b1") as bot:
         unmarked = f"env -i setsid sh -c 'echo $$ >> {pid}; sleep 600'"
         stub.submit(SHELL, "-c", f"echo $$ >> {pid}; {unmarked} & sleep 600")
@@ -210,8 +214,8 @@ def test_a_task_that_makes_no_sense_costs_one_run_and_not_the_bot(stub: Stub, tm
         assert len(stub.hellos) == 1
 
 
-def test_a_bot_frozen_past_its_lease_kills_its_command_and_starts_clean(stub: Stub, tmp_path: Path):
-    pid = tmp_path / "pid"
+def test_a_bot_frozen_past_its_lease_kills_its_command_and_starts_clean(stub: Stub, tmp_path: Path, notes: Path):
+    pid = notes / "pid"
     stub.heartbeat_s = 0.2
     with a_bot(stub.url, tmp_path / "b1") as bot:
         script = f"trap '' TERM; echo $$ > {pid}; while :; do sleep 0.1; done"
@@ -230,8 +234,8 @@ def test_a_bot_frozen_past_its_lease_kills_its_command_and_starts_clean(stub: St
         assert run not in stub.results
 
 
-def test_a_session_that_has_ended_is_begun_again_and_what_is_lost_is_killed(stub: Stub, tmp_path: Path):
-    pid = tmp_path / "pid"
+def test_a_session_that_has_ended_is_begun_again_and_what_is_lost_is_killed(stub: Stub, tmp_path: Path, notes: Path):
+    pid = notes / "pid"
     stub.heartbeat_s = 0.2
     with a_bot(stub.url, tmp_path / "b1"):
         run = stub.submit(SHELL, "-c", f"echo $$ > {pid}; sleep 600", grace_period_s=60)
@@ -255,9 +259,9 @@ def test_a_black_hole_costs_no_task(stub: Stub, tmp_path: Path):
         assert stub.run("/bin/true")["exit_code"] == 0
 
 
-def test_a_busy_machine_does_not_silence_the_bot(stub: Stub, tmp_path: Path):
+def test_a_busy_machine_does_not_silence_the_bot(stub: Stub, tmp_path: Path, notes: Path):
     stub.heartbeat_s = 0.3
-    stop = tmp_path / "stop"
+    stop = notes / "stop"
     with a_bot(stub.url, tmp_path / "b1"):
         script = f"for i in 1 2 3 4 5 6; do (while :; do :; done) & done; while [ ! -e {stop} ]; do sleep 0.1; done"
         run = stub.submit(SHELL, "-c", script)
@@ -268,8 +272,8 @@ def test_a_busy_machine_does_not_silence_the_bot(stub: Stub, tmp_path: Path):
         stub.result(run)
 
 
-def test_a_signal_lets_the_command_finish_and_gives_back_the_rest(stub: Stub, tmp_path: Path):
-    go = tmp_path / "go"
+def test_a_signal_lets_the_command_finish_and_gives_back_the_rest(stub: Stub, tmp_path: Path, notes: Path):
+    go = notes / "go"
     stub.heartbeat_s = POLL_S
     with a_bot(stub.url, tmp_path / "b1") as bot:
         run = stub.submit(SHELL, "-c", f"while [ ! -e {go} ]; do sleep 0.02; done; exit 5")
@@ -360,7 +364,7 @@ def test_several_bots_share_a_machine(stub: Stub, tmp_path: Path):
 
 
 def test_a_task_that_kills_its_bot_is_not_run_again_by_it(stub: Stub, tmp_path: Path):
-    with a_bot(stub.url, tmp_path / "b1"):
+    with a_bot(stub.url, tmp_path / "b1", "--isolation", "off"):
         poison = stub.submit(SHELL, "-c", "kill -9 $PPID; sleep 600")
         stub.until(lambda: len(stub.hellos) == 2, "the bot's return")
         assert (stub.hellos[1]["holds"], stub.hellos[1]["begun"]) == ([], [f"{poison[:-2]}00"])

@@ -155,10 +155,12 @@ def test_a_hundred_tasks_run_once_each(server: LiveServer, pool: str, tmp_path: 
     assert sorted(map(int, ledger.read_text().split())) == list(range(100))
 
 
-def test_a_bot_that_is_killed_loses_its_run_and_the_task_is_tried_again(server: LiveServer, tmp_path: Path):
-    pids = tmp_path / "pids"
+def test_a_bot_that_is_killed_loses_its_run_and_the_task_is_tried_again(
+    server: LiveServer, tmp_path: Path, notes: Path
+):
+    pids = notes / "pids"
     with live_bot(server, tmp_path / "killed", "killed") as bot:
-        once = tmp_path / "once"
+        once = notes / "once"
         script = f"[ -e {once} ] && exit 0; touch {once}; setsid sleep 600 & echo $! > {pids}; sleep 600"
         task_id = submit(server, "killed", SHELL, "-c", script)
         wait_for(lambda: pids.exists() and pids.read_text().strip(), "the command's start")
@@ -175,9 +177,9 @@ def has_started(server: LiveServer, task_id: str) -> bool:
     return bool(runs) and runs[0]["started_at"] is not None
 
 
-def test_a_result_that_could_not_be_reported_is_delivered_after_both_have_died(tmp_path: Path):
+def test_a_result_that_could_not_be_reported_is_delivered_after_both_have_died(tmp_path: Path, notes: Path):
     with live_server(folder=tmp_path / "server") as server, live_bot(server, tmp_path / "journal", "journal") as bot:
-        go = tmp_path / "go"
+        go = notes / "go"
         script = f"echo before; while [ ! -e {go} ]; do sleep 0.02; done; echo after; exit 5"
         task_id = submit(server, "journal", SHELL, "-c", script)
         wait_for(lambda: log(server, task_id) == b"before\n", "the first line")

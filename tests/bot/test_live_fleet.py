@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from myrmidon.bot.system import landlock
 from tests.bot.bots import BotProcess, a_bot, wait_for
 from tests.bot.test_live import ended, has_started, log, submit
 from tests.deadline import HANG_S
@@ -54,6 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     (folder / "config" / "scripts").mkdir(parents=True)
     (folder / "config" / "bots.toml").write_text(BOTS)
     (folder / "config" / "bot_config.py").write_text(HOOKS)
+    (folder / "config" / "pools.toml").write_text("[pool.walled]\nrequire_isolation = true\n")
     (folder / "config" / "scripts" / "lab.py").write_text(SCRIPT.replace("NUMBER", "one"))
     with live_server(folder=folder, poll_s=0.5, heartbeat_s=0.5) as started:
         yield started
@@ -136,12 +141,27 @@ def test_whatever_a_bot_does_and_is_told_is_in_its_story(server: LiveServer, bot
     wait_for(lambda: has_started(server, task_id), "the command's start")
     assert server.post(f"/api/v1/tasks/{task_id}/cancel", {"kill_running": True})[0] == 200
     assert ended(server, task_id)["result"]["state"] == "KILLED"
-    told = ended(server, submit(server, "lab", "/bin/sh", "-c", "kill -9 $PPID; sleep 600", retries=0))
-    assert told["result"]["state"] == "BOT_DIED"
+    task_id = submit(server, "lab", "/bin/sleep", "600", retries=0)
+    wait_for(lambda: has_started(server, task_id), "the command's start")
+    os.kill(bot.worker(), signal.SIGKILL)
+    assert ended(server, task_id)["result"]["state"] == "BOT_DIED"
     ended(server, submit(server, "lab", "/bin/sh", "-c", "echo > c/x", caches=[{"name": "story", "path": "c"}]))
     wait_for(lambda: "dimensions changed" in _events(server, "request_sleep"), "dimensions changed")
     of_bots = {"bot_connected", "bot_log", "bot_error", "bot_rebooting"}
     assert {*of_bots, "request_task", "task_completed", "task_killed", "task_error"} <= _kinds(server)
+
+
+@pytest.mark.skipif(landlock.abi() < landlock.MINIMUM_ABI, reason="this kernel has no Landlock")
+def test_a_pool_that_requires_isolation_gives_no_task_to_a_bot_without_it(server: LiveServer, tmp_path: Path):
+    token = server.new_token("bot-bootstrap")
+    where = {"MYRMIDON_BOT_HOST_DIR": str(tmp_path / "host")}
+    with a_bot(server.url, tmp_path / "open", "--pool", "walled", "--isolation", "off", token=token, env=where):
+        wait_for(lambda: server.get("/api/v1/bots/open")[0] == 200, "the open bot")
+        walled = submit(server, "walled", "/bin/true")
+        why = server.get(f"/api/v1/tasks/{walled}/why")[1]
+        assert "isolation" in str(why), why
+        with a_bot(server.url, tmp_path / "closed", "--pool", "walled", token=token, env=where):
+            assert [run["bot_id"] for run in ended(server, walled)["runs"]] == ["closed"]
 
 
 def test_a_bot_that_is_terminated_takes_that_as_a_task_and_ends(server: LiveServer, bot: BotProcess):

@@ -9,6 +9,9 @@ import shutil
 import signal
 from pathlib import Path
 
+import pytest
+
+from myrmidon.bot.system import landlock
 from tests.bot.bots import wait_for
 from tests.cli.conftest import Up, processes_of, start_up, stop_up
 from tests.cli.terminal import Terminal
@@ -56,6 +59,20 @@ def test_up_once_runs_a_command_and_exits_with_its_code(tmp_path: Path):
     assert done.returncode == 3
     assert "\nhello\n" in done.stdout
     assert processes_of(tmp_path / "legion") == []
+
+
+@pytest.mark.skipif(landlock.abi() < landlock.MINIMUM_ABI, reason="this kernel has no Landlock")
+def test_tasks_read_neither_the_data_of_the_server_nor_the_tokens_of_its_user(tmp_path: Path):
+    login = tmp_path / "config" / "myrmidon" / "config.toml"
+    login.parent.mkdir(parents=True)
+    login.write_text('token = "mine"')
+    data = tmp_path / "legion"
+    secrets = [data / "admin.token", data / "myrmidon.db", data / "bots" / "1" / "credential", login]
+    words = ["up", "--port", "0", "--bots", "1", "--data-dir", str(data), "--once", "--", "sh", "-c"]
+    script = "; ".join(f"test -f {path} && ! head -c 1 {path} && echo closed" for path in secrets)
+    done = Terminal(tmp_path).run(*words, f"{script}; env | grep -c MAKELEVEL", MAKELEVEL="1")
+    assert done.stdout.count("\nclosed") == len(secrets), done.stdout
+    assert "\n0\n" in done.stdout, "nor do they get the variables of the shell"
 
 
 def test_up_once_that_is_interrupted_says_so(tmp_path: Path):

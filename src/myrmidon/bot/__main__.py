@@ -10,7 +10,7 @@ import sys
 
 USAGE = """usage: bot.zip COMMAND
   start --dir DIR [--server URL] [--token-file FILE] [--bot-id ID] [--suffix N] [--pool POOL]
-        [--dimension KEY=VALUE]...
+        [--dimension KEY=VALUE]... [--isolation auto|off] [--task-user USER] [--hide DIR]... [--pass-env NAME]...
               run the bot in the foreground; options are stored in DIR (default $MYRMIDON_BOT_DIR or ~/myrmidon-bot);
               FILE must be readable by its owner only, and is deleted;
               --suffix is for several bots on one machine: the bot id becomes ID--N
@@ -24,7 +24,7 @@ USAGE = """usage: bot.zip COMMAND
   shell --dir DIR
               open a Python prompt inside the bot that runs in DIR
   reboot      reboot the machine, unless a bot runs on it
-environment: MYRMIDON_BOT_DIR MYRMIDON_SERVER MYRMIDON_BOT_ID
+environment: MYRMIDON_BOT_DIR MYRMIDON_SERVER MYRMIDON_BOT_ID MYRMIDON_BOT_ISOLATION
 """
 
 
@@ -34,8 +34,10 @@ def main(argv: list[str]) -> int:
         return 2
     command, rest = (argv[0], argv[1:]) if argv else ("start", [])
     if command in ("start", "start_bot", "start_slave"):  # the last two are Swarming's names
+        _hide()
         return _start(rest)
     if command == "worker":  # internal: started by the supervisor
+        _hide()
         from myrmidon.bot import worker
 
         return worker.main(rest)
@@ -52,6 +54,13 @@ def main(argv: list[str]) -> int:
         return _run_admin_command(command, rest)
     sys.stderr.write(USAGE)
     return 0 if command in ("help", "--help", "-h") else 2
+
+
+def _hide() -> None:
+    """Close this process to tasks, before anything else can take time: its environment may contain a token."""
+    from myrmidon.bot.system import processes
+
+    processes.hide()
 
 
 def _start(rest: list[str]) -> int:

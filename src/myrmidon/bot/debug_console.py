@@ -1,16 +1,19 @@
 """A Python prompt inside a running bot, for debugging on its machine: SIGUSR2 opens it, `bot.zip shell` connects to it.
 
-The prompt listens on a Unix socket in the bot's folder, which only the bot's user can enter. After the signal it
-accepts one connection within a minute. It runs in its own thread, so that it works while the other threads hang. Code
-typed there runs inside the bot and can break it.
+The prompt listens on a Unix socket in the bot's folder. After the signal it accepts one connection within a minute. The
+client must know the content of `console.key`, which is new each time and which tasks cannot open, even if they can send
+the signal and connect: Landlock restricts neither the one (before ABI 6) nor the other. The prompt runs in its own
+thread, so that it works while the other threads hang. Code typed there runs inside the bot and can break it.
 """
 
 from __future__ import annotations
 
 import code
 import contextlib
+import hmac
 import logging
 import os
+import secrets
 import signal
 import socket
 import stat
@@ -19,10 +22,13 @@ import threading
 import time
 from typing import Any
 
-from myrmidon.bot.system import processes
+from myrmidon.bot.system import filesystem, processes
 
 SOCKET_NAME = "console"
+KEY_NAME = "console.key"
 OPEN_S = 60.0
+KEY_S = 1.0
+"""How long a client may take to send the key; nobody else can connect meanwhile."""
 CONNECT_S = 10.0
 
 log = logging.getLogger("myrmidon.bot")
@@ -33,6 +39,7 @@ class DebugConsole:
 
     def __init__(self, folder: str, namespace: dict[str, Any]) -> None:
         self.path = os.path.join(folder, SOCKET_NAME)
+        self.key_path = os.path.join(folder, KEY_NAME)
         self.namespace = namespace
         self.thread: threading.Thread | None = None
 
@@ -50,19 +57,21 @@ class DebugConsole:
             log.exception("debug console failed")
 
     def _serve_one_client(self) -> None:
-        """Listen until a client connects or OPEN_S is over, and run its session."""
+        """Listen until a client with the key connects or OPEN_S is over, and run its session."""
         self._remove_stale_socket()
+        key = secrets.token_hex().encode()
+        filesystem.write_private(self.key_path, key)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.path)
             try:
                 os.chmod(self.path, 0o600)
                 listener.listen(1)
-                listener.settimeout(OPEN_S)
-                connection, _ = listener.accept()
-            except socket.timeout:
-                return
+                connection = _accept(listener, key)
             finally:
                 os.unlink(self.path)
+                os.unlink(self.key_path)
+        if connection is None:
+            return
         log.info("debug console: client connected")
         with connection, contextlib.suppress(OSError):
             connection.settimeout(None)
@@ -75,6 +84,24 @@ class DebugConsole:
             if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
                 raise OSError(f"{self.path} exists and is not a socket")
             os.unlink(self.path)
+
+
+def _accept(listener: socket.socket, key: bytes) -> socket.socket | None:
+    """The first connection that sends the key within OPEN_S; others are closed. None if there is none."""
+    until = time.monotonic() + OPEN_S
+    while time.monotonic() < until:
+        listener.settimeout(max(until - time.monotonic(), 0.01))
+        try:
+            connection, _ = listener.accept()
+        except socket.timeout:
+            return None
+        with contextlib.suppress(OSError):
+            connection.settimeout(KEY_S)
+            if hmac.compare_digest(connection.recv(len(key), socket.MSG_WAITALL), key):
+                return connection
+        connection.close()
+        log.warning("debug console: rejected a client without the key")
+    return None
 
 
 class _Session(code.InteractiveConsole):
@@ -144,6 +171,7 @@ def _connect(folder: str) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.connect(os.path.join(folder, SOCKET_NAME))
+            connection.sendall(filesystem.read_file(os.path.join(folder, KEY_NAME)))
         except OSError:
             connection.close()
             time.sleep(0.05)

@@ -51,6 +51,8 @@ def _check_zip() -> int:
     from myrmidon.bot.install import startup_config, updater
     from myrmidon.bot.machine.named_caches import NamedCaches
     from myrmidon.bot.run.command_watcher import CommandWatcher
+    from myrmidon.bot.run.environment import base_environment
+    from myrmidon.bot.run.isolation import Isolation
     from myrmidon.bot.run.task_runner import TaskRunner
     from myrmidon.bot.storage.log_spool import LogSpool
     from myrmidon.bot.system import dimensions, platforms
@@ -63,7 +65,9 @@ def _check_zip() -> int:
     loaded = (supervisor.Supervisor, startup_config.StartupConfig, worker.Worker, updater.check, dimensions.dimensions)
     with tempfile.TemporaryDirectory() as folder:
         watcher = CommandWatcher(LogSpool(f"{folder}/spool"), on_unkillable=lambda _: None)
-        runner = TaskRunner(folder, NamedCaches(f"{folder}/c"), watcher, {})
+        isolation = Isolation()
+        runner = TaskRunner(folder, NamedCaches(f"{folder}/c"), watcher, base_environment((), {}), isolation)
+        isolation.use_landlock(folder, writable=runner.workdir.root, readable=runner.context.folder)
         task = {"run": "0", "token": "0", "execution_timeout_s": 60, "grace_period_s": 1}
         record = runner.execute({**task, "command": [sys.executable, "-I", "-S", "-c", "print('test')"]})
     report = record["report"] if record else {}

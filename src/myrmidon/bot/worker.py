@@ -14,13 +14,15 @@ import threading
 from typing import Any
 
 from myrmidon.bot.debug_console import DebugConsole
-from myrmidon.bot.install import exit_codes
+from myrmidon.bot.install import exit_codes, startup_config
 from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.link.next_action import SHUTDOWN_S
 from myrmidon.bot.link.session_loop import SessionLoop
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.run.command import Command
 from myrmidon.bot.run.command_watcher import CommandWatcher
+from myrmidon.bot.run.environment import base_environment
+from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.run.task_context import last_started_tasks
 from myrmidon.bot.run.task_hooks import TaskHooks
@@ -40,23 +42,13 @@ class Worker:
         self.folder = startup.folder
         spool = LogSpool(os.path.join(startup.folder, "spool"))
         caches = NamedCaches(os.path.join(startup.folder, "c"))
-        caches.adopt(os.path.join(startup.folder, "caches"))
-        marker, _, value = os.fsdecode(processes.environment_marker(startup.folder)).partition("=")
-        facts = {
-            "MYRMIDON_BOT_ID": startup.bot_id,
-            "MYRMIDON_SERVER": startup.server,
-            "SWARMING_HEADLESS": "1",
-            "SWARMING_BOT_ID": startup.bot_id,
-            "SWARMING_SERVER": startup.server,
-            marker: value,
-        }
         self.journal = ResultJournal(os.path.join(startup.folder, "journal"))
         self.spool = spool
         self.watcher = CommandWatcher(spool, self._on_unkillable)
         suspect_tasks = last_started_tasks(
             startup.folder
         )  # before the runner overwrites what an earlier process has left
-        self.runner = TaskRunner(startup.folder, caches, self.watcher, facts)
+        self.runner = _make_runner(startup, caches, self.watcher)
         self.run_queue = RunQueue(self.journal.recovered)
         self.session_loop = SessionLoop(
             startup, self.run_queue, journal=self.journal, spool=spool, caches=caches, watcher=self.watcher
@@ -64,6 +56,8 @@ class Worker:
         self.session_loop.suspect_tasks = suspect_tasks
         self.watcher.on_output = self.session_loop.notify
         self.session_loop.status.on_dimensions = self.runner.context.set_dimensions
+        self.session_loop.status.isolation = self.runner.isolation.methods()
+        self.session_loop.status.on_refresh = self.runner.isolation.refresh
         self.task_hooks = TaskHooks(self.session_loop.status, self.runner, self.run_queue)
         if caches.problem:
             self.session_loop.reporter.report_error(caches.problem)
@@ -128,6 +122,26 @@ class Worker:
         os._exit(exit_codes.UNKILLABLE_COMMAND)
 
 
+def _make_runner(startup: StartupConfig, caches: NamedCaches, watcher: CommandWatcher) -> TaskRunner:
+    """What runs commands: with their environment, and kept away from the bot as far as this machine can do that."""
+    isolation = Isolation(startup.find_task_user())
+    marker, _, value = os.fsdecode(processes.environment_marker(startup.folder)).partition("=")
+    added = {
+        **(isolation.user.environment if isolation.user is not None else {}),
+        "MYRMIDON_BOT_ID": startup.bot_id,
+        "MYRMIDON_SERVER": startup.server,
+        "SWARMING_HEADLESS": "1",
+        "SWARMING_BOT_ID": startup.bot_id,
+        "SWARMING_SERVER": startup.server,
+        marker: value,
+    }
+    runner = TaskRunner(startup.folder, caches, watcher, base_environment(startup.pass_env, added), isolation)
+    if startup.isolation != startup_config.OFF:
+        writable, readable = runner.workdir.root, runner.context.folder
+        isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=startup.hidden)
+    return runner
+
+
 def main(argv: list[str]) -> int:
     """The worker process, started by the supervisor: worker --dir DIR --ready FD --supervisor PID."""
     options = dict(zip(argv[::2], argv[1::2]))
@@ -171,8 +185,15 @@ def _on_supervisor_death(number: int, _: object) -> None:
     os._exit(128 + number)
 
 
+class _PrivateFileHandler(logging.handlers.RotatingFileHandler):
+    """A log that only the bot's user can read: users that commands run as may pass through the bot's folder."""
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, self.mode, opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
 def _set_up_logging(folder: str) -> None:
-    to_file = logging.handlers.RotatingFileHandler(os.path.join(folder, "bot.log"), maxBytes=5 << 20, backupCount=3)
+    to_file = _PrivateFileHandler(os.path.join(folder, "bot.log"), maxBytes=5 << 20, backupCount=3)
     to_screen = logging.StreamHandler()
     logging.basicConfig(
         level=logging.INFO, handlers=[to_file, to_screen], format="%(asctime)s %(levelname)s %(message)s"

@@ -38,6 +38,7 @@ def bot_command(
     first_zip.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, str(first_zip), "start", "--dir", str(folder), "--server", cli.endpoint.server]
     words += ["--bot-id", bot_id, *(["--pool", pool] if pool else [])]
+    words += [word for private in server_discovery.private_folders() for word in ("--hide", str(private))]
     zipped = _zip_with_credential(cli, folder)
     first_zip.write_bytes(zipped or cli.client.bot_zip())
     if zipped is None:
@@ -52,7 +53,8 @@ def bot_command(
 
 def bot_environment() -> dict[str, str]:
     """The environment of a bot: without this program's MYRMIDON_ variables, which may hold a token."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("MYRMIDON_")}
+    kept = ("MYRMIDON_BOT_ISOLATION",)
+    return {name: value for name, value in os.environ.items() if not name.startswith("MYRMIDON_") or name in kept}
 
 
 def _zip_with_credential(cli: CliContext, folder: Path) -> bytes | None:

@@ -112,6 +112,11 @@ def default_data_dir() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "myrmidon"
 
 
+def private_folders() -> list[Path]:
+    """Folders with this user's tokens, and with the data of the servers that run here: closed to tasks of bots."""
+    return [config_dir(), default_data_dir(), *(Path(entry["data_dir"]) for entry in local_servers())]
+
+
 def read_config() -> dict[str, Any]:
     """The file that `myrmidon login` wrote; empty when it is missing or unreadable."""
     if not config_file().is_file():

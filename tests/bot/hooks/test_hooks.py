@@ -463,9 +463,9 @@ def test_only_what_lasts_is_news_and_only_once(tmp_path: Path):
 def test_the_names_of_caches_are_dimensions_and_their_sizes_are_shown(tmp_path: Path):
     made = a_standing(tmp_path)
     made.refresh()
-    made.caches.install("ccache", str(tmp_path / "x"))
+    made.caches.install("team", "ccache", str(tmp_path / "x"))
     (tmp_path / "x" / "file").write_text("1234")
-    made.caches.put_back("ccache", str(tmp_path / "x"))
+    made.caches.put_back("team", "ccache", str(tmp_path / "x"))
     made.check(made.refreshed_at)
     assert (made.dimensions["caches"], made.state["named_caches"]) == (["ccache"], {"ccache": 4})
 

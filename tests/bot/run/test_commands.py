@@ -171,6 +171,7 @@ def test_the_working_folder_is_made_and_its_content_is_gone_afterwards(fleet: St
     assert sorted(path.name for path in (folder / "work").rglob("*")) == ["run", "tmp"]
 
 
+@pytest.mark.parametrize("isolated", [True, False])
 @pytest.mark.parametrize(
     "harm",
     ["echo x > file", "echo x > $TMPDIR/file", "mkdir -p a/b; chmod 0 a", "rm -r $PWD", "rm -r $TMPDIR", "chmod 777 .",
@@ -178,7 +179,11 @@ def test_the_working_folder_is_made_and_its_content_is_gone_afterwards(fleet: St
      "rm -r ${TMPDIR%/tmp}", "echo x > ../file", "mkdir -p ../a/b; chmod 0 ../a", "chmod 777 ..",
      "mv ../tmp ../run/tmp"],
 )  # fmt: skip
-def test_whatever_a_command_does_to_its_folders_the_next_one_finds_them_empty(fleet: Stub, folder: Path, harm: str):
+def test_whatever_a_command_does_to_its_folders_the_next_one_finds_them_empty(
+    shared: tuple[Stub, BotProcess], exposed: tuple[Stub, BotProcess], harm: str, *, isolated: bool
+):
+    fleet, bot = shared if isolated else exposed
+    folder = bot.folder
     look = "pwd; echo $TMPDIR; ls -A . $TMPDIR ..; stat -c %a . $TMPDIR .."
     fleet.result(fleet.submit(SHELL, "-c", "true"))
     fleet.result(fleet.submit(SHELL, "-c", harm))
@@ -191,7 +196,8 @@ def test_whatever_a_command_does_to_its_folders_the_next_one_finds_them_empty(fl
         shutil.rmtree(moved)
 
 
-def test_a_link_in_place_of_the_bots_folder_leads_it_nowhere(fleet: Stub, folder: Path, tmp_path: Path):
+def test_a_link_in_place_of_the_bots_folder_leads_it_nowhere(exposed: tuple[Stub, BotProcess], tmp_path: Path):
+    fleet, folder = exposed[0], exposed[1].folder
     work, mine = folder / "work", tmp_path / "mine"
     for name in ("run", "tmp", "out", "cached"):
         (mine / name).mkdir(parents=True)
@@ -206,7 +212,8 @@ def test_a_link_in_place_of_the_bots_folder_leads_it_nowhere(fleet: Stub, folder
     shutil.rmtree(folder / "work.x")
 
 
-def test_what_a_command_has_mounted_is_unmounted_and_not_emptied(fleet: Stub, folder: Path, tmp_path: Path):
+def test_what_a_command_has_mounted_is_unmounted_and_not_emptied(exposed: tuple[Stub, BotProcess], tmp_path: Path):
+    fleet, folder = exposed[0], exposed[1].folder
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "file").write_text("precious")
@@ -303,7 +310,7 @@ def test_a_named_cache_outlives_its_run(fleet: Stub, folder: Path):
     run = fleet.submit(SHELL, "-c", "cat deep/cache/file", caches=caches)
     fleet.result(run)
     assert fleet.log(run) == b"kept\n"
-    assert (folder / "c" / "named" / "ccache" / "file").read_text() == "kept\n"
+    assert (folder / "c" / "named" / "--ccache" / "file").read_text() == "kept\n"
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["run", "tmp"]
 
 
@@ -428,10 +435,10 @@ while True:
 
 @pytest.mark.parametrize("survives", [False, True], ids=["killed", "alive"])
 def test_a_daemon_that_goes_on_writing_is_not_in_the_next_log(
-    stub: Stub, tmp_path: Path, interpreter: str, *, survives: bool
+    stub: Stub, tmp_path: Path, notes: Path, interpreter: str, *, survives: bool
 ):
     """A bot that is no reaper, as on macOS, does not find a daemon that has left its group: that one writes on."""
-    script, note, refused = (tmp_path / name for name in ("writer.py", "pid", "refused"))
+    script, note, refused = (notes / name for name in ("writer.py", "pid", "refused"))
     script.write_text(WRITER)
     reaper = "_is_reaper = _prctl(_PR_SET_CHILD_SUBREAPER, 1)"
     files = zip_files(stub.url, processes=source_with("processes", reaper, "_is_reaper = False") if survives else None)
@@ -490,12 +497,12 @@ def test_a_run_that_is_told_to_stop_is_killed(fleet: Stub, tmp_path: Path):
 
 @pytest.mark.parametrize("repeats", [False, True], ids=["server", "old server"])
 def test_a_command_that_ignores_its_end_costs_one_call_and_then_the_ordinary_pace(
-    stub: Stub, tmp_path: Path, *, repeats: bool
+    stub: Stub, tmp_path: Path, notes: Path, *, repeats: bool
 ):
     """The next call that time brings would come after the test has given up; the next one that comes has its output."""
     stub.heartbeat_s = stub.poll_s = POLL_S
     stub.repeats_stops = repeats
-    asked, go = tmp_path / "asked", tmp_path / "go"
+    asked, go = notes / "asked", notes / "go"
     script = f"trap 'touch {asked}' TERM; while [ ! -e {go} ]; do sleep 0.02; done; echo word; sleep 600"
     with a_bot(stub.url, tmp_path / "b1"):
         run = stub.submit(SHELL, "-c", script, grace_period_s=1000)

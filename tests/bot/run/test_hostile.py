@@ -135,12 +135,11 @@ REFUSED = [
     ("a link for the logs", _with("spool", _link)),
     ("a file for the caches", _with("c", _file)),
     ("a link for the caches", _with("c", _link)),
-    ("a link for older caches", _with("caches", _link)),
     ("a folder for the journal", _with("journal", _folder)),
     ("a link for the journal", _with("journal", _link_to_file)),
     ("a link for the credential", _with("credential", _link_to_file)),
     ("a link for the token", _with("token", _link_to_file)),
-    ("a folder for the context", _with("context.json", _folder)),
+    ("a file for the context", _with("context", _file)),
     ("a link for the lock", _with("lock", _link_to_file)),
     ("a folder for the zip", _with("bot.zip", _folder)),
     ("a link for a new zip", _with("bot.1.zip", _link_to_file)),
@@ -327,11 +326,13 @@ def test_odd_names_are_names(stub: Stub, tmp_path: Path):
 
 def test_a_command_that_has_ended_well_stays_so_when_nothing_can_be_cleaned_after_it(stub: Stub, tmp_path: Path):
     with small_disk(tmp_path, "20m", "nr_inodes=200") as small, a_bot(stub.url, small / "b1"):
-        fill_up = f'i=0; while touch {small}/x$i 2>&-; do i=$((i+1)); done; cd /; rm -r "$OLDPWD"; touch {small}/x'
+        (small / "full").mkdir()
+        fill_up = (
+            f'i=0; while touch {small}/full/$i 2>&-; do i=$((i+1)); done; cd /; rm -r "$OLDPWD"; touch {small}/full/x'
+        )
         assert stub.run("/bin/sh", "-c", fill_up)["exit_code"] == 0
         stub.until(lambda: [m for m in stub.says("bot_error") if "could not be cleaned" in m], "a complaint")
-        for path in small.glob("x*"):
-            path.unlink()
+        shutil.rmtree(small / "full")
         assert stub.run("/bin/true")["exit_code"] == 0
 
 

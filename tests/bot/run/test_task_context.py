@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.run.task_context import TaskContext, expand_text, has_placeholders, last_started_tasks
-from tests.bot.bots import a_bot
+from tests.bot.bots import BotProcess, a_bot
 from tests.bot.stub import Stub
 
 SHELL = "/bin/sh"
@@ -33,6 +34,35 @@ def test_the_variables_that_tasks_of_swarming_know_are_set(fleet: Stub):
     assert seen["SWARMING_SERVER"] == fleet.url
     assert seen["TMPDIR"] == seen["TMP"] == seen["TEMP"]
     assert os.path.isfile(seen["LUCI_CONTEXT"])
+
+
+OF_THE_BOT = {
+    "LUCI_CONTEXT", "MYRMIDON_BOT_FOLDER", "MYRMIDON_BOT_ID", "MYRMIDON_SERVER", "MYRMIDON_TASK_ID", "SWARMING_BOT_ID",
+    "SWARMING_HEADLESS", "SWARMING_SERVER", "SWARMING_TASK_ID", "TEMP", "TMP", "TMPDIR",
+}  # fmt: skip
+PASSED = {
+    "PATH": "/usr/bin:/bin", "HOME": "/root", "USER": "u", "LOGNAME": "u", "SHELL": "/bin/sh", "LANG": "C.UTF-8",
+    "LC_TIME": "C", "TZ": "UTC", "SSL_CERT_FILE": "/c", "https_proxy": "http://p", "NO_PROXY": "x", "DISPLAY": ":1",
+}  # fmt: skip
+PRIVATE = {
+    "MAKELEVEL": "1", "MAKEFLAGS": "-j", "PWD": "/here", "OLDPWD": "/there", "SSH_AUTH_SOCK": "/agent", "EDITOR": "vi",
+    "AWS_SECRET_ACCESS_KEY": "k", "PYTHONPATH": "/nowhere", "MYRMIDON_TOKEN": "t", "my_proxy": "x", "VIRTUAL_ENV": "/v",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("further", [(), ("EDITOR", "MISSING")])
+def test_a_task_gets_an_environment_that_does_not_depend_on_who_started_its_bot(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further: tuple[str, ...]
+):
+    for name in os.environ:
+        monkeypatch.delenv(name)
+    flags = [word for name in further for word in ("--pass-env", name)]
+    with a_bot(stub.url, tmp_path / "b1", *flags, env={**PASSED, **PRIVATE}):
+        run = stub.submit("/usr/bin/env")
+        assert stub.result(run)["exit_code"] == 0
+    seen = dict(line.split("=", 1) for line in stub.log(run).decode().splitlines())
+    assert set(seen) == {*OF_THE_BOT, *PASSED, *({"EDITOR"} if further else ())}
+    assert {name: seen[name] for name in PASSED} == PASSED
 
 
 def test_every_task_finds_its_own_context(fleet: Stub):
@@ -65,16 +95,18 @@ def test_secret_bytes_are_in_a_private_context_only_and_gone_afterwards(fleet: S
     assert not os.path.exists(path)
     (text,) = _lines(fleet, "cat $LUCI_CONTEXT")
     assert "secret_bytes" not in text
-    assert stat.S_IMODE((folder / "context.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "context" / "context.json").stat().st_mode) == 0o600
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["run", "tmp"]
 
 
 @pytest.mark.parametrize(
     "harm",
     ["rm $LUCI_CONTEXT", "mv $LUCI_CONTEXT $LUCI_CONTEXT.x", "head -c 99999 /dev/zero >> $LUCI_CONTEXT",
-     "echo evil > $LUCI_CONTEXT", "rm $LUCI_CONTEXT; ln -s /etc/passwd $LUCI_CONTEXT"],
+     "echo evil > $LUCI_CONTEXT", "rm $LUCI_CONTEXT; ln -s /etc/passwd $LUCI_CONTEXT",
+     "rm $LUCI_CONTEXT; mkdir $LUCI_CONTEXT", "cd $(dirname $LUCI_CONTEXT)/..; rm -r context; ln -s /tmp context"],
 )  # fmt: skip
-def test_a_task_that_spoils_its_context_spoils_no_other(fleet: Stub, harm: str):
+def test_a_task_that_spoils_its_context_spoils_no_other(exposed: tuple[Stub, BotProcess], harm: str):
+    fleet = exposed[0]
     _lines(fleet, harm)
     (text,) = _lines(fleet, "cat $LUCI_CONTEXT")
     assert json.loads(text)["swarming"]["task"]["server"] == fleet.url
@@ -110,17 +142,17 @@ def test_what_an_earlier_process_had_begun_is_told_by_what_it_has_left(tmp_path:
     task = {"run": "5cee01", "execution_timeout_s": 60, "grace_period_s": 1}
     assert last_started_tasks(str(tmp_path)) == []
     (tmp_path / "work").mkdir()
-    around = TaskContext(str(tmp_path), str(tmp_path / "work"), "http://s")
+    around = TaskContext(str(tmp_path), str(tmp_path / "work"), Isolation(), "http://s")
     around.write_context(task)
     assert last_started_tasks(str(tmp_path)) == ["5cee00"]
     around.write_context({**task, "run": "5cef02", "secret_bytes": ""})
     assert last_started_tasks(str(tmp_path)) == ["5cee00", "5cef00"]
-    (tmp_path / "context.json").write_text("[1]")
+    (tmp_path / "context" / "context.json").write_text("[1]")
     assert last_started_tasks(str(tmp_path)) == ["5cef00"]
 
 
 def test_a_context_grows_with_what_the_bot_offers(tmp_path: Path):
-    around = TaskContext(str(tmp_path), str(tmp_path / "work"), "http://s")
+    around = TaskContext(str(tmp_path), str(tmp_path / "work"), Isolation(), "http://s")
     task = {"run": "5cee01", "execution_timeout_s": 60, "grace_period_s": 1}
     for count in (1, 300, 2):
         around.set_dimensions({"k": [f"value-{n}" for n in range(count)]})

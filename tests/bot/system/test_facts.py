@@ -254,9 +254,9 @@ def test_a_temporary_folder_that_fills_up_or_cannot_be_read_is_an_illness(tmp_pa
 def test_short_of_disk_the_oldest_caches_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     caches = NamedCaches(str(tmp_path / "c"))
     for at, name in enumerate(["a", "b"]):
-        caches.install(name, str(tmp_path / "x"))
+        caches.install("team", name, str(tmp_path / "x"))
         (tmp_path / "x" / "file").write_text("x")
-        caches.put_back(name, str(tmp_path / "x"), now=1e9 + at)
+        caches.put_back("team", name, str(tmp_path / "x"), now=1e9 + at)
     caches.rules = {**caches.rules, "age_s": 1e12}
     disk = [(5 << 30, 100 << 30), (20 << 30, 100 << 30)]
     monkeypatch.setattr(filesystem, "free_disk", lambda _: disk[len(caches.entries) < 2])

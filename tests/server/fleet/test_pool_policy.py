@@ -42,6 +42,12 @@ template = "base"
 canary_template = "next"
 canary_chance = 300
 
+[pool.walled]
+require_isolation = true
+
+[resource_group.release]
+require_isolation = true
+
 [template.next]
 env.LANG = "D"
 
@@ -106,6 +112,43 @@ def test_a_pool_without_rules_changes_nothing(app):
     raw = a_task("other", priority=50)
     assert apply_pool_policy(app.context, Identity("u", Role.USER, "default"), raw)[0] is raw
     assert not any(tag.startswith("swarming.") for tag in stored(app, raw)["tags"])
+
+
+def _isolation(request: dict[str, Any]) -> list[list[str] | None]:
+    return [piece["properties"]["dimensions"].get("isolation") for piece in request["slices"]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "required"),
+    [
+        (None, ["landlock|user"]),
+        (["none"], ["landlock|user", "none"]),
+        (["landlock|none"], ["landlock|none", "landlock|user"]),
+        (["landlock"], ["landlock"]),
+        (["user|landlock"], ["landlock|user"]),
+    ],
+)
+def test_tasks_of_a_pool_that_requires_isolation_match_only_isolated_bots(app, asked, required):
+    dimensions = {"pool": ["walled"], **({} if asked is None else {"isolation": asked})}
+    task = a_task(properties={"dimensions": dimensions})
+    task["slices"].append({"properties": {"dimensions": {"pool": ["walled"], "os": ["Linux"]}, "command": ["true"]}})
+    assert _isolation(stored(app, task)) == [required, ["landlock|user"]]
+    assert "isolation" not in task["slices"][1]["properties"]["dimensions"], "what the caller sent is not changed"
+    assert _isolation(stored(app, a_task("bare"))) == [None]
+
+
+def test_tasks_of_a_group_that_requires_isolation_match_only_isolated_bots_in_every_pool(app):
+    app.post("/api/v1/groups", {"name": "release"})
+    for pool in ("bare", "of no entry"):
+        task_id = app.post("/api/v1/tasks", {"tasks": [a_task(pool)], "group": "release"}).json["tasks"][0]["task_id"]
+        assert _isolation(app.get(f"/api/v1/tasks/{task_id}").json["request"]) == [["landlock|user"]]
+
+
+@pytest.mark.parametrize("dimensions", [None, "x", {"pool": ["walled"], "isolation": "none"}])
+def test_a_request_that_cannot_be_read_is_left_for_validation_to_refuse(app, dimensions):
+    task = a_task("walled")
+    task["slices"].append({"properties": {"dimensions": dimensions, "command": ["true"]}})
+    assert answer(app, task)["error"]["code"] == "request.invalid"
 
 
 def test_what_contradicts_the_template_is_refused_all_at_once(app):

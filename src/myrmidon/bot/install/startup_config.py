@@ -18,14 +18,18 @@ import time
 from typing import Any
 
 from myrmidon.bot.install import updater
-from myrmidon.bot.system import dimensions, filesystem
+from myrmidon.bot.system import dimensions, filesystem, processes, users
 
 CONFIG_FILE = "bot.json"
-_FLAGS = ("--dir", "--server", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension")
-_DIRECTORIES = ("work", "spool", "c", "caches")
+_FLAGS = (
+    "--dir", "--server", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension", "--isolation",
+    "--task-user", "--hide", "--pass-env",
+)  # fmt: skip
+AUTO, OFF = "auto", "off"
+_DIRECTORIES = ("work", "spool", "c", "context")
 _FILES = (
-    CONFIG_FILE, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "context.json",
-    "stacks.log", updater.NEXT_FILE, updater.FAILED_FILE, updater.BAD_FILE, *updater.NEW_ZIPS,
+    CONFIG_FILE, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "stacks.log",
+    updater.NEXT_FILE, updater.FAILED_FILE, updater.BAD_FILE, *updater.NEW_ZIPS,
 )  # fmt: skip
 
 
@@ -49,6 +53,10 @@ def parse(argv: list[str]) -> dict[str, Any]:
         "bot_id": _bot_id(given["--bot-id"], given["--suffix"]),
         "pool": _first_set(given["--pool"]),
         "extra": _pairs(given["--dimension"]),
+        "isolation": _first_set(given["--isolation"], os.environ.get("MYRMIDON_BOT_ISOLATION")),
+        "task_user": _first_set(given["--task-user"]),
+        "hidden": [_real_path(path) for path in given["--hide"]],
+        "pass_env": given["--pass-env"],
     }
 
 
@@ -68,7 +76,12 @@ def prepare(argv: list[str]) -> str:
         "bot_id": given["bot_id"] or stored.get("bot_id") or dimensions.default_id(),
         "pool": given["pool"] or stored.get("pool") or "default",
         "extra": given["extra"] or stored.get("extra") or {},
+        "isolation": given["isolation"] or stored.get("isolation") or AUTO,
+        "task_user": given["task_user"] if given["task_user"] is not None else stored.get("task_user") or "",
+        "hidden": given["hidden"] or stored.get("hidden") or [],
+        "pass_env": given["pass_env"] or stored.get("pass_env") or [],
     }
+    _check_isolation(config, folder)
     if not config["server"]:
         raise StartupError("no server is configured: use --server URL or a zip downloaded from the server")
     try:
@@ -78,7 +91,7 @@ def prepare(argv: list[str]) -> str:
         raise StartupError(f"the folder cannot be used: {error}") from error
     if given["token_file"]:
         _take_token(given["token_file"], folder)
-    if os.environ.pop("MYRMIDON_BOT_TOKEN", None) and not has_access(folder):
+    if processes.erase_variable("MYRMIDON_BOT_TOKEN") and not has_access(folder):
         raise StartupError("MYRMIDON_BOT_TOKEN is not used, because tasks could read it: use --token-file FILE")
     return folder
 
@@ -118,7 +131,6 @@ def _prepare_folder(folder: str) -> None:
         raise StartupError(f"{folder} contains files that do not belong to a bot: choose an empty folder with --dir")
     try:
         _check_entries(folder)
-        os.chmod(folder, 0o700)
     except OSError as error:
         raise StartupError(f"the folder cannot be used: {error}") from error
 
@@ -144,6 +156,28 @@ def _check_entries(folder: str) -> None:
                 raise StartupError(f"{path} belongs to another user; start the bot as that user, or move it away")
 
 
+def _check_isolation(config: dict[str, Any], folder: str) -> None:
+    """Check how commands are to be isolated, and let their user pass through the bot's folder."""
+    if config["isolation"] not in (AUTO, OFF):
+        raise StartupError(f"--isolation {config['isolation']}: use {AUTO} or {OFF}")
+    try:
+        if config["task_user"]:
+            users.find(config["task_user"], folder)
+            _close_entries(folder)
+        os.chmod(folder, 0o711 if config["task_user"] else 0o700)
+    except users.UnusableUser as error:
+        raise StartupError(f"--task-user {config['task_user']}: {error}") from error
+    except OSError as error:
+        raise StartupError(f"the folder cannot be used: {error}") from error
+
+
+def _close_entries(folder: str) -> None:
+    """Make everything private that a person or an earlier start has left in the bot's folder."""
+    for entry in os.scandir(folder):
+        if not entry.is_symlink() and entry.name not in ("work", "context"):
+            os.chmod(entry.path, stat.S_IMODE(entry.stat().st_mode) & 0o700)
+
+
 class StartupConfig:
     """The stored configuration of a folder, as the worker uses it."""
 
@@ -154,6 +188,10 @@ class StartupConfig:
         self.bot_id: str = config["bot_id"]
         self.pool: str = config["pool"]
         self.extra: dict[str, list[str]] = config["extra"]
+        self.isolation: str = config.get("isolation", AUTO)
+        self.task_user: str = config.get("task_user", "")
+        self.hidden: list[str] = config.get("hidden", [])
+        self.pass_env: list[str] = config.get("pass_env", [])
         self.token = _text(folder, "token")
         self.credential = _text(folder, "credential")
 
@@ -169,6 +207,10 @@ class StartupConfig:
         self.token = _text(self.folder, "token")
         known = (text for text in (self.token, self.credential) if text and text != refused)
         return next(known, refused)
+
+    def find_task_user(self) -> users.TaskUser | None:
+        """The user that commands run as; None for the bot's own. Raises UnusableUser."""
+        return users.find(self.task_user, self.folder) if self.task_user else None
 
     def save_credential(self, credential: str) -> None:
         if credential != self.credential:

@@ -1,8 +1,12 @@
 """Named caches: folders that are kept between runs.
 
-    c/<two letters>   the content of one cache
-    c/named/<name>    a link to it, for people
-    c/state.json      folder, size and last use of each cache
+    c/<two letters>             the content of one cache
+    c/named/<owner>--<name>     a link to it, for people
+    c/state.json                owner, name, folder, size and last use of each cache
+
+The owner of a cache is the resource group of the tasks that use it: a cache of the same name is another one for another
+group, because a task could read or falsify what others rely on. If commands run as another user, the user is part of
+the owner.
 
 A run gets the folder of a cache by a rename, and it is renamed back at the end: nothing is copied, and two runs never
 share a cache. A cache that cannot be put back is lost, which costs time but no task. The least recently used caches are
@@ -21,7 +25,8 @@ import re
 import stat
 import time
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Tuple
+from urllib.parse import quote
 
 from myrmidon.bot.machine import settings
 from myrmidon.bot.system import clock, filesystem
@@ -29,6 +34,11 @@ from myrmidon.bot.system import clock, filesystem
 _NAME = re.compile(r"[a-z0-9_]{1,128}")
 _FOLDER = re.compile(r"[a-z0-9]{2}")
 _NAME_CHARS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_STATE_VERSION = 2
+"""Version 1 had no owners: its caches are removed."""
+
+CacheKey = Tuple[str, str]
+"""(owner, name)"""
 
 
 class NamedCaches:
@@ -48,21 +58,27 @@ class NamedCaches:
         self.unsaved = False
         self.changes = 0
         os.makedirs(self.links_folder, mode=0o700, exist_ok=True)
+        os.chmod(folder, 0o700)  # the user of commands owns all caches and may open only those it is given
         self.entries = self._load()
 
     def names(self) -> list[str]:
-        return sorted(self.entries)
+        return sorted({name for _, name in self.entries})
 
     def recent(self, limit: int) -> list[str]:
         """The names of the most recently used caches."""
-        return sorted(self.entries, key=lambda name: -self.entries[name]["used"])[:limit]
+        by_use = sorted(self.entries, key=lambda key: -self.entries[key]["used"])
+        return list(dict.fromkeys(name for _, name in by_use))[:limit]
 
     def sizes(self) -> dict[str, int]:
-        return {name: entry["size"] for name, entry in self.entries.items()}
+        """The size of each cache; of those with the same name, the largest."""
+        sizes: dict[str, int] = {}
+        for (_, name), entry in self.entries.items():
+            sizes[name] = max(entry["size"], sizes.get(name, 0))
+        return sizes
 
     # ---------------------------------------------------------------- state
 
-    def _load(self) -> dict[str, dict[str, Any]]:
+    def _load(self) -> dict[CacheKey, dict[str, Any]]:
         """The stored entries whose folders exist. Removes unknown folders: the bot died before it had saved them."""
         folders = {name for name in os.listdir(self.folder) if _FOLDER.fullmatch(name)}
         try:
@@ -74,15 +90,15 @@ class NamedCaches:
             stored = {}
             self.problem = f"the state of the named caches cannot be read, so all of them were removed: {error}"
         entries = {
-            name: entry for name, entry in stored.items() if entry["dir"] in folders and self._is_folder(entry["dir"])
+            key: entry for key, entry in stored.items() if entry["dir"] in folders and self._is_folder(entry["dir"])
         }
         for name in folders - {entry["dir"] for entry in entries.values()}:
             if self._is_folder(name):
                 filesystem.remove_tree(os.path.join(self.folder, name))
         for name in os.listdir(self.links_folder):
             self._unlink(name)
-        for name, entry in entries.items():
-            self._link(name, entry["dir"])
+        for key, entry in entries.items():
+            self._link(key, entry["dir"])
         return entries
 
     def _is_folder(self, name: str) -> bool:
@@ -92,13 +108,14 @@ class NamedCaches:
         """Write state.json without a sync: a crash of the machine may cost a cache and nothing else."""
         self.unsaved = False
         part = self.state_path + ".part"
+        caches = [{"owner": owner, "name": name, **entry} for (owner, name), entry in self.entries.items()]
         with contextlib.suppress(OSError):  # losing times of use must not fail a run
-            filesystem.write_file(part, json.dumps({"version": 1, "caches": self.entries}).encode())
+            filesystem.write_file(part, json.dumps({"version": _STATE_VERSION, "caches": caches}).encode())
             os.replace(part, self.state_path)
 
-    def _link(self, name: str, folder: str) -> None:
+    def _link(self, key: CacheKey, folder: str) -> None:
         with contextlib.suppress(OSError):  # for people only; the bot never follows it
-            os.symlink(os.path.join("..", folder), os.path.join(self.links_folder, name))
+            os.symlink(os.path.join("..", folder), os.path.join(self.links_folder, _link_name(key)))
 
     def _unlink(self, name: str) -> None:
         """Remove a link. Other files in that folder are not the bot's and stay."""
@@ -107,31 +124,17 @@ class NamedCaches:
             if stat.S_ISLNK(os.lstat(path).st_mode):
                 os.unlink(path)
 
-    def adopt(self, folder: str) -> None:
-        """Import the caches of an older bot version, which kept them in another folder under their names."""
-        old = os.path.join(folder, "named")
-        with contextlib.suppress(OSError):
-            for name in sorted(os.listdir(old)):
-                path = os.path.join(old, name)
-                if _NAME.fullmatch(name) and name not in self.entries:
-                    self.put_back(name, path, os.lstat(path).st_mtime)
-            self._save()
-            os.unlink(os.path.join(folder, "state.json"))
-        for empty in (old, folder):
-            with contextlib.suppress(OSError):
-                os.rmdir(empty)
-
     # ---------------------------------------------------------------- use by runs
 
-    def install(self, name: str, path: str) -> None:
+    def install(self, owner: str, name: str, path: str) -> None:
         """Move a cache, or create an empty folder, to a path that does not exist yet. Raises ValueError or OSError."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a valid name of a cache")
-        entry = self.entries.pop(name, None)
+        entry = self.entries.pop((owner, name), None)
         self.unsaved = True
         self.changes += 1
         if entry is not None:
-            self._unlink(name)
+            self._unlink(_link_name((owner, name)))
             try:
                 os.rename(os.path.join(self.folder, entry["dir"]), path)
             except FileNotFoundError:
@@ -140,7 +143,7 @@ class NamedCaches:
                 return
         os.mkdir(path, 0o700)
 
-    def put_back(self, name: str, path: str, now: float | None = None) -> int | None:
+    def put_back(self, owner: str, name: str, path: str, now: float | None = None) -> int | None:
         """Move a folder back into the cache; its size. None if it is missing, empty or not a folder: it is dropped."""
         folder = self._free_name()
         try:
@@ -151,8 +154,8 @@ class NamedCaches:
             os.rename(path, os.path.join(self.folder, folder))
         except OSError:
             return None
-        self.entries[name] = {"dir": folder, "size": size, "used": self._now() if now is None else now}
-        self._link(name, folder)
+        self.entries[owner, name] = {"dir": folder, "size": size, "used": self._now() if now is None else now}
+        self._link((owner, name), folder)
         self.unsaved = True
         self.changes += 1
         return size
@@ -170,23 +173,23 @@ class NamedCaches:
         self,
         now: float | None = None,
         *,
-        needed: Collection[str] = (),
+        needed: Collection[CacheKey] = (),
         extra_bytes: int = 0,
-    ) -> list[str]:
-        """Remove the least recently used caches until all limits hold and enough space is free; their names.
+    ) -> list[CacheKey]:
+        """Remove the least recently used caches until all limits hold and enough space is free; their keys.
 
         Those in ``needed`` are never removed. ``extra_bytes`` must be free in addition to the configured space.
         """
         now = clock.server_time() if now is None else now
         candidates = [
-            name for name in sorted(self.entries, key=lambda name: self.entries[name]["used"]) if name not in needed
+            key for key in sorted(self.entries, key=lambda key: self.entries[key]["used"]) if key not in needed
         ]
         removed = []
         while candidates and (self._over_limits(candidates[0], now) or self._short_of_space(extra_bytes)):
             removed.append(candidates.pop(0))
             self.changes += 1
             entry = self.entries.pop(removed[-1])
-            self._unlink(removed[-1])
+            self._unlink(_link_name(removed[-1]))
             filesystem.remove_tree(os.path.join(self.folder, entry["dir"]))
         if removed or self.unsaved:
             self._save()
@@ -196,7 +199,7 @@ class NamedCaches:
     def _now() -> float:
         return clock.server_time() or time.time()
 
-    def _over_limits(self, oldest: str, now: float | None) -> bool:
+    def _over_limits(self, oldest: CacheKey, now: float | None) -> bool:
         """Whether the least recently used cache must go. Without the server's time no age is known to be right."""
         rules = self.rules
         return (
@@ -211,11 +214,19 @@ class NamedCaches:
         required = settings.required_free(total, self.free_space_rule)
         return free < required + min(required, self.free_space_rule["wiggle"]) + extra_bytes
 
-    def make_room(self, needed: Collection[str], hints: Mapping[str, Any], now: float | None = None) -> list[str]:
+    def make_room(
+        self, owner: str, names: Collection[str], hints: Mapping[str, Any], now: float | None = None
+    ) -> list[CacheKey]:
         """Free space before a run, for its caches that do not exist here yet. ``hints``: sizes seen on other bots."""
-        missing = [hints.get(name) for name in needed if name not in self.entries]
+        needed = [(owner, name) for name in names]
+        missing = [hints.get(key[1]) for key in needed if key not in self.entries]
         extra_bytes = sum(int(size) for size in missing if isinstance(size, (int, float)) and size > 0)
         return self.trim(now, needed=needed, extra_bytes=extra_bytes)
+
+
+def _link_name(key: CacheKey) -> str:
+    """The name of the link to a cache. The name of a resource group may contain anything."""
+    return f"{quote(key[0], safe='')}--{key[1]}"
 
 
 def tree_size(path: str) -> int:
@@ -232,18 +243,24 @@ def tree_size(path: str) -> int:
     return size
 
 
-def _parse(raw: bytes) -> dict[str, dict[str, Any]]:
+def _parse(raw: bytes) -> dict[CacheKey, dict[str, Any]]:
     """The entries in a state file. Raises ValueError if it is not exactly what `_save` writes."""
     try:
-        stored = json.loads(raw)["caches"]
-        entries: dict[str, dict[str, Any]] = {
-            str(name): {"dir": str(entry["dir"]), "size": int(entry["size"]), "used": float(entry["used"])}
-            for name, entry in stored.items()
+        state = json.loads(raw)
+        if state["version"] < _STATE_VERSION:
+            return {}
+        entries: dict[CacheKey, dict[str, Any]] = {
+            (str(entry["owner"]), str(entry["name"])): {
+                "dir": str(entry["dir"]),
+                "size": int(entry["size"]),
+                "used": float(entry["used"]),
+            }
+            for entry in state["caches"]
         }
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"missing or invalid field: {error!r}") from error
     folders = [entry["dir"] for entry in entries.values()]
-    if not all(_NAME.fullmatch(name) for name in entries) or not all(_FOLDER.fullmatch(name) for name in folders):
+    if not all(_NAME.fullmatch(name) for _, name in entries) or not all(_FOLDER.fullmatch(name) for name in folders):
         raise ValueError("invalid name of a cache or folder")
     if len(set(folders)) != len(folders):
         raise ValueError("two caches have the same folder")

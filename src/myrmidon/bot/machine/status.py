@@ -40,8 +40,9 @@ class BotStatus:
 
     ``forced``, ``group_settings``: dimensions and settings from the group. ``script``: text and name of a group script
     that is not applied yet. ``quarantine_reasons``: by source of the reason. ``reported``: dimensions and stable state
-    as last sent to the server. ``requested_action``: reboot or restart requested by a hook, and why. ``host_lock``:
-    shows other bots of this machine that this one runs; None if that is impossible.
+    as last sent to the server. ``isolation``: how commands are kept away from the bot. ``requested_action``: reboot or
+    restart requested by a hook, and why. ``host_lock``: shows other bots of this machine that this one runs; None if
+    that is impossible.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class BotStatus:
         self.bot = Bot(
             startup, session=session, version=version, request_action=self.request_action, post_event=post_event
         )
+        self.isolation: list[str] = []
         self.forced: dict[str, list[str]] = {}
         self.group_settings: dict[str, Any] = {}
         self.settings = bot_settings.defaults()
@@ -82,6 +84,7 @@ class BotStatus:
         self.refreshed_at = -1e9
         self.seen_cache_changes = 0
         self.on_dimensions: Callable[[dict[str, list[str]]], None] = lambda _: None
+        self.on_refresh: Callable[[], None] = lambda: None
         self.host_lock = host.register_bot(startup.folder)
 
     def report_error(self, message: str) -> None:
@@ -197,6 +200,7 @@ class BotStatus:
     def refresh(self) -> None:
         """Read the machine's dimensions and state, and apply the hooks and the group's configuration to them."""
         self.refreshed_at = clock.boottime()
+        self.on_refresh()
         self.caches.trim()
         self.seen_cache_changes = self.caches.changes
         self._set_reason("health", health.other_problem(self.startup.folder, self.settings))
@@ -207,7 +211,7 @@ class BotStatus:
         reason = _reason_text(offered.pop("quarantined", None)) or _reason_text(shown.get("quarantined"))
         self._set_reason("hook", reason)
         self.maintenance = _reason_text(shown.get("maintenance"))
-        offered = {"pool": [self.startup.pool], **offered, "id": [bot_id], **self.forced}
+        offered = {"pool": [self.startup.pool], **offered, "id": [bot_id], **self._isolation(), **self.forced}
         if offered != self.dimensions:
             self.on_dimensions(offered)
         self.dimensions, self.state = offered, shown
@@ -219,12 +223,18 @@ class BotStatus:
         """Dimensions and state without hooks; also set as `bot.dimensions` and `bot.state`."""
         startup = self.startup
         found = machine.dimensions(startup.bot_id, startup.pool, startup.extra, self.caches.recent(MAX_VALUES))
+        found.update(self._isolation())
         price = self.settings["cost_usd_hour"]
         machine_state = machine.state(startup.folder, self.started, self.caches.sizes(), price)
+        machine_state["isolation"] = " ".join(self.isolation)
         if machine.is_device(startup.extra):
             machine_state["host_dimensions"] = machine.host()
         self.bot.update_snapshot({**found, **self.forced}, machine_state)
         return found, machine_state
+
+    def _isolation(self) -> dict[str, list[str]]:
+        """The dimension `isolation`, which neither hooks nor the command line may change; empty before it is known."""
+        return {"isolation": self.isolation} if self.isolation else {}
 
     def _apply_hook(self, name: str, found: dict[str, Any], problem_of: Callable[[Any], str | None]) -> dict[str, Any]:
         """The value that a hook returns in place of ``found``; ``found`` if it returns None, fails or is invalid."""

@@ -1,13 +1,13 @@
 """Files and placeholders that commands get from the bot, compatible with Swarming.
 
-    context.json           LUCI_CONTEXT: the task's id, the bot's dimensions, the deadline; private
+    context/context.json   LUCI_CONTEXT: the task's id, the bot's dimensions, the deadline; private
     work/context.json      the same with the secret bytes, if the task has some; removed after the run
     work/out               ${ISOLATED_OUTDIR}, if the task uses it; removed after the run
     work/bot_file.json     ${SWARMING_BOT_FILE}, if the task or a hook uses it; removed after the run
     work/payload.json      MYRMIDON_PAYLOAD: the payload of the request, if it has one; removed after the run
 
 Every command gets a context, so its file stays open and a task costs one write: the text is padded with spaces to a
-constant length, which JSON allows.
+constant length, which JSON allows. It has a folder of its own, which commands may read and not write.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.system import filesystem, platforms
 
 _PADDING = 512
+FOLDER = "context"
+_NAME = os.path.join(FOLDER, "context.json")
 
 
 class TaskContext:
     """Writes these files for one command at a time. The files in ``work`` are removed by `Workdir.clean`."""
 
-    def __init__(self, folder: str, work: str, server: str = "") -> None:
-        self.folder = os.open(folder, os.O_RDONLY)
-        self.path = os.path.join(folder, "context.json")
+    def __init__(self, folder: str, work: str, isolation: Isolation, server: str = "") -> None:
+        self.bot_folder = os.open(folder, os.O_RDONLY)
+        self.folder = os.path.join(folder, FOLDER)
+        self.path = os.path.join(folder, _NAME)
+        self.isolation = isolation
         self.secret_path = os.path.join(work, "context.json")
         self.outdir = os.path.join(work, "out")
         self.bot_file = os.path.join(work, "bot_file.json")
@@ -41,6 +46,7 @@ class TaskContext:
         self.file = -1
         self.size = 0
         self.fingerprint = (0, 0, 0, 0, 0)
+        self._create_folder()
 
     def set_dimensions(self, dimensions: dict[str, list[str]]) -> None:
         """Set the bot's dimensions for all following contexts."""
@@ -54,7 +60,7 @@ class TaskContext:
         secret = task.get("secret_bytes")
         if secret is not None:
             text = self._context_json(task, f'"secret_bytes":{json.dumps(b64encode(b64decode(secret)).decode())},')
-            self._create_file(self.secret_path, text)
+            self.create_file(self.secret_path, text)
             return self.secret_path
         text = self._context_json(task)
         if len(text) > self.size or not self._is_unchanged():
@@ -79,7 +85,7 @@ class TaskContext:
         The lookup relative to the open folder takes half the time of one by the full path.
         """
         try:
-            found = os.stat("context.json", dir_fd=self.folder, follow_symlinks=False)
+            found = os.stat(_NAME, dir_fd=self.bot_folder, follow_symlinks=False)
         except OSError:
             return False
         return _fingerprint(found) == self.fingerprint
@@ -88,10 +94,19 @@ class TaskContext:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
-        filesystem.remove_file(self.path)
+        self._create_folder()
+        filesystem.remove_tree(self.path)
         self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self.isolation.give(self.path)
         os.pwrite(self.file, b" " * size, 0)
         self.size, self.fingerprint = size, _fingerprint(os.fstat(self.file))
+
+    def _create_folder(self) -> None:
+        """Create the folder of the context, in place of anything else that a command has put there."""
+        if os.path.islink(self.folder) or not os.path.isdir(self.folder):
+            filesystem.remove_tree(self.folder)
+            os.mkdir(self.folder)
+        os.chmod(self.folder, 0o700 if self.isolation.user is None else 0o711)
 
     # ---------------------------------------------------------------- placeholders
 
@@ -102,6 +117,7 @@ class TaskContext:
         values = {"EXECUTABLE_SUFFIX": ".exe" if platforms.NAME == "windows" else ""}
         if "${ISOLATED_OUTDIR}" in texts:
             os.mkdir(self.outdir, 0o700)
+            self.isolation.give(self.outdir)
             values["ISOLATED_OUTDIR"] = self.outdir
         if "${SWARMING_BOT_FILE}" in texts:
             values["SWARMING_BOT_FILE"] = self.ensure_bot_file()
@@ -112,18 +128,20 @@ class TaskContext:
     def ensure_bot_file(self) -> str:
         """Create the file in which hooks can describe the bot to tasks, with an empty object; its path."""
         if not os.path.lexists(self.bot_file):
-            self._create_file(self.bot_file, b"{}")
+            self.create_file(self.bot_file, b"{}")
         return self.bot_file
 
     def write_payload(self, text: str) -> str:
         """Write the payload of a request; the path of the file."""
-        self._create_file(self.payload, text.encode())
+        self.create_file(self.payload, text.encode())
         return self.payload
 
-    def _create_file(self, path: str, content: bytes) -> None:
+    def create_file(self, path: str, content: bytes) -> None:
+        """Create a file that only the command can read."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+        self.isolation.give(path)
 
 
 def _fingerprint(found: os.stat_result) -> tuple[int, int, int, int, int]:
@@ -138,7 +156,7 @@ def _quoted(text: str) -> str:
 def last_started_tasks(folder: str) -> list[str]:
     """The tasks in the context files that an earlier process has left: one of them was running when it died."""
     found = []
-    for name in ("context.json", os.path.join("work", "context.json")):
+    for name in (_NAME, os.path.join("work", "context.json")):
         path = os.path.join(folder, name)
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(path, "rb") as file:
             found.append(str(json.loads(file.read(1 << 20))["swarming"]["task"]["task_id"]))

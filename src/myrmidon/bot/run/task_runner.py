@@ -21,6 +21,7 @@ from typing import IO, Any, Callable, Dict, List, Tuple
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.run.command import Command
 from myrmidon.bot.run.command_watcher import CommandWatcher
+from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.run.task_context import TaskContext, has_placeholders
 from myrmidon.bot.run.workdir import Workdir
 from myrmidon.bot.system import clock, filesystem, platforms, processes
@@ -49,21 +50,30 @@ class InvalidTask(Exception):
 
 
 class TaskRunner:
-    """Runs commands one after the other in the bot's folder. ``extra_env`` is added to their environment.
+    """Runs commands one after the other in the bot's folder. ``env`` is their environment, before a task adds to it.
 
     ``leftover_problem``, ``cache_sizes`` and ``stats`` describe the last run.
     """
 
-    def __init__(self, folder: str, caches: NamedCaches, watcher: CommandWatcher, extra_env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        caches: NamedCaches,
+        watcher: CommandWatcher,
+        env: dict[bytes, bytes],
+        isolation: Isolation,
+    ) -> None:
         self.folder = folder
-        self.workdir = Workdir(folder)
+        self.isolation = isolation
+        self.workdir = Workdir(folder, isolation.user)
         self.caches = caches
         self.watcher = watcher
         self.devnull = os.open(os.devnull, os.O_RDONLY)
         self.secret = os.path.join(self.workdir.root, "secret")
-        self.env = _base_env(extra_env)
+        self.env = env
         self.tmp = ""
-        self.context = TaskContext(folder, self.workdir.root, extra_env.get("SWARMING_SERVER", ""))
+        server = os.fsdecode(env.get(b"SWARMING_SERVER", b""))
+        self.context = TaskContext(folder, self.workdir.root, isolation, server)
         self.env[b"LUCI_CONTEXT"] = os.fsencode(self.context.path)
         self.argv: list[str] = []
         self.leftover_problem = ""
@@ -93,7 +103,7 @@ class TaskRunner:
             record = _fault_of(command, error)
         finally:
             self.watcher.release(command)
-            problem = self._clean(installed) or self.leftover_problem
+            problem = self._clean(task, installed) or self.leftover_problem
         if problem and record is not None:
             record["problem"] = problem
         if record is not None and record["report"]["type"] == "finish":
@@ -113,7 +123,7 @@ class TaskRunner:
         self.argv, changes = task["command"], task.get("env")
         context_path = self.context.write_context(task)
         if task.get("caches"):
-            self._install_caches(task["caches"], task.get("cache_hints") or {}, installed)
+            self._install_caches(task, installed)
         if has_placeholders(self.argv) or (changes and has_placeholders(changes.values())):
             self.argv, changes = self.context.expand(task)
         env = self._environment(task, changes, context_path)
@@ -122,12 +132,12 @@ class TaskRunner:
     def _environment(
         self, task: dict[str, Any], changes: dict[str, str] | None, context_path: str
     ) -> dict[bytes, bytes]:
-        """The environment of the bot, with the task's id and the changes of the task and of hooks."""
+        """The environment of all commands, with the task's id and the changes of the task and of hooks."""
         secret, prefixes = task.get("secret_bytes"), task.get("env_prefixes")
         env = self.env.copy()
         env[b"MYRMIDON_TASK_ID"] = env[b"SWARMING_TASK_ID"] = task["run"].encode()
         if secret is not None:
-            self._write_secret(b64decode(secret))
+            self.context.create_file(self.secret, b64decode(secret))
             env[b"MYRMIDON_SECRET_FILE"] = os.fsencode(self.secret)
             env[b"LUCI_CONTEXT"] = os.fsencode(context_path)
         if task.get("payload"):
@@ -140,29 +150,39 @@ class TaskRunner:
             self.argv, env = self.before_task(self.context.ensure_bot_file, self.argv, env)
         return env
 
-    def _install_caches(
-        self, requested: list[dict[str, str]], hints: dict[str, Any], installed: list[tuple[str, str]]
-    ) -> None:
-        paths = {cache["name"]: path_below(self.workdir.run, cache["path"]) for cache in requested}
+    def _install_caches(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> None:
+        paths = {cache["name"]: path_below(self.workdir.run, cache["path"]) for cache in task["caches"]}
         for name, path in paths.items():
             inner = [other for other in paths.values() if other.startswith(path + os.sep)]
             if inner or list(paths.values()).count(path) > 1 or path == self.workdir.run:
                 raise InvalidTask(f"the path of cache {name} overlaps another one")
         begun = clock.boottime()
-        self.caches.make_room(list(paths), hints)
+        owner = self._cache_owner(task)
+        self.caches.make_room(owner, list(paths), task.get("cache_hints") or {})
         for name, path in sorted(paths.items()):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._make_folders(os.path.dirname(path))
             try:
-                self.caches.install(name, path)
+                self.caches.install(owner, name, path)
             except ValueError as error:
                 raise InvalidTask(str(error)) from error
+            self.isolation.give(path)
             installed.append((name, path))
         self.stats["named_caches_install"] = round(clock.boottime() - begun, 6)
 
-    def _write_secret(self, content: bytes) -> None:
-        handle = os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
+    def _cache_owner(self, task: dict[str, Any]) -> str:
+        """Whose caches a task uses: those of its resource group, and of the user that commands run as."""
+        group = task.get("resource_group") or ""
+        return group if self.isolation.user is None else f"{group}@{self.isolation.user.name}"
+
+    def _make_folders(self, path: str) -> None:
+        """Create a folder in the run's folder, with those above it, for the command to own."""
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for folder in reversed(missing):
+            os.mkdir(folder)
+            self.isolation.give(folder)
 
     def _add_path_prefixes(self, env: dict[bytes, bytes], prefixes: dict[str, list[str]]) -> None:
         for key, paths in prefixes.items():
@@ -180,7 +200,7 @@ class TaskRunner:
         if not _is_inside(path, self.workdir.run):
             raise InvalidTask(f"relative_cwd {relative!r} leads out of the run's folder")
         try:
-            os.makedirs(path, exist_ok=True)
+            self._make_folders(path)
         except (FileExistsError, NotADirectoryError) as error:
             raise InvalidTask(f"relative_cwd {relative!r} is not a folder") from error
         except PermissionError as error:
@@ -195,7 +215,7 @@ class TaskRunner:
             with _stdin_file(b64decode(given), self.workdir.tmp) if given is not None else nullcontext() as file:
                 stdin = self.devnull if file is None else file.fileno()
                 streams = (stdin, output.writers[0], output.writers[-1])
-                process = processes.start_command(self.argv, env, cwd, streams)
+                process = self.isolation.start(self.argv, env, cwd, streams)
         except (ValueError, IndexError) as error:
             raise InvalidTask(f"the command could not be started: {error}") from error
         output.close_writers()
@@ -238,11 +258,11 @@ class TaskRunner:
         free, total = filesystem.free_disk(self.workdir.root)
         return free < filesystem.required_disk(total)
 
-    def _clean(self, installed: list[tuple[str, str]]) -> str:
+    def _clean(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> str:
         """Put caches back and clean the working directory; a problem to report, or empty. It does not fail the run."""
         try:
             if installed:
-                self._put_caches_back(installed)
+                self._put_caches_back(self._cache_owner(task), installed)
             begun = clock.boottime()
             problem = self.workdir.clean()
             self.stats["cleanup"] = round(clock.boottime() - begun, 6)
@@ -250,11 +270,11 @@ class TaskRunner:
             return f"the working directory could not be cleaned: {error}"
         return problem
 
-    def _put_caches_back(self, installed: list[tuple[str, str]]) -> None:
+    def _put_caches_back(self, owner: str, installed: list[tuple[str, str]]) -> None:
         self.cache_sizes = {}
         begun = clock.boottime()
         for name, path in installed:
-            size = self.caches.put_back(name, path) if _has_no_links(path, self.folder) else None
+            size = self.caches.put_back(owner, name, path) if _has_no_links(path, self.folder) else None
             if size is not None:
                 self.cache_sizes[name] = size
         done = clock.boottime()
@@ -285,13 +305,6 @@ def _has_no_links(path: str, root: str) -> bool:
             return False
         path = os.path.dirname(path)
     return True
-
-
-def _base_env(extra_env: dict[str, str]) -> dict[bytes, bytes]:
-    """The bot's environment without its own variables: a task must not see the bot's token."""
-    env = {key: value for key, value in os.environb.items() if not key.startswith((b"MYRMIDON_", b"SWARMING_TASK_ID"))}
-    env.update({os.fsencode(key): os.fsencode(value) for key, value in extra_env.items()})
-    return env
 
 
 def _apply_changes(env: dict[bytes, bytes], changes: dict[str, str]) -> None:

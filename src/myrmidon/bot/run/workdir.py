@@ -4,7 +4,8 @@
     work/tmp      its TMPDIR
 
 If a command has left them unchanged, which is cheap to detect, they are used for the next one. Otherwise everything in
-`work` is removed. Targets of links and mounted file systems are never touched.
+`work` is removed. Targets of links and mounted file systems are never touched. If commands run as another user, that
+user owns what is in `work`, and may only pass through `work` itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 import os
 
 from myrmidon.bot.system import clock, filesystem
+from myrmidon.bot.system.users import TaskUser
 
 _TIMESTAMP_GRANULARITY_S = 0.1
 _FOLDER_COUNT = 3
@@ -22,8 +24,9 @@ _IDENTITY_FIELDS = 3
 class Workdir:
     """``run`` and ``tmp`` are the present directories. ``undeletable``: paths that could not be removed."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, user: TaskUser | None = None) -> None:
         self.root = os.path.join(folder, "work")
+        self.user = user
         self.run = self.tmp = ""
         self.count = 0
         self.started_at = 0.0
@@ -70,7 +73,7 @@ class Workdir:
         if os.path.islink(self.root) or (was_replaced and os.path.ismount(self.root)):
             raise PermissionError(errno.EPERM, "the working directory was replaced and cannot be removed", self.root)
         os.makedirs(self.root, mode=0o700, exist_ok=True)
-        os.chmod(self.root, 0o700)
+        os.chmod(self.root, 0o700 if self.user is None else 0o711)
 
     def _create(self, name: str) -> str:
         """Create an empty directory; with a number in its name if the old one could not be removed."""
@@ -82,6 +85,8 @@ class Workdir:
             except FileExistsError:
                 self.count += 1
                 path = os.path.join(self.root, f"{name}.{self.count}")
+        if self.user is not None:
+            self.user.give(path)
         self.fingerprints[path] = Fingerprint(path)
         return path
 

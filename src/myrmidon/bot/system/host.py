@@ -50,7 +50,7 @@ def reboot_command(name: str, *, is_root: bool) -> list[str]:
 # ---------------------------------------------------------------- bots of this machine
 
 
-def _registry_folders() -> list[str]:
+def registry_folders() -> list[str]:
     """Folders in which bots of all users register; a bot uses the first one that it can write to."""
     configured = os.environ.get("MYRMIDON_BOT_HOST_DIR")
     return [configured] if configured else [f"{parent}/myrmidon-bots" for parent in ("/run/lock", "/tmp")]  # noqa: S108
@@ -61,7 +61,7 @@ def register_bot(folder: str) -> int | None:
 
     The handle of the lock; None if no folder for it can be used.
     """
-    for registry in _registry_folders() if sys.platform != "win32" else []:
+    for registry in registry_folders() if sys.platform != "win32" else []:
         with contextlib.suppress(OSError):
             if not os.path.isdir(registry):
                 os.mkdir(registry)
@@ -77,7 +77,7 @@ def register_bot(folder: str) -> int | None:
 
 def unregister_bot(folder: str) -> None:
     """Remove the file of `register_bot`. The file of a bot that was killed is harmless: its lock is free."""
-    for registry in _registry_folders():
+    for registry in registry_folders():
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(registry, _registration_name(folder)))
 
@@ -86,7 +86,7 @@ def other_bots(folder: str) -> list[str]:
     """The folders of the other bots that run on this machine now."""
     own_name = _registration_name(folder)
     found = []
-    for registry in _registry_folders() if sys.platform != "win32" else []:
+    for registry in registry_folders() if sys.platform != "win32" else []:
         with contextlib.suppress(OSError):
             names = os.listdir(registry)
             found += [_registered_folder(os.path.join(registry, name)) for name in names if name != own_name]

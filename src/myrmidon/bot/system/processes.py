@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from myrmidon.bot.system.filesystem import read_file, write_file
@@ -23,6 +25,7 @@ if sys.platform != "win32":
     import termios
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
@@ -40,6 +43,25 @@ def become_reaper() -> bool:
     global _is_reaper
     _is_reaper = _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     return _is_reaper
+
+
+def hide() -> bool:
+    """Close the /proc files of this process (environment, memory, open files) to other processes of its user.
+
+    `exec` undoes it, so each process calls this first thing. Root can open them nevertheless.
+    """
+    return _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def erase_variable(name: str) -> bool:
+    """Remove a variable, also from /proc/PID/environ, which shows the memory of the start; whether it was set."""
+    if NAME != "windows":
+        getenv = ctypes.CDLL(None).getenv
+        getenv.restype = ctypes.c_void_p
+        address = getenv(name.encode())
+        if address:
+            ctypes.memset(address, 0, len(os.environb.get(name.encode(), b"")))
+    return bool(os.environ.pop(name, None))
 
 
 def signal_when_parent_dies(number: int) -> bool:
@@ -80,7 +102,11 @@ class NotStarted(OSError):
 
 
 def start_command(
-    argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int, int, int]
+    argv: list[str],
+    env: dict[bytes, bytes],
+    cwd: str,
+    streams: tuple[int, int, int],
+    user_arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
     """Start a command in its own process group, with these files as stdin, stdout and stderr. Raises NotStarted.
 
@@ -93,7 +119,15 @@ def start_command(
     stdin, stdout, stderr = streams
     try:
         return subprocess.Popen(
-            argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, close_fds=False, **_GROUP_ARGUMENTS
+            argv,
+            env=env,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            close_fds=False,
+            **_GROUP_ARGUMENTS,
+            **user_arguments,
         )
     except OSError as error:
         raise NotStarted(error.errno, error.strerror) from error

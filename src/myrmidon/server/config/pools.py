@@ -1,4 +1,4 @@
-"""Parses ``pools.toml``: the task order of pools, who may submit to them, and templates that add to their tasks.
+"""Parses ``pools.toml``: the task order of pools, who may submit to them, and what is added to their tasks.
 
     closed = false                          # true: only the pools listed here accept tasks
 
@@ -11,9 +11,13 @@
     groups = ["ci", "release"]              # resource groups that may submit; default: all
     urgent = ["release", "ann"]             # resource groups or token names that may use priorities below 20
     owners = ["ann@example.org"]
+    require_isolation = true                # only bots that keep tasks away from their files and secrets
     template = "base"
     canary_template = "next"                # used in place of template for a share of the tasks
     canary_chance = 500                     # that share, of 10,000
+
+    [resource_group.release]
+    require_isolation = true                # the same for the tasks of a resource group, in every pool
 
     [template.base]
     include = ["proxies"]                   # a template may be included only once
@@ -41,11 +45,12 @@ CHANCE_SCALE = 10_000
 """What ``canary_chance`` is a share of."""
 MAX_INCLUDE_DEPTH = 16
 ROLES = ("admin", "user", "viewer", "bot-bootstrap")
-_TOP_LEVEL_KEYS = frozenset({"closed", "pool", "template"})
+_TOP_LEVEL_KEYS = frozenset({"closed", "pool", "resource_group", "template"})
 _POOL_KEYS = frozenset(
     {"task_order", "ageing_s", "default_expiration_s", "default_retries", "roles", "groups", "urgent", "template",
-     "canary_template", "canary_chance", "owners"}
+     "canary_template", "canary_chance", "owners", "require_isolation"}
 )  # fmt: skip
+_RESOURCE_GROUP_KEYS = frozenset({"require_isolation"})
 _TEMPLATE_KEYS = frozenset({"include", "env", "caches"})
 _ORDERS = {FIFO: FIFO, LIFO: LIFO}
 
@@ -81,12 +86,15 @@ class PoolPolicy(Struct, frozen=True, kw_only=True):
     canary: Template | None = None
     canary_chance: int = 0
     owners: list[str] = []
+    require_isolation: bool = False
 
 
 class Pools(Struct, frozen=True, kw_only=True):
     """The content of ``pools.toml``. Tasks of its pools get ``version`` as a tag."""
 
     policies: dict[str, PoolPolicy] = {}
+    isolated_groups: frozenset[str] = frozenset()
+    """Resource groups whose tasks only isolated bots get."""
     closed: bool = False
     version: str = ""
 
@@ -101,7 +109,17 @@ def read_pools(check: Checker, raw: object, version: str) -> Pools:
     templates = _Templates(check, check.mapping(table, "template", (), MAX_POOLS))
     pools = check.mapping(table, "pool", (), MAX_POOLS)
     policies = {name: _read_pool(check, name, pool, ("pool", name), templates) for name, pool in pools.items()}
-    return Pools(policies=policies, closed=check.boolean(table, "closed", ()), version=version)
+    groups = check.mapping(table, "resource_group", (), MAX_POOLS)
+    isolated = frozenset(name for name, group in groups.items() if _requires_isolation(check, name, group))
+    closed = check.boolean(table, "closed", ())
+    return Pools(policies=policies, isolated_groups=isolated, closed=closed, version=version)
+
+
+def _requires_isolation(check: Checker, name: str, raw: object) -> bool:
+    path: Path = ("resource_group", name)
+    table = check.record(raw, path)
+    check.unknown_keys(table, _RESOURCE_GROUP_KEYS, path)
+    return check.boolean(table, "require_isolation", path)
 
 
 def _read_pool(check: Checker, name: str, raw: object, path: Path, templates: _Templates) -> PoolPolicy:
@@ -126,6 +144,7 @@ def _read_pool(check: Checker, name: str, raw: object, path: Path, templates: _T
         canary=templates.read(table, "canary_template", path),
         canary_chance=chance,
         owners=_read_names(check, table, "owners", path),
+        require_isolation=check.boolean(table, "require_isolation", path),
     )
 
 

@@ -1,4 +1,4 @@
-"""Applies the policy of a pool to a raw request: who may submit, with which priority, and what templates add.
+"""Applies the policy of a pool to a raw request: who may submit, with which priority, and what is added to the task.
 
 All APIs call ``apply_pool_policy`` once per request, before validation: parts of the request that are malformed are
 left for validation to report. The caller's permission is checked first, so that a rejected caller learns nothing about
@@ -20,6 +20,9 @@ RESERVED_PRIORITY = 20
 """Lower priorities run before everybody else's work; reserved for administrators and for ``urgent`` callers."""
 AUTO, CANARY_PREFER, CANARY_NEVER, SKIP = "AUTO", "CANARY_PREFER", "CANARY_NEVER", "SKIP"
 _NO_POOL = PoolPolicy(name="")
+ISOLATION = "isolation"
+"""The dimension in which bots report how they keep tasks away from their own files: landlock, user or none."""
+ISOLATED = "landlock|user"
 
 
 def apply_pool_policy(
@@ -46,6 +49,8 @@ def apply_pool_policy(
     if policy.name:
         _check_submitter(policy, who, group)
     raw, notes = _with_priority(policy, who, raw, group=group, clamp=clamp)
+    if pool is not None and (policy.require_isolation or group in pools.isolated_groups):
+        raw = {**raw, "slices": [_with_isolation(task_slice) for task_slice in raw["slices"]]}
     if not policy.name:
         return raw, notes
     kind, chosen = choose_template(policy, template, chance=context.random_int(CHANCE_SCALE))
@@ -113,6 +118,24 @@ def _with_priority(policy: PoolPolicy, who: Identity, raw: Any, *, group: str, c
         )
     note = f"The priority was changed from {priority} to {RESERVED_PRIORITY}: lower values are reserved."
     return {**raw, "priority": RESERVED_PRIORITY}, [note]
+
+
+def _with_isolation(task_slice: Any) -> Any:
+    """A slice that only isolated bots match. What it requires itself stays: all values of a dimension must match."""
+    properties = task_slice.get("properties") if type(task_slice) is dict else None
+    dimensions = properties.get("dimensions") if type(properties) is dict else None
+    if not isinstance(properties, dict) or not isinstance(dimensions, dict):
+        return task_slice
+    required = dimensions.get(ISOLATION, [])
+    if not isinstance(required, list) or any(_is_isolated(value) for value in required):
+        return task_slice
+    changed = {**dimensions, ISOLATION: [*required, ISOLATED]}
+    return {**task_slice, "properties": {**properties, "dimensions": changed}}
+
+
+def _is_isolated(value: object) -> bool:
+    """Whether bots without isolation do not match this value of the dimension."""
+    return isinstance(value, str) and set(value.split("|")) <= set(ISOLATED.split("|"))
 
 
 # ---------------------------------------------------------------- templates

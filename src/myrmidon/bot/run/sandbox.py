@@ -1,0 +1,238 @@
+"""Keeps commands out of the folders of bots by Landlock.
+
+Landlock has no rule that denies. To keep commands out of a folder, its neighbours are granted: everything in each
+folder above it, except the way down to it. So in the folders above it, commands can use what exists but create nothing.
+In the bot's own folder they get the folders that are meant for them.
+
+The rules hold for a thread and all that it starts, for ever. So one thread does nothing but start commands, and a new
+one replaces it when the rules change: because something was created in a folder above, a file system was mounted, or a
+bot was started in another folder. That is checked before each command, by some calls of `stat`; and now and then while
+the bot is idle, because rules keep the disk space of a file that was granted and is then deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from myrmidon.bot.install.startup_config import CONFIG_FILE
+from myrmidon.bot.system import host, landlock
+
+_TIMESTAMP_GRANULARITY_S = 0.1
+
+
+class Sandbox:
+    """Starts commands that can open neither the files of this bot nor those of its neighbours. Raises OSError.
+
+    ``writable`` and ``readable``: folders of commands in the bot's folder. ``hidden``: further folders to keep
+    commands out of. ``neighbours``: folders of other bots; once seen they stay closed, also when that bot has ended.
+    ``granted``: path and inode of everything that the present rules grant.
+    """
+
+    def __init__(self, folder: str, *, writable: str, readable: str, hidden: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.writable = writable
+        self.readable = readable
+        self.hidden = [path for path in map(os.path.realpath, hidden) if path != "/"]
+        self.neighbours: set[str] = set()
+        self.lock = threading.Lock()
+        self.mounts = MountWatch()
+        self.watched: list[str] = []
+        self.stamps: list[tuple[int, int]] = []
+        self.is_settled = False
+        self.granted: list[tuple[str, int]] = []
+        self.thread = self._renew()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call a function in the restricted thread; its result or exception."""
+        with self.lock:
+            self._refresh()
+            return self.thread.call(function)
+
+    def refresh(self) -> None:
+        """Drop rules that are outdated. Called while no command runs."""
+        with self.lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        if not self._is_current():
+            self.thread = self._renew(self.thread)
+
+    def _is_current(self) -> bool:
+        """Whether nothing has changed since the rules were made. Called for every command."""
+        if self.mounts.has_changed():
+            self.granted = []  # the paths may be the same, but lead to other files
+            return False
+        return self.is_settled and self.stamps == self._read_stamps()
+
+    def _read_stamps(self) -> list[tuple[int, int]]:
+        """The identity of the commands' folders, and the time of the last change of what the rules depend on."""
+        stamps = []
+        for path in (self.writable, self.readable):
+            found = os.stat(path)
+            stamps.append((found.st_ino, 0))
+        for path in self.watched:
+            try:
+                found = os.stat(path)
+                stamps.append((found.st_ino, found.st_mtime_ns))
+            except OSError:
+                stamps.append((0, 0))
+        return stamps
+
+    def _renew(self, thread: RestrictedThread | None = None) -> RestrictedThread:
+        """The thread for the rules that are needed now: the present one, unless they grant something else."""
+        self.neighbours.update(self._find_neighbours())
+        closed = _outermost([self.folder, *self.hidden, *sorted(self.neighbours)])
+        parents = _parents(closed)
+        self.watched = [*parents, *host.registry_folders()]
+        now, self.stamps = time.time(), self._read_stamps()
+        # A change within the granularity of the file system's clock does not show in a timestamp: look again then.
+        self.is_settled = all(now - changed_at / 1e9 > _TIMESTAMP_GRANULARITY_S for _, changed_at in self.stamps)
+        granted = [
+            *((path, inode) for path, inode in _entries(parents) if path not in closed and path not in parents),
+            *((path, os.stat(path).st_ino) for path in (self.writable, self.readable)),
+        ]
+        if thread is not None and granted == self.granted:
+            return thread
+        replacement = self._start_thread([path for path, _ in granted[:-2]])
+        self.granted = granted
+        if thread is not None:
+            thread.end()
+        return replacement
+
+    def _start_thread(self, siblings: Sequence[str]) -> RestrictedThread:
+        with contextlib.closing(landlock.Ruleset()) as rules:
+            rules.grant_existing(siblings)
+            rules.grant(self.writable)
+            rules.grant(self.readable, landlock.READ)
+            thread = RestrictedThread(rules.restrict_thread)
+            thread.call(_do_nothing)  # waits for the restriction; raises its error
+        return thread
+
+    def _find_neighbours(self) -> Iterator[str]:
+        """The folders of other bots: of those that run on this machine, and of those beside this one."""
+        parent = os.path.dirname(self.folder)
+        beside = []
+        with contextlib.suppress(OSError):
+            beside = [os.path.join(parent, name) for name in os.listdir(parent)]
+        for folder in map(os.path.realpath, (*host.other_bots(self.folder), *beside)):
+            is_own = _is_within(folder, (self.folder,)) or _is_within(self.folder, (folder,))
+            if not is_own and is_bot_folder(folder):
+                yield folder
+
+
+def is_bot_folder(folder: str) -> bool:
+    """Whether a bot has used this folder.
+
+    It must belong to the owner of bot.json: else a user could have the tasks of others kept out of a shared folder.
+    """
+    with contextlib.suppress(OSError):
+        config = os.lstat(os.path.join(folder, CONFIG_FILE))
+        return stat.S_ISREG(config.st_mode) and config.st_uid == os.stat(folder).st_uid
+    return False
+
+
+def _outermost(folders: Collection[str]) -> list[str]:
+    """These folders without those that are inside another one."""
+    return [folder for folder in folders if not _is_within(os.path.dirname(folder), folders)]
+
+
+def _is_within(path: str, folders: Collection[str]) -> bool:
+    """Whether a path is one of these folders, or below one."""
+    while path not in folders:
+        if path == os.path.dirname(path):
+            return False
+        path = os.path.dirname(path)
+    return True
+
+
+def _parents(folders: Sequence[str]) -> list[str]:
+    """All folders above these, without duplicates."""
+    found: dict[str, None] = {}
+    for folder in folders:
+        while folder != os.path.dirname(folder):
+            folder = os.path.dirname(folder)
+            found[folder] = None
+    return list(found)
+
+
+def _entries(folders: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Path and inode of everything in these folders, without links: what matters is their target."""
+    for folder in folders:
+        with contextlib.suppress(OSError), os.scandir(folder) as found:
+            yield from sorted((entry.path, entry.inode()) for entry in found if not entry.is_symlink())
+
+
+class RestrictedThread(threading.Thread):
+    """A thread that restricts itself, and then calls functions for another thread, one at a time."""
+
+    def __init__(self, restrict: Callable[[], None]) -> None:
+        super().__init__(name="starter", daemon=True)
+        self.restrict = restrict
+        self.function: Callable[[], Any] | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        # Two locks as semaphores: the hand-over is part of every command, and a condition or a queue costs more.
+        self.requested, self.done = threading.Lock(), threading.Lock()
+        self.requested.acquire()
+        self.done.acquire()
+        self.start()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        self.function = function
+        self.requested.release()
+        self.done.acquire()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    def end(self) -> None:
+        """Let the thread end. Must not be called while `call` runs."""
+        self.function = None
+        self.requested.release()
+
+    def run(self) -> None:
+        failure = _error_of(self.restrict)
+        while True:
+            self.requested.acquire()
+            function = self.function
+            if function is None:
+                return
+            self.result, self.error = None, failure
+            if failure is None:
+                try:
+                    self.result = function()
+                except BaseException as error:  # noqa: BLE001 - raised again in the thread that has called
+                    self.error = error
+            self.done.release()
+
+
+def _error_of(function: Callable[[], None]) -> BaseException | None:
+    try:
+        function()
+    except OSError as error:
+        return error
+    return None
+
+
+def _do_nothing() -> None:
+    """For a call that only waits for the thread."""
+
+
+class MountWatch:
+    """Notices that a file system was mounted or unmounted: what was granted may be hidden under another one."""
+
+    def __init__(self) -> None:
+        self.handle = os.open("/proc/self/mounts", os.O_RDONLY)
+        self.poll = select.poll()
+        self.poll.register(self.handle, select.POLLPRI)
+
+    def has_changed(self) -> bool:
+        """Whether something has changed since the last call."""
+        return bool(self.poll.poll(0))

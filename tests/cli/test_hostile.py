@@ -104,6 +104,7 @@ COMMANDS = (
     "task rerun 5cee4880088100", "task cancel -t no:thing", "bot delete none", "run --timeout 0 -- true",
     "trigger --file -", "task reproduce $EVIL", "query tasks/list", "query bots/list --json", "tasks --json",
     "bot quarantine --undo $BOT", "bot invite", "token create evil", "token revoke none", "releases revert ffff",
+    "releases allow ffff", "bot revoke none",
     "post tasks/new", "login $URL", "jobs", "job submit -", "job check -", "job show $JOB", "job watch $JOB",
     "job tree $JOB", "job log $JOB --label q*", "job result $JOB", "job why $JOB", "job timing $JOB",
     "job cancel $JOB", "job rerun $JOB --dry-run", "job extend $JOB -", "job seal $JOB", "job hold $JOB",

@@ -111,6 +111,7 @@ def a_bot(
         zipped.write_bytes(pack(files or zip_files(server))[0])
     if token and not (folder / "credential").exists():
         (folder / "token").write_text(token)
+        os.chown(folder / "token", folder.stat().st_uid, -1)
     with open(folder.parent / f"{folder.name}.out", "ab") as out:
         process = subprocess.Popen(
             [*around, python, str(zipped), "start", "--dir", str(folder), "--bot-id", folder.name, *flags],

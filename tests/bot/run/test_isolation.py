@@ -159,7 +159,7 @@ def test_no_task_reads_the_secrets_of_its_bot(host: Host):
     folder = host.bot.folder
     wait_for((folder / "credential").exists, "the credential")
     names = ["credential", "bot.json", "journal", "session", "bot.log", "bot.zip", "lock"]
-    (folder / "token").touch()  # one that a person has stored there
+    (folder / "token").touch(mode=0o600)  # one that a person has stored there
     found = host.attack(read=[str(folder / name) for name in [*names, "token"]])
     assert set(found["read"].values()) == {"denied"}
 

@@ -165,8 +165,14 @@ def _seconds_until(check: Checker, text: object, path: Path, now: Micros) -> int
 
 
 def rename_problems(error: InvalidRequest, short: frozenset[str | int]) -> InvalidRequest:
-    """The error with the paths of short tasks as the document has them: ``payload.command``, not ``slices[0]...``."""
-    return InvalidRequest([_renamed(problem) for problem in error.problems]) if short else error
+    """The error with the paths of short tasks as the document has them: ``payload.command``, not ``slices[0]...``.
+
+    What is read from a payload is also a part of the whole payload, so the same problem may have been found in both.
+    """
+    if not short:
+        return error
+    renamed = [_renamed(problem) for problem in error.problems]
+    return InvalidRequest(list({(problem.path, problem.code): problem for problem in renamed}.values()))
 
 
 _BACK: Final = {prop: key for key, prop in reversed(_PROPERTIES.items())}
@@ -175,6 +181,7 @@ _BACK: Final = {prop: key for key, prop in reversed(_PROPERTIES.items())}
 def _renamed(problem: Problem) -> Problem:
     head, found, rest = problem.path.partition(".task.slices[0].properties.")
     if found:
+        rest = rest.removeprefix("payload.")
         name = next((prop for prop in _BACK if rest == prop or rest.startswith((f"{prop}.", f"{prop}["))), None)
         shown = rest if name is None else _BACK[name] + rest[len(name) :]
         return Problem(f"{head}.task.payload.{shown}", problem.value, problem.allowed, problem.code)

@@ -81,7 +81,10 @@ class JobCheck(Struct, frozen=True, kw_only=True):
 
 
 class JobQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Filters; all must match. ``start`` and ``end`` limit the time of creation, in microseconds UTC."""
+    """Filters; all must match. ``start`` and ``end`` limit the time of creation, in microseconds UTC.
+
+    ``mine``: only jobs that were submitted with the caller's token.
+    """
 
     state: list[JobStateName] = []
     name: str | None = None
@@ -89,6 +92,7 @@ class JobQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     group: str | None = None
     start: Moment | None = None
     end: Moment | None = None
+    mine: bool = False
     limit: Limit = 100
     cursor: str | None = None
 
@@ -171,7 +175,8 @@ class Resolution(Struct, frozen=True, rename="camel"):
 class JobTask(Struct, frozen=True, kw_only=True):
     """A task of a job. ``requires_left`` are the parents that it still waits for.
 
-    ``waited_s`` is the time from ready to start, ``duration_s`` that of its command.
+    ``waited_s`` is the time from ready to start, ``duration_s`` that of its command, ``modified_at`` that of the last
+    change.
     """
 
     label: str
@@ -193,15 +198,22 @@ class JobTask(Struct, frozen=True, kw_only=True):
     ready_at: Micros | None
     started_at: Micros | None
     completed_at: Micros | None
+    modified_at: Micros
     waited_s: float | None
     duration_s: float | None
 
 
 class JobTasksQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``label``: only labels that match this pattern (``*`` for any text). ``after`` is for clients that poll."""
+    """``label``: only labels that match this pattern (``*`` for any text).
+
+    ``since``: only tasks that have changed at this time or later, in microseconds UTC, for clients that poll. A change
+    shows when it is committed, which may be some seconds after its time: ask again from somewhat before the latest
+    ``modified_at``.
+    """
 
     state: list[TaskStateName] = []
     label: str | None = None
+    since: Moment | None = None
     limit: Limit = 100
     cursor: str | None = None
 

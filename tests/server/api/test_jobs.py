@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.api.graphs import GRAPH, drain, show, submit, work
+from tests.server.api.graphs import GRAPH, claim, drain, finish, show, submit, work
 from tests.server.inside import Inside, inside
 
 
@@ -232,3 +232,31 @@ def test_a_task_that_the_document_puts_past_is_refused(app):
         "problems"
     ]
     assert (problem["path"], problem["code"]) == ("tasks.a.task.deadline", "range")
+
+
+def test_tasks_that_have_changed_since_a_time_are_listed_alone(app):
+    job = submit(app)
+    path = f"/api/v1/jobs/{job['job_id']}/tasks"
+    before = max(task["modified_at"] for task in app.get(path).json["tasks"])
+    assert app.get(f"{path}?since={before + 1}").json["tasks"] == []
+    [build] = claim(app)
+    changed = app.get(f"{path}?since={before + 1}").json["tasks"]
+    assert [(task["label"], task["state"]) for task in changed] == [("build", "RUNNING")]
+    assert app.get(f"{path}?since={before + 1}&state=WAITING").json["tasks"] == []
+    finish(app, build)
+
+
+def test_a_caller_can_list_the_jobs_that_it_has_submitted_itself(app):
+    for role in ("admin", "user"):
+        job_id = submit(app, token=app.token(role))["job_id"]
+        listed = app.get("/api/v1/jobs?mine=true", token=app.token(role)).json["jobs"]
+        assert [job["job_id"] for job in listed] == [job_id]
+    assert len(app.get("/api/v1/jobs").json["jobs"]) == 2
+
+
+def test_an_unknown_label_in_a_payload_is_told_once_where_the_document_has_it(app):
+    task = {"payload": {"command": ["x", {"$subs": "taskId:nowhere"}], "extra": {"$subs": "taskId:gone"}}}
+    refused = app.post("/api/v1/jobs", {"job": {"name": "n", "tasks": {"a": {"task": task}}}}).json["error"]
+    assert [problem["path"] for problem in refused["problems"]] == [
+        "tasks.a.task.payload.command[1].$subs", "tasks.a.task.payload.extra.$subs",
+    ]  # fmt: skip

@@ -59,7 +59,9 @@ def _page(tx: Tx, job_id: int, query: wire.JobTasksQuery, after: str) -> tuple[l
     found: list[JobTaskLine] = []
     scanned = 0
     while scanned < SCAN_LIMIT:
-        page = job_details.tasks(tx, job_id, after=after, n=query.limit, states=query.state, prefix=prefix)
+        page = job_details.tasks(
+            tx, job_id, after=after, n=query.limit, states=query.state, since=query.since, prefix=prefix
+        )
         scanned += len(page)
         for task in page:
             if prefix and not task.label.startswith(prefix):
@@ -115,6 +117,7 @@ def _show_task(task: JobTaskLine, requires: list[str], requires_left: list[str])
         ready_at=task.ready_at,
         started_at=task.started_at,
         completed_at=task.completed_at,
+        modified_at=task.modified_at,
         waited_s=(task.started_at - task.ready_at) / SECOND if task.started_at and task.ready_at else None,
         duration_s=task.duration if final else None,
     )

@@ -129,6 +129,7 @@ async def list_jobs(context: ServerContext, call: Call) -> wire.JobList:
         states=list(query.state),
         name=query.name,
         tags=query.tag,
+        submitter=call.who.name if query.mine else None,
         from_id=first_id_at(query.start) if query.start is not None else 0,
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct, json
 
 from myrmidon.model.ids import Micros
-from myrmidon.model.states import JobState
+from myrmidon.model.states import JobState, TaskState
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables.job import Job
 
@@ -25,6 +25,7 @@ class JobFilter(Struct, frozen=True, kw_only=True):
     states: list[str] = []
     name: str | None = None
     tags: list[str] = []
+    submitter: str | None = None
     from_id: int = 0
 
 
@@ -39,7 +40,8 @@ JOBS = f"""
 def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int) -> tuple[list[Job], int]:
     """A page of jobs, newest first, and the id to continue before; 0 at the end.
 
-    Tags are compared here: they are stored as one text per job. Such a page may be short before the end of the list.
+    Tags are compared here: they are stored as one text per job; so is the submitter, which is stored with the tasks.
+    Such a page may be short before the end of the list.
     """
     given = {
         "from_id": filters.from_id,
@@ -50,19 +52,37 @@ def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int) -> tuple[list[Job],
         "name": filters.name or "",
     }
     wanted, found, scanned = set(filters.tags), list[Job](), 0
+    size = n if not wanted and filters.submitter is None else _READ_SIZE
     while scanned < SCAN_LIMIT:
-        size = n if not wanted else _READ_SIZE
         page = [Job(*row) for row in tx.all(JOBS, before=before, n=size, **given)]
         scanned += len(page)
+        own = set(submitted_by(tx, [job.id for job in page], filters.submitter))
         for job in page:
             before = job.id
-            if wanted <= set(json.decode(job.tags, type=list[str])):
+            if job.id in own and wanted <= set(json.decode(job.tags, type=list[str])):
                 found.append(job)
                 if len(found) == n:
                     return found, before
         if len(page) < size:
             return found, 0
     return found, before
+
+
+SUBMITTED_BY = """
+    SELECT f.job_id FROM (SELECT job_id, MIN(id) AS task_id FROM task_results WHERE job_id {in:ids} GROUP BY job_id) f
+      JOIN task_requests r ON r.id = f.task_id
+     WHERE r.authenticated = :submitter
+"""
+
+
+def submitted_by(tx: Tx, job_ids: Sequence[int], submitter: str | None) -> Sequence[int]:
+    """Those of the jobs that this caller has submitted; all for None.
+
+    The task with the lowest id is one of the submitted document: an extension, perhaps by somebody else, comes later.
+    """
+    if submitter is None or not job_ids:
+        return job_ids
+    return [row[0] for row in tx.all(SUBMITTED_BY, ids=job_ids, submitter=submitter)]
 
 
 COUNTS = "SELECT state, COUNT(*) FROM jobs WHERE staged = 0 GROUP BY state"
@@ -107,32 +127,46 @@ class JobTaskLine(Struct, frozen=True):
     ready_at: Micros | None
     started_at: Micros | None
     completed_at: Micros | None
+    modified_at: Micros
     exit_code: int | None
     duration: float | None
 
 
 _TASK_LINE = """l.label, t.id, l.definition_hash, t.state, t.reason, t.held, t.killing, r.priority, t.bot_id,
     r.max_num_retries, t.num_reruns, COALESCE(t.instance_id, t.run_number), t.deduped_from, t.ready_at, t.started_at,
-    t.completed_at, u.exit_code, u.duration"""
+    t.completed_at, t.modified_at, u.exit_code, u.duration"""
 _TASK_SOURCE = """task_labels l JOIN task_results t ON t.id = l.task_id JOIN task_requests r ON r.id = t.id
     LEFT JOIN task_runs u ON u.task_id = t.id AND u.run = COALESCE(t.instance_id, t.run_number)"""
 TASKS = f"""
     SELECT {_TASK_LINE} FROM {_TASK_SOURCE}
      WHERE l.job_id = :job AND l.label > :after AND l.label >= :prefix ORDER BY l.label LIMIT :n
 """
-TASKS_IN_STATES = f"""
+CHANGED_TASKS = f"""
     SELECT {_TASK_LINE} FROM {_TASK_SOURCE}
      WHERE l.job_id = :job AND l.label > :after AND l.label >= :prefix AND t.state {{in_text:states}}
+       AND t.modified_at >= :since
      ORDER BY l.label LIMIT :n
 """
 
 
 def tasks(
-    tx: Tx, job_id: int, *, after: str = "", n: int, states: Sequence[str] = (), prefix: str = ""
+    tx: Tx,
+    job_id: int,
+    *,
+    after: str = "",
+    n: int,
+    states: Sequence[str] = (),
+    since: Micros | None = None,
+    prefix: str = "",
 ) -> list[JobTaskLine]:
-    """The next n tasks of a job by label, from ``prefix`` on; the caller compares the rest of the prefix."""
+    """The next n tasks of a job by label, from ``prefix`` on; the caller compares the rest of the prefix.
+
+    ``states`` and ``since`` restrict them to those in these states, and to those that have changed since then.
+    """
     given = {"job": job_id, "after": after, "prefix": prefix, "n": n}
-    rows = tx.all(TASKS_IN_STATES, states=list(states), **given) if states else tx.all(TASKS, **given)
+    if not states and since is None:
+        return [JobTaskLine(*row) for row in tx.all(TASKS, **given)]
+    rows = tx.all(CHANGED_TASKS, states=list(states or TaskState), since=since or 0, **given)
     return [JobTaskLine(*row) for row in rows]
 
 

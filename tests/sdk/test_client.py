@@ -24,6 +24,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "rerun": (("1",), {}),
     "wait": ((["1"],), {}),
     "log": (("1",), {}),
+    "log_tail": (("1",), {}),
     "follow": (("1",), {}),
     "events": ((), {}),
     "bots": ((), {}),
@@ -72,6 +73,7 @@ JOB_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "outputs": ((), {}),
     "compare": (("other",), {}),
     "errors": ((), {}),
+    "unreachable": ((), {}),
     "poll": ((), {}),
     "wait": ((), {}),
     "result": ((), {}),
@@ -93,7 +95,7 @@ class Recorder:
 
     def call(self, method: str, path: str, *, key: str | None = None, **_: Any) -> Reply:
         self.called.append((method, path, key))
-        return Reply(200, {}, b'{"tasks": []}' if "log" not in path else b"")
+        return Reply(200, {"X-Log-Length": "0"}, b'{"tasks": []}' if "log" not in path else b"")
 
     def stream(self, path: str, **_: Any) -> Any:
         self.called.append(("GET", path, None))

@@ -35,8 +35,8 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
 MEANINGS: Final[Mapping[int, str]] = {
-    OK: "Success. For `run` and `collect`: every task succeeded.",
-    FAILED: "A check failed, or a task failed without an exit code of its own.",
+    OK: "Success. For `run` and `collect`: every task succeeded; for a job: it succeeded.",
+    FAILED: "A check failed, a task failed without an exit code of its own, or a job failed.",
     USAGE: "The command line is wrong: an unknown option, a missing argument.",
     INVALID: "The request is invalid; the server lists every problem and stored nothing.",
     NOT_FOUND: "The task, bot or other object does not exist, or the token may not see it.",
@@ -48,8 +48,8 @@ MEANINGS: Final[Mapping[int, str]] = {
     EXPIRED: "No bot took the task in time (EXPIRED).",
     NO_RESOURCE: "No live bot could ever run the task (NO_RESOURCE).",
     BOT_DIED: "The bot was lost or could not prepare the task (BOT_DIED, CLIENT_ERROR).",
-    TIMED_OUT: "The task exceeded a time limit (TIMED_OUT).",
-    CANCELED: "The task was cancelled (CANCELED, KILLED).",
+    TIMED_OUT: "The task exceeded a time limit (TIMED_OUT), or the job its deadline.",
+    CANCELED: "The task (CANCELED, KILLED) or the job (CANCELLED) was cancelled.",
     NOT_EXECUTABLE: "The program of the task could not be started, for example because it is not executable.",
     PROGRAM_NOT_FOUND: "The program of the task was not found on the bot.",
     INTERRUPTED: "Interrupted with Ctrl-C.",
@@ -60,7 +60,9 @@ RULE: Final = (
     "`run` and `collect` exit with the exit code of the task's command if there is one, or with 128 + n if signal n "
     "ended it. A program that cannot be started counts as exit code 126 or 127, as in a shell. With several tasks, the "
     "first one that did not succeed determines the code. The command itself may exit with any code of this table; "
-    "`--json` and `myrmidon task show` show the task's state."
+    "`--json` and `myrmidon task show` show the task's state. `job watch`, `job submit --watch`, `job result`, "
+    "`job log -f` and `collect` of a job exit with 0 if the job succeeded, 1 if it failed, 125 if it was cancelled, "
+    "and 124 if its deadline ended it."
 )
 
 _BY_STATE: Final = {
@@ -110,12 +112,12 @@ def of_results(results: Sequence[Mapping[str, Any]]) -> int:
 
 
 def of_job(job: JobInfo) -> int:
-    """The exit code of a command that waited for this job."""
+    """The exit code of a command that waited for this job; a job that reached its deadline ends with its last tasks."""
     if job.state == "SUCCEEDED":
         return OK
     if job.state == "CANCELLED":
         return CANCELED
-    late = job.first_failure is not None and job.first_failure.reason == "deadline"
+    late = job.ended_at is not None and job.ended_at >= job.deadline_at
     return TIMED_OUT if late else FAILED
 
 

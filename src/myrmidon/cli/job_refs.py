@@ -16,7 +16,7 @@ LATEST: Final = "@latest"
 
 
 class JobName(Id):
-    """The id or external id of a job, or ``@latest``."""
+    """The id or external id of a job, or ``@latest``: the last one that was submitted with the caller's token."""
 
     name = "job"
 
@@ -38,14 +38,19 @@ def job_id(cli: CliContext, name: str) -> str:
     """The job's id as the server shows it; ``@latest`` is the caller's newest one."""
     if name != LATEST:
         return name
-    found = cli.client.jobs(limit=1).jobs
+    found = cli.client.jobs(limit=1, mine=True).jobs
     if not found:
-        raise NotFound("There are no jobs yet; submit one with `myrmidon job submit FILE`.")
+        raise NotFound("There is no job that was submitted with this token; `myrmidon jobs` lists all.")
     return found[0].job_id
 
 
+def task_id_of(task_or_run_id: str) -> str:
+    """The task's id, also for the id of one of its runs: the last byte is the run's number, 0 for the task."""
+    return f"{task_or_run_id[:-2]}00"
+
+
 def task_id(cli: CliContext, name: str) -> str:
-    """The id of a task that was given as an id or as ``JOB/LABEL``."""
+    """The id of a task that was given as an id or as ``JOB/LABEL``. Ids are not looked up."""
     job, slash, label = name.partition("/")
     if not slash:
         return name

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
-from myrmidon.cli.jobs import JOB_ARGUMENT, describe_end, handle
-from myrmidon.cli.logs import follow_log, print_log
+from myrmidon.cli.job_changes import JobChanges
+from myrmidon.cli.job_lines import describe_end, group_lines, tree_lines
+from myrmidon.cli.jobs import JOB_ARGUMENT, handle
+from myrmidon.cli.logs import exit_on_broken_pipe, follow_log, print_log
+from myrmidon.sdk.job_graph import FAILED
 
 if TYPE_CHECKING:
+    from myrmidon.sdk.jobs import Job
     from myrmidon.wire import jobs as wire
 
+STARTED: Final = ("RUNNING", "SUCCEEDED", *FAILED)
 MAX_TREE: Final = 500
-FAILED: Final = ["FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED", "NO_RESOURCE", "CLIENT_ERROR"]
 _COLOURS: Final = {
     "SUCCEEDED": "#2e7d32", "RUNNING": "#f9a825", "READY": "#0288d1", "WAITING": "#90a4ae", "CANCELED": "#8e24aa",
     "KILLED": "#8e24aa",
@@ -34,7 +38,7 @@ _FAILED_COLOUR: Final = "#c62828"
 @click.option("--all", "everything", is_flag=True, help="Every task, also of a large job.")
 @connected
 def tree(cli: CliContext, name: str, *, everything: bool) -> None:
-    """Show the tasks of a job as a tree: each below the parent that it is deepest under."""
+    """Show the tasks of a job as a tree, each below its deepest parent; a large one in groups."""
     the_job = handle(cli, name)
     if cli.as_json:
         output.print_struct(list(the_job.tasks()))
@@ -48,64 +52,6 @@ def tree(cli: CliContext, name: str, *, everything: bool) -> None:
         return
     for line in tree_lines(list(the_job.tasks())):
         output.echo(line)
-
-
-def tree_lines(tasks: Sequence[wire.JobTask]) -> list[str]:
-    """One line per task, indented below its deepest parent; further parents are named."""
-    by_label = {task.label: task for task in tasks}
-    depth = _depths(by_label)
-    children: dict[str | None, list[wire.JobTask]] = {}
-    for task in tasks:
-        above = max((label for label in task.requires if label in by_label), key=depth.__getitem__, default=None)
-        children.setdefault(above, []).append(task)
-    lines: list[str] = []
-    pending = [(task, 0, None) for task in reversed(children.get(None, []))]
-    stack: list[tuple[wire.JobTask, int, str | None]] = list(pending)
-    while stack:
-        task, level, above = stack.pop()
-        lines.append("  " * level + task_line(task, above))
-        stack += [(child, level + 1, task.label) for child in reversed(children.get(task.label, []))]
-    return lines
-
-
-def _depths(by_label: Mapping[str, wire.JobTask]) -> dict[str, int]:
-    """The longest path to each task; without recursion, because a chain may be long."""
-    depth: dict[str, int] = {}
-    stack = list(by_label)
-    while stack:
-        label = stack[-1]
-        missing = [parent for parent in by_label[label].requires if parent in by_label and parent not in depth]
-        if missing:
-            stack += missing
-            continue
-        parents = [depth[parent] for parent in by_label[label].requires if parent in by_label]
-        depth[label] = 1 + max(parents, default=-1)
-        stack.pop()
-    return depth
-
-
-def task_line(task: wire.JobTask, above: str | None) -> str:
-    others = [label for label in task.requires if label != above]
-    parts = [task.label, output.state(task.state)]
-    if task.held:
-        parts.append("(held)")
-    if task.duration_s is not None:
-        parts.append(str(output.duration(task.duration_s)))
-    if task.exit_code:
-        parts.append(f"exit code {task.exit_code}")
-    if others:
-        parts.append(f"(also after {', '.join(others[:3])}{', ...' if len(others) > 3 else ''})")
-    return "  ".join(parts)
-
-
-def group_lines(groups: Iterable[wire.GraphGroup]) -> list[str]:
-    """One line per group of tasks whose labels begin alike, indented by depth."""
-    return [
-        "  " * min(group.depth, 20)
-        + f"{group.prefix or 'tasks'}{'-*' if group.num_nodes > 1 else ''}  {output.plural(group.num_nodes, 'task')}  "
-        + "  ".join(f"{output.state(state)} {n}" for state, n in sorted(group.counts.items()))
-        for group in groups
-    ]
 
 
 # ---------------------------------------------------------------- drawing
@@ -209,22 +155,32 @@ def _svg(nodes: Sequence[tuple[str, str, int]], edges: Sequence[tuple[int, int]]
     "--follow", "-f", is_flag=True, help="Follow each task until it ends, one after the other, until the job ends."
 )
 @connected
+@exit_on_broken_pipe()
 def log(cli: CliContext, name: str, pattern: str | None, *, failed: bool, follow: bool) -> int:
-    """Print the output of the tasks of a job, each below a line with its label."""
+    """Print the output of the tasks of a job, each below a line with its label.
+
+    With -f, exits with the job's result.
+    """
     the_job = handle(cli, name)
-    printed: set[str] = set()
+    if not follow:
+        print_job_log(cli, the_job, pattern, FAILED if failed else STARTED)
+        return exit_codes.OK
+    changes, printed = JobChanges(the_job), set[str | None]()
     while True:
-        info = the_job.info()
-        states = FAILED if failed else None
-        ready = [task for task in the_job.tasks(state=states, label=pattern) if task.started_at or task.deduped_from]
-        for task in sorted(ready, key=lambda task: task.started_at or 0):
-            if task.task_id in printed or (not follow and task.resolution is None and failed):
-                continue
-            printed.add(task.task_id)
-            _print_task_log(cli, task, follow=follow and task.resolution is None)
-        if not follow or info.ended_at is not None:
-            return exit_codes.of_job(info) if follow else exit_codes.OK
-        the_job.poll(wait_s=1.0)
+        waited = the_job.poll(wait_s=1.0)
+        for task in changes.read(state=FAILED if failed else STARTED, label=pattern):
+            if task.run not in printed:
+                printed.add(task.run)
+                _print_task_log(cli, task, follow=task.state == "RUNNING")
+        if waited.done:
+            return exit_codes.of_job(waited.job)
+
+
+def print_job_log(cli: CliContext, job: Job, pattern: str | None, states: Sequence[str]) -> None:
+    """Print the output so far of the tasks of a job, in the order of their start."""
+    tasks = [task for task in job.tasks(state=states, label=pattern) if task.started_at or task.deduped_from]
+    for task in sorted(tasks, key=lambda task: task.started_at or 0):
+        _print_task_log(cli, task, follow=False)
 
 
 def _print_task_log(cli: CliContext, task: wire.JobTask, *, follow: bool) -> None:
@@ -233,5 +189,5 @@ def _print_task_log(cli: CliContext, task: wire.JobTask, *, follow: bool) -> Non
     source = task.deduped_from or task.task_id
     if follow:
         follow_log(cli, source)
-    else:
+    elif task.run is not None or task.deduped_from is not None:
         print_log(cli, source)

@@ -2,6 +2,10 @@
 
 On a terminal a live tree, refreshed in place; without one a line per change; with --json a JSON object per change. The
 job goes on when the command is interrupted.
+
+A refresh reads the counts of the job and the tasks that have changed; a job that is too large for the screen is read as
+groups. The next refresh waits for longer than the last one has taken, so that watching a large job does not load the
+server.
 """
 
 from __future__ import annotations
@@ -9,23 +13,30 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
-from myrmidon.cli.job_views import FAILED, group_lines, tree_lines
-from myrmidon.cli.jobs import JOB_ARGUMENT, describe_end, handle
+from myrmidon.cli.job_changes import JobChanges
+from myrmidon.cli.job_failures import FAILED_ITSELF, FailureReporter
+from myrmidon.cli.job_lines import counts_text, describe_end, fit_groups, num_failed, task_line, tree_lines
+from myrmidon.cli.jobs import JOB_ARGUMENT, handle
 
 if TYPE_CHECKING:
     from myrmidon.sdk.jobs import Job
     from myrmidon.wire import jobs as wire
 
 REFRESH_S: Final = 1.0
-LOG_LINES: Final = 5
-BAR: Final = 30
+MAX_REFRESH_S: Final = 20.0
+WAIT_PER_WORK: Final = 9.0
+"""A refresh that took one second is followed by a wait of nine."""
+BAR: Final = 40
+HEAD_LINES: Final = 3
+SHOWN_RUNNING: Final = 4
+SHOWN_FAILED: Final = 7
 
 
 @click.command()
@@ -34,137 +45,169 @@ BAR: Final = 30
 def watch(cli: CliContext, name: str) -> int:
     """Watch a job until it has ended, and exit with its result: 0 succeeded, 1 failed, 125 cancelled, 124 deadline.
 
-    Ctrl-C leaves the job running.
+    Ctrl-C leaves the job running. Without a terminal, one line is printed per change; with --json, one JSON object.
     """
     return watch_job(cli, handle(cli, name))
 
 
 def watch_job(cli: CliContext, job: Job) -> int:
     """Follow a job; the exit code of its result."""
+    reporter = FailureReporter(cli, job)
     try:
-        info = _print_changes(cli, job) if cli.as_json or not sys.stdout.isatty() else _show_live(job)
+        if cli.as_json:
+            info = _follow(job, _print_json_change)
+            output.print_struct({"job": info}, indent=False)
+        elif sys.stdout.isatty():
+            info = _show_live(job, reporter)
+        else:
+            info = _follow(job, lambda task: _print_change(task, reporter))
+            output.echo(f"job {info.job_id}  {info.state}")
     except KeyboardInterrupt:
-        output.note(f"The job goes on. To come back: myrmidon job watch {job.id}")
+        output.note("The job goes on.")
+        output.note(f"  watch it again: myrmidon job watch {job.id}")
+        output.note(f"  stop it: myrmidon job cancel {job.id}")
         return exit_codes.INTERRUPTED
     if not cli.as_json:
-        _print_end(cli, job, info)
+        for line in reporter.summary(info):
+            output.echo(line, err=True)
     return exit_codes.of_job(info)
+
+
+class _Pace:
+    """How long to wait between two refreshes, by how long the last one took."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def begin(self) -> None:
+        self._began = time.monotonic()
+
+    def wait_s(self) -> float:
+        return min(MAX_REFRESH_S, max(REFRESH_S, WAIT_PER_WORK * (time.monotonic() - self._began)))
 
 
 # ---------------------------------------------------------------- without a terminal
 
 
-def _print_changes(cli: CliContext, job: Job) -> wire.JobInfo:
-    """One line per change of a task or of the job."""
-    states: dict[str, str] = {}
+def _follow(job: Job, report: Callable[[wire.JobTask], None]) -> wire.JobInfo:
+    """Report every task that runs or has ended, then every change, until the job has ended."""
+    changes = JobChanges(job)
+    pace, wait_s = _Pace(), 0.0
     while True:
-        waited = job.poll(wait_s=REFRESH_S)
-        for task in _changed(job, states):
-            if cli.as_json:
-                output.print_struct(task)
-            else:
-                output.echo(f"{task.label}  {describe_end(task)}")
+        waited = job.poll(wait_s=wait_s)
+        pace.begin()
+        first = not changes.tasks
+        for task in changes.read_all() if waited.done else changes.read():
+            if not (first and task.state == "WAITING"):
+                report(task)
         if waited.done:
-            if cli.as_json:
-                output.print_struct(waited.job)
-            else:
-                output.echo(f"job {waited.job.job_id}  {waited.job.state}")
             return waited.job
+        wait_s = pace.wait_s()
 
 
-def _changed(job: Job, states: dict[str, str]) -> Iterator[wire.JobTask]:
-    """Tasks whose state has changed since the last call; ``states`` is updated."""
-    for task in job.tasks():
-        if states.get(task.label) != task.state:
-            states[task.label] = task.state
-            yield task
+def _print_json_change(task: wire.JobTask) -> None:
+    output.print_struct({"task": task}, indent=False)
+
+
+def _print_change(task: wire.JobTask, reporter: FailureReporter) -> None:
+    output.echo(f"{task.label}  {describe_end(task)}")
+    for line in reporter.lines(task):
+        output.echo(line, err=True)
 
 
 # ---------------------------------------------------------------- on a terminal
 
 
-def _show_live(job: Job) -> wire.JobInfo:
+def _show_live(job: Job, reporter: FailureReporter) -> wire.JobInfo:
     from rich.console import Console  # late, for startup time
     from rich.live import Live
     from rich.text import Text
 
-    console = Console()
-    with Live(console=console, auto_refresh=False, transient=False) as live:
+    console = Console(highlight=False)
+    view = _View(job)
+    pace, wait_s = _Pace(), 0.0
+
+    def shown(lines: Sequence[str]) -> Text:
+        text = "\n".join(output.render(line, colour=output.has_colours(err=False)) for line in lines)
+        return Text.from_ansi(text, no_wrap=True, overflow="ellipsis")
+
+    with Live(console=console, auto_refresh=False) as live:
         while True:
-            waited = job.poll(wait_s=REFRESH_S)
+            waited = job.poll(wait_s=wait_s)
+            pace.begin()
+            for task in view.read(waited.job, done=waited.done):
+                for line in reporter.lines(task):
+                    console.print(shown([line]))
             width, height = shutil.get_terminal_size()
-            lines = [
-                output.render(line, colour=output.has_colours(err=False))
-                for line in frame(job, waited.job, width=width, height=height - 1)
-            ]
-            live.update(Text.from_ansi("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
+            live.update(shown(view.frame(waited.job, width=width, height=height - 1)), refresh=True)
             if waited.done:
                 return waited.job
+            wait_s = pace.wait_s()
 
 
-def frame(job: Job, info: wire.JobInfo, *, width: int, height: int) -> list[str]:
-    """The lines of one refresh: a head with a progress bar, failures, then as much of the tree as fits."""
-    head = [_title(info), _progress(info, width)]
-    failed = list(job.tasks(state=FAILED)) if info.num_failed else []
+class _View:
+    """What is known of a job: all tasks of a small one, groups and the failed and running tasks of a large one."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._changes = JobChanges(job)
+        self._groups: list[wire.GraphGroup] = []
+        self._failed: list[wire.JobTask] = []
+        self._running: list[wire.JobTask] = []
+
+    def read(self, info: wire.JobInfo, *, done: bool) -> list[wire.JobTask]:
+        """Read what has changed; the tasks that have changed, of a large job some that failed."""
+        if info.num_tasks <= shutil.get_terminal_size().lines - 1 - HEAD_LINES:
+            return self._changes.read_all() if done else self._changes.read()
+        self._groups = self._job.graph(max_nodes=1).groups
+        self._running = list(self._job.tasks(state=["RUNNING"], limit=SHOWN_RUNNING))
+        has_failed = any(info.counts.get(state) for state in FAILED_ITSELF)
+        self._failed = list(self._job.tasks(state=FAILED_ITSELF, limit=SHOWN_FAILED)) if has_failed else []
+        return self._failed
+
+    def frame(self, info: wire.JobInfo, *, width: int, height: int) -> list[str]:
+        """The lines of one refresh: a head with a progress bar, then the tree, or failures and groups."""
+        if not self._groups:
+            return [*head_lines(info, width), *tree_lines(self._changes.tasks.values())][:height]
+        return large_frame(info, self._failed, self._running, self._groups, width=width, height=height)
+
+
+def large_frame(
+    info: wire.JobInfo,
+    failed: Sequence[wire.JobTask],
+    running: Sequence[wire.JobTask],
+    groups: Sequence[wire.GraphGroup],
+    *,
+    width: int,
+    height: int,
+) -> list[str]:
+    """A job that does not fit on the screen as a tree: some failed and running tasks, and groups of all."""
+    head = head_lines(info, width)
     room = height - len(head)
-    failures = _failure_lines(failed, limit=max(1, room // 3))
-    room -= len(failures)
-    body = tree_lines(list(job.tasks())) if info.num_tasks <= room else []
-    if not body:
-        body = _cut(group_lines(job.graph(max_nodes=1).groups), room)
-    return [*head, *failures, *body]
+    shown = failure_lines(failed, num_failed(info.counts), room=max(1, room // 3))
+    tasks = [task_line(task) for task in running[: max(0, room - len(shown) - 1)]]
+    return [*head, *shown, *tasks, *fit_groups(groups, room - len(shown) - len(tasks))]
 
 
-def _title(info: wire.JobInfo) -> str:
+def head_lines(info: wire.JobInfo, width: int) -> list[str]:
+    """The name, state and age of a job; its progress as a bar; the number of its tasks by state."""
     seconds = ((info.ended_at or int(time.time() * 1e6)) - info.created_at) / 1e6
     blocked = " (blocked)" if info.view == "blocked" and info.state == "RUNNING" else ""
-    return f"{info.name}  {output.state(info.state)}{blocked}  {output.duration(max(seconds, 0.0))}"
+    size = max(10, min(BAR, width - 40))
+    done = int(info.progress * size)
+    ended = round(info.progress * info.num_tasks)
+    return [
+        f"{output.state(info.state)}{blocked}  {output.duration(max(seconds, 0.0))}  {info.name or info.job_id}",
+        f"[{'#' * done}{'.' * (size - done)}] {info.progress:4.0%}  {ended} of {info.num_tasks} tasks ended",
+        counts_text(info.counts),
+    ]
 
 
-def _progress(info: wire.JobInfo, width: int) -> str:
-    size = min(BAR, max(10, width - 50))
-    done = round(info.progress * size)
-    counts = "  ".join(f"{output.state(state)} {n}" for state, n in sorted(info.counts.items()))
-    return f"[{'#' * done}{'.' * (size - done)}] {info.progress:4.0%}  {counts}"
-
-
-def _failure_lines(failed: Sequence[wire.JobTask], *, limit: int) -> list[str]:
-    lines = [output.style(f"  x {task.label}  {describe_end(task)}", fg="red") for task in failed[:limit]]
-    if len(failed) > limit:
-        lines[-1] = output.style(f"  x ... and {len(failed) - limit + 1} more failed tasks", fg="red")
+def failure_lines(failed: Sequence[wire.JobTask], total: int, *, room: int) -> list[str]:
+    """Failed tasks; the last line counts those that are not shown, also the cancelled ones."""
+    if not total:
+        return []
+    lines = [task_line(task) for task in (failed[:room] if total == len(failed) <= room else failed[: room - 1])]
+    if total > len(lines):
+        lines.append(output.style(f"{total - len(lines)} {'more ' if lines else ''}without success", fg="red"))
     return lines
-
-
-def _cut(lines: Sequence[str], room: int) -> list[str]:
-    if len(lines) <= room:
-        return list(lines)
-    return [*lines[: max(room - 1, 0)], f"... {len(lines) - room + 1} more groups"]
-
-
-# ---------------------------------------------------------------- the end
-
-
-def _print_end(cli: CliContext, job: Job, info: wire.JobInfo) -> None:
-    """What a reader of a failed job needs: the failed tasks, their last lines, and the command that repeats one."""
-    if info.state == "SUCCEEDED":
-        return
-    failed = list(job.tasks(state=FAILED)) if info.num_failed else []
-    for task in [task for task in failed if task.run is not None][:3]:
-        output.echo(f"{output.style(task.label, bold=True)}: {describe_end(task)}", err=True)
-        for line in _last_lines(cli, task):
-            output.echo(f"  | {line}", err=True)
-        output.note(f"  log: myrmidon task log {task.task_id}   again here: myrmidon task reproduce {task.task_id}")
-    if len(failed) > 3:
-        output.note(
-            f"... and {output.plural(len(failed) - 3, 'more task')} without success: myrmidon job log --failed {job.id}"
-        )
-    unreachable = list(job.tasks(state=["WAITING"]))
-    for task in unreachable[:5]:
-        output.note(f"{task.label} did not run: it waits for {', '.join(task.requires_left[:3])}.")
-    if info.state == "FAILED":
-        output.note(f"Run the failed part again: myrmidon job rerun {job.id}")
-
-
-def _last_lines(cli: CliContext, task: wire.JobTask) -> list[str]:
-    tail = b"".join(cli.client.log(task.task_id))[-8192:]
-    return tail.decode(errors="replace").splitlines()[-LOG_LINES:]

@@ -11,6 +11,7 @@ import click
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.graph_file import parse_parameters, read_document
+from myrmidon.cli.job_lines import counts_text, describe_end, shortened
 from myrmidon.cli.job_refs import JobName, job_id
 from myrmidon.cli.request_options import Duration, Pair, Tag
 
@@ -142,7 +143,7 @@ def show_plan(cli: CliContext, plan: wire.JobCheck) -> int:
                     "expected duration",
                     f"{expected}{known}" if expected else "unknown: no such task has run yet",
                 ),
-                ("critical path", " -> ".join(_shortened(plan.critical_path)) or None),
+                ("critical path", " -> ".join(shortened(plan.critical_path)) or None),
             ]
         )
         nowhere = [node for node in plan.nodes if not node.live_bots and node.deduped_from is None]
@@ -152,10 +153,6 @@ def show_plan(cli: CliContext, plan: wire.JobCheck) -> int:
         if len(nowhere) > _SHOWN_LABELS:
             output.note(f"... and {len(nowhere) - _SHOWN_LABELS} more.")
     return exit_codes.FAILED if plan.num_without_bots else exit_codes.OK
-
-
-def _shortened(labels: Sequence[str]) -> list[str]:
-    return list(labels) if len(labels) <= 8 else [*labels[:4], f"({len(labels) - 7} more)", *labels[-3:]]
 
 
 @job.command()
@@ -184,7 +181,6 @@ def show(cli: CliContext, name: str) -> None:
     if cli.as_json:
         output.print_struct(info)
         return
-    counts = "  ".join(f"{output.state(state)} {n}" for state, n in sorted(info.counts.items()))
     failure = info.first_failure
     output.fields(
         [
@@ -193,7 +189,7 @@ def show(cli: CliContext, name: str) -> None:
             ("name", info.name),
             ("state", output.state(info.state) + (f" ({info.view})" if info.view == "blocked" else "")),
             ("progress", f"{info.progress:.0%} of {output.plural(info.num_tasks, 'task')}"),
-            ("tasks", counts),
+            ("tasks", counts_text(info.counts)),
             ("first failure", f"{failure.label}: {describe_end(failure)}" if failure else None),
             ("error", info.error),
             ("retries", f"{info.num_retries} of {info.max_num_retries}" if info.max_num_retries else None),
@@ -208,13 +204,6 @@ def show(cli: CliContext, name: str) -> None:
         output.next_step(f"myrmidon task log {failure.task_id}")
     elif info.state == "RUNNING":
         output.next_step(f"myrmidon job watch {info.job_id}")
-
-
-def describe_end(task: wire.Failure | wire.JobTask) -> str:
-    """How a task ended, in words: its state, exit code, reason and bot."""
-    code = f" with exit code {task.exit_code}" if task.exit_code else ""
-    reason = f" ({task.reason})" if task.reason not in ("", "exit_code") else ""
-    return f"{task.state}{code}{reason}" + (f" on {task.bot_id}" if task.bot_id else "")
 
 
 @job.command()
@@ -254,27 +243,6 @@ def timing(cli: CliContext, name: str, limit: int) -> None:
         for task in tasks[:limit]
     ]
     output.table(("label", "state", "duration", "waited", "bot"), rows, empty="No tasks.")
-
-
-@job.command()
-@JOB_ARGUMENT
-@connected
-def why(cli: CliContext, name: str) -> None:
-    """Explain why a job has not ended: what runs, what waits for a bot, and which failures block the rest."""
-    the_job = handle(cli, name)
-    info = the_job.info()
-    if info.state != "RUNNING":
-        output.echo(f"The job has ended: {info.state}.")
-        return
-    if info.busy:
-        output.echo("A change of many tasks is being carried out.")
-    for text, tasks in the_job.errors().items():
-        labels = ", ".join(_shortened([task.label for task in tasks]))
-        output.echo(f"{output.plural(len(tasks), 'task')} ended {text}: {labels}. What depends on them does not run.")
-    for task in the_job.tasks(state=["READY"]):
-        output.echo(f"{task.label}: {cli.client.why(task.task_id)['summary']}")
-        break
-    output.echo("Tasks: " + ", ".join(f"{n} {state}" for state, n in sorted(info.counts.items())) + ".")
 
 
 @job.command()

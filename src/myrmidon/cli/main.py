@@ -28,7 +28,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Work": {
         "run": ("run:run", "Run a command on a bot, show its output, exit with its exit code."),
         "trigger": ("run:trigger", "Submit a command without waiting for it."),
-        "collect": ("run:collect", "Wait for tasks to end."),
+        "collect": ("collect:collect", "Wait for tasks and jobs to end."),
         "task": ("tasks:task", "Inspect or change a task: show, log, why, cancel, rerun, reproduce."),
         "tasks": ("tasks:tasks", "List tasks."),
         "job": ("job_commands:job", "Submit a graph of tasks, watch or change it: submit, watch, rerun, extend, ..."),

@@ -91,11 +91,11 @@ def print_json(value: object, *, indent: bool | None = None) -> None:
     click.echo(json.dumps(value, indent=spaces).replace("\x7f", "\\u007f"))
 
 
-def print_struct(value: object) -> None:
+def print_struct(value: object, *, indent: bool | None = None) -> None:
     """Print an answer of the SDK as JSON."""
     import msgspec  # late, for startup time
 
-    print_json(msgspec.to_builtins(value))
+    print_json(msgspec.to_builtins(value), indent=indent)
 
 
 def note(text: str) -> None:

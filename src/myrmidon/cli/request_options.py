@@ -61,9 +61,14 @@ class TaskId(Id):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         task_id = super().convert(value, param, ctx).strip()
-        if not _TASK_ID.fullmatch(task_id):
+        if not looks_like_task_id(task_id):
             self.fail(f"{value!r} is not a task id; a complete one looks like 5cee4880088100.", param, ctx)
         return task_id
+
+
+def looks_like_task_id(text: str) -> bool:
+    """Whether this has the form of the ids of tasks, runs and jobs."""
+    return _TASK_ID.fullmatch(text) is not None
 
 
 class Tag(click.ParamType):  # type: ignore[type-arg]

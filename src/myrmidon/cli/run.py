@@ -1,28 +1,24 @@
-"""`run`, `trigger` and `collect`: submit commands, follow their logs, wait for their end."""
+"""`run` and `trigger`: submit commands, follow their logs."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
 from myrmidon.cli import exit_codes, output, standard_input
+from myrmidon.cli.collect import collect_tasks
 from myrmidon.cli.context import CliContext, connected
-from myrmidon.cli.logs import exit_on_broken_pipe, follow_log, print_log
+from myrmidon.cli.logs import exit_on_broken_pipe, follow_log
 from myrmidon.cli.option_names import with_options
 from myrmidon.cli.request_options import (
     REQUEST_PARAMETERS,
-    Duration,
-    TaskId,
     build_request,
     optional_command,
     request_options,
@@ -94,7 +90,7 @@ def trigger(cli: CliContext, *, wait: bool, file: str | None, **options: Any) ->
     if options["evaluate_only"]:
         return _print_valid(cli, task)
     if wait:
-        return _collect(cli, [task["task_id"]], timeout=None, logs=False)
+        return collect_tasks(cli, [task["task_id"]], timeout=None, logs=False)
     if cli.as_json:
         output.print_json({"tasks": [task]})
     else:
@@ -106,7 +102,7 @@ def trigger(cli: CliContext, *, wait: bool, file: str | None, **options: Any) ->
 def _trigger_file(cli: CliContext, file: str, group: str | None, *, wait: bool) -> int:
     submitted = submit_file(cli, file, group)
     if wait and submitted.task_ids:
-        code = _collect(cli, submitted.task_ids, timeout=None, logs=False)
+        code = collect_tasks(cli, submitted.task_ids, timeout=None, logs=False)
         return submitted.exit_code or code
     if cli.as_json:
         output.print_json({"tasks": submitted.entries})
@@ -120,28 +116,6 @@ def _refuse_request_options() -> None:
         given = ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
         if given and option.name in REQUEST_PARAMETERS and option.name != "group":
             raise click.UsageError(f"{option.opts[0]} cannot be used with --file: write it into the requests.")
-
-
-@click.command()
-@click.argument("task_ids", nargs=-1, metavar="TASK...")
-@click.option("--timeout", type=Duration(), help="How long to wait; exits with 75 after that. The tasks continue.")
-@click.option("--log", "logs", is_flag=True, help="Print each task's output when it has ended.")
-@connected
-def collect(cli: CliContext, task_ids: Sequence[str], timeout: float | None, *, logs: bool) -> int:
-    """Wait until tasks have ended; exit with the code of the first that did not succeed.
-
-    Without ids, or with -, ids are read from stdin: one per line, or the output of `trigger --json`.
-    """
-    given_ids = [given for word in task_ids or ("-",) for given in (_ids_from_stdin() if word == "-" else [word])]
-    if not given_ids:
-        raise click.UsageError("Give task ids as arguments or on stdin.")
-    parsed = [task_id_of(TaskId().convert(given, None, None)) for given in given_ids]
-    return _collect(cli, list(dict.fromkeys(parsed)), timeout, logs=logs)
-
-
-def task_id_of(task_or_run_id: str) -> str:
-    """The task's id, also for the id of one of its runs: the last byte is the run's number, 0 for the task."""
-    return f"{task_or_run_id[:-2]}00"
 
 
 def _submit(cli: CliContext, command: Sequence[str], **options: Any) -> dict[str, Any]:
@@ -239,100 +213,3 @@ def _print_missing(cli: CliContext, task_id: str) -> None:
     with contextlib.suppress(CallFailed):
         if capacity := cli.client.why(task_id).get("capacity"):
             output.echo(capacity, err=True)
-
-
-# -- waiting for many tasks ----------------------------------------------------------------------------------
-
-
-def _ids_from_stdin() -> list[str]:
-    """Ids on stdin: words, or JSON if it begins with { or [. A single id may look like a JSON number."""
-    text = sys.stdin.buffer.read().decode(errors="replace")
-    if not text.lstrip().startswith(("{", "[")):
-        return text.split()
-    try:
-        document = json.loads(text)
-        tasks = document["tasks"] if isinstance(document, dict) else document
-        return [task["task_id"] if isinstance(task, dict) else task for task in tasks]
-    except (ValueError, KeyError, TypeError):
-        message = "No task ids on stdin: give one per line, or the output of `trigger --json`."
-        raise click.UsageError(message) from None
-
-
-@exit_on_broken_pipe()
-def _collect(cli: CliContext, task_ids: list[str], timeout: float | None, *, logs: bool) -> int:
-    ended: dict[str, dict[str, Any]] = {}
-    interactive = sys.stderr.isatty() and not cli.as_json
-    reporter = _progress_bar(len(task_ids)) if interactive else _plain_lines(to_stderr=cli.as_json or logs)
-    with reporter as report:
-        for task in _as_they_end(cli, task_ids, timeout):
-            ended[task["task_id"]] = task
-            report(task)
-            if interactive and not logs and not sys.stdout.isatty():  # the bar is on stderr; stdout is a file or pipe
-                output.echo(_ended_line(task))
-            if logs:
-                print_log(cli, task["result"]["deduped_from"] or task["task_id"])
-    results = [ended[task_id] for task_id in task_ids if task_id in ended]
-    missing = [task_id for task_id in task_ids if task_id not in ended]
-    if cli.as_json:
-        output.print_json({"tasks": results, "waiting": missing})
-    if missing:
-        output.note(f"{output.plural(len(missing), 'task')} did not end within the timeout.")
-        return exit_codes.BUSY
-    return exit_codes.of_results([task["result"] for task in results])
-
-
-def _as_they_end(cli: CliContext, task_ids: list[str], timeout: float | None) -> Iterator[dict[str, Any]]:
-    """Each task once, in the order of their end; stops at the timeout."""
-    from myrmidon.sdk.client import MAX_TASKS_PER_WAIT, MAX_WAIT_S
-
-    pending = list(task_ids)
-    until = None if timeout is None else time.monotonic() + timeout
-    while pending:
-        remaining_s = None if until is None else max(0.0, until - time.monotonic())
-        wait_s = MAX_WAIT_S if remaining_s is None else min(MAX_WAIT_S, round(remaining_s))
-        states = cli.client.wait(pending[:MAX_TASKS_PER_WAIT], wait_s=wait_s, within_s=remaining_s)["tasks"]
-        ended = [task["task_id"] for task in states if task["final"]]
-        for task_id in ended:
-            yield cli.client.task(task_id)
-        pending = [task_id for task_id in pending if task_id not in ended]
-        if not ended and until is not None and time.monotonic() >= until:
-            return
-
-
-Report: TypeAlias = Callable[[dict[str, Any]], None]
-
-
-@contextlib.contextmanager
-def _plain_lines(*, to_stderr: bool) -> Iterator[Report]:
-    """Prints one line per task."""
-    yield lambda task: output.echo(_ended_line(task), err=to_stderr)
-
-
-@contextlib.contextmanager
-def _progress_bar(total: int) -> Iterator[Report]:
-    """Prints one line per task above a progress bar."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.text import Text
-
-    console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, redirect_stdout=sys.stdout.isatty()) as progress:
-        bar = progress.add_task("", total=total)
-        failed = 0
-
-        def report(task: dict[str, Any]) -> None:
-            nonlocal failed
-            failed += task["result"]["state"] != "SUCCEEDED"
-            line = output.render(_ended_line(task), colour=output.has_colours(err=True))
-            progress.console.print(Text.from_ansi(line))
-            progress.update(bar, advance=1, description=f"{failed} failed" if failed else "")
-
-        yield report
-
-
-def _ended_line(task: dict[str, Any]) -> str:
-    result = task["result"]
-    code = f" exit {exit_codes.as_in_a_shell(result['exit_code'])}" if result["exit_code"] else ""
-    took = f"  {output.duration(result['duration'])}" if result["duration"] is not None else ""
-    return f"{task['task_id']}  {output.state(result['state'])}{code}  {task['request']['name']}{took}"

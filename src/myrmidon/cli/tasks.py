@@ -7,18 +7,18 @@ from typing import Any
 
 import click
 
-from myrmidon.cli import exit_codes, output
+from myrmidon.cli import exit_codes, job_refs, output
 from myrmidon.cli.context import CliContext, connected, fetch_pages
+from myrmidon.cli.job_refs import TaskName, task_id_of
 from myrmidon.cli.logs import follow_log, print_log
-from myrmidon.cli.request_options import Duration, Tag, TaskId
-from myrmidon.cli.run import task_id_of
+from myrmidon.cli.request_options import Duration, Tag
 from myrmidon.sdk.errors import CallFailed, NotFound, Refused
 
 STATES = (
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED",
     "EXPIRED", "CANCELED", "KILLED", "NO_RESOURCE", "CLIENT_ERROR",
 )  # fmt: skip
-_TASK_ARGUMENT = click.argument("task_id", metavar="TASK", type=TaskId())
+_TASK_ARGUMENT = click.argument("task_id", metavar="TASK", type=TaskName())
 _TAG_OPTION = ("--tag", "-t", "tags")
 
 
@@ -77,7 +77,11 @@ def _row(task: dict[str, Any]) -> tuple[object, ...]:
 
 @click.group()
 def task() -> None:
-    """Inspect or change a task."""
+    """Inspect or change a task.
+
+    TASK is the id of a task or of one of its runs, or JOB/LABEL for a task of a job; @latest/LABEL is one of your last
+    job.
+    """
 
 
 @task.command(name="show")
@@ -101,7 +105,8 @@ def show_task(cli: CliContext, task_id: str) -> None:
 
 
 def _get_task(cli: CliContext, task_id: str) -> dict[str, Any]:
-    """The task with this id, or with a run of this id. Raises NotFound if it has no such run."""
+    """The task with this id or name, or with a run of this id. Raises NotFound if it has no such run."""
+    task_id = job_refs.task_id(cli, task_id)
     task = cli.client.task(task_id)
     if task_id not in (task["task_id"], *(run["run"] for run in task["runs"])):
         raise NotFound(f"Task {task['task_id']} has no run {task_id}.")
@@ -192,6 +197,7 @@ def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follo
 
     With --json, the log goes to stderr and the task as JSON to stdout.
     """
+    task_id = job_refs.task_id(cli, task_id)
     task = _get_task(cli, task_id)
     source = task["result"]["deduped_from"] or task_id
     if follow:
@@ -209,7 +215,7 @@ def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follo
 @connected
 def why(cli: CliContext, task_id: str) -> None:
     """Explain why a task is not running."""
-    explanation = cli.client.why(task_id)
+    explanation = cli.client.why(job_refs.task_id(cli, task_id))
     if cli.as_json:
         output.print_json(explanation)
         return
@@ -232,7 +238,7 @@ def why(cli: CliContext, task_id: str) -> None:
 
 
 @task.command()
-@click.argument("task_ids", nargs=-1, type=TaskId(), metavar="[TASK...]")
+@click.argument("task_ids", nargs=-1, type=TaskName(), metavar="[TASK...]")
 @click.option(
     *_TAG_OPTION,
     type=Tag(),
@@ -254,7 +260,7 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
     answers, refused = [], list[CallFailed]()
     for task_id in task_ids:
         try:
-            answer = cli.client.cancel(task_id, kill_running=kill)
+            answer = cli.client.cancel(job_refs.task_id(cli, task_id), kill_running=kill)
         except Refused as error:
             refused.append(error)
             answer = {"task_id": task_id, "error": error.as_dict()}
@@ -289,6 +295,7 @@ def _cancel_line(answer: dict[str, Any]) -> str:
 @connected
 def rerun(cli: CliContext, task_id: str, *, force: bool, cascade: bool) -> None:
     """Rerun a task that has ended."""
+    task_id = job_refs.task_id(cli, task_id)
     if task_id != task_id_of(task_id):
         task_id = _get_task(cli, task_id)["task_id"]
     answer = cli.client.rerun(task_id, force=force, cascade=cascade)

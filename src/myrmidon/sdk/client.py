@@ -146,7 +146,7 @@ class Client:
         return Job(self, job_id)
 
     def jobs(self, **filters: Any) -> wire.JobList:
-        """One page of jobs. Filters: state, name, tag, group, start, end, limit, cursor."""
+        """One page of jobs. Filters: state, name, tag, group, start, end, mine, limit, cursor."""
         return self.call("GET", "jobs", wire.JobList, query=filters)
 
     # -- logs -----------------------------------------------------------------------------------------------
@@ -161,6 +161,13 @@ class Client:
                 return
             yield page.data
             offset, length = int(page.headers["X-Log-Next"]), int(page.headers["X-Log-Length"])
+
+    def log_tail(self, task_id: str, *, num_bytes: int = 8_192) -> bytes:
+        """The last bytes of the log so far, stdout before stderr."""
+        path = f"{API}/tasks/{_segment(task_id)}/log"
+        head = self.transport.call("GET", path, query={"stream": "both", "limit": 1})
+        offset = max(0, int(head.headers["X-Log-Length"]) - num_bytes)
+        return self.transport.call("GET", path, query={"stream": "both", "offset": offset, "limit": num_bytes}).data
 
     def follow(self, task_id: str, *, run: int | None = None, stream: str = "both") -> Iterator[LogChunk | Json]:
         """The log as it is written: chunks, then the task's end as a dict. Resumes after a server restart."""

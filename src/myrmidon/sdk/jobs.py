@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from myrmidon.sdk.errors import JobFailed, WaitedTooLong
+from myrmidon.sdk.job_graph import FAILED, blockers
 from myrmidon.sdk.transport import new_key
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
@@ -36,12 +37,25 @@ class Job:
     def info(self) -> wire.JobInfo:
         return self._client.call("GET", f"jobs/{_segment(self.id)}", wire.JobInfo)
 
-    def tasks(self, *, state: list[str] | None = None, label: str | None = None) -> Iterator[wire.JobTask]:
-        """The tasks of the job by label, read page by page; ``label`` may contain ``*``."""
-        query: dict[str, Any] = {"state": state or [], "label": label, "limit": PAGE}
-        while True:
+    def tasks(
+        self,
+        *,
+        state: Sequence[str] = (),
+        label: str | None = None,
+        since: int | None = None,
+        limit: int | None = None,
+    ) -> Iterator[wire.JobTask]:
+        """The tasks of the job by label, read page by page, at most ``limit``.
+
+        ``label`` may contain ``*``; ``since`` is a time in microseconds UTC: only tasks that have changed since then.
+        """
+        query: dict[str, Any] = {"state": list(state), "label": label, "since": since}
+        left = limit
+        while left is None or left > 0:
+            query["limit"] = PAGE if left is None else min(left, PAGE)
             page = self._client.call("GET", f"jobs/{_segment(self.id)}/tasks", wire.JobTasks, query=query)
             yield from page.tasks
+            left = None if left is None else left - len(page.tasks)
             if page.cursor is None:
                 return
             query["cursor"] = page.cursor
@@ -67,12 +81,15 @@ class Job:
     def errors(self) -> dict[str, list[wire.JobTask]]:
         """Tasks that ended without success, grouped by what happened."""
         found: dict[str, list[wire.JobTask]] = {}
-        for task in self.tasks():
-            if task.resolution is not None and task.resolution.failed:
-                code = f" with exit code {task.exit_code}" if task.exit_code else ""
-                reason = f" ({task.reason})" if task.reason else ""
-                found.setdefault(f"{task.state}{code}{reason}", []).append(task)
+        for task in self.tasks(state=FAILED):
+            code = f" with exit code {task.exit_code}" if task.exit_code else ""
+            reason = f" ({task.reason})" if task.reason not in ("", "exit_code") else ""
+            found.setdefault(f"{task.state}{code}{reason}", []).append(task)
         return found
+
+    def unreachable(self) -> dict[str, str]:
+        """The labels of waiting tasks that cannot start, each with that of the task without success that blocks it."""
+        return blockers(list(self.tasks(state=["WAITING", *FAILED])))
 
     # -- wait
 

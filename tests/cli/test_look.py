@@ -260,6 +260,15 @@ def test_a_token_lets_in_what_its_role_may_and_nothing_once_revoked(up: Up, tmp_
     ] == [True]
 
 
+def test_a_token_for_hawk_is_printed_as_the_variables_that_its_clients_read(up: Up):
+    printed = up.terminal.ok("token", "create", "ci", "--hawk").splitlines()
+    names = [line.removeprefix("export ").partition("=")[0] for line in printed]
+    assert names == ["TASKCLUSTER_CLIENT_ID", "TASKCLUSTER_ACCESS_TOKEN"]
+    made = up.terminal.json("token", "create", "ci", "--hawk")
+    assert made["hawk"]["client_id"] == made["id"]
+    assert len(made["hawk"]["access_key"]) == 43
+
+
 def test_a_login_is_used_and_says_when_it_is_not(up: Up, tmp_path: Path):
     made = up.terminal.json("token", "create", "ada", "--role", "viewer")
     folder = up.terminal.home / "config" / "myrmidon"

@@ -31,8 +31,11 @@ def token() -> None:
 @click.option("--bot-group", help="Group of bots.toml that introduced bots must be in.")
 @click.option("--bot-ids", metavar="ID", help="Id of an introduced bot, or the beginning of ids and *.")
 @click.option("--uses", type=click.IntRange(1), help="How many bots it introduces. Default: 1.")
+@click.option("--hawk", is_flag=True, help="Print a client id and an access key for TaskCluster's clients instead.")
 @connected
-def create(cli: CliContext, name: str, role: str, group: str | None, expires: int | None, **binding: Any) -> None:
+def create(
+    cli: CliContext, name: str, role: str, group: str | None, expires: int | None, hawk: bool, **binding: Any
+) -> None:
     """Create a token for NAME and print it. It cannot be shown again.
 
     The options --bot-pool, --bot-group, --bot-ids and --uses are for the role bot-bootstrap; `bot invite` has them too.
@@ -41,9 +44,15 @@ def create(cli: CliContext, name: str, role: str, group: str | None, expires: in
         raise click.UsageError(
             "--group cannot be used with role admin: administrators have access to all resource groups."
         )
-    created = cli.client.create_token(name, role=role, group=group, expires_in_s=expires, **binding)
+    created = cli.client.create_token(name, role=role, group=group, expires_in_s=expires, hawk=hawk, **binding)
     if cli.as_json:
         output.print_json(created)
+        return
+    if hawk:
+        output.echo(f"export TASKCLUSTER_CLIENT_ID={created['hawk']['client_id']}")
+        output.echo(f"export TASKCLUSTER_ACCESS_TOKEN={created['hawk']['access_key']}")
+        output.note(f"Hawk credentials of token {created['id']} for {name}, role {role}; they cannot be shown again")
+        output.note(f"their clients' baseUrl: {cli.endpoint.server}/v1")
         return
     output.echo(created["token"])
     output.note(f"token {created['id']} for {name}, role {role}; it cannot be shown again")

@@ -298,15 +298,18 @@ class Client:
         role: str,
         group: str | None = None,
         expires_in_s: int | None = None,
+        hawk: bool = False,
         key: str | None = None,
         **binding: str | int | None,
     ) -> Json:
-        """Create a token. Only this response contains the token itself.
+        """Create a token. Only this response contains the token itself, and its Hawk credentials if asked for.
 
         ``binding``: which bots a bot-bootstrap token introduces: bot_pool, bot_group, bot_ids, uses.
         """
         bound = {name: value for name, value in binding.items() if value is not None}
-        body = {"name": name, "role": role, "group": group, "expires_in_s": expires_in_s, **bound}
+        body: dict[str, Any] = {"name": name, "role": role, "group": group, "expires_in_s": expires_in_s, **bound}
+        if hawk:
+            body["hawk"] = True
         return self._post("tokens", body, key)
 
     def revoke_token(self, token_id: str, *, key: str | None = None) -> Json:

@@ -41,6 +41,8 @@ class Style(StrEnum):
     V1 = "swarming v1"
     """Tolerant: unknown keys, numbers as strings and null are accepted. Errors as Google's API clients expect them."""
     V1_OLD = "swarming v1, older prefix"
+    TASKCLUSTER = "taskcluster scheduler v1"
+    """Errors as TaskCluster's clients expect them; calls may be signed with Hawk."""
 
 
 class Identity(Struct, frozen=True):

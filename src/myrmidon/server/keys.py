@@ -24,6 +24,8 @@ class Keys(Struct, frozen=True, repr_omit_defaults=True):
     """Credentials of bots."""
     cursor: bytes
     """Cursors of lists."""
+    hawk: bytes
+    """Keys of clients that sign their calls with Hawk."""
 
     def __repr__(self) -> str:
         return "Keys(...)"

@@ -17,7 +17,7 @@ from myrmidon.store.tables import release
 from tests.server.contexts import a_task
 from tests.server.inside import BOT, Inside, Reply, inside
 
-TABLE = tuple(line for line in every_route() if line.style is Style.OURS)  # tests/v1 has the others
+TABLE = tuple(line for line in every_route() if line.style is Style.OURS)  # the facades' tests have the others
 ROLES = list(Role)
 OWNED = ("/api/v1/tasks/{id}", "/api/v1/jobs/{id}")
 STREAMS = {"/api/v1/events", "/api/v1/tasks/{id}/log/follow"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros
 from myrmidon.model.validation import show_value
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID, Done, Name, PageQuery
+from myrmidon.server.auth import hawk
 from myrmidon.server.auth.authenticator import BotBinding
 from myrmidon.server.calls import ADMINS, Call, Role, Route
 from myrmidon.server.context import ServerContext
@@ -41,6 +42,15 @@ class NewToken(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bot_group: Name | None = None
     bot_ids: BotIds | None = None
     uses: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    hawk: bool = False
+    """Whether the response has credentials for clients that sign their calls with Hawk."""
+
+
+class HawkCredentials(Struct, frozen=True, kw_only=True):
+    """A client id and its key, valid as long as the token that they belong to."""
+
+    client_id: str
+    access_key: str
 
 
 class TokenInfo(Struct, frozen=True, kw_only=True):
@@ -58,6 +68,7 @@ class TokenInfo(Struct, frozen=True, kw_only=True):
     bot_ids: str | None = None
     uses_left: int | None = None
     token: str | None = None
+    hawk: HawkCredentials | None = None
 
 
 class TokenList(Struct, frozen=True):
@@ -80,7 +91,12 @@ async def create_token(context: ServerContext, call: Call) -> TokenInfo:
         lifetime=_lifetime_of(body),
         binding=binding,
     )
-    return _info(row, group, text)
+    info = _info(row, group, text)
+    return structs.replace(info, hawk=_hawk_credentials(context, row)) if body.hawk else info
+
+
+def _hawk_credentials(context: ServerContext, token: Token) -> HawkCredentials:
+    return HawkCredentials(client_id=hawk.client_id(token.id), access_key=hawk.access_key(context.keys.hawk, token.id))
 
 
 def _group_of(context: ServerContext, call: Call) -> str | None:

@@ -75,13 +75,13 @@ class App:
         return proposed if _REQUEST_ID.fullmatch(proposed) else next(self._request_ids)
 
     async def _answer_preflight(self, scope: Scope, send: Send) -> None:
-        """CORS preflight of browsers: dashboards for Swarming are served from other origins."""
+        """CORS preflight of browsers: dashboards for Swarming and TaskCluster are served from other origins."""
         headers = read_headers(scope["headers"])
         allowed = self._host_error(headers) is None
         fields = cors_headers(self._authenticator, headers.get("origin", "")) if allowed else []
         if fields:
             fields += [
-                (b"access-control-allow-methods", b"GET, POST"),
+                (b"access-control-allow-methods", b"GET, POST, PUT"),
                 (b"access-control-allow-headers", b"authorization, content-type"),
                 (b"access-control-max-age", b"3600"),
             ]

@@ -37,6 +37,7 @@ from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decod
 from myrmidon.server.asgi.errors import error_body
 from myrmidon.server.asgi.sending import Disconnected, send_response
 from myrmidon.server.auth.authenticator import Authenticator, bearer_of
+from myrmidon.server.auth.hawk import SignedCall, is_hawk
 from myrmidon.server.calls import NOBODY, Answer, Call, Identity, Role, Route, Style
 from myrmidon.server.context import ServerContext
 
@@ -125,9 +126,8 @@ class Endpoint:
         if any("\x00" in value for value in params.values()):
             raise NotFound("page", "with NUL in its name")
         bearer = bearer_of(headers) or (query.get("tok", [""])[-1] if route.query_token else "")
-        # Public routes are not authenticated: health must be answered without the database.
-        is_public = Role.NOBODY in route.who and not route.asks_who
-        identity = scope["identity"] = NOBODY if is_public else await authenticator.identify(bearer, address)
+        signed = self._signed_call(scope, headers)
+        identity = scope["identity"] = await self._identify(bearer, signed, address)
         if identity.role not in route.who:
             raise _not_allowed(identity, route)
         if not route.vital:
@@ -139,6 +139,8 @@ class Endpoint:
             scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
             scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address)
         data = await self._wait_for_body(receive, headers, identity, address) if route.body is not None else b""
+        if signed is not None:
+            signed.check_payload(data, headers.get("content-type", ""))
         return Call(
             who=identity,
             body=self._decode_body(data) if route.body is not None else None,
@@ -166,6 +168,27 @@ class Endpoint:
         if not self._route.vital:
             self._check_load()
         return data
+
+    def _signed_call(self, scope: Scope, headers: Mapping[str, str]) -> SignedCall | None:
+        """What a Hawk header signs, if the call has one and the route takes it."""
+        authorization = headers.get("authorization", "")
+        if self._route.style is not Style.TASKCLUSTER or not is_hawk(authorization):
+            return None
+        query = scope["query_string"].decode("latin-1")
+        return SignedCall(
+            authorization=authorization,
+            method=scope["method"],
+            resource=scope["raw_path"].decode("latin-1") + (f"?{query}" if query else ""),
+            host=headers.get("host", ""),
+        )
+
+    async def _identify(self, bearer: str, signed: SignedCall | None, address: str) -> Identity:
+        # Public routes are not authenticated: health must be answered without the database.
+        if Role.NOBODY in self._route.who and not self._route.asks_who:
+            return NOBODY
+        if signed is not None:
+            return await self._authenticator.identify_signed(signed, address)
+        return await self._authenticator.identify(bearer, address)
 
     def _check_load(self) -> None:
         state = self._context.state
@@ -251,7 +274,7 @@ class Endpoint:
         if error.retry_after_s:
             fields.append((b"retry-after", str(error.retry_after_s).encode()))
         if isinstance(error, Unauthorized):
-            fields.append((b"www-authenticate", b"Bearer"))
+            fields.append((b"www-authenticate", b"Hawk" if self._route.style is Style.TASKCLUSTER else b"Bearer"))
         if isinstance(error, (TooLarge, TooSlow)):
             fields.append((b"connection", b"close"))
         return error.status, fields, encode_json(error_body(self._route.style, error.status, error.as_dict()))

@@ -1,4 +1,4 @@
-"""Bodies of error responses: the native shape, and the two shapes that clients of Swarming's v1 API expect.
+"""Bodies of error responses: the native shape, and the shapes that clients of Swarming and TaskCluster expect.
 
 Code and message are the same in all of them.
 """
@@ -10,7 +10,11 @@ from typing import Any
 
 from myrmidon.server.calls import Style
 
-PREFIXES: Mapping[Style, str] = {Style.V1: "/_ah/", Style.V1_OLD: "/api/swarming/"}
+PREFIXES: Mapping[Style, str] = {
+    Style.V1: "/_ah/",
+    Style.V1_OLD: "/api/swarming/",
+    Style.TASKCLUSTER: "/v1/",
+}
 _REASONS = {
     400: "badRequest",
     401: "required",
@@ -35,6 +39,8 @@ def error_body(style: Style, status: int, details: Mapping[str, Any]) -> dict[st
     if style is Style.OURS:
         return {"error": details}
     message = _joined_message(details)
+    if style is Style.TASKCLUSTER:
+        return {"message": message, "error": details}
     error: dict[str, Any] = {"code": status, "message": message, "status": details["code"]}
     if style is Style.V1:
         reason = _REASONS.get(status, "internalError")
@@ -43,7 +49,7 @@ def error_body(style: Style, status: int, details: Mapping[str, Any]) -> dict[st
 
 
 def _joined_message(details: Mapping[str, Any]) -> str:
-    """Every problem in one sentence: the v1 shapes have no field for a list of problems."""
+    """Every problem in one sentence: clients of these APIs show the message only."""
     problems = details.get("problems") or []
     if len(problems) < 2:
         return str(details["message"])

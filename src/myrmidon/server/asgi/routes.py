@@ -27,6 +27,7 @@ from myrmidon.server.asgi import openapi
 from myrmidon.server.botapi import routes as botapi
 from myrmidon.server.calls import ANYONE, Route
 from myrmidon.server.swarming_v1 import discovery, methods
+from myrmidon.server.taskcluster import routes as taskcluster
 
 
 def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
@@ -53,4 +54,4 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
     )
     if metrics_open:
         table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)
-    return (*table, *openapi.routes(table), *methods.ROUTES, *discovery.ROUTES)
+    return (*table, *openapi.routes(table), *methods.ROUTES, *discovery.ROUTES, *taskcluster.ROUTES)

@@ -1,4 +1,4 @@
-"""Authenticates callers by token, bot credential or network, and checks Host and Origin.
+"""Authenticates callers by token, signature, bot credential or network, and checks Host and Origin.
 
 What a caller may do is in the route table. Secrets are compared in constant time with their stored digest. Valid tokens
 are cached, so that a busy client costs no database read per call: a token revoked on this server is dropped at once,
@@ -20,7 +20,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -29,6 +28,8 @@ from myrmidon.model.errors import Forbidden, InvalidRequest, MyrmidonError, Over
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.validation import MAX_INT64, show_value
 from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.auth.addresses import host_name, parse_address
+from myrmidon.server.auth.hawk import HawkVerifier, SignedCall
 from myrmidon.server.calls import NOBODY, Identity, Role
 from myrmidon.server.context import ServerContext
 from myrmidon.server.settings import ALL_ADDRESSES, Settings
@@ -45,13 +46,9 @@ MAX_CACHED = 10_000
 SECRET_BYTES = 32
 _EPOCH = "e"
 REVOKED = "This credential was revoked; introduce the bot again with a bootstrap token."
-MAX_ADDRESS_LENGTH = 100
-"""With brackets, a zone and a port. Addresses are cached, so their length must be bounded."""
 ADMIN_FILE = "admin.token"
 UNKNOWN = "unknown"
 """Stands for an address that could not be parsed; it is in no network."""
-
-Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 # ---------------------------------------------------------------- tokens
@@ -194,6 +191,7 @@ class Authenticator:
         self._settings = context.settings
         self._cache: OrderedDict[bytes, CachedToken] = OrderedDict()
         self._failed: dict[str, tuple[int, int]] = {}
+        self._hawk = HawkVerifier(context.keys.hawk)
         self._proxies = [ipaddress.ip_network(text) for text in context.settings.proxies]
         self._allowed = [
             (ipaddress.ip_network(one.network), Identity(one.name, Role(one.role), one.group))
@@ -209,7 +207,7 @@ class Authenticator:
         if "," in host:
             # A proxy may have checked the other value.
             raise InvalidRequest([Problem("host", show_value(host), "one name", "host")])
-        name = _host_name(host)
+        name = host_name(host)
         if name is None or (self.hosts and name not in self.hosts):
             raise Forbidden(f"The host name {host[:100]!r} is not allowed; see the setting allowed_hosts.")
         if mutates and origin and not self._is_our_page(origin, host):
@@ -234,14 +232,14 @@ class Authenticator:
             return address
         hops = forwarded.split(",")
         while self._is_proxy(address):
-            hop = _parse_address(hops.pop()) if hops else None
+            hop = parse_address(hops.pop()) if hops else None
             if hop is None:
                 return UNKNOWN
             address = str(hop)
         return address
 
     def _is_proxy(self, text: str) -> bool:
-        address = _parse_address(text)
+        address = parse_address(text)
         return address is not None and any(address in network for network in self._proxies)
 
     async def identify(self, bearer: str, address: str) -> Identity:
@@ -251,11 +249,24 @@ class Authenticator:
         if bearer.startswith("myb_"):
             if (verified := bot_of_credential(self._context.keys.bot, bearer)) is not None:
                 return await self._check_epoch(*verified)
-        elif (identity := self._from_cache(bearer) or await self._from_database(bearer)) is not None:
+        elif (identity := await self._by_token(bearer)) is not None:
             return identity
         else:
             self._check_failures(address)  # not for bots: an answer 401 makes them use their other token
         raise Unauthorized("The token is unknown, expired or revoked.")
+
+    async def identify_signed(self, call: SignedCall, address: str) -> Identity:
+        """The owner of the token whose key has signed a call; Unauthorized for a wrong signature or an ended token."""
+        try:
+            token_id = self._hawk.verify(call, self._context.now())
+        except Unauthorized:
+            self._check_failures(address)
+            raise
+        identity = await self._look_up(f"hawk {token_id:x}".encode(), token_id)
+        if identity is None:
+            self._check_failures(address)
+            raise Unauthorized("The token of this client id is unknown, expired or revoked.")
+        return identity
 
     async def _check_epoch(self, bot_id: str, epoch: int) -> Identity:
         """The identity of a bot; Unauthorized if its credentials of this epoch were revoked, or if it was deleted.
@@ -288,29 +299,26 @@ class Authenticator:
             del self._cache[key]
 
     def _by_address(self, text: str) -> Identity:
-        address = _parse_address(text)
+        address = parse_address(text)
         if address is None:
             return NOBODY
         return next((identity for network, identity in self._allowed if address in network), NOBODY)
 
-    def _from_cache(self, bearer: str) -> Identity | None:
-        key = _fingerprint(bearer)
-        cached = self._cache.get(key)
-        if cached is None:
-            return None
-        if cached.valid_until <= self._context.now():
-            del self._cache[key]
-            return None
-        return cached.identity
-
-    async def _from_database(self, bearer: str) -> Identity | None:
+    async def _by_token(self, bearer: str) -> Identity | None:
         match = TOKEN.fullmatch(bearer)
         if match is None or (token_id := int(match[1], 16)) > MAX_INT64:
             return None
-        secret = match[2]
+        return await self._look_up(_fingerprint(bearer), token_id, secret=match[2])
+
+    async def _look_up(self, key: bytes, token_id: int, *, secret: str | None = None) -> Identity | None:
+        """The identity cached under ``key``, or that of the stored token; a ``secret`` must be the token's."""
         now = self._context.now()
+        cached = self._cache.get(key)
+        if cached is not None and cached.valid_until > now:
+            return cached.identity
+        self._cache.pop(key, None)
         row, group = await self._context.db.read(lambda tx: _with_group(tx, token_id))
-        if row is None or not hmac.compare_digest(row.secret_hash, digest(secret)):
+        if row is None or (secret is not None and not hmac.compare_digest(row.secret_hash, digest(secret))):
             return None
         if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now):
             return None
@@ -318,7 +326,7 @@ class Authenticator:
             return None
         identity = Identity(row.name, Role(row.role), group, group_id=row.resource_group_id, token_id=row.id)
         valid_until = min(now + CACHE_S * SECOND, row.expires_at or now + CACHE_S * SECOND)
-        self._cache[_fingerprint(bearer)] = CachedToken(identity, token_id, valid_until)
+        self._cache[key] = CachedToken(identity, token_id, valid_until)
         while len(self._cache) > MAX_CACHED:
             self._cache.popitem(last=False)
         return identity
@@ -351,40 +359,9 @@ def _fingerprint(bearer: str) -> bytes:
     return hashlib.sha256(bearer.encode()).digest()
 
 
-def _parse_address(text: str) -> Address | None:
-    """An IP address without port and brackets, IPv4 in IPv6 unwrapped; None when it is not one."""
-    return _parse_cached(text) if len(text) <= MAX_ADDRESS_LENGTH else None
-
-
-@lru_cache(maxsize=4096)
-def _parse_cached(text: str) -> Address | None:
-    bare = text.strip()
-    if bare.startswith("["):
-        bare = bare[1:].partition("]")[0]
-    elif bare.count(":") == 1:
-        bare = bare.partition(":")[0]
-    try:
-        found = ipaddress.ip_address(bare)
-    except ValueError:
-        return None
-    mapped = getattr(found, "ipv4_mapped", None)
-    return mapped or found
-
-
-_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]*)\]|([^\[\]:@/?#\s]*))(?::[0-9]*)?")
-
-
-def _host_name(host: str) -> str | None:
-    """The name of a Host header, without the port; None if it is not a name or address with an optional port."""
-    match = _HOST.fullmatch(host)
-    if match is None:
-        return None
-    return match[1].lower() if match[1] is not None else match[2].rstrip(".").lower()
-
-
 def _hosts(settings: Settings) -> frozenset[str]:
     """The allowed host names. Empty for any: only when the server listens on all addresses and no name is set."""
-    named = {name for host in settings.allowed_hosts if (name := _host_name(host))}
+    named = {name for host in settings.allowed_hosts if (name := host_name(host))}
     if settings.public_url:
         named.add((urlsplit(settings.public_url).hostname or "").lower())
     if settings.is_local:

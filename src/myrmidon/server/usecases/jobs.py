@@ -44,11 +44,23 @@ def decode_document(raw: Raw | bytes) -> Any:
 
 
 def prepare_document(
-    context: ServerContext, call: Call, document: object, parameters: Mapping[str, Any], *, group: str, now: Micros
+    context: ServerContext,
+    call: Call,
+    document: object,
+    parameters: Mapping[str, Any],
+    *,
+    group: str,
+    now: Micros,
+    sent: object = None,
 ) -> Document:
-    """Apply everything that happens to a document before it is validated."""
-    original = apply_parameters(document, parameters)
-    expanded, short = expand_tasks(original, default_pool=context.settings.default_pool, now=now)
+    """Apply everything that happens to a document before it is validated.
+
+    ``sent`` is what the client sent, if the document was converted from another form, which has no parameters.
+    """
+    original = apply_parameters(document, parameters) if sent is None else sent
+    expanded, short = expand_tasks(
+        original if sent is None else document, default_pool=context.settings.default_pool, now=now
+    )
     return Document(original, _apply_policies(context, call, expanded, group), short)
 
 
@@ -152,12 +164,16 @@ async def extend_job(
     parameters: Mapping[str, Any],
     *,
     check: Callable[[Tx], None] | None = None,
+    sent: object = None,
 ) -> Extended:
-    """Add the tasks of a document to a job; ``check`` runs first in the same transaction."""
+    """Add the tasks of a document to a job; ``check`` runs first in the same transaction.
+
+    ``sent`` as in prepare_document.
+    """
     now = context.now()
     names = await context.groups.names_of([job.resource_group_id])
     group = names.get(job.resource_group_id, "")
-    prepare = partial(prepare_document, context, call, document, parameters, group=group, now=now)
+    prepare = partial(prepare_document, context, call, document, parameters, group=group, now=now, sent=sent)
     prepared = await context.db.run_in_thread(prepare)
     num_tasks = len(_tasks_of(document))
 

@@ -1,6 +1,6 @@
 """Refuses requests that need what no bot can do yet, with the same code and messages in every API.
 
-The scheduler stores functions, routing words and references to files; only requests over HTTP are refused. Without
+The scheduler stores functions and references to files; only requests over HTTP are refused. Without
 this, such a task would be accepted and then fail on its bot, or lose its outputs.
 """
 
@@ -24,15 +24,12 @@ def no_outputs(path: str, num_paths: int) -> Problem:
 
 
 def check_served(request: TaskRequest) -> None:
-    """InvalidRequest for a task with a function, routing, input files or output paths."""
+    """InvalidRequest for a task with a function, input files or output paths."""
     problems: list[Problem] = []
     if request.function is not None:
         name = show_value(request.function.func_name)
         allowed = "none: functions are not served yet; submit a command"
         problems.append(Problem("function", name, allowed, NOT_SERVED))
-    if request.routing:
-        allowed = "nothing: routing is not served yet; events can be read at /api/v1/events"
-        problems.append(Problem("routing", show_value(request.routing), allowed, NOT_SERVED))
     for number, task_slice in enumerate(request.slices):
         properties = task_slice.properties
         if properties.inputs is not None:

@@ -1,0 +1,1 @@
+"""The API of TaskCluster's graph scheduler, for existing clients."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -254,3 +255,22 @@ def test_it_is_the_same_on_every_database(db_url, tmp_path):
         work(app)
         assert set(scheduler.states(graph).values()) == {"completed"}
         assert scheduler.create(graph, a_graph(build, test))[1]["status"]["state"] == "finished"
+
+
+def test_calls_at_the_same_time_create_one_graph_and_add_every_task_once(db_url, tmp_path):
+    with inside(tmp_path, db_url) as app:
+        graph, build = slug(), a_node("build")
+        extensions = [a_node("test", build) for _ in range(3)]
+        calls = [("PUT", "", a_graph(build))] * 3
+        more = [("POST", "/extend", {"tasks": [node]}) for node in [*extensions, *extensions]]
+
+        async def at_once(asked: Any) -> list[int]:
+            path = f"/v1/task-graph/{graph}"
+            replies = await asyncio.gather(*(app.ask(method, path + rest, body) for method, rest, body in asked))
+            return [reply.status for reply in replies]
+
+        assert app.run(at_once(calls)) == [200] * 3
+        assert app.run(at_once(more)) == [200] * 6
+        tasks = Scheduler(app).get(graph, "inspect")["tasks"]
+        assert sorted(task["taskId"] for task in tasks) == sorted(node["taskId"] for node in (build, *extensions))
+        assert len({task["name"] for task in tasks}) == 4

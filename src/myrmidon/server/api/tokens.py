@@ -117,7 +117,7 @@ def _lifetime_of(body: NewToken) -> Micros | None:
 
 
 def _binding_of(body: NewToken) -> BotBinding | None:
-    """The bots that a new bootstrap token introduces; a token that is bound to nothing would bring in any."""
+    """The bots that a new bootstrap token introduces; one that is bound to nothing would introduce any bot."""
     given = {"bot_pool": body.bot_pool, "bot_group": body.bot_group, "bot_ids": body.bot_ids, "uses": body.uses}
     if Role(body.role) is not Role.BOOTSTRAP:
         allowed = "none: only tokens with the role bot-bootstrap introduce bots"

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
 
 
 def _hide() -> None:
-    """Close this process to tasks, before anything else can take time: its environment may contain a token."""
+    """Hide this process from tasks before anything else is done: its environment may contain a token."""
     from myrmidon.bot.system import processes
 
     processes.hide()

@@ -17,7 +17,7 @@ from myrmidon.bot.system import dimensions, host
 
 ADMISSION_S = 5.0
 ADMISSION_PATH = "/bot/v1/zip/none"
-"""No zip has this name: the answer is an error, and says whether this machine may introduce a bot."""
+"""No zip has this name. The status of the error shows whether this machine may introduce a bot."""
 
 
 def show_config(_: list[str]) -> int:

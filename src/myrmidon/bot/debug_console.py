@@ -1,8 +1,8 @@
 """A Python prompt inside a running bot, for debugging on its machine: SIGUSR2 opens it, `bot.zip shell` connects to it.
 
 The prompt listens on a Unix socket in the bot's folder. After the signal it accepts one connection within a minute. The
-client must know the content of `console.key`, which is new each time and which tasks cannot open, even if they can send
-the signal and connect: Landlock restricts neither the one (before ABI 6) nor the other. The prompt runs in its own
+client must know the content of `console.key`, which is new each time and which tasks cannot open, although they can
+connect and, before ABI 6 of Landlock, send the signal. The prompt runs in its own
 thread, so that it works while the other threads hang. Code typed there runs inside the bot and can break it.
 """
 
@@ -28,7 +28,7 @@ SOCKET_NAME = "console"
 KEY_NAME = "console.key"
 OPEN_S = 60.0
 KEY_S = 1.0
-"""How long a client may take to send the key; nobody else can connect meanwhile."""
+"""How long a client may take to send the key; no other client can connect meanwhile."""
 CONNECT_S = 10.0
 
 log = logging.getLogger("myrmidon.bot")

@@ -147,7 +147,7 @@ def _bots(cli: CliContext) -> Finding:
 
 
 def _lost_runs(cli: CliContext) -> Finding:
-    """Runs of bots from which the server hears nothing: the tasks look as if they were running."""
+    """Runs of bots that send nothing: their tasks are still shown as running."""
     bots = fetch_pages(cli.client.bots, "bots", 10_000, state="busy")["bots"]
     lost = [bot for bot in bots if bot["status"] in ("dead", "silent") and bot["runs"]]
     if not lost:

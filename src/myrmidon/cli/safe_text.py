@@ -1,9 +1,9 @@
 """Makes text and logs safe to show on a terminal.
 
-Names, tags, dimensions, reasons and messages are chosen by other people, and a terminal obeys what is in them: escape
-sequences move the cursor, set the clipboard or the title, and bidirectional controls reorder what is read. ``escape``
-shows such characters as text (``\\x1b``) instead. It is applied to everything that output.py prints, with or without a
-terminal: a table in a file is shown on a terminal later.
+Names, tags, dimensions, reasons and messages are chosen by other people, and a terminal interprets control characters
+in them: escape sequences move the cursor, set the clipboard or the title, and bidirectional controls reorder text.
+``escape`` shows such characters as text (``\\x1b``) instead. It is applied to everything that output.py prints, with or
+without a terminal: a table in a file is shown on a terminal later.
 
 A log is data. Piped or written to a file it stays as it is, byte for byte; LogFilter is for a terminal only. It keeps
 colours (SGR sequences) and drops all other sequences and control characters.
@@ -61,7 +61,7 @@ _INCOMPLETE: Final = re.compile(rf"(?:\r|(?:\x1b\[?|\x9b)[0-?]{{0,{_MAX_SGR}}}[ 
 
 
 class LogFilter:
-    """Copies one stream of a log without anything that a terminal would obey, except colours.
+    """Copies one stream of a log without control characters and escape sequences, except colours.
 
     State is kept between calls: a sequence or a character may be split between two chunks. No more than one short
     sequence is held back, and a line break ends a sequence that its sender did not end, so a log cannot hide what

@@ -43,7 +43,7 @@ def labels_of(raw: object) -> list[str]:
 
 
 def labels_read(raw: object) -> set[str]:
-    """The labels whose outputs are inputs of tasks in the document; whatever is wrong in it is left out."""
+    """The labels whose outputs are inputs of tasks in the document. Invalid parts are skipped."""
     tasks = raw.get("tasks") if isinstance(raw, dict) else None
     nodes = tasks.values() if isinstance(tasks, dict) else tasks if isinstance(tasks, list) else ()
     found: set[str] = set()

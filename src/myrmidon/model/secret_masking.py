@@ -110,7 +110,7 @@ class SecretForms:
                 at = content.find(form, at + 1)
 
     def _longest_begin(self, content: bytes, *, after_gap: bool) -> int:
-        """How many of the last bytes may be the begin of a form; all of them if they may be its middle."""
+        """How many of the last bytes may be the beginning of a form; all of them if they may be its middle."""
         if after_gap and any(content in form for form in self._forms):
             return len(content)
         longest, last = 0, content[-1:]

@@ -26,7 +26,7 @@ class Order(Struct, frozen=True):
 
 
 class TaskToRun(Struct, frozen=True, gc=False):
-    """Permission to start one run of a task. The table is written and read most of all; rows are kept small.
+    """Permission to start one run of a task. It is the busiest table, so rows are small.
 
     The bits of ``shared`` say what makes one bot better than another for this task.
     """

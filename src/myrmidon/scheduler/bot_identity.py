@@ -11,16 +11,16 @@ from myrmidon.store.tables import bot_event
 
 DISPLACED = "bot_displaced"
 DISPLACEMENT_WINDOW: Micros = 600 * 1_000_000
-"""How long the first displacement is remembered: a bot with a used id is started again by its service manager."""
+"""Two displacements within this time mean that two bots use one id. It covers the restart by a service manager."""
 _RECENT_EVENTS = 50
 _NOBODY = -1
-"""The introducer of a revoked bot: no introduction repeats an earlier one."""
+"""The introducer of a revoked bot. It equals no token, so the next introduction counts as a new one."""
 
 
 def revoke_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Bot:
-    """End a bot's credentials; only a new introduction brings it back. Its runs end with their leases.
+    """End a bot's credentials; it must be introduced again. Its runs end with their leases.
 
-    The bot is dead from now on, because a call that was let in a moment before is checked by its session only.
+    The bot is marked dead, because a call that was authenticated a moment before is checked by its session only.
     """
     uow = UnitOfWork(tx, now, ids, rules)
     bot = lock_bot(uow, bot_id)
@@ -36,11 +36,11 @@ def revoke_bot(tx: Tx, bot_id: str, *, now: Micros, ids: IdSource, rules: Rules 
 def record_displaced(
     tx: Tx, bot: Bot, session: int, address: str, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
 ) -> None:
-    """Record that a session called which a newer one of the same id has displaced; quarantine the id if both do that.
+    """Record a call of a session that a newer one of the same bot id has displaced; quarantine the id at the second.
 
-    The process of such a session is alive beside the newer one: one that has ended calls no more, so no restart leads
-    here. It then exits, and only if it is started again and displaces the newer session in turn, which calls too, do
-    the two displace each other. A single late call, which a slow network may deliver after a restart, is not enough.
+    A process that has ended makes no calls, so such a call means that two processes use the id. The displaced process
+    exits. If it is started again, it displaces the other one, which then calls too: two different sessions have been
+    displaced. One is not enough, because a slow network may deliver the call of an ended process late.
     """
     earlier = [
         message

@@ -143,12 +143,12 @@ def store_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> None:
 
 
 def _forget_earlier_generations(uow: UnitOfWork, tasks: Sequence[TaskResult]) -> None:
-    """Withdraw what tasks offered before they ran again: their inputs may have been others then."""
+    """Delete the results that earlier generations of these tasks stored: their inputs may have been different."""
     rerun = [task.id for task in tasks if task.generation > 1]
     if rerun:
         dedupe.delete(uow.tx, rerun)
 
 
 def _with_replaced_inputs(uow: UnitOfWork, functions: Sequence[int]) -> set[int]:
-    """Those of the functions whose parents have run again since, so that their inputs are not what they have read."""
+    """The functions with a parent that has run again since they read their inputs: the stored inputs are newer."""
     return edge.children_of_reruns(uow.tx, functions) if functions else set()

@@ -75,7 +75,7 @@ def _show_run(uow: UnitOfWork, task: TaskResult, run: TaskRun) -> None:
 
 
 def grant_again(uow: UnitOfWork, task: TaskResult, runs: Sequence[TaskRun]) -> None:
-    """Start the soft timeout of a live run again, because the further instance that it granted has come to nothing."""
+    """Start the soft timeout of a live run again, because the instance that it granted was lost or withdrawn."""
     timeout = uow.run_policy(task.id).timeout
     started = [run for run in runs if run.started_at is not None]
     if timeout is None or not started or any(run.soft_at is not None for run in started):

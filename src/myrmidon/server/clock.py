@@ -1,7 +1,7 @@
 """The time of a server: an anchor plus a clock that cannot be set.
 
-The wall clock of a machine may be set to any time at any moment, by hand or by a time service that has it wrong. So it
-is read once, at start; from then on time is counted by CLOCK_BOOTTIME, which goes on while the machine is suspended.
+The wall clock of a machine may be set to a wrong time at any moment, by a person or by a time service. So it is read
+once, at start; from then on time is counted by CLOCK_BOOTTIME, which goes on while the machine is suspended.
 A step of the wall clock is therefore not seen. It is followed only after it has proved right: docs/decisions/0030.
 """
 
@@ -20,12 +20,12 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def wall_time() -> Micros:
-    """The wall clock in microseconds since 1970. Whoever has a ServerContext uses its ``now``."""
+    """The wall clock in microseconds since 1970. Code that has a ServerContext uses its ``now``."""
     return time.time_ns() // 1000
 
 
 def boot_time() -> Micros:
-    """Microseconds of a clock that nobody can set, and that goes on while the machine is suspended."""
+    """Microseconds of a clock that cannot be set, and that goes on while the machine is suspended."""
     return time.clock_gettime_ns(_BOOT_CLOCK) // 1000
 
 

@@ -55,7 +55,7 @@ class ServerState(Struct):
     clock_skew: Micros = 0
     """How far this server's time was ahead at the last comparison: of the database's, on SQLite of the wall clock."""
     retention_waits_until: Micros | None = None
-    """When the deletion of old tasks begins again after a gap in time; None while it does not wait."""
+    """When the deletion of old tasks begins again after a gap in time; None without such a gap."""
     config: FleetConfig = NO_CONFIG
     """The active fleet configuration, the same for all servers on this database."""
     invalid_config: int = 0

@@ -58,7 +58,7 @@ class Metrics:
         )
         self._retention_wait = gauge(
             "myrmidon_retention_wait_seconds",
-            "Time until old tasks are deleted again after a long gap in time; 0 while that does not wait.",
+            "Time until old tasks are deleted again after a long gap in time; 0 without such a gap.",
         )
         self._in_progress = gauge(
             "myrmidon_calls_in_progress", "Calls being answered now, without long polls and streams."

@@ -201,9 +201,7 @@ class StartupConfig:
         filesystem.remove_file(os.path.join(self.folder, "token"))
 
     def other_bearer(self, refused: str) -> str:
-        """What to call with after the server has refused this: the token, which may have been stored just now, or the
-        credential.
-        """
+        """The bearer to try after the server has refused one: the token, which may be new, or the credential."""
         self.token = _text(self.folder, "token")
         known = (text for text in (self.token, self.credential) if text and text != refused)
         return next(known, refused)

@@ -49,7 +49,7 @@ class Answers:
         self._queue_claimed(request, answer, now, claimed_at)
         has_news = self.apply_orders(answer)
         if request.body["wait_s"] and not (request.body["n"] or has_news):
-            # The server had nothing new to say. If it did so early, asking again at once would be an endless loop.
+            # The server had no news. If it answered early, asking again at once would be an endless loop.
             self.link.poll_after = request.sent_at + request.body["wait_s"]
 
     def apply_orders(self, answer: dict[str, Any]) -> bool:

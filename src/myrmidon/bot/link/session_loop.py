@@ -1,7 +1,7 @@
 """The session loop: one thread that makes all calls to the server, over one connection.
 
 Each step reads what the bot has to do, lets `next_action` decide, performs that one action, and applies the answer. The
-loop survives every exception, because only a bot that talks to the server can be updated.
+loop survives every exception, because only a connected bot can be updated.
 """
 
 from __future__ import annotations
@@ -195,11 +195,11 @@ class SessionLoop:
         running, work = self.work_reader.read(stop_waits=stop_waits)
         action = actions.next_action(self.link, work, clock.boottime())
         if running is not None and self.run_queue.running is not running:
-            return  # it has ended meanwhile; an answer to a question about it would come too late
+            return  # the run has ended meanwhile, and the action was decided for it
         self._perform(action, running)
 
     def _prepare(self) -> None:
-        """Do what needs no call: check the machine, obey hooks and signals."""
+        """Do what needs no call: check the machine, carry out requests of hooks and signals."""
         run_queue = self.run_queue
         if run_queue.running is None and not run_queue.queue:
             self.status.check(clock.boottime())
@@ -335,7 +335,7 @@ class SessionLoop:
         now = clock.boottime()
         self.link.answered(now)
         if request.is_poll and self.status.hooks.has("on_after_poll"):
-            # Before a task of this answer starts: the processes of a hook must not meet a command.
+            # Before a task of this answer starts: processes of a hook must not run at the same time as a command.
             directive = answer.get("order") or ("run" if answer.get("tasks") else "sleep")
             self.status.hooks.call("on_after_poll", self.status.bot, directive)
         claimed_at = request.created_at if request.attempts > 1 else self.http.response_after
@@ -359,7 +359,7 @@ class SessionLoop:
         """Wait at the server while a command runs without output. Output or the end of the command interrupts that."""
         self.waiting_for_stop = True
         try:
-            # Looked at again, because what came before the flag was set has not interrupted anything.
+            # Checked again: output that came before the flag was set has not interrupted anything.
             if running is self.run_queue.running and running and not self.spool.pending_bytes(running["run"]):
                 self._send(self._build(action, running))
         finally:

@@ -1,7 +1,7 @@
 """The environment of commands: an allowlist of the bot's own variables, and what the bot and the task add.
 
-A bot is started by a service manager, a shell or `make`, and their variables are nobody's business: a task must not
-depend on who started its bot, and must not see what is private there.
+The variables of the service manager or shell that started the bot are not passed on: a task must not depend on who
+started its bot, and these variables may contain secrets.
 """
 
 from __future__ import annotations

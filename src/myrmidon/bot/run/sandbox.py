@@ -1,13 +1,13 @@
 """Keeps commands out of the folders of bots by Landlock.
 
-Landlock has no rule that denies. To keep commands out of a folder, its neighbours are granted: everything in each
-folder above it, except the way down to it. So in the folders above it, commands can use what exists but create nothing.
-In the bot's own folder they get the folders that are meant for them.
+Landlock has rules that grant access and none that deny it. To deny a folder, every other entry of each folder above it
+is granted. So in the folders above it, commands can use what exists but create nothing. In the bot's own folder they
+are granted the folders that are meant for them.
 
-The rules hold for a thread and all that it starts, for ever. So one thread does nothing but start commands, and a new
-one replaces it when the rules change: because something was created in a folder above, a file system was mounted, or a
-bot was started in another folder. That is checked before each command, by some calls of `stat`; and now and then while
-the bot is idle, because rules keep the disk space of a file that was granted and is then deleted.
+Rules cannot be removed from a thread, and hold for all that it starts. So one thread does nothing but start commands,
+and a new one replaces it when the rules change: because something was created in a folder above, a file system was
+mounted, or a bot was started in another folder. That is checked with `stat` before each command; and from time to time
+while the bot is idle, because rules keep the disk space of a file that was granted and is then deleted.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class RestrictedThread(threading.Thread):
         self.function: Callable[[], Any] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
-        # Two locks as semaphores: the hand-over is part of every command, and a condition or a queue costs more.
+        # Two locks as semaphores: every command needs them, and a condition or a queue costs more.
         self.requested, self.done = threading.Lock(), threading.Lock()
         self.requested.acquire()
         self.done.acquire()

@@ -1,4 +1,4 @@
-"""Landlock: a thread gives up access to files, for itself and for every process that it starts (Linux 5.13 and newer).
+"""Landlock: restricts the access of a thread, and of every process that it starts, to files (Linux 5.13 and newer).
 
 Rules only grant: a thread that is restricted may do nothing with files, except below the folders that a rule names. It
 cannot be undone. Listing folders stays allowed everywhere, because a right on a folder holds for all folders below:
@@ -90,9 +90,9 @@ class Ruleset:
                 self.grant(path)
 
     def restrict_thread(self) -> None:
-        """Apply the rules to the calling thread, for ever.
+        """Apply the rules to the calling thread. This cannot be undone.
 
-        Without the capability SYS_ADMIN, the kernel requires that the thread also gives up programs like sudo.
+        Without the capability SYS_ADMIN, the kernel requires `no_new_privs`, which disables programs like sudo.
         """
         try:
             _system_call(_RESTRICT_SELF, self.handle, 0)

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.api.common import LAST_ID, PageQuery
+from myrmidon.server.api.common import LAST_ID
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
@@ -17,6 +17,7 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.views import bot_history, listings
 from myrmidon.store.views.bot_history import HistoryEntry, HistoryPosition
 from myrmidon.store.views.listings import RunLine
+from myrmidon.wire.fields import PageQuery
 
 
 class BotEventInfo(Struct, frozen=True):

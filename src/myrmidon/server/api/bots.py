@@ -12,7 +12,6 @@ from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler import bot_identity
 from myrmidon.scheduler import bots as scheduler_bots
-from myrmidon.server.api.common import Done, Limit
 from myrmidon.server.calls import (
     ADMINS,
     READERS,
@@ -29,6 +28,7 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.views import listings
 from myrmidon.store.views.listings import BotFilter
 from myrmidon.store.views.pool_filter import PoolFilter
+from myrmidon.wire.fields import Done, Limit
 
 Busy: TypeAlias = Mapping[str, Sequence[tuple[int, int, int]]]
 """Running runs by bot id: (task id, run number, resource group id)."""

@@ -8,12 +8,12 @@ from msgspec import Meta, Struct
 
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros
-from myrmidon.server.api.common import Limit
 from myrmidon.server.calls import ADMINS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.tables import settings_version as configs
 from myrmidon.store.tables.settings_version import FOLDER, Version
+from myrmidon.wire.fields import Limit
 
 _LAST = (1 << 63) - 1
 

@@ -102,7 +102,7 @@ class ServerInfo(Struct, frozen=True):
     role: str
     group: str | None
     retention_waits_until: Micros | None
-    """When the deletion of old tasks begins again after a long gap in time; null while it does not wait."""
+    """When the deletion of old tasks begins again after a long gap in time; null without such a gap."""
 
 
 async def server_info(context: ServerContext, call: Call) -> ServerInfo:

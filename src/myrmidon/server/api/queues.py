@@ -11,7 +11,6 @@ from myrmidon.model.ids import Micros, created_ms
 from myrmidon.model.task_to_run import Order
 from myrmidon.model.validation import show_value
 from myrmidon.scheduler.pools import set_pool_order
-from myrmidon.server.api.common import PageQuery
 from myrmidon.server.calls import ADMINS, READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
@@ -20,6 +19,7 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import pool_order, resource_group
 from myrmidon.store.views import listings
+from myrmidon.wire.fields import PageQuery
 
 
 class QueueInfo(Struct, frozen=True):

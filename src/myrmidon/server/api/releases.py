@@ -56,7 +56,7 @@ def _read(tx: Tx, digest: str) -> release.Release | None:
 class BootstrapQuery(Struct, frozen=True, kw_only=True):
     """Settings that the script writes to the new bot's folder. ``tok`` is the token for its first handshake.
 
-    A ``dimension`` is ``key:value``. A caller that is let in by its network needs no token, and neither does its bot.
+    A ``dimension`` is ``key:value``. A caller that its network admits needs no token, and neither does its bot.
     """
 
     tok: str = ""

@@ -9,7 +9,6 @@ from msgspec import Struct
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import resource_groups
-from myrmidon.server.api.common import Done, Name, PageQuery
 from myrmidon.server.calls import (
     ADMINS,
     READERS,
@@ -21,6 +20,7 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import resource_group
 from myrmidon.store.tables.resource_group import ResourceGroup
+from myrmidon.wire.fields import Done, Name, PageQuery
 
 
 class NewGroup(Struct, frozen=True, forbid_unknown_fields=True):

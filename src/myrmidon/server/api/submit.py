@@ -13,7 +13,7 @@ from myrmidon.model.errors import InvalidRequest, MyrmidonError, Problem
 from myrmidon.model.ids import Micros, show_task
 from myrmidon.model.limits import DEFAULT_LIMITS
 from myrmidon.scheduler.submit import Draft, Submitted
-from myrmidon.server.api.common import Name, show_optional_task
+from myrmidon.server.api.common import show_optional_task
 from myrmidon.server.calls import WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.submit import (
@@ -23,6 +23,7 @@ from myrmidon.server.usecases.submit import (
     store_drafts,
     store_within_quota,
 )
+from myrmidon.wire.fields import Name
 
 THREAD_MIN_TASKS = 32
 """From this number of tasks on, a part is parsed and checked in a thread: it would block the event loop."""

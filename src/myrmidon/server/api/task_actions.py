@@ -12,7 +12,6 @@ from myrmidon.model.states import TaskState
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.scheduler import explain as explaining
 from myrmidon.scheduler import rerun as rerunning
-from myrmidon.server.api.common import Moment, Name
 from myrmidon.server.calls import (
     READERS,
     WRITERS,
@@ -24,6 +23,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.tasks import check_may_cancel, get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
+from myrmidon.wire.fields import Moment, Name
 
 
 class CancelBody(Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from myrmidon.model.secret_masking import SecretForms
 from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.silence import Silence, silent_runs
-from myrmidon.server.api.common import Limit, Moment, show_optional_task
+from myrmidon.server.api.common import show_optional_task
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -25,6 +25,7 @@ from myrmidon.store.tables import resource_group, task_request, task_run
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import listings, run_details
 from myrmidon.store.views.listings import TaskFilter, TaskLine
+from myrmidon.wire.fields import Limit, Moment
 
 _STATES = Literal[
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",

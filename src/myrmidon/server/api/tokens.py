@@ -10,7 +10,7 @@ from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros
 from myrmidon.model.validation import show_value
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.api.common import LAST_ID, Done, Name, PageQuery
+from myrmidon.server.api.common import LAST_ID
 from myrmidon.server.auth import hawk
 from myrmidon.server.auth.authenticator import BotBinding
 from myrmidon.server.calls import ADMINS, Call, Role, Route
@@ -20,6 +20,7 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import api_token, resource_group
 from myrmidon.store.tables.api_token import Token
+from myrmidon.wire.fields import Done, Name, PageQuery
 
 DAY_S = 86_400
 ANY_POOL = "*"
@@ -117,7 +118,7 @@ def _lifetime_of(body: NewToken) -> Micros | None:
 
 
 def _binding_of(body: NewToken) -> BotBinding | None:
-    """The bots that a new bootstrap token introduces; a token that is bound to nothing would bring in any."""
+    """The bots that a new bootstrap token introduces; one that is bound to nothing would introduce any bot."""
     given = {"bot_pool": body.bot_pool, "bot_group": body.bot_group, "bot_ids": body.bot_ids, "uses": body.uses}
     if Role(body.role) is not Role.BOOTSTRAP:
         allowed = "none: only tokens with the role bot-bootstrap introduce bots"

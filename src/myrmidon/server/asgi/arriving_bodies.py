@@ -1,7 +1,7 @@
 """Limits how many request bodies of one caller may be arriving at the same time.
 
-A body may take half a minute to arrive, and keeps a connection and memory meanwhile. Each caller has a share of its
-own, so that one with many slow bodies keeps nobody else out.
+A body may take half a minute to arrive, and uses a connection and memory meanwhile. The limit is per caller, so that
+one caller with many slow bodies does not block the others.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ class Endpoint:
     ) -> tuple[int, Headers, Any]:
         """Status, headers and body; every error becomes a response.
 
-        The call counts as load only until then, and not while its body arrives: clients that send or read slowly keep
-        nobody else out.
+        The call counts as load only until then, and not while its body arrives: clients that send or read slowly must
+        not block others.
         """
         context, counts = self._context, not self._route.waits
         context.state.num_calls += counts

@@ -334,7 +334,7 @@ class Authenticator:
     def _check_failures(self, address: str) -> None:
         """Count an invalid token; Overloaded beyond the limit per minute.
 
-        Only invalid tokens are refused so: somebody with a valid one may be behind the same address.
+        Valid tokens from the same address are not affected: several callers may share it.
         """
         now = self._context.now() // (60 * SECOND)
         minute, count = self._failed.get(address, (now, 0))

@@ -44,7 +44,7 @@ async def handshake(context: ServerContext, call: Call) -> HandshakeResponse:
     """Start or continue a session: the bot's credential, its configuration, and which runs are still its own.
 
     A credential is valid only for the bot that it was issued to and in the bot's present epoch, so that deleting a bot
-    or revoking its credentials ends them for good. Whoever has none must be allowed to introduce the bot.
+    or revoking its credentials ends them for good. A caller without one must be allowed to introduce the bot.
     """
     body: HandshakeRequest = call.body
     if call.who.role is Role.BOT and call.who.bot_id != body.bot_id:

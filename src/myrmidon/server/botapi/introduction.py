@@ -1,4 +1,4 @@
-"""Introductions: who may register a bot without its credential, and which bots a bootstrap token may bring in."""
+"""Introductions: who may register a bot without its credential, and which bots a bootstrap token may introduce."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from myrmidon.store.tables.api_token import Token
 _ANY_POOL = ["default"]
 """The pool that a bot reports if its owner has chosen none: such a bot may be put into any pool."""
 UNBOUND = Token(0, "", "", Role.BOOTSTRAP, None, 0, None, None)
-"""Stands for the token of a caller that is let in by its network."""
+"""The token of a caller that its network admits: without limits."""
 
 
 def introduce(
@@ -84,8 +84,8 @@ def _check_gone(tx: Tx, stored: Bot, context: ServerContext, now: Micros) -> Non
 def _check_binding(token: Token, bot_id: str, group: BotGroupConfig, prefix: str) -> None:
     """Refuse ids that the token is not bound to.
 
-    A group's prefix trusts every id that begins with it, also one that a task or a stranger has made up. So only a
-    token for this group, or for ids that begin with that prefix, may bring such a bot in.
+    A group with a prefix trusts every id that begins with it, and anybody can choose such an id. So only a token for
+    this group, or for ids that begin with that prefix, may introduce such a bot.
     """
     if token.bot_ids is not None and not matches(token.bot_ids, bot_id):
         raise Forbidden(f"This token introduces bots with ids {token.bot_ids!r} only; create one for {bot_id[:100]!r}.")

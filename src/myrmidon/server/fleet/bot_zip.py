@@ -113,7 +113,7 @@ def bootstrap_script(
 
     Values are inserted as literals, so that nothing a caller sends can run as code. ``text`` is an administrator's
     bootstrap.py, used in place of the default script. Both can use the constants SERVER, TOKEN, DIGEST, POOL, BOT_ID
-    and DIMENSIONS (``key:value``). TOKEN is empty for a caller that is let in by its network.
+    and DIMENSIONS (``key:value``). TOKEN is empty for a caller that its network admits.
     """
     constants = {"server": server, "token": token, "digest": digest, "pool": pool, "bot_id": bot_id}
     values = {name: repr(value) for name, value in constants.items()}

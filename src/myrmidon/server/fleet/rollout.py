@@ -142,8 +142,8 @@ def check_canary_progress(context: ServerContext, bot: ConnectedBot, *, finished
 async def report_failure(context: ServerContext, bot_id: str, digest: str) -> None:
     """Record that a bot rejected a release, and revert the release if enough bots have.
 
-    Only reports of bots that were told to run it count, and only if they were there before it: so bots that somebody
-    has just added, or that speak of releases which they never got, can ban none.
+    A report counts only if the bot was told to run the release and existed before it. Otherwise new bots, or reports
+    about releases that a bot never ran, could ban a release.
     """
     if len(digest) != DIGEST_CHARS:
         return
@@ -169,7 +169,7 @@ async def report_failure(context: ServerContext, bot_id: str, digest: str) -> No
 
 
 def _record_failure(tx: Tx, digest: str, bot_id: str, now: Micros) -> int | None:
-    """How many bots have rejected this release; None if there is no such release, or the bot was not there before."""
+    """How many bots have rejected this release; None if there is no such release, or the bot is newer than it."""
     info = _find(tx, digest, now)
     if info is None or bot_id not in release.bots_before(tx, info):
         return None
@@ -194,7 +194,7 @@ def _revert_if_failing(tx: Tx, digest: str, share: int, now: Micros) -> ReleaseI
 
 
 def exceeds_failure_limit(failures: int, bots: int) -> bool:
-    """Two bots and a third of those that should run a release, or all: a single machine may be at fault itself."""
+    """At least two and a third of the bots that should run a release, or all of them. One machine may have a fault."""
     return 0 < bots <= failures or (failures >= 2 and failures * _FAILING_SHARE >= bots)
 
 

@@ -20,10 +20,10 @@ from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.direct_assign import write_and_assign
 from myrmidon.server.fleet.pool_policy import apply_pool_policy
+from myrmidon.server.usecases.submit import store_within_quota
 from myrmidon.server.usecases.unsupported import check_served
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables.job import Job
 
 
@@ -129,31 +129,24 @@ def draft_job(context: ServerContext, call: Call, document: Document, *, key: st
 async def store_job(context: ServerContext, call: Call, group: str, draft: JobDraft, *, now: Micros) -> JobSubmitted:
     """Store a job within the quota of its group. Its last transaction assigns tasks to waiting bots."""
     num_tasks = len(draft.graph.nodes)
+    return await store_within_quota(
+        context,
+        call,
+        group,
+        num_tasks=num_tasks,
+        keys=lambda: [draft.request_key],
+        store=partial(_run_steps, context, draft=draft, now=now),
+        tasks_per_key=num_tasks,
+    )
 
-    async def reserve_and_store(group_id: int) -> JobSubmitted:
-        count = partial(_count_stored, group_id=group_id, draft=draft)
-        async with context.quotas.reserve(
-            group, group_id, tasks=num_tasks, num_bytes=call.body_size, count_stored=count
-        ):
-            return await _run_steps(context, group_id, draft, now=now)
 
-    return await context.groups.run_in(call, group, reserve_and_store)
-
-
-async def _run_steps(context: ServerContext, group_id: int, draft: JobDraft, *, now: Micros) -> JobSubmitted:
+async def _run_steps(context: ServerContext, group_id: int, *, draft: JobDraft, now: Micros) -> JobSubmitted:
     *staging, commit = submit_job.submit_steps(group_id, draft, now=now, ids=context.ids, rules=context.rules)
     for stage in staging:
         staged = await context.db.write(stage)
         if staged.repeated:
             return staged
     return await write_and_assign(context, commit)
-
-
-def _count_stored(tx: Tx, *, group_id: int, draft: JobDraft) -> int:
-    """All tasks if an earlier call with the same request key has stored the job, else none."""
-    if draft.request_key is None:
-        return 0
-    return len(draft.graph.nodes) if request_keys.read(tx, group_id, [draft.request_key]) else 0
 
 
 async def extend_job(

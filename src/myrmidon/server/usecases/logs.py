@@ -44,7 +44,7 @@ class LogReader:
         self.info: LogInfo = logs.info(tx, log.task_id, log.run, stream)
 
     def visible_length(self) -> int:
-        """The length of the log without bytes at its end that may turn out to be the begin of a secret."""
+        """The length of the log without bytes at its end that may be the beginning of a secret."""
         length, forms = self.info.length, self._log.forms
         if forms is None or not self._log.growing:
             return length

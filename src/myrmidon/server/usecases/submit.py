@@ -91,14 +91,16 @@ async def store_within_quota(
     num_tasks: int,
     keys: Callable[[], Sequence[str | None]],
     store: Callable[[int], Awaitable[T]],
+    tasks_per_key: int = 1,
 ) -> T:
     """Reserve quota for tasks, then call ``store`` with the id of the group. QuotaExceeded if they do not fit.
 
-    ``keys`` returns the tasks' request keys; it is called only if the quota is too small for all of them.
+    ``keys`` returns the tasks' request keys; it is called only if the quota is too small for all of them. A request key
+    stands for ``tasks_per_key`` tasks.
     """
 
     async def reserve_and_store(group_id: int) -> T:
-        count_stored = partial(_count_stored, group_id=group_id, keys=keys)
+        count_stored = partial(_count_stored, group_id=group_id, keys=keys, tasks_per_key=tasks_per_key)
         async with context.quotas.reserve(
             group, group_id, tasks=num_tasks, num_bytes=call.body_size, count_stored=count_stored
         ):
@@ -107,10 +109,10 @@ async def store_within_quota(
     return await context.groups.run_in(call, group, reserve_and_store)
 
 
-def _count_stored(tx: Tx, *, group_id: int, keys: Callable[[], Sequence[str | None]]) -> int:
+def _count_stored(tx: Tx, *, group_id: int, keys: Callable[[], Sequence[str | None]], tasks_per_key: int) -> int:
     """How many tasks an earlier call with the same request keys has stored: they need no quota again."""
     present = [key for key in keys() if key is not None]
-    return len(request_key.read(tx, group_id, present)) if present else 0
+    return len(request_key.read(tx, group_id, present)) * tasks_per_key if present else 0
 
 
 async def store_drafts(

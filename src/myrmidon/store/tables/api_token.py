@@ -49,7 +49,7 @@ def read(tx: Tx, token_id: int) -> Token | None:
 
 
 def lock(tx: Tx, token_id: int) -> Token | None:
-    """Lock a token. It is locked before everything else."""
+    """Lock a token. In the order of locks it comes first."""
     row = tx.one(LOCK, id=token_id)
     return Token(*row) if row else None
 

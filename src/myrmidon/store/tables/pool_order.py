@@ -28,7 +28,7 @@ def of_queue(tx: Tx, queue_id: int) -> Order:
 
 
 def set_order(tx: Tx, pool: str, order: Order) -> None:
-    """Set how a pool orders the tasks that become ready from now on; those that are ready keep their rank."""
+    """Set how a pool orders tasks that become ready from now on. The caller ranks those that are ready again."""
     lock_pools(tx, [pool])
     tx.run(SET_POOL, name=pool, task_order=order.task_order, ageing=order.ageing)
 

@@ -246,7 +246,7 @@ def alive_bots(tx: Tx) -> Sequence[str]:
 
 
 def bots_before(tx: Tx, one: ReleaseInfo) -> set[str]:
-    """The live bots that were there before a release: only they can tell that it is worse than the one before."""
+    """The live bots that existed before a release: only their failures show that it is worse than the previous one."""
     return {row[0] for row in tx.all(ALIVE_SINCE, before=one.created_at)}
 
 

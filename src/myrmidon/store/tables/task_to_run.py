@@ -223,7 +223,7 @@ _SET_RANKS = RowUpdate("task_to_run", key="task_id, instance", sets="task_rank",
 def of_pool(tx: Tx, pool: str, *, after: int, n: int) -> list[tuple[int, int, int, int, Micros]]:
     """The next n rows of a pool by task: task, instance, rank, and the priority and creation that a rank is made of.
 
-    A task has one row at most. Reads without locks: they may be gone already.
+    A task has at most one row. Rows are read without locks and may be deleted meanwhile.
     """
     return [(row[0], row[1], row[2], row[3], row[4]) for row in tx.all(OF_POOL, pool=pool, after=after, n=n)]
 

@@ -31,7 +31,7 @@ _FIRST = """
            (SELECT MIN(at) FROM bot_events), (SELECT MIN(used_at) FROM task_dimensions)
 """
 FIRST = _FIRST.format(tasks="", jobs="")
-# Passes over all that is past its retention: for the time in which nothing of that may be deleted.
+# Without rows that only wait for their deletion; used while nothing old may be deleted.
 FIRST_WITHOUT_OLD = _FIRST.format(
     tasks=" WHERE state IN ('WAITING', 'READY', 'RUNNING')",
     jobs=" WHERE state IN ('RUNNING', 'PENDING_RETRY')",

@@ -599,6 +599,7 @@ _OF_TASKS = (
     ("completed_task_edges", "child"),
     ("task_inputs", "task_id"),
     ("task_outputs", "task_id"),
+    ("task_annotations", "task_id"),
 )
 _OF_MEMBERS = ("task_labels", "input_tasks", "output_tasks")
 _OF_JOBS = (
@@ -609,6 +610,7 @@ _OF_JOBS = (
     ("task_labels", "job_id"),
     ("input_tasks", "job_id"),
     ("output_tasks", "job_id"),
+    ("job_meta", "job_id"),
     ("chunked_work", "job_id"),
 )
 _OTHERS = (

@@ -354,7 +354,7 @@ def test_ten_thousand_parents_are_the_limit(lite):
     job = lite.job({"plan": [], "join": ["plan"]})
     lite.take("b1")
     for i in range(0, 9_000, 1_000):
-        many = {f"p{i + n}": [] for n in range(1_000)}
+        many: dict[str, list[str]] = {f"p{i + n}": [] for n in range(1_000)}
         lite.extend(job, {}, raw=requires({"join": list(many)}, many))
     many = {f"q{n}": [] for n in range(1_000)}
     with pytest.raises(InvalidRequest, match="10001 parents"):

@@ -117,7 +117,7 @@ def _check_waiting(
             raise WrongState(f"the task {label} is {state}; only a task that is WAITING can get parents")
         if task_id not in waiting:
             whom = "a running task" if by is None else "this task"
-            raise WrongState(f"the task {label} does not wait for {whom}, so it might start at any time")
+            raise WrongState(f"the task {label} does not wait for {whom}; it might start at any time")
 
 
 def _check_count(

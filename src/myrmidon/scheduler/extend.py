@@ -93,7 +93,7 @@ def extend(
     graph, dag = _read(raw, existing, ids_by_label, outputs, check=check, is_empty=adds_no_tasks)
     if check_graph is not None:
         check_graph(graph)
-    new_tasks = _new_tasks(uow, job, _Extension(graph, dag, ids_by_label, definitions, authenticated))
+    new_tasks = _new_tasks(uow, job, _Extension(graph, dag, ids_by_label, definitions, authenticated, by))
     _check(uow, group_id, new_tasks)
     tasks = _store(uow, job, new_tasks, output_slots(outputs))
     store_added_parents(uow, job_id, added, ids=ids_by_label, new_tasks=new_tasks, limits=limits, by=by)
@@ -159,12 +159,14 @@ class _Extension:
         ids: dict[str, int],
         definitions: dict[str, str],
         authenticated: str,
+        by: int | None,
     ) -> None:
         self.graph = graph
         self.dag = dag
         self.ids = ids
         self.definitions = definitions
         self.authenticated = authenticated
+        self.by = by
 
 
 def _outputs_read(uow: UnitOfWork, raw: object, existing: Mapping[str, tuple[int, str]]) -> dict[str, list[OutputRow]]:
@@ -264,6 +266,7 @@ def _new_task(
         satisfied=done,
         policy=node.policy,
         hold=node.hold,
+        added_by=e.by,
     )
 
 

@@ -15,7 +15,7 @@ from myrmidon.scheduler import hold as holding
 from myrmidon.scheduler import rerun as rerunning
 from myrmidon.scheduler import rerun_preview
 from myrmidon.server.api.jobs import DOCUMENT_LIMIT, job_info
-from myrmidon.server.calls import READERS, WRITERS, Call, Route
+from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases import jobs as job_usecases
 from myrmidon.server.usecases.idempotency import claim_call_key
@@ -60,7 +60,7 @@ async def _change(
     now = context.now()
 
     def apply(tx: Tx) -> wire.JobChanged:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
         if claim_call_key(tx, call, verb, show_task(job.id), now=now, subject=job.id):
             change(tx, job)
         return _changed(jobs.read(tx, [job.id])[job.id])
@@ -136,14 +136,14 @@ async def rerun_job(context: ServerContext, call: Call) -> wire.JobRerun:
     now = context.now()
 
     def preview(tx: Tx) -> wire.JobRerun:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
         num_tasks, labels = _preview(tx, job, body)
         return wire.JobRerun(
             job_id=show_task(job.id), state=JobState(job.state).value, num_tasks=num_tasks, labels=labels
         )
 
     def rerun(tx: Tx) -> wire.JobRerun:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
         if claim_call_key(tx, call, "rerun job", show_task(job.id), now=now, subject=job.id):
             _rerun(tx, context, job, body, now)
         return wire.JobRerun(job_id=show_task(job.id), state=JobState(jobs.read(tx, [job.id])[job.id].state).value)
@@ -218,7 +218,7 @@ ROUTES = (
         method="POST",
         path="/api/v1/jobs/{id}/extend",
         call=extend_job,
-        who=WRITERS,
+        who=JOB_WRITERS,
         body=wire.ExtendJob,
         out=wire.JobExtended,
         mutates=True,
@@ -234,7 +234,7 @@ ROUTES = (
         method="POST",
         path="/api/v1/jobs/{id}/wait",
         call=wait_for_job,
-        who=READERS,
+        who=JOB_READERS,
         body=wire.WaitForJob,
         out=wire.JobWaited,
         waits=True,

@@ -81,6 +81,7 @@ def _check_submitter(policy: PoolPolicy, who: Identity, group: str) -> None:
 
 
 def _may_submit(policy: PoolPolicy, role: Role, group: str) -> bool:
+    role = Role.USER if role is Role.RUN else role  # a run may do what a user of its group may
     if policy.roles is not None and role not in policy.roles:
         return False
     return policy.groups is None or group in policy.groups
@@ -103,7 +104,12 @@ def visible_pools(context: ServerContext, who: Identity) -> PoolFilter | None:
 
 
 def may_be_urgent(policy: PoolPolicy, who: Identity, group: str) -> bool:
-    """Whether the caller may use reserved priorities: administrators, and ``urgent`` token names and groups."""
+    """Whether the caller may use reserved priorities: administrators, and ``urgent`` token names and groups.
+
+    A run may not, although it has the name of its submitter: a task must not make its own work more urgent.
+    """
+    if who.role is Role.RUN:
+        return False
     return who.role is Role.ADMIN or who.name in policy.urgent or group in policy.urgent
 
 

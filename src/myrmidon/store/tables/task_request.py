@@ -153,11 +153,13 @@ class Work(Struct, frozen=True, gc=False):
     queue: int
     properties: str
     metadata: str
+    job_id: int | None
 
 
 WORK = """
     SELECT r.id, r.name, r.package_name, r.func_name, r.language, r.user_name, r.priority, r.service_account,
-           r.parent_task_id, r.retries, r.lease, r.deadline_at, s.slice, s.queue, s.properties, r.metadata
+           r.parent_task_id, r.retries, r.lease, r.deadline_at, s.slice, s.queue, s.properties, r.metadata,
+           r.job_id
       FROM task_requests r JOIN task_slices s ON s.task_id = r.id
      WHERE r.id {in:ids}
 """

@@ -84,6 +84,7 @@ JOB_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "rerun": ((), {}),
     "hold": ((), {}),
     "release": ((), {}),
+    "priority": ((50,), {}),
     "meta": ((), {}),
     "set_meta": (("name", "value"), {}),
     "delete": ((), {}),

@@ -152,6 +152,10 @@ class Job:
     def release(self, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:
         return self._post("release", wire.JobChanged, {"task": task}, key)
 
+    def priority(self, priority: int, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:
+        """Change the priority of the task with this label, or of all tasks that have not ended."""
+        return self._post("priority", wire.JobChanged, {"priority": priority, "task": task}, key)
+
     # -- texts that the tasks share
 
     def meta(self) -> dict[str, str]:

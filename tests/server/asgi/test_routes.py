@@ -91,6 +91,7 @@ def a_body(app: Inside, route, task: str, group: str) -> object:
         "/api/v1/jobs/{id}": {"job": A_JOB} if route.method == "PUT" else {},
         "/api/v1/jobs/{id}/extend": {"job": {"tasks": {"b": {"task": {"payload": {"command": ["true"]}}}}}},
         "/api/v1/jobs/{id}/wait": {"wait_s": 0},
+        "/api/v1/jobs/{id}/priority": {"priority": 50},
         "/api/v1/jobs/{id}/meta": {"name": "version", "value": "1.2"},
         "/api/v1/tasks/{id}/annotation": {"content": "# All is well"},
         "/api/v1/tasks/cancel": {"tags": ["none:such"]},

@@ -134,6 +134,14 @@ def slices(tx: Tx, ids: Sequence[int]) -> dict[int, list[SliceRow]]:
     return found
 
 
+SET_PRIORITY = "UPDATE task_requests SET priority = :priority WHERE id {in:ids}"
+
+
+def set_priority(tx: Tx, ids: Sequence[int], priority: int) -> None:
+    """Change the priority of locked tasks; the only field of a request that can change."""
+    tx.run(SET_PRIORITY, ids=ids, priority=priority)
+
+
 class Work(Struct, frozen=True, gc=False):
     """The part of a request that its bot gets, with the slice to run."""
 

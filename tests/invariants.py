@@ -525,6 +525,11 @@ BROKEN = {
         SELECT s.name, s.position FROM sinks s
          WHERE s.position > (
              SELECT COALESCE(MAX(m.value), 0) FROM shared_numbers m WHERE m.name = 'outbox_position')""",
+    "3 a task without children is no output of its job, or one with children is": """
+        SELECT r.id, r.job_id FROM task_results r JOIN jobs j ON j.id = r.job_id
+          LEFT JOIN output_tasks o ON o.job_id = r.job_id AND o.task_id = r.id
+         WHERE j.staged = 0 AND j.id NOT IN (SELECT w.subject FROM chunked_work w WHERE w.kind = 'delete_job')
+           AND (o.task_id IS NULL) <> EXISTS (SELECT 1 FROM task_edges e WHERE e.parent = r.id)""",
     "0 a right to run is in a queue that does not exist": """
         SELECT t.task_id, t.queue FROM task_to_run t LEFT JOIN task_dimensions d ON d.id = t.queue
          WHERE d.id IS NULL""",
@@ -594,6 +599,7 @@ _OF_TASKS = (
     ("completed_task_edges", "child"),
     ("task_inputs", "task_id"),
     ("task_outputs", "task_id"),
+    ("task_annotations", "task_id"),
 )
 _OF_MEMBERS = ("task_labels", "input_tasks", "output_tasks")
 _OF_JOBS = (
@@ -604,6 +610,7 @@ _OF_JOBS = (
     ("task_labels", "job_id"),
     ("input_tasks", "job_id"),
     ("output_tasks", "job_id"),
+    ("job_meta", "job_id"),
     ("chunked_work", "job_id"),
 )
 _OTHERS = (

@@ -108,7 +108,8 @@ COMMANDS = (
     "post tasks/new", "login $URL", "jobs", "job submit -", "job check -", "job show $JOB", "job watch $JOB",
     "job tree $JOB", "job log $JOB --label q*", "job result $JOB", "job why $JOB", "job timing $JOB",
     "job cancel $JOB", "job rerun $JOB --dry-run", "job extend $JOB -", "job seal $JOB", "job hold $JOB",
-    "job release $JOB", "job diff $JOB $JOB", "job graph $JOB", "job graph $JOB --format svg", "job delete none",
+    "job release $JOB", "job priority $JOB 50",
+    "job diff $JOB $JOB", "job graph $JOB", "job graph $JOB --format svg", "job delete none",
 )  # fmt: skip
 LOCAL = ("up", "server", "config check", "backup", "restore", "copy-db", "help", "completion", "bot start")
 """Commands that print what this machine says, and nothing of a server's."""

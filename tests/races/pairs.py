@@ -150,6 +150,32 @@ class FinishExtend:
             assert w.state(out.b.task_ids["more"]) == "READY"
 
 
+@pair("finish/add parents to what waits for it", loses=(WrongState,))
+class FinishAddParents:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        job = w.job({"x": a_node(), "join": a_node("x")})
+        return {"job": job.job_id, "join": job.task_ids["join"], "x": w.running("b1")[0]}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"]))
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        raw = {"tasks": {"more": a_node("x")}, "requires": {"join": ["more"]}}
+        return w.do(extend.extend, f["job"], raw, group_id=w.group)
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        if out.lost_b:
+            assert w.state(f["join"]) == "READY"
+        else:
+            assert w.state(out.b.task_ids["more"]) == "READY"
+            assert w.state(f["join"]) == "WAITING"
+
+
 @pair("finish/cancel")
 class FinishCancel:
     @staticmethod

@@ -235,3 +235,165 @@ def test_an_extension_reads_only_the_outputs_that_it_uses_and_each_once(w, monke
     monkeypatch.setattr(values, "outputs", outputs)
     w.extend(job, {"d": ["b"]}, nodes={"d": {"task": a_function([output_of("a")])}})
     assert read == [[job["a"]]]
+
+
+# ---------------------------------------------------------------- parents of waiting tasks
+
+
+@pytest.fixture
+def fan(w):
+    """A job whose first task runs, with another that waits for it."""
+    w.bot("b2")
+    job = w.job({"plan": [], "join": ["plan"]})
+    w.runs = {"plan": w.take("b1")}
+    return job
+
+
+def requires(edges, tasks=None, **given):
+    """An extension that adds these tasks, and these parents of existing ones."""
+    return {**(a_graph(tasks, **given) if tasks else {}), "requires": edges}
+
+
+def test_a_running_task_adds_the_parents_of_a_task_that_waits_for_it(w, fan):
+    added = w.extend(fan, {}, raw=requires({"join": ["p1", "p2"]}, {"p1": [], "p2": ["plan"]}))
+    assert (added.num_new, w.task(fan["join"]).num_parents, w.states(fan)["join"]) == (2, 3, "WAITING")
+    assert w.column("SELECT task_id FROM output_tasks") == [fan["join"]]
+    w.finish(w.runs["plan"])
+    assert (w.states(fan)["join"], w.states(fan)["p2"]) == ("WAITING", "READY")
+    assert sorted(fan.label(task) for task in w.work("b1")) == ["join", "p1", "p2"]
+    assert (w.job_state(fan), w.task(fan["join"]).num_succeeded_parents) == ("SUCCEEDED", 3)
+
+
+def test_parents_may_be_added_in_several_calls_and_each_may_be_repeated(w, fan):
+    first, second = (requires({"join": [x]}, {x: ["plan"]}) for x in ("p1", "p2"))
+    assert [w.extend(fan, {}, raw=raw).num_new for raw in (first, second, first, second)] == [1, 1, 0, 0]
+    w.extend(fan, {}, raw=requires({"join": ["p1", "p2", "plan"]}))
+    assert w.task(fan["join"]).num_parents == 3
+    w.finish(w.runs["plan"])
+    w.work("b1")
+    assert w.extend(fan, {}, raw=first).num_new == 0, "the repetition of what is there asks for no state"
+
+
+def test_a_parent_that_has_ended_counts_by_the_policy_of_the_child(w):
+    w.bot("b2")
+    strict, tolerant = "all-succeeded", "all-resolved"
+    nodes = {"strict": {"requires_policy": strict}, "tolerant": {"requires_policy": tolerant}}
+    edges = {"ok": [], "bad": [], "plan": ["ok"], "strict": ["plan"], "tolerant": ["plan"]}
+    job = w.job(edges, nodes={**nodes, "ok": {"priority": 1}, "bad": {"priority": 2}, "plan": {"priority": 3}})
+    w.do_one("b1")
+    w.do_one("b1", 1)
+    run = w.take("b1")
+    w.extend(job, {}, raw=requires({"strict": ["ok", "bad"], "tolerant": ["ok", "bad"]}))
+    assert [w.task(job[x]).num_succeeded_parents for x in ("strict", "tolerant")] == [1, 2]
+    w.finish(run)
+    assert (w.states(job)["strict"], w.states(job)["tolerant"]) == ("WAITING", "READY")
+
+
+def test_a_parent_that_is_answered_at_once_counts(w):
+    task = {"command": ["x"], "idempotent": True}
+    w.job({"source": []}, **task)
+    w.do_one("b1")
+    job = w.job({"plan": [], "join": ["plan"]})
+    run = w.take("b1")
+    w.extend(job, {}, raw=requires({"join": ["answered"]}, {"answered": []}, **task))
+    assert (w.states(job)["answered"], w.states(job)["join"]) == ("SUCCEEDED", "WAITING")
+    w.finish(run)
+    assert w.states(job)["join"] == "READY"
+
+
+def test_a_task_that_waits_for_no_running_one_gets_no_parents(w):
+    job = w.job({"first": [], "plan": ["first"], "join": ["plan"]})
+    w.take("b1")
+    with pytest.raises(WrongState, match="does not wait for a running task"):
+        w.extend(job, {}, raw=requires({"join": ["new"]}, {"new": []}))
+    assert set(w.states(job)) == {"first", "plan", "join"}
+
+
+@pytest.mark.parametrize("state", ["READY", "RUNNING", "SUCCEEDED"])
+def test_a_task_that_no_longer_waits_gets_no_parents(w, fan, state):
+    w.extend(fan, {"late": ["plan"]}, priority=200)
+    w.finish(w.runs["plan"])
+    if state != "READY":
+        run = w.take("b1")
+        if state == "SUCCEEDED":
+            w.finish(run)
+    with pytest.raises(WrongState, match=f"join is {state}"):
+        w.extend(fan, {}, raw=requires({"join": ["new"]}, {"new": []}))
+    assert "new" not in w.states(fan)
+
+
+def test_a_task_that_asks_must_be_one_that_the_child_waits_for(w):
+    w.bot("b2")
+    job = w.job({"plan": [], "other": [], "join": ["plan"]}, nodes={"plan": {"priority": 1}})
+    w.take("b1"), w.take("b2")
+    raw = requires({"join": ["new"]}, {"new": []})
+    with pytest.raises(WrongState, match="does not wait for this task"):
+        w.do(extend.extend, job.id, raw, group_id=w.group.id, by=job["other"])
+    assert w.do(extend.extend, job.id, raw, group_id=w.group.id, by=job["plan"]).num_new == 1
+
+
+@pytest.mark.parametrize(
+    ("edges", "tasks", "path"),
+    [
+        ({"join": ["after"]}, None, "join -> after -> join"),
+        ({"join": ["new"]}, {"new": ["join"]}, "join -> new -> join"),
+        ({"join": ["new"]}, {"new": ["after"]}, "join -> new -> after -> join"),
+        ({"join": ["twin"], "twin": ["join"]}, None, "join -> twin -> join"),
+    ],
+)
+def test_a_cycle_is_refused_and_shown(w, edges, tasks, path):
+    job = w.job({"plan": [], "join": ["plan"], "twin": ["plan"], "after": ["join"]})
+    w.take("b1")
+    with pytest.raises(InvalidRequest, match=path):
+        w.extend(job, {}, raw=requires(edges, tasks))
+    assert (w.job_row(job).num_tasks, w.count("task_edges")) == (4, 3)
+
+
+def test_ten_thousand_parents_are_the_limit(lite):
+    lite.bot("b1")
+    job = lite.job({"plan": [], "join": ["plan"]})
+    lite.take("b1")
+    for i in range(0, 9_000, 1_000):
+        many: dict[str, list[str]] = {f"p{i + n}": [] for n in range(1_000)}
+        lite.extend(job, {}, raw=requires({"join": list(many)}, many))
+    many = {f"q{n}": [] for n in range(1_000)}
+    with pytest.raises(InvalidRequest, match="10001 parents"):
+        lite.extend(job, {}, raw=requires({"join": list(many)}, many))
+    many.popitem()
+    lite.extend(job, {}, raw=requires({"join": list(many)}, many))
+    assert (lite.task(job["join"]).num_parents, lite.job_row(job).num_tasks) == (10_000, 10_001)
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        5, [], {"nobody": ["plan"]}, {"join": ["nobody"]}, {"join": "plan"}, {"join": [5]}, {"join": ["join"]},
+        {"new": ["plan"]}, {5: ["plan"]}, {"join": [["plan"]]}, {"join": None, "nobody": None},
+    ],
+)  # fmt: skip
+def test_bad_parents_are_refused_and_nothing_is_stored(lite, edges):
+    lite.bot("b1")
+    job = lite.job({"plan": [], "join": ["plan"]})
+    lite.take("b1")
+    with pytest.raises(InvalidRequest):
+        lite.extend(job, {}, raw=requires(edges, {"new": []}))
+    assert (lite.job_row(job).num_tasks, lite.count("task_edges")) == (2, 1)
+
+
+def test_problems_of_tasks_and_of_parents_come_together(lite):
+    job = lite.job({"plan": [], "join": ["plan"]})
+    with pytest.raises(InvalidRequest) as refused:
+        lite.extend(job, {}, raw=requires({"join": ["nobody"]}, {"new": []}, priority=999))
+    assert sorted(problem.path for problem in refused.value.problems) == ["requires.join[0]", "tasks.new.task.priority"]
+
+
+def test_an_extended_fan_in_waits_again_when_the_job_runs_again(w, fan):
+    w.extend(fan, {}, raw=requires({"join": ["p1"]}, {"p1": ["plan"]}))
+    w.finish(w.runs["plan"])
+    w.work("b1")
+    w.rerun(fan["plan"], force=True, cascade=True)
+    assert (w.states(fan)["join"], w.task(fan["join"]).num_succeeded_parents) == ("WAITING", 0)
+    run = w.take("b1")
+    assert w.extend(fan, {}, raw=requires({"join": ["p1"]}, {"p1": ["plan"]})).num_new == 0
+    w.finish(run)
+    assert [fan.label(task) for task in w.work("b1")] == ["p1", "join"]

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from myrmidon.model.errors import InvalidRequest, WrongState
 from myrmidon.model.ids import IdSource
 from myrmidon.model.task_result import Fault
 from myrmidon.scheduler import cancel, rerun
 from tests import databases
-from tests.builders import World, finished
+from tests.builders import World, a_graph, finished
 from tests.conftest import Clock
 from tests.invariants import Checker, check_settled
 
@@ -75,6 +76,8 @@ def test_no_child_runs_before_its_parents_and_every_task_ends(new_world, graph, 
                 fed = satisfied(states, edges[label], nodes[label]["requires_policy"])
                 assert fed or w.task(run.task_id).forced
             for run in runs:
+                if data.draw(st.booleans()):
+                    grow(w, run, job, edges, nodes, data)
                 live(w, run, job, data.draw(FATES))
             w.sweep()
             checker.check(w.db)
@@ -84,6 +87,27 @@ def test_no_child_runs_before_its_parents_and_every_task_ends(new_world, graph, 
         w.sweep()
         check_settled(w.db, w.now)
         assert not set(w.states(job).values()) & {"WAITING", "READY", "RUNNING"}
+
+
+def grow(w, run, job, edges, nodes, data):
+    """A running task adds a task, and with it parents to those that wait for it; what cannot be is refused whole."""
+    label = job.label(run.task_id)
+    states = w.states(job)
+    waiting = [x for x, parents in edges.items() if label in parents and states[x] == "WAITING"]
+    if len(edges) > 20 or not waiting:
+        return
+    new, some = f"x{len(edges)}", st.sampled_from(sorted(edges))
+    own = sorted(data.draw(st.sets(some, max_size=2)))
+    wanted = {x: sorted({new, *data.draw(st.sets(some, max_size=2))} - {x}) for x in waiting}
+    before = w.count("task_edges")
+    try:
+        w.extend(job, {}, raw={**a_graph({new: own}), "requires": wanted})
+    except (InvalidRequest, WrongState):
+        assert w.count("task_edges") == before
+        return
+    edges[new], nodes[new] = own, {"requires_policy": "all-succeeded"}
+    for child, parents in wanted.items():
+        edges[child] = sorted({*edges[child], *parents})
 
 
 def live(w, run, job, fate):

@@ -22,6 +22,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "cancel": (("1",), {"kill_running": True}),
     "cancel_tagged": ((["a:b"],), {"kill_running": True}),
     "rerun": (("1",), {}),
+    "annotate": (("1", "# done"), {}),
     "wait": ((["1"],), {}),
     "log": (("1",), {}),
     "log_tail": (("1",), {}),
@@ -83,6 +84,9 @@ JOB_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "rerun": ((), {}),
     "hold": ((), {}),
     "release": ((), {}),
+    "priority": ((50,), {}),
+    "meta": ((), {}),
+    "set_meta": (("name", "value"), {}),
     "delete": ((), {}),
 }
 

@@ -57,6 +57,7 @@ class Inside:
         self.routes = every_route(metrics_open=settings.metrics_open)
         self.app = App(self.context, self.guard, self.routes)
         self._tokens: dict[tuple[str, str | None], str] = {}
+        self._nonce = 0
         self.runner.run(loop.BackgroundWork(self.context).start())
 
     def token(self, role: str, group: str | None = "default") -> str:
@@ -65,6 +66,8 @@ class Inside:
             return ""
         if role == Role.BOT:
             return self.credential(BOT)
+        if role == Role.RUN:
+            return self.running(group)["api_token"]
         bound = None if role in (Role.ADMIN, Role.BOOTSTRAP) else group
         if (role, bound) not in self._tokens:
             self._tokens[role, bound] = self.new_token(role, bound)
@@ -161,6 +164,32 @@ class Inside:
         dimensions = {"id": [name], "pool": list(pools), "os": ["Linux"]}
         reply = self.post("/bot/v1/handshake", {"bot_id": name, "session": session, "dimensions": dimensions})
         assert reply.status == 200, reply
+
+    def running(self, group: str | None = "default", tasks: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A run of a task that may call the server, as its bot gets it: the first one of a new job."""
+        payload = {"command": ["true"], "api": "job", "dimensions": {"pool": "runs"}}
+        job = {"name": "caller", "tasks": {"caller": {"task": {"payload": payload}}, **(tasks or {})}}
+        reply = self.post("/api/v1/jobs", {"job": job, "group": group})
+        assert reply.status == 200, reply
+        return self.claim_run()
+
+    def claim_run(self) -> dict[str, Any]:
+        """The next run of a bot in the pool ``runs``."""
+        self._nonce += 1
+        self.meet_bot("runner", pools=("runs",))
+        ask = {"session": 1, "nonce": self._nonce, "n": 1, "wait_s": 0}
+        reply = self.post("/bot/v1/exchange", ask, token=self.credential("runner"))
+        assert reply.status == 200, reply
+        found: dict[str, Any] = reply.json["tasks"][0]
+        return found
+
+    def end_run(self, run: dict[str, Any]) -> None:
+        """The bot reports that the run has ended."""
+        end = {"type": "finish", "run": run["run"], "token": run["token"], "exit_code": 0, "duration": 1.0}
+        self._nonce += 1
+        ask = {"session": 1, "nonce": self._nonce, "n": 0, "reports": [end]}
+        reply = self.post("/bot/v1/exchange", ask, token=self.credential("runner"))
+        assert reply.json["replies"][0]["outcome"] == "accepted", reply
 
     def settle(self, job_id: str) -> None:
         """Carry out what changes mean for many tasks."""

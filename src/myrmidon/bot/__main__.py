@@ -24,6 +24,11 @@ USAGE = """usage: bot.zip COMMAND
   shell --dir DIR
               open a Python prompt inside the bot that runs in DIR
   reboot      reboot the machine, unless a bot runs on it
+inside a task with `api: job`:
+  job extend FILE     add the tasks of a graph document to the task's own job; - reads standard input
+  job annotate FILE   show a Markdown text with the task
+  job meta get [NAME] | job meta set NAME VALUE | job meta delete NAME
+                      small texts that the tasks of the job share
 environment: MYRMIDON_BOT_DIR MYRMIDON_SERVER MYRMIDON_BOT_ID MYRMIDON_BOT_ISOLATION
 """
 
@@ -50,6 +55,10 @@ def main(argv: list[str]) -> int:
 
         sys.stdout.write(updater.own_version() + "\n")
         return 0
+    if command == "job":
+        from myrmidon.bot import job_commands
+
+        return job_commands.main(rest)
     if command in ("config", "server", "attributes", "setup", "shell", "reboot"):
         return _run_admin_command(command, rest)
     sys.stderr.write(USAGE)

@@ -318,6 +318,17 @@ def release(cli: CliContext, name: str, label: str | None) -> None:
 
 @job.command()
 @JOB_ARGUMENT
+@click.argument("number", metavar="PRIORITY", type=click.IntRange(0, 255))
+@_LABEL_OPTION
+@connected
+def priority(cli: CliContext, name: str, number: int, label: str | None) -> None:
+    """Change the priority of tasks that have not ended; a lower number runs first."""
+    changed = handle(cli, name).priority(number, label)
+    _print_change(cli, changed, f"has priority {number} for {label or 'its tasks'}")
+
+
+@job.command()
+@JOB_ARGUMENT
 @click.option("--failed", is_flag=True, help="What did not succeed, and what waits for it (default).")
 @click.option("--from", "label", metavar="LABEL", help="This task and everything that depends on it.")
 @click.option("--task", "only", metavar="LABEL", help="Only this task.")

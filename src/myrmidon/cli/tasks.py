@@ -101,6 +101,9 @@ def show_task(cli: CliContext, task_id: str) -> None:
             [_run_row(run) for run in task["runs"]],
             empty="",
         )
+    if task["annotation"]:
+        output.echo()
+        output.echo_lines(task["annotation"]["content"].rstrip())
     _print_next_step(task)
 
 

@@ -147,10 +147,10 @@ class DagBuilder:
             self.check.note((*path, "type"), source.type, rule, "type_mismatch")
 
     def note_cycles(self, parents: list[list[int]], order: list[int]) -> None:
-        for cycle in _cycles(parents, order):
+        for cycle in find_cycles(parents, order):
             labels = [self.nodes[i].label for i in cycle]
             rule = "no cycle; each of these waits for the next"
-            self.check.note_shown(("tasks", labels[0], "requires"), _show_cycle(labels), rule, "cycle")
+            self.check.note_shown(("tasks", labels[0], "requires"), show_cycle(labels), rule, "cycle")
 
 
 def topological_order(parents: list[list[int]]) -> list[int]:
@@ -169,7 +169,7 @@ def topological_order(parents: list[list[int]]) -> list[int]:
     return order
 
 
-def _cycles(parents: list[list[int]], order: list[int]) -> list[list[int]]:
+def find_cycles(parents: list[list[int]], order: list[int]) -> list[list[int]]:
     """Disjoint cycles, found by following one unordered parent from each unordered node."""
     ordered = set(order)
     next_parent = {
@@ -189,7 +189,7 @@ def _cycles(parents: list[list[int]], order: list[int]) -> list[list[int]]:
     return cycles
 
 
-def _show_cycle(labels: list[str]) -> str:
+def show_cycle(labels: list[str]) -> str:
     """``a -> b -> a``; the middle of a long cycle is replaced by a count."""
     shown = [label if len(label) <= 60 else f"{label[:57]}..." for label in (*labels[:12], labels[0])]
     if len(labels) > 12:

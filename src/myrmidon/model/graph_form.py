@@ -29,6 +29,7 @@ _PROPERTIES: Final = {
     "io_timeout_s": "io_timeout_s",
     "grace_period_s": "grace_period_s",
     "idempotent": "idempotent",
+    "api": "api",
 }
 """Fields of a payload that are read, and the properties that they become."""
 _SHORT_KEYS: Final = frozenset(

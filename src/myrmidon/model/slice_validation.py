@@ -124,6 +124,18 @@ def _command(check: Checker, raw: dict[str, object], path: Path, function: Funct
     return command
 
 
+def _api(check: Checker, raw: dict[str, object], path: Path) -> str:
+    if raw["api"] in (None, ""):
+        return ""
+    if raw["api"] != "job":
+        check.note((*path, "api"), raw["api"], "job", "choice")
+        return ""
+    if raw.get("idempotent"):
+        rule = "none for an idempotent task: an earlier result would not change the job"
+        check.note_shown((*path, "api"), "'job'", rule, "contradiction")
+    return "job"
+
+
 def _payload(check: Checker, raw: dict[str, object], path: Path) -> str:
     """The canonical JSON text of an object. Such a text, as a stored request has it, is accepted too."""
     given, here = raw["payload"], (*path, "payload")
@@ -283,4 +295,5 @@ _OPTIONAL_IN_PROPERTIES: Final[dict[str, FieldReader]] = {
     "idempotent": lambda check, raw, path: check.boolean(raw, "idempotent", path),
     "merge_output": lambda check, raw, path: check.boolean(raw, "merge_output", path),
     "payload": _payload,
+    "api": _api,
 }

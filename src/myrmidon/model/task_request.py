@@ -45,7 +45,7 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     """What to run and on which bots. All of these fields are part of the properties hash.
 
     An empty value in env removes that variable from the bot's environment. With ``merge_output`` stdout and stderr are
-    one stream, in the order in which the command wrote them.
+    one stream, in the order in which the command wrote them. With ``api`` the command may call the server.
     """
 
     dimensions: dict[str, list[str]]
@@ -63,6 +63,8 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     merge_output: bool = False
     payload: str = ""
     """A JSON object as text, which the command gets as a file; empty for none."""
+    api: str = ""
+    """``job``: the run gets a token for its own job; empty for none."""
 
 
 class Slice(Struct, frozen=True, kw_only=True, gc=False):

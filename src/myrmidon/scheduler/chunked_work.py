@@ -11,6 +11,7 @@ from myrmidon.scheduler.cascade import cascade_chunk
 from myrmidon.scheduler.hold import hold_job_chunk, release_job_chunk
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.pools import rerank_chunk
+from myrmidon.scheduler.priority import set_priority_chunk
 from myrmidon.scheduler.propagate import cancel_job_chunk, propagate, propagate_chunk
 from myrmidon.scheduler.rerun import reset_job_chunk
 from myrmidon.scheduler.retention import delete_group_chunk, delete_job_chunk
@@ -33,6 +34,7 @@ _STEPS = {
     store.RERANK: rerank_chunk,
     store.HOLD: hold_job_chunk,
     store.RELEASE: release_job_chunk,
+    store.PRIORITY: set_priority_chunk,
 }
 _DELETIONS = {store.DELETE_JOB: delete_job_chunk, store.DELETE_GROUP: delete_group_chunk}
 

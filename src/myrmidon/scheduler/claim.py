@@ -59,6 +59,7 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False):
     secret_bytes: bytes | None
     stdin: bytes | None = None
     resource_group_id: int = 0
+    nonce: int = 0
 
     def __repr__(self) -> str:
         """Omits the token, the secret and the stdin."""
@@ -332,6 +333,7 @@ def _claimed(
             secret_bytes=secret_bytes.get(run.task_id),
             stdin=stdin.get(run.task_id),
             resource_group_id=run.resource_group_id,
+            nonce=run.nonce,
         )
         for run in runs
     ]

@@ -14,8 +14,16 @@ from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph, Node, RequiresPolicy
 from myrmidon.model.job_document import labels_of, labels_read, parse_graph
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.states import JobState, TaskState
+from myrmidon.model.states import JobState
 from myrmidon.model.task_result import TaskResult
+from myrmidon.model.validation import Checker
+from myrmidon.scheduler.added_parents import (
+    NO_PARENTS,
+    find_new_edges,
+    read_added_parents,
+    satisfies,
+    store_added_parents,
+)
 from myrmidon.scheduler.new_tasks import NewTask, OutputSlot, check_parents, check_shared, open_group, store_new_tasks
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
@@ -55,13 +63,14 @@ def extend(
     rules: Rules = DEFAULT_RULES,
     original: object = None,
     check_graph: Callable[[Graph], None] | None = None,
+    by: int | None = None,
 ) -> Extended:
-    """Add the tasks of a graph document to a job.
+    """Add the tasks of a graph document to a job, and parents to tasks that wait (see added_parents).
 
     Idempotent: a label that the job already has with the same definition is skipped. One with a different definition is
     refused. One call adds at most CHUNK tasks, because it is one transaction; a client sends more in several calls.
     ``original`` is the document as the caller sent it, if ``raw`` was made from it; ``check_graph`` may refuse what is
-    valid but not wanted here.
+    valid but not wanted here; ``by`` is the running task that asks for the extension, if one does.
     """
     uow = UnitOfWork(tx, now, ids, rules)
     open_group(uow, group_id)
@@ -71,18 +80,23 @@ def extend(
     new_labels = [label for label in labels_of(raw) if label not in existing]
     _compare(existing, definitions)
     _check_size(new_labels)
-    if not new_labels and definitions and isinstance(raw, dict) and len(definitions) == len(raw["tasks"]):
+    check = Checker(limits)
+    requires = read_added_parents(check, raw, existing, new_labels)
+    added = find_new_edges(uow, requires, existing) if not check.problems else NO_PARENTS
+    adds_no_tasks = _has_only_known_tasks(raw, definitions, new_labels) and bool(definitions or requires)
+    if adds_no_tasks and not added.edges and not check.problems:
         return Extended(job_id=job_id, state=job.state, task_ids=_ids(existing, definitions), num_new=0)
     _check_open(uow, job)
     task_ids = dict(zip(new_labels, ids.block(len(new_labels), now), strict=True))
     ids_by_label = {**{label: task_id for label, (task_id, _) in existing.items()}, **task_ids}
     outputs = _outputs_read(uow, raw, existing)
-    graph, dag = _read(raw, existing, ids_by_label, outputs, limits)
+    graph, dag = _read(raw, existing, ids_by_label, outputs, check=check, is_empty=adds_no_tasks)
     if check_graph is not None:
         check_graph(graph)
-    new_tasks = _new_tasks(uow, job, _Extension(graph, dag, ids_by_label, definitions, authenticated))
+    new_tasks = _new_tasks(uow, job, _Extension(graph, dag, ids_by_label, definitions, authenticated, by))
     _check(uow, group_id, new_tasks)
     tasks = _store(uow, job, new_tasks, output_slots(outputs))
+    store_added_parents(uow, job_id, added, ids=ids_by_label, new_tasks=new_tasks, limits=limits, by=by)
     make_ready(uow, [t for t in tasks if t.satisfied and not t.held])
     jobs.add_event(tx, job, "extended", now)
     propagate(uow)
@@ -145,12 +159,14 @@ class _Extension:
         ids: dict[str, int],
         definitions: dict[str, str],
         authenticated: str,
+        by: int | None,
     ) -> None:
         self.graph = graph
         self.dag = dag
         self.ids = ids
         self.definitions = definitions
         self.authenticated = authenticated
+        self.by = by
 
 
 def _outputs_read(uow: UnitOfWork, raw: object, existing: Mapping[str, tuple[int, str]]) -> dict[str, list[OutputRow]]:
@@ -160,18 +176,45 @@ def _outputs_read(uow: UnitOfWork, raw: object, existing: Mapping[str, tuple[int
     return {label: found.get(task_id, []) for label, task_id in tasks.items()}
 
 
+def _has_only_known_tasks(raw: object, definitions: Mapping[str, str], new_labels: Sequence[str]) -> bool:
+    """Whether a document has no tasks but those of the job; what is no task is reported by parse_graph."""
+    tasks = raw.get("tasks") if isinstance(raw, dict) else 0
+    if isinstance(tasks, (dict, list)):
+        return len(definitions) == len(tasks) and not new_labels
+    return tasks is None
+
+
 def _read(
     raw: object,
     existing: Mapping[str, tuple[int, str]],
     ids_by_label: Mapping[str, int],
     outputs: Mapping[str, Sequence[OutputRow]],
-    limits: Limits,
+    *,
+    check: Checker,
+    is_empty: bool,
 ) -> tuple[Graph, Dag]:
-    """The new nodes, validated together with the existing tasks of the job."""
+    """The new nodes, validated together with the existing tasks of the job; ``check`` has the problems found so far.
+
+    ``is_empty``: the document only adds parents to tasks that the job has.
+    """
+    if is_empty:
+        check.finish()
+        return Graph(name="", nodes=[]), Dag(parents=[], order=[], existing_parents=[])
     shown = {label: show_task(task_id) for label, task_id in ids_by_label.items()}
     tasks = {label: ExistingTask([kind for _, _, _, kind in outputs.get(label, ())]) for label in existing}
-    graph = parse_graph(without_existing(raw, existing), limits, shown, tasks)
-    return graph, build_dag(graph, tasks)
+    try:
+        graph = parse_graph(_new_nodes(raw, existing), check.limits, shown, tasks)
+        dag = build_dag(graph, tasks)
+    except InvalidRequest as error:
+        raise InvalidRequest([*error.problems, *check.problems]) from None
+    check.finish()
+    return graph, dag
+
+
+def _new_nodes(raw: object, existing: Mapping[str, object]) -> object:
+    """The document without what is read here: parents of existing tasks, and tasks that the job already has."""
+    document = {key: value for key, value in raw.items() if key != "requires"} if isinstance(raw, dict) else raw
+    return without_existing(document, existing)
 
 
 def without_existing(raw: object, existing: Mapping[str, object]) -> object:
@@ -204,7 +247,11 @@ def _new_task(
 ) -> NewTask:
     new = [e.ids[e.graph.nodes[i].label] for i in e.dag.parents[index]]
     old = [e.ids[label] for label in e.dag.existing_parents[index]]
-    done = [(i, parents[i].instance_id) for i in sorted(old) if _satisfies(parents[i], node.policy)]
+    done = [
+        (i, parents[i].instance_id)
+        for i in sorted(old)
+        if satisfies(parents[i], resolves_all=node.policy == RequiresPolicy.ALL_RESOLVED)
+    ]
     allowed = node.request.deadline_s
     return NewTask(
         task_id=e.ids[node.label],
@@ -219,13 +266,8 @@ def _new_task(
         satisfied=done,
         policy=node.policy,
         hold=node.hold,
+        added_by=e.by,
     )
-
-
-def _satisfies(parent: TaskResult, policy: RequiresPolicy) -> bool:
-    if policy == RequiresPolicy.ALL_RESOLVED:
-        return parent.final
-    return parent.state == TaskState.SUCCEEDED
 
 
 def _check(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTask]) -> None:

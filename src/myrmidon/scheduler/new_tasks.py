@@ -54,6 +54,8 @@ class NewTask(Struct, kw_only=True, gc=False):
     user: str = ""
     root: int | None = None
     tags: Sequence[str] = ()
+    added_by: int | None = None
+    """The running task that adds it to its job."""
 
 
 class OutputSlot(Struct, frozen=True):
@@ -303,7 +305,11 @@ def _store_edges(uow: UnitOfWork, new_tasks: Sequence[NewTask]) -> None:
     met = [(parent, new_task.task_id, run) for new_task in new_tasks for parent, run in new_task.satisfied]
     if met:
         edge.complete(uow.tx, met)
-    labels = [(p.job_id, p.label, p.task_id, p.definition_hash) for p in new_tasks if p.job_id and p.label is not None]
+    labels = [
+        (p.job_id, p.label, p.task_id, p.definition_hash, p.added_by)
+        for p in new_tasks
+        if p.job_id and p.label is not None
+    ]
     if labels:
         jobs.insert_labels(uow.tx, labels)
 

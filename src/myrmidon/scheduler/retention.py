@@ -16,6 +16,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import (
     chunked_work,
     edge,
+    notes,
     outbox,
     resource_group,
     shared_value,
@@ -81,6 +82,7 @@ def delete_tasks(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
     tagged = task_request.tags_of(uow.tx, task_ids)
     tags = sorted({(tag, task_id) for task_id, text in tagged for tag in json.decode(text, type=list[str])})
     edge.delete_of_tasks(uow.tx, task_ids)
+    notes.delete_of_tasks(uow.tx, task_ids)
     values.delete_of_tasks(uow.tx, task_ids)
     task_result.delete(uow.tx, task_ids)
     task_request.delete(uow.tx, task_ids, tags)

@@ -20,6 +20,7 @@ from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.transport import Event, Reply, Transport, new_key
 from myrmidon.wire import jobs as wire
+from myrmidon.wire.fields import Done
 
 Json: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -97,6 +98,11 @@ class Client:
 
     def rerun(self, task_id: str, *, force: bool = False, cascade: bool = False, key: str | None = None) -> Json:
         return self._post(f"tasks/{_segment(task_id)}/rerun", {"force": force, "cascade": cascade}, key)
+
+    def annotate(self, task_id: str, content: str, *, key: str | None = None) -> Done:
+        """Show a summary in Markdown with a task; an empty text removes it."""
+        body = {"content": content}
+        return self.call("PUT", f"tasks/{_segment(task_id)}/annotation", Done, body=body, key=key or new_key())
 
     def wait(
         self,

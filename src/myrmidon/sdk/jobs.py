@@ -12,6 +12,7 @@ from myrmidon.sdk.job_graph import FAILED, blockers
 from myrmidon.sdk.transport import new_key
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
+from myrmidon.wire.notes import JobMeta
 
 if TYPE_CHECKING:
     from myrmidon.sdk.client import Client
@@ -150,6 +151,20 @@ class Job:
 
     def release(self, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:
         return self._post("release", wire.JobChanged, {"task": task}, key)
+
+    def priority(self, priority: int, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:
+        """Change the priority of the task with this label, or of all tasks that have not ended."""
+        return self._post("priority", wire.JobChanged, {"priority": priority, "task": task}, key)
+
+    # -- texts that the tasks share
+
+    def meta(self) -> dict[str, str]:
+        """The small texts of the job by name."""
+        return self._client.call("GET", f"jobs/{_segment(self.id)}/meta", JobMeta).values
+
+    def set_meta(self, name: str, value: str | None, *, key: str | None = None) -> dict[str, str]:
+        """Set a text of the job, or delete it with None; all texts afterwards."""
+        return self._post("meta", JobMeta, {"name": name, "value": value}, key).values
 
     def delete(self, *, key: str | None = None) -> None:
         self._client.call("DELETE", f"jobs/{_segment(self.id)}", Done, key=key or new_key())

@@ -22,6 +22,8 @@ class Role(StrEnum):
     VIEWER = "viewer"
     BOOTSTRAP = "bot-bootstrap"
     BOT = "bot"
+    RUN = "run"
+    """A task that runs, for its own job."""
     NOBODY = "nobody"
 
 
@@ -30,6 +32,9 @@ ADMINS = frozenset({Role.ADMIN})
 WRITERS = frozenset({Role.ADMIN, Role.USER})
 READERS = frozenset({Role.ADMIN, Role.USER, Role.VIEWER})
 BOTS = frozenset({Role.BOT})
+JOB_READERS = READERS | {Role.RUN}
+JOB_WRITERS = WRITERS | {Role.RUN}
+"""With tasks that run. Handlers of such routes must refuse other jobs: ``Identity.job_id``."""
 INTRODUCERS = frozenset({Role.ADMIN, Role.BOOTSTRAP})
 """Roles that may introduce a new bot."""
 
@@ -49,7 +54,8 @@ class Identity(Struct, frozen=True):
     """An authenticated caller. ``group`` is the resource group it is bound to; None for all groups, or for a bot.
 
     A token stays bound to ``group_id``, also if another group gets the same name later. ``epoch`` is the one of a bot's
-    credential, ``token_id`` is None for callers without a token.
+    credential, ``token_id`` is None for callers without a token. A caller with the role RUN is the run ``run`` of
+    ``task_id`` and may see only ``job_id``; its name is that of the submitter.
     """
 
     name: str
@@ -59,6 +65,9 @@ class Identity(Struct, frozen=True):
     group_id: int | None = None
     token_id: int | None = None
     epoch: int = 0
+    job_id: int | None = None
+    task_id: int | None = None
+    run: int = 0
 
 
 NOBODY = Identity("nobody", Role.NOBODY)

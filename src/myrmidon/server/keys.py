@@ -22,6 +22,8 @@ class Keys(Struct, frozen=True, repr_omit_defaults=True):
     """Digests that callers must not be able to compute, such as those of requests."""
     bot: bytes
     """Credentials of bots."""
+    run_api: bytes
+    """Tokens with which runs call the API."""
     cursor: bytes
     """Cursors of lists."""
     hawk: bytes

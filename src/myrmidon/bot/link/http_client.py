@@ -352,6 +352,8 @@ def _parse_error(status: int, headers: dict[bytes, bytes], content: bytes) -> Ht
     with contextlib.suppress(ValueError, KeyError, TypeError):
         error = json.loads(content.decode())["error"]
         code, message = str(error["code"]), str(error["message"])
+        problems = [f"{one['path']}: {one['value']}; allowed: {one['allowed']}" for one in error.get("problems") or ()]
+        message = "\n  ".join([message, *problems]) if len(problems) > 1 else message
     retry_after = None
     with contextlib.suppress(ValueError):
         retry_after = float(headers.get(b"retry-after", b""))

@@ -5,6 +5,8 @@
     work/out               ${ISOLATED_OUTDIR}, if the task uses it; removed after the run
     work/bot_file.json     ${SWARMING_BOT_FILE}, if the task or a hook uses it; removed after the run
     work/payload.json      MYRMIDON_PAYLOAD: the payload of the request, if it has one; removed after the run
+    work/token             MYRMIDON_TOKEN_FILE: a token for its own job, if the task asks for one; removed after the run
+    work/bot.zip           MYRMIDON_BOT_ZIP: a copy of the bot with commands for such tasks; removed after the run
 
 Every command gets a context, so its file stays open and a task costs one write: the text is padded with spaces to a
 constant length, which JSON allows. It has a folder of its own, which commands may read and not write.
@@ -21,6 +23,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+from myrmidon.bot.install import updater
 from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.system import filesystem, platforms
 
@@ -41,6 +44,8 @@ class TaskContext:
         self.outdir = os.path.join(work, "out")
         self.bot_file = os.path.join(work, "bot_file.json")
         self.payload = os.path.join(work, "payload.json")
+        self.token = os.path.join(work, "token")
+        self.zip = os.path.join(work, "bot.zip")
         self.server = json.dumps(server)
         self.dimensions = "[]"
         self.file = -1
@@ -135,6 +140,21 @@ class TaskContext:
         """Write the payload of a request; the path of the file."""
         self.create_file(self.payload, text.encode())
         return self.payload
+
+    def allow_api(self, token: str, job_id: str) -> dict[bytes, bytes]:
+        """Write what a command needs to call the server for its job; its further variables.
+
+        The token is never in the environment, which other processes of the user can read and programs like to print.
+        The zip is copied: a command may not read the bot's own one, and the bot may update itself meanwhile.
+        """
+        self.create_file(self.token, token.encode())
+        variables = {b"MYRMIDON_TOKEN_FILE": os.fsencode(self.token), b"MYRMIDON_JOB_ID": job_id.encode()}
+        own_zip = updater.own_zip()
+        if own_zip is not None:
+            with open(own_zip, "rb") as file:
+                self.create_file(self.zip, file.read())
+            variables[b"MYRMIDON_BOT_ZIP"] = os.fsencode(self.zip)
+        return variables
 
     def create_file(self, path: str, content: bytes) -> None:
         """Create a file that only the command can read."""

@@ -140,6 +140,8 @@ class TaskRunner:
             self.context.create_file(self.secret, b64decode(secret))
             env[b"MYRMIDON_SECRET_FILE"] = os.fsencode(self.secret)
             env[b"LUCI_CONTEXT"] = os.fsencode(context_path)
+        if task.get("api_token"):
+            env.update(self.context.allow_api(task["api_token"], task["job_id"]))
         if task.get("payload"):
             env[b"MYRMIDON_PAYLOAD"] = os.fsencode(self.context.write_payload(task["payload"]))
         if changes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from myrmidon.model.ids import show_task
 from myrmidon.server.calls import ANYONE, Role
 
-ANY_TOKEN = ANYONE - {Role.NOBODY}
+ANY_TOKEN = ANYONE - {Role.NOBODY, Role.RUN}
 LAST_ID = (1 << 63) - 1
 """No id is greater."""
 

@@ -12,11 +12,13 @@ from myrmidon.model.states import JobState
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.scheduler import extend as extending
 from myrmidon.scheduler import hold as holding
+from myrmidon.scheduler import priority as prioritizing
 from myrmidon.scheduler import rerun as rerunning
 from myrmidon.scheduler import rerun_preview
 from myrmidon.server.api.jobs import DOCUMENT_LIMIT, job_info
-from myrmidon.server.calls import READERS, WRITERS, Call, Route
+from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
+from myrmidon.server.fleet.pool_policy import check_priority
 from myrmidon.server.usecases import jobs as job_usecases
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.jobs import find_job
@@ -60,7 +62,7 @@ async def _change(
     now = context.now()
 
     def apply(tx: Tx) -> wire.JobChanged:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
         if claim_call_key(tx, call, verb, show_task(job.id), now=now, subject=job.id):
             change(tx, job)
         return _changed(jobs.read(tx, [job.id])[job.id])
@@ -97,6 +99,24 @@ async def hold_job(context: ServerContext, call: Call) -> wire.JobChanged:
 async def release_job(context: ServerContext, call: Call) -> wire.JobChanged:
     """Release one held task, or all of a job."""
     return await _hold_or_release(context, call, "release", holding.release, holding.release_job)
+
+
+async def set_priority(context: ServerContext, call: Call) -> wire.JobChanged:
+    """Change the priority of one task, or of all tasks of a job that have not ended."""
+    body: wire.SetPriority = call.body
+    job = await job_usecases.get_job(context, call, call.params["id"])
+    group = (await context.groups.names_of([job.resource_group_id])).get(job.resource_group_id, "")
+    options = {"now": context.now(), "ids": context.ids, "rules": context.rules}
+
+    def change(tx: Tx, job: Job) -> None:
+        pools = job_details.pools(tx, job.id)
+        check_priority(context, call.who, body.priority, pools=pools, group=group)
+        if body.task is None:
+            prioritizing.set_job_priority(tx, job.id, body.priority, **options)  # type: ignore[arg-type]
+        else:
+            prioritizing.set_priority(tx, task_of(tx, job, body.task), body.priority, **options)  # type: ignore[arg-type]
+
+    return await _change(context, call, "priority", change)
 
 
 async def _hold_or_release(
@@ -136,14 +156,14 @@ async def rerun_job(context: ServerContext, call: Call) -> wire.JobRerun:
     now = context.now()
 
     def preview(tx: Tx) -> wire.JobRerun:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
         num_tasks, labels = _preview(tx, job, body)
         return wire.JobRerun(
             job_id=show_task(job.id), state=JobState(job.state).value, num_tasks=num_tasks, labels=labels
         )
 
     def rerun(tx: Tx) -> wire.JobRerun:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
         if claim_call_key(tx, call, "rerun job", show_task(job.id), now=now, subject=job.id):
             _rerun(tx, context, job, body, now)
         return wire.JobRerun(job_id=show_task(job.id), state=JobState(jobs.read(tx, [job.id])[job.id].state).value)
@@ -218,7 +238,7 @@ ROUTES = (
         method="POST",
         path="/api/v1/jobs/{id}/extend",
         call=extend_job,
-        who=WRITERS,
+        who=JOB_WRITERS,
         body=wire.ExtendJob,
         out=wire.JobExtended,
         mutates=True,
@@ -229,12 +249,13 @@ ROUTES = (
     _action("cancel", cancel_job, "Cancel a job"),
     _action("rerun", rerun_job, "Run tasks of a job again", wire.RerunJob, wire.JobRerun),
     _action("hold", hold_job, "Hold tasks of a job", wire.SelectTasks),
+    _action("priority", set_priority, "Change the priority of tasks of a job", wire.SetPriority),
     _action("release", release_job, "Release held tasks of a job", wire.SelectTasks),
     Route(
         method="POST",
         path="/api/v1/jobs/{id}/wait",
         call=wait_for_job,
-        who=READERS,
+        who=JOB_READERS,
         body=wire.WaitForJob,
         out=wire.JobWaited,
         waits=True,

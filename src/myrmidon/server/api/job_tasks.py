@@ -15,7 +15,7 @@ from myrmidon.scheduler.check_job import depths
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import show_optional_task
 from myrmidon.server.api.jobs import summary_fields
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import JOB_READERS, READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -326,7 +326,7 @@ ROUTES = (
         method="GET",
         path="/api/v1/jobs/{id}/tasks",
         call=list_job_tasks,
-        who=READERS,
+        who=JOB_READERS,
         query=wire.JobTasksQuery,
         out=wire.JobTasks,
         summary="List the tasks of a job",
@@ -335,7 +335,7 @@ ROUTES = (
         method="GET",
         path="/api/v1/jobs/{id}/graph",
         call=get_graph,
-        who=READERS,
+        who=JOB_READERS,
         query=wire.GraphQuery,
         out=wire.JobGraph,
         summary="Get the graph of a job",
@@ -344,7 +344,7 @@ ROUTES = (
         method="GET",
         path="/api/v1/jobs/{id}/outputs",
         call=get_outputs,
-        who=READERS,
+        who=JOB_READERS,
         query=PageQuery,
         out=wire.JobOutputs,
         summary="Get the results of a job",

@@ -18,7 +18,7 @@ from myrmidon.scheduler import retention
 from myrmidon.scheduler.check_job import CheckedJob
 from myrmidon.scheduler.submit_job import JobDraft
 from myrmidon.server.api.common import LAST_ID, show_optional_task
-from myrmidon.server.calls import MIB, READERS, WRITERS, Call, Route
+from myrmidon.server.calls import JOB_READERS, MIB, READERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases import jobs as job_usecases
 from myrmidon.server.usecases.jobs import find_job
@@ -170,7 +170,7 @@ async def get_job(context: ServerContext, call: Call) -> wire.JobInfo:
     """A job with the counts of its tasks and its first failure."""
     scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
     return await context.db.read(
-        lambda tx: job_info(tx, find_job(tx, call.params["id"], scope=scope, group_id=group_id))
+        lambda tx: job_info(tx, find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id))
     )
 
 
@@ -213,7 +213,7 @@ async def delete_job(context: ServerContext, call: Call) -> Done:
     now = context.now()
 
     def delete(tx: Tx) -> None:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id)
+        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
         retention.delete_job(tx, job.id, group_id=job.resource_group_id, now=now, ids=context.ids, rules=context.rules)
 
     await context.db.write(delete)
@@ -262,7 +262,7 @@ ROUTES = (
         out=wire.JobList,
         summary="List jobs",
     ),
-    Route(method="GET", path="/api/v1/jobs/{id}", call=get_job, who=READERS, out=wire.JobInfo, summary="Get a job"),
+    Route(method="GET", path="/api/v1/jobs/{id}", call=get_job, who=JOB_READERS, out=wire.JobInfo, summary="Get a job"),
     Route(
         method="DELETE",
         path="/api/v1/jobs/{id}",

@@ -13,6 +13,7 @@ from myrmidon.scheduler import cancel as canceling
 from myrmidon.scheduler import explain as explaining
 from myrmidon.scheduler import rerun as rerunning
 from myrmidon.server.calls import (
+    JOB_WRITERS,
     READERS,
     WRITERS,
     Call,
@@ -219,7 +220,7 @@ ROUTES = (
         method="POST",
         path="/api/v1/tasks/{id}/cancel",
         call=cancel_task,
-        who=WRITERS,
+        who=JOB_WRITERS,
         body=CancelBody,
         out=Cancelled,
         mutates=True,

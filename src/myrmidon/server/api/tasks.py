@@ -16,16 +16,18 @@ from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.silence import Silence, silent_runs
 from myrmidon.server.api.common import show_optional_task
+from myrmidon.server.api.notes import show_annotation
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id, recent_tags
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import resource_group, task_request, task_run
+from myrmidon.store.tables import notes, resource_group, task_request, task_run
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import listings, run_details
 from myrmidon.store.views.listings import TaskFilter, TaskLine
 from myrmidon.wire.fields import Limit, Moment
+from myrmidon.wire.notes import Annotation
 
 _STATES = Literal[
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
@@ -128,6 +130,8 @@ class TaskInfo(Struct, frozen=True, kw_only=True):
     request: RequestInfo
     result: ResultInfo
     runs: list[RunInfo]
+    annotation: Annotation | None
+    """A summary that the task has written."""
 
 
 async def get_task(context: ServerContext, call: Call) -> TaskInfo:
@@ -160,6 +164,7 @@ async def get_task(context: ServerContext, call: Call) -> TaskInfo:
                 _run_info(run, forms, stats.get((run.task_id, run.run)), silent.get((run.task_id, run.run)))
                 for run in runs
             ],
+            annotation=show_annotation(notes.read(tx, task_id), forms),
         )
 
     return await context.db.read(read)

@@ -31,6 +31,7 @@ from myrmidon.model.errors import (
     TooSlow,
     Unauthorized,
 )
+from myrmidon.model.ids import show_run
 from myrmidon.scheduler.idempotency import check_key
 from myrmidon.server.asgi.arriving_bodies import ArrivingBodies
 from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decoder, read_headers
@@ -286,6 +287,8 @@ class Endpoint:
             self._context.metrics.request_done(route.method, route.path, status, seconds)
         by_person = route.mutates and not route.quiet and who is not None and who.role is not Role.BOT
         if by_person or status >= 400:
+            # A run has the name of its submitter.
+            via = {"via": show_run(who.task_id, who.run)} if who is not None and who.task_id is not None else {}
             log.info(
                 "request",
                 method=route.method,
@@ -294,6 +297,7 @@ class Endpoint:
                 ms=round(seconds * 1000, 1),
                 who=who.name if who else None,
                 request_id=request_id,
+                **via,
             )
 
 

@@ -28,6 +28,7 @@ from myrmidon.model.errors import Forbidden, InvalidRequest, MyrmidonError, Over
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.validation import MAX_INT64, show_value
 from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.auth import run_tokens
 from myrmidon.server.auth.addresses import host_name, parse_address
 from myrmidon.server.auth.hawk import HawkVerifier, SignedCall
 from myrmidon.server.calls import NOBODY, Identity, Role
@@ -305,18 +306,28 @@ class Authenticator:
         return next((identity for network, identity in self._allowed if address in network), NOBODY)
 
     async def _by_token(self, bearer: str) -> Identity | None:
+        if bearer.startswith(run_tokens.PREFIX):
+            return await self._by_run_token(bearer)
         match = TOKEN.fullmatch(bearer)
         if match is None or (token_id := int(match[1], 16)) > MAX_INT64:
             return None
         return await self._look_up(_fingerprint(bearer), token_id, secret=match[2])
 
+    async def _by_run_token(self, bearer: str) -> Identity | None:
+        key, now = _fingerprint(bearer), self._context.now()
+        if (cached := self._from_cache(key, now)) is not None:
+            return cached
+        secret = self._context.keys.run_api
+        identity = await self._context.db.read(lambda tx: run_tokens.read_run_token(tx, secret, bearer))
+        if identity is not None:
+            self._remember(key, CachedToken(identity, 0, now + run_tokens.CACHE_S * SECOND))
+        return identity
+
     async def _look_up(self, key: bytes, token_id: int, *, secret: str | None = None) -> Identity | None:
         """The identity cached under ``key``, or that of the stored token; a ``secret`` must be the token's."""
         now = self._context.now()
-        cached = self._cache.get(key)
-        if cached is not None and cached.valid_until > now:
-            return cached.identity
-        self._cache.pop(key, None)
+        if (cached := self._from_cache(key, now)) is not None:
+            return cached
         row, group = await self._context.db.read(lambda tx: _with_group(tx, token_id))
         if row is None or (secret is not None and not hmac.compare_digest(row.secret_hash, digest(secret))):
             return None
@@ -326,10 +337,20 @@ class Authenticator:
             return None
         identity = Identity(row.name, Role(row.role), group, group_id=row.resource_group_id, token_id=row.id)
         valid_until = min(now + CACHE_S * SECOND, row.expires_at or now + CACHE_S * SECOND)
-        self._cache[key] = CachedToken(identity, token_id, valid_until)
+        self._remember(key, CachedToken(identity, token_id, valid_until))
+        return identity
+
+    def _from_cache(self, key: bytes, now: Micros) -> Identity | None:
+        cached = self._cache.get(key)
+        if cached is not None and cached.valid_until > now:
+            return cached.identity
+        self._cache.pop(key, None)
+        return None
+
+    def _remember(self, key: bytes, token: CachedToken) -> None:
+        self._cache[key] = token
         while len(self._cache) > MAX_CACHED:
             self._cache.popitem(last=False)
-        return identity
 
     def _check_failures(self, address: str) -> None:
         """Count an invalid token; Overloaded beyond the limit per minute.

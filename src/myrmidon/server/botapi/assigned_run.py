@@ -10,6 +10,7 @@ from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.task_request import Properties, is_terminate_task, properties_from_json
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.auth.run_tokens import run_token
 from myrmidon.server.botapi.messages import AssignedRun
 
 
@@ -19,9 +20,13 @@ def is_terminate(claimed: Claimed) -> bool:
 
 
 def assigned_run(
-    claimed: Claimed, *, group: str | None = None, hints: Callable[[Properties], dict[str, int]] | None = None
+    claimed: Claimed,
+    *,
+    api_key: bytes,
+    group: str | None = None,
+    hints: Callable[[Properties], dict[str, int]] | None = None,
 ) -> AssignedRun:
-    """Convert a claimed run; ``hints`` is called only for tasks with caches."""
+    """Convert a claimed run; ``hints`` is called only for tasks with caches. ``api_key`` makes the tokens of runs."""
     work = claimed.work
     properties = properties_from_json(work.properties)
     function = (
@@ -61,8 +66,25 @@ def assigned_run(
         service_account=work.service_account,
         resource_group=group,
         cache_hints=hints(properties) if hints is not None and properties.caches else UNSET,
+        api_token=_api_token(api_key, claimed) if properties.api else "",
+        job_id=show_task(work.job_id) if properties.api and work.job_id is not None else "",
         realm=_realm(work.metadata) if work.metadata != "{}" else UNSET,
         terminate=UNSET if properties.command or function else True,
+    )
+
+
+def _api_token(key: bytes, claimed: Claimed) -> str:
+    """The token of a run for its job; the same for a repeated claim, because it is derived from the claim's nonce."""
+    job_id = claimed.work.job_id
+    if job_id is None:
+        return ""
+    return run_token(
+        key,
+        task_id=claimed.task_id,
+        run=claimed.run,
+        job_id=job_id,
+        group_id=claimed.resource_group_id,
+        nonce=claimed.nonce,
     )
 
 

@@ -105,7 +105,10 @@ async def _assigned_runs(context: ServerContext, result: ExchangeResult) -> list
         return []
     names = await context.groups.names_of(task.resource_group_id for task in result.tasks)
     hints = size_hints_for(context, result.bot.os_family)
-    return [assigned_run(task, group=names.get(task.resource_group_id), hints=hints) for task in result.tasks]
+    key = context.keys.run_api
+    return [
+        assigned_run(task, api_key=key, group=names.get(task.resource_group_id), hints=hints) for task in result.tasks
+    ]
 
 
 async def _first_attempt(context: ServerContext, bot_id: str, request: ExchangeRequest) -> ExchangeResult:

@@ -221,11 +221,14 @@ class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=Fals
     """Expected sizes of the task's caches, as far as they are known."""
     realm: str | UnsetType = UNSET
     """The realm of a task of the Swarming API, for its LUCI_CONTEXT."""
+    api_token: str = ""
+    """The token with which the command may call the server for its job, if the task has ``api``."""
+    job_id: str = ""
     terminate: bool | UnsetType = UNSET
     """A terminate task: there is nothing to run; the bot finishes its other runs, reports this one, and ends."""
 
     def __repr__(self) -> str:
-        """Omits the token and the secret."""
+        """Omits the tokens and the secret."""
         return f"AssignedRun(run={self.run})"
 
 

@@ -7,7 +7,7 @@ the pool.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from myrmidon.model.errors import Forbidden, InvalidRequest, Problem
@@ -81,6 +81,7 @@ def _check_submitter(policy: PoolPolicy, who: Identity, group: str) -> None:
 
 
 def _may_submit(policy: PoolPolicy, role: Role, group: str) -> bool:
+    role = Role.USER if role is Role.RUN else role  # a run may do what a user of its group may
     if policy.roles is not None and role not in policy.roles:
         return False
     return policy.groups is None or group in policy.groups
@@ -103,7 +104,12 @@ def visible_pools(context: ServerContext, who: Identity) -> PoolFilter | None:
 
 
 def may_be_urgent(policy: PoolPolicy, who: Identity, group: str) -> bool:
-    """Whether the caller may use reserved priorities: administrators, and ``urgent`` token names and groups."""
+    """Whether the caller may use reserved priorities: administrators, and ``urgent`` token names and groups.
+
+    A run may not, although it has the name of its submitter: a task must not make its own work more urgent.
+    """
+    if who.role is Role.RUN:
+        return False
     return who.role is Role.ADMIN or who.name in policy.urgent or group in policy.urgent
 
 
@@ -112,10 +118,7 @@ def _with_priority(policy: PoolPolicy, who: Identity, raw: Any, *, group: str, c
     if type(priority) is not int or not 0 <= priority < RESERVED_PRIORITY or may_be_urgent(policy, who, group):
         return raw, []
     if not clamp:
-        raise Forbidden(
-            f"Priorities below {RESERVED_PRIORITY} are reserved for administrators"
-            f" and for callers listed as urgent in pools.toml; use {RESERVED_PRIORITY} or more."
-        )
+        raise _reserved()
     note = f"The priority was changed from {priority} to {RESERVED_PRIORITY}: lower values are reserved."
     return {**raw, "priority": RESERVED_PRIORITY}, [note]
 
@@ -136,6 +139,21 @@ def _with_isolation(task_slice: Any) -> Any:
 def _is_isolated(value: object) -> bool:
     """Whether bots without isolation do not match this value of the dimension."""
     return isinstance(value, str) and set(value.split("|")) <= set(ISOLATED.split("|"))
+
+
+def _reserved() -> Forbidden:
+    return Forbidden(
+        f"Priorities below {RESERVED_PRIORITY} are reserved for administrators"
+        f" and for callers listed as urgent in pools.toml; use {RESERVED_PRIORITY} or more."
+    )
+
+
+def check_priority(context: ServerContext, who: Identity, priority: int, *, pools: Sequence[str], group: str) -> None:
+    """Forbidden unless the caller might submit tasks with this priority to all of these pools."""
+    policies = context.state.config.pools.policies
+    for pool in pools:
+        if priority < RESERVED_PRIORITY and not may_be_urgent(policies.get(pool, _NO_POOL), who, group):
+            raise _reserved()
 
 
 # ---------------------------------------------------------------- templates

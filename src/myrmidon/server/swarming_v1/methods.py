@@ -23,7 +23,7 @@ from myrmidon.server.swarming_v1.request_parser import NewTaskBody
 
 ROOTS = {Style.V1: "/_ah/api/", Style.V1_OLD: "/api/"}
 SERVICE = "swarming/v1/"
-ANY_TOKEN = ANYONE - {Role.NOBODY}
+ANY_TOKEN = ANYONE - {Role.NOBODY, Role.RUN}
 
 
 class Method(Struct, frozen=True, kw_only=True):

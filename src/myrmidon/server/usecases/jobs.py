@@ -100,7 +100,7 @@ def _check_supported(graph: Graph) -> None:
     problems: list[Problem] = []
     for node in graph.nodes:
         try:
-            check_served(node.request)
+            check_served(node.request, in_job=True)
         except InvalidRequest as error:
             problems += [_below(f"tasks.{node.label}.task", problem) for problem in error.problems]
     if problems:
@@ -185,6 +185,7 @@ async def extend_job(
             rules=context.rules,
             original=prepared.original,
             check_graph=_check_supported,
+            by=call.who.task_id,
         )
 
     async with context.quotas.reserve(
@@ -204,13 +205,17 @@ def _tasks_of(document: object) -> Any:
 # ---------------------------------------------------------------- finding jobs
 
 
-def find_job(tx: Tx, text: str, *, scope: int | None, group_id: int) -> Job:
-    """The job with this id, or with this external id in the group; NotFound if the caller may not see it."""
+def find_job(tx: Tx, text: str, *, scope: int | None, group_id: int, only: int | None = None) -> Job:
+    """The job with this id, or with this external id in the group; NotFound if the caller may not see it.
+
+    ``only``: the only job that the caller may see, which a run is bound to; None for all of its group.
+    """
     parsed = try_parse_id(text)
     job = jobs.read(tx, [parsed[0]]).get(parsed[0]) if parsed and not parsed[1] else None
     if job is None and (found := jobs.by_external(tx, group_id, text)) is not None:
         job = jobs.read(tx, [found]).get(found)
-    if job is None or job.staged or (scope is not None and job.resource_group_id != scope):
+    hidden = job is not None and ((scope is not None and job.resource_group_id != scope) or only not in (None, job.id))
+    if job is None or job.staged or hidden:
         raise NotFound("job", text[:100])
     return job
 
@@ -219,4 +224,5 @@ async def get_job(context: ServerContext, call: Call, text: str) -> Job:
     """As find_job, in a transaction of its own."""
     scope = await context.groups.scope_of(call)
     group_id = await context.groups.id_for(call)
-    return await context.db.read(partial(find_job, text=text, scope=scope, group_id=group_id))
+    only = call.who.job_id
+    return await context.db.read(partial(find_job, text=text, scope=scope, group_id=group_id, only=only))

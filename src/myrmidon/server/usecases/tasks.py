@@ -12,6 +12,7 @@ from myrmidon.model.task_result import TaskResult
 from myrmidon.server.calls import Call, Role
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import task_request, task_result
 from myrmidon.store.views import run_details
 
@@ -43,7 +44,9 @@ def cancellable_tasks(tx: Tx, call: Call, task_ids: Sequence[int]) -> list[int]:
 
 
 def check_may_cancel(tx: Tx, call: Call, task_id: int) -> None:
-    """Forbidden if the caller may not cancel the task."""
+    """Forbidden if the caller may not cancel the task; a run may cancel what its task has added to the job."""
+    if call.who.role is Role.RUN and jobs.added_by(tx, task_id) != call.who.task_id:
+        raise NotFound("task", show_task(task_id))
     if not cancellable_tasks(tx, call, [task_id]):
         raise Forbidden("This task terminates a bot; ask an administrator to cancel it.")
 

@@ -23,8 +23,8 @@ def no_outputs(path: str, num_paths: int) -> Problem:
     return Problem(path, f"{num_paths} paths", allowed, NOT_SERVED)
 
 
-def check_served(request: TaskRequest) -> None:
-    """InvalidRequest for a task with a function, input files or output paths."""
+def check_served(request: TaskRequest, *, in_job: bool = False) -> None:
+    """InvalidRequest for a task with a function, input files or output paths, or ``api`` outside a job."""
     problems: list[Problem] = []
     if request.function is not None:
         name = show_value(request.function.func_name)
@@ -36,5 +36,8 @@ def check_served(request: TaskRequest) -> None:
             problems.append(no_inputs(f"slices[{number}].properties.inputs"))
         if properties.outputs:
             problems.append(no_outputs(f"slices[{number}].properties.outputs", len(properties.outputs)))
+        if properties.api and not in_job:
+            allowed = "none: only a task of a job may call the server"
+            problems.append(Problem(f"slices[{number}].properties.api", show_value(properties.api), allowed, "no_job"))
     if problems:
         raise InvalidRequest(problems)

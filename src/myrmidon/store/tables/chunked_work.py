@@ -28,6 +28,7 @@ TAGGED = "tagged"
 RERANK = "rerank"
 HOLD = "hold"
 RELEASE = "release"
+PRIORITY = "priority"
 
 
 class ChunkedWork(Struct):

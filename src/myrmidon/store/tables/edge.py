@@ -50,6 +50,11 @@ WAITING_ON = """
       LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
      WHERE e.child = :child AND c.parent IS NULL ORDER BY e.parent LIMIT :n
 """
+RUNNING_PARENTS = """
+    SELECT e.parent, e.child FROM task_edges e JOIN task_results p ON p.id = e.parent
+      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
+     WHERE e.child {in:ids} AND c.parent IS NULL AND p.state = 'RUNNING'
+"""
 CHILDREN_OF_RERUNS = """
     SELECT DISTINCT c.child FROM completed_task_edges c JOIN task_results p ON p.id = c.parent
      WHERE c.child {in:ids} AND COALESCE(c.run, 0) <> COALESCE(p.instance_id, 0)
@@ -71,6 +76,11 @@ def parents(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
 def waiting_on(tx: Tx, child: int, n: int) -> list[int]:
     """Up to n parents of a task whose edges to it are not satisfied."""
     return [row[0] for row in tx.all(WAITING_ON, child=child, n=n)]
+
+
+def running_parents(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
+    """The edges (parent, child) to these tasks that are not satisfied and whose parents are running."""
+    return [(row[0], row[1]) for row in tx.all(RUNNING_PARENTS, ids=ids)]
 
 
 def children_of_reruns(tx: Tx, ids: Sequence[int]) -> set[int]:

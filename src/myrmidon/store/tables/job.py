@@ -154,12 +154,22 @@ def of_group(tx: Tx, resource_group_id: int, n: int) -> list[int]:
 
 # ---------------------------------------------------------------- labels
 
-_LABELS = Insert("task_labels", "job_id, label, task_id, definition_hash")
+_LABELS = Insert("task_labels", "job_id, label, task_id, definition_hash, added_by")
 LABELS = "SELECT label, task_id, definition_hash FROM task_labels WHERE job_id = :job"
 
 
-def insert_labels(tx: Tx, rows: Sequence[tuple[int, str, int, str]]) -> None:
+def insert_labels(tx: Tx, rows: Sequence[tuple[int, str, int, str, int | None]]) -> None:
+    """Add labels (job, label, task, digest of its definition, the running task that adds it if one does)."""
     tx.insert(_LABELS, rows)
+
+
+ADDED_BY = "SELECT added_by FROM task_labels WHERE task_id = :id"
+
+
+def added_by(tx: Tx, task_id: int) -> int | None:
+    """The task that has added this one to its job while it ran; None if none has."""
+    row = tx.one(ADDED_BY, id=task_id)
+    return row[0] if row else None
 
 
 def labels(tx: Tx, job_id: int) -> dict[str, tuple[int, str]]:
@@ -197,6 +207,7 @@ DELETES = tuple(
         ("input_tasks", "job_id"),
         ("output_tasks", "job_id"),
         ("task_labels", "job_id"),
+        ("job_meta", "job_id"),
         ("request_keys", "subject"),
         ("chunked_work", "job_id"),
         ("jobs", "id"),

@@ -134,6 +134,14 @@ def slices(tx: Tx, ids: Sequence[int]) -> dict[int, list[SliceRow]]:
     return found
 
 
+SET_PRIORITY = "UPDATE task_requests SET priority = :priority WHERE id {in:ids}"
+
+
+def set_priority(tx: Tx, ids: Sequence[int], priority: int) -> None:
+    """Change the priority of locked tasks; the only field of a request that can change."""
+    tx.run(SET_PRIORITY, ids=ids, priority=priority)
+
+
 class Work(Struct, frozen=True, gc=False):
     """The part of a request that its bot gets, with the slice to run."""
 
@@ -153,11 +161,13 @@ class Work(Struct, frozen=True, gc=False):
     queue: int
     properties: str
     metadata: str
+    job_id: int | None
 
 
 WORK = """
     SELECT r.id, r.name, r.package_name, r.func_name, r.language, r.user_name, r.priority, r.service_account,
-           r.parent_task_id, r.retries, r.lease, r.deadline_at, s.slice, s.queue, s.properties, r.metadata
+           r.parent_task_id, r.retries, r.lease, r.deadline_at, s.slice, s.queue, s.properties, r.metadata,
+           r.job_id
       FROM task_requests r JOIN task_slices s ON s.task_id = r.id
      WHERE r.id {in:ids}
 """

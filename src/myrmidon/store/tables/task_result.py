@@ -158,6 +158,19 @@ def add_satisfied_parents(tx: Tx, ids: Sequence[int], n: int) -> None:
     tx.run(ADD_SATISFIED_PARENTS, ids=ids, n=n)
 
 
+_SET_PARENTS = RowUpdate(
+    "task_results",
+    key="id",
+    sets="num_parents, num_succeeded_parents",
+    types="bigint, int, int",
+)
+
+
+def set_parents(tx: Tx, rows: Sequence[tuple[int, int, int]]) -> None:
+    """Write (task, number of parents, number of satisfied ones) of locked tasks; not a state change."""
+    tx.update_rows(_SET_PARENTS, rows)
+
+
 COUNT_CHILD = "UPDATE task_results SET num_children = num_children + :n WHERE id = :id"
 
 

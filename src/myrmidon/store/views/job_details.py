@@ -37,6 +37,18 @@ JOBS = f"""
 """
 
 
+POOLS = """
+    SELECT DISTINCT d.pool FROM task_results r JOIN task_slices s ON s.task_id = r.id
+      JOIN task_dimensions d ON d.id = s.queue
+     WHERE r.job_id = :job
+"""
+
+
+def pools(tx: Tx, job_id: int) -> list[str]:
+    """The pools that the tasks of a job are for."""
+    return sorted(row[0] for row in tx.all(POOLS, job=job_id))
+
+
 def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int) -> tuple[list[Job], int]:
     """A page of jobs, newest first, and the id to continue before; 0 at the end.
 

@@ -28,6 +28,30 @@ def bots_of_runs(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], BotAt
     return {(task_id, run): BotAtRun(*given) for task_id, run, *given in found}
 
 
+class RunningRun(Struct, frozen=True, gc=False):
+    """A run that has not ended, with what the token of a run depends on."""
+
+    run: int
+    nonce: int
+    job_id: int | None
+    resource_group_id: int
+    group: str
+    authenticated: str
+
+
+RUNNING = """
+    SELECT u.run, u.nonce, q.job_id, q.resource_group_id, g.external_id, q.authenticated
+      FROM task_runs u JOIN task_requests q ON q.id = u.task_id JOIN resource_groups g ON g.id = q.resource_group_id
+     WHERE u.task_id = :id AND u.run = :run AND u.ended_at IS NULL AND u.state = 'RUNNING' AND g.deleting = 0
+"""
+
+
+def running(tx: Tx, task_id: int, run: int) -> RunningRun | None:
+    """The run, if it has not ended."""
+    row = tx.one(RUNNING, id=task_id, run=run)
+    return RunningRun(*row) if row else None
+
+
 STATS = """
     SELECT task_id, run, bot_overhead, cache_trim, package_installation, named_caches_install,
            named_caches_uninstall, cleanup, isolated_download, isolated_upload

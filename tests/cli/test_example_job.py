@@ -1,0 +1,27 @@
+"""The example of the README's section about jobs, with a real server and real bots."""
+
+from __future__ import annotations
+
+from tests.architecture import source
+from tests.cli.terminal import Terminal
+
+EXAMPLE = source.ROOT / "examples" / "build-and-test.yaml"
+README = (source.ROOT / "README.md").read_text()
+
+
+def test_the_first_task_of_the_example_extends_its_own_graph(terminal: Terminal):
+    terminal.ok("job", "submit", str(EXAMPLE), "-p", "tests=4", "--watch")
+    job = terminal.json("job", "show", "@latest")
+    assert (job["state"], job["num_tasks"], job["num_succeeded"]) == ("SUCCEEDED", 6, 6)
+    tasks = {task["label"]: task for task in terminal.json("job", "tree", "@latest")}
+    assert sorted(tasks["report"]["requires"]) == ["build", "test-1", "test-2", "test-3", "test-4"]
+    tests = [tasks[f"test-{number}"] for number in range(1, 5)]
+    assert all(test["completed_at"] <= tasks["report"]["started_at"] for test in tests)
+    report = tasks["report"]["task_id"]
+    assert terminal.json("task", "show", report)["annotation"]["content"] == "**4 tests** passed.\n"
+    assert "**4 tests** passed." in terminal.ok("task", "show", report)
+
+
+def test_the_readme_shows_the_example_that_is_tested():
+    section = README.split("\n## Jobs\n")[1].split("\n## ")[0]
+    assert "    myrmidon job submit examples/build-and-test.yaml" in section

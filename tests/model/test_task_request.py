@@ -723,7 +723,7 @@ def test_properties_survive_the_database():
     text = properties_json(found)
     assert properties_from_json(text) == found
     assert properties_json(properties_from_json(text)) == text
-    assert text.startswith('{"caches":[{"name":"c","path":"p"}],"command":["echo","hello"],"dimensions":')
+    assert text.startswith('{"api":"","caches":[{"name":"c","path":"p"}],"command":["echo","hello"],"dimensions":')
 
 
 def hash_of(**given):

@@ -33,6 +33,12 @@ def test_nodes_are_matched_with_bots_that_work_and_with_others(w):
     assert found.depth == 2
 
 
+def test_a_node_can_run_if_a_bot_matches_any_of_its_slices(w):
+    plan9 = {"dimensions": {"pool": ["default"], "os": ["Plan9"]}}
+    found = checked(w, {"a": []}, nodes={"a": {"slices": [plan9, {"dimensions": {"pool": ["default"]}}]}})
+    assert [(node.live, node.other) for node in found.nodes] == [(1, 0)]
+
+
 def test_earlier_results_and_durations_are_found_by_content_and_by_name(w):
     w.submit(name="slow", command=["x"])
     run = w.take("b1")

@@ -24,7 +24,7 @@ HISTORY = 100_000
 
 
 class CheckedNode(Struct, frozen=True, kw_only=True):
-    """``live`` and ``other``: bots that match the node in its first slice, able to work or not."""
+    """``live`` and ``other``: bots that match the node, able to work or not, in the slice that most able ones match."""
 
     label: str
     live: int
@@ -44,13 +44,13 @@ def check_job(tx: Tx, group_id: int, draft: JobDraft, *, now: Micros, rules: Rul
     """Match every node of a valid graph with the fleet, with earlier results and with earlier durations."""
     nodes = draft.graph.nodes
     requests = [node.request for node in nodes]
-    matching = _matching_bots(tx, {_first_dimensions(request) for request in requests})
+    matching = _matching_bots(tx, {canonical for request in requests for canonical in _dimensions(request)})
     sources = _dedupe_sources(tx, group_id, requests, now=now, rules=rules)
     names = sorted({request.name for request in requests})
     durations = job_details.mean_durations(tx, group_id, names, sample=HISTORY)
     checked = []
     for node, source in zip(nodes, sources, strict=True):
-        live, other = matching[_first_dimensions(node.request)]
+        live, other = max(matching[canonical] for canonical in _dimensions(node.request))
         expected = 0.0 if source is not None else durations.get(node.request.name)
         checked.append(CheckedNode(label=node.label, live=live, other=other, deduped_from=source, expected_s=expected))
     path, seconds = critical_path(draft.dag, [node.expected_s for node in checked])
@@ -63,8 +63,9 @@ def check_job(tx: Tx, group_id: int, draft: JobDraft, *, now: Micros, rules: Rul
     )
 
 
-def _first_dimensions(request: TaskRequest) -> str:
-    return dimensions.canonical(request.slices[0].properties.dimensions)
+def _dimensions(request: TaskRequest) -> list[str]:
+    """What each slice requires of a bot."""
+    return [dimensions.canonical(task_slice.properties.dimensions) for task_slice in request.slices]
 
 
 def _matching_bots(tx: Tx, required: set[str]) -> Mapping[str, tuple[int, int]]:

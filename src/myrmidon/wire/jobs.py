@@ -48,8 +48,8 @@ class JobSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class NodeCheck(Struct, frozen=True, kw_only=True):
     """What would happen to one node if the job were submitted now.
 
-    ``live_bots``: live bots that match the first slice; ``dead_bots``: others that match. ``deduped_from``: the task
-    whose result would answer this one; only for nodes without parents, because others are looked up when they start.
+    ``live_bots``: live bots that match it, in the slice that most match; ``dead_bots``: others. ``deduped_from``: the
+    task whose result would answer this one; only for nodes without parents: others are looked up when they start.
     """
 
     label: str
@@ -175,8 +175,7 @@ class Resolution(Struct, frozen=True, rename="camel"):
 class JobTask(Struct, frozen=True, kw_only=True):
     """A task of a job. ``requires_left`` are the parents that it still waits for.
 
-    ``waited_s`` is the time from ready to start, ``duration_s`` that of its command, ``modified_at`` that of the last
-    change.
+    ``waited_s`` is the time from ready to start, ``duration_s`` that of its command.
     """
 
     label: str
@@ -206,9 +205,8 @@ class JobTask(Struct, frozen=True, kw_only=True):
 class JobTasksQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``label``: only labels that match this pattern (``*`` for any text).
 
-    ``since``: only tasks that have changed at this time or later, in microseconds UTC, for clients that poll. A change
-    shows when it is committed, which may be some seconds after its time: ask again from somewhat before the latest
-    ``modified_at``.
+    ``since``: only tasks that have changed at this time or later. A change shows when it is committed, some seconds
+    after its time: a client that polls asks from somewhat before the latest ``modified_at`` that it has seen.
     """
 
     state: list[TaskStateName] = []

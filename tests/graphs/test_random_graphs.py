@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_a_random_graph_on_real_bots_ends_and_all_invariants_hold(real_bots, see
     go = tmp_path / "go"
 
     def some(names, known):
-        made = {}
+        made: dict[str, Any] = {}
         for name in names:
             parents = rng.sample([*known, *made], min(len(known) + len(made), rng.choice((0, 1, 2))))
             policy = rng.choice(("all-succeeded", "all-resolved"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from myrmidon.store.engine.db import Tx
 from tests.server.api.graphs import GRAPH, show, submit
 from tests.server.inside import Inside, inside
 
@@ -35,10 +36,10 @@ def app(server) -> Iterator[Inside]:
 
 
 def rows(app: Inside) -> dict[str, int]:
-    return {
-        name: app.context.db.engine.read(lambda tx, name=name: tx.one(f"SELECT COUNT(*) FROM {name}")[0])
-        for name in TABLES
-    }
+    def count(tx: Tx) -> dict[str, int]:
+        return {name: int((tx.one(f"SELECT COUNT(*) FROM {name}") or [0])[0]) for name in TABLES}
+
+    return app.context.db.engine.read(count)
 
 
 def problems(app: Inside, document: object, *, status: int = 400) -> list[dict[str, Any]]:
@@ -85,7 +86,7 @@ def test_what_is_no_graph_is_refused(app, document):
 
 
 def test_a_graph_of_100001_tasks_is_refused(app):
-    node = {"task": {"slices": []}}
+    node: dict[str, Any] = {"task": {"slices": []}}
     found = problems(app, {"name": "x", "tasks": dict.fromkeys(map(str, range(100_001)), node)})
     assert [(one["path"], one["code"]) for one in found] == [("tasks", "too_many")]
     assert "100000" in found[0]["allowed"]

@@ -38,6 +38,7 @@ _SHORT_KEYS: Final = frozenset(
 """Fields of a short task that are no fields of a request; those without a meaning here are accepted and ignored."""
 _IGNORED: Final = frozenset({"created", "expires", "scopes", "extra"})
 _SECOND: Final = 1_000_000
+_MAX_LEVELS: Final = MAX_DEPTH + 8
 
 
 def apply_parameters(raw: object, given: Mapping[str, Any]) -> object:
@@ -56,17 +57,38 @@ def apply_parameters(raw: object, given: Mapping[str, Any]) -> object:
         for name in given.keys() - declared.keys():
             check.note(("parameters", name), given[name], "a parameter that the document declares", "unknown_parameter")
     document = {key: value for key, value in raw.items() if key != "parameters"} if isinstance(raw, dict) else raw
-    replaced = _replace(check, document, (), values, 0)
+    replaced = _replace(check, document, (), values, 0) if _has_parameters(document) else document
     check.finish()
     return replaced
+
+
+def _has_parameters(document: object) -> bool:
+    """Whether there may be something to replace, or something nested too deeply to say so.
+
+    Most documents have none; with a path for every value, as ``_replace`` needs it, a large one takes far longer.
+    """
+    level = [document]
+    for _ in range(_MAX_LEVELS + 1):
+        below: list[object] = []
+        for value in level:
+            if isinstance(value, dict):
+                if "$param" in value:
+                    return True
+                below += [item for item in value.values() if isinstance(item, (dict, list))]
+            elif isinstance(value, list):
+                below += [item for item in value if isinstance(item, (dict, list))]
+        if not below:
+            return False
+        level = below
+    return True
 
 
 def _replace(check: Checker, value: object, path: Path, values: Mapping[str, Any], depth: int) -> object:
     """A copy with parameters replaced, or the value itself if it has none. Recursion stops below the deepest field."""
     if not isinstance(value, (dict, list)):
         return value
-    if depth > MAX_DEPTH + 8:
-        check.note(path, value, f"at most {MAX_DEPTH + 8} levels", "depth")
+    if depth > _MAX_LEVELS:
+        check.note(path, value, f"at most {_MAX_LEVELS} levels", "depth")
         return None
     if isinstance(value, list):
         items = [_replace(check, item, (*path, i), values, depth + 1) for i, item in enumerate(value)]

@@ -26,6 +26,7 @@ from myrmidon.server.config.config_folder import NO_CONFIG, FleetConfig, check_f
 from myrmidon.server.database import AsyncDatabase, SchedulingDatabase, start_executor
 from myrmidon.server.groups import GroupDirectory
 from myrmidon.server.keys import Keys, open_keys
+from myrmidon.server.large_documents import LargeDocuments
 from myrmidon.server.metrics import Metrics
 from myrmidon.server.quotas import Quotas
 from myrmidon.server.settings import Settings, seconds
@@ -110,6 +111,7 @@ class ServerContext:
         """The database of the logs: on SQLite a file with its own writer, so that logs never delay scheduling."""
         self.groups = GroupDirectory(self.db, settings.default_group, self._time)
         self.quotas = Quotas(settings, self.db.read, self._time)
+        self.large_documents = LargeDocuments()
         self.state = ServerState(started_at=self.now())
         self.caches = Caches()
         self.on_token_revoked: Callable[[int], None] = _ignore

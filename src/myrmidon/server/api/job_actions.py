@@ -41,8 +41,9 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 async def extend_job(context: ServerContext, call: Call) -> wire.JobExtended:
     """Add tasks to a running job. Repeatable: tasks that the job already has are skipped."""
     job = await job_usecases.get_job(context, call, call.params["id"])
-    document = await context.db.run_in_thread(partial(job_usecases.decode_document, call.body.job))
-    extended = await job_usecases.extend_job(context, call, job, document, call.body.parameters)
+    async with context.large_documents.enter(call.body_size):
+        document = await context.db.run_in_thread(partial(job_usecases.decode_document, call.body.job))
+        extended = await job_usecases.extend_job(context, call, job, document, call.body.parameters)
     return wire.JobExtended(
         job_id=show_task(extended.job_id),
         state=JobState(extended.state).value,

@@ -16,7 +16,7 @@ from myrmidon.model.states import FINAL, JobState
 from myrmidon.scheduler import check_job as checking
 from myrmidon.scheduler import retention
 from myrmidon.scheduler.check_job import CheckedJob
-from myrmidon.scheduler.submit_job import JobDraft
+from myrmidon.scheduler.submit_job import JobDraft, JobSubmitted
 from myrmidon.server.api.common import LAST_ID, show_optional_task
 from myrmidon.server.calls import JOB_READERS, MIB, READERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
@@ -39,26 +39,39 @@ _KIND = "jobs"
 
 async def submit_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
     """Store a graph of tasks and start it. A repeated call with the same request key returns the same job."""
-    document = await context.db.run_in_thread(partial(job_usecases.decode_document, call.body.job))
-    return await _submit(context, call, document, key=call.request_key)
+    return await _submit(context, call, key=call.request_key)
 
 
 async def put_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
     """Store a job under an external id. The same document again is the same job; a different one is a conflict."""
     external_id = call.params["id"]
-    document = await context.db.run_in_thread(partial(job_usecases.decode_document, call.body.job))
-    if isinstance(document, dict):
-        given = document.get("external_id")
-        if given not in (None, external_id):
-            raise InvalidRequest([Problem("external_id", str(given)[:100], "none, or the id of the path", "path")])
-        document = {**document, "external_id": external_id}
-    return await _submit(context, call, document, key=f"PUT job {external_id}")
+    return await _submit(context, call, key=f"PUT job {external_id}", external_id=external_id)
 
 
-async def _submit(context: ServerContext, call: Call, document: Any, *, key: str | None) -> wire.JobSubmitted:
+async def _submit(
+    context: ServerContext, call: Call, *, key: str | None, external_id: str | None = None
+) -> wire.JobSubmitted:
     now, group = context.now(), context.groups.name_for(call, call.body.group)
-    draft = await context.db.run_in_thread(partial(_draft, context, call, document, group=group, key=key, now=now))
-    stored = await job_usecases.store_job(context, call, group, draft, now=now)
+
+    def draft() -> JobDraft:
+        document = job_usecases.decode_document(call.body.job)
+        if external_id is not None and isinstance(document, dict):
+            document = _with_external_id(document, external_id)
+        return _draft(context, call, document, group=group, key=key, now=now)
+
+    async with context.large_documents.enter(call.body_size):
+        stored = await job_usecases.store_job(context, call, group, await context.db.run_in_thread(draft), now=now)
+    return await context.db.run_in_thread(partial(_submitted, stored))
+
+
+def _with_external_id(document: dict[str, Any], external_id: str) -> dict[str, Any]:
+    given = document.get("external_id")
+    if given not in (None, external_id):
+        raise InvalidRequest([Problem("external_id", str(given)[:100], "none, or the id of the path", "path")])
+    return {**document, "external_id": external_id}
+
+
+def _submitted(stored: JobSubmitted) -> wire.JobSubmitted:
     return wire.JobSubmitted(
         job_id=show_task(stored.job_id),
         state=JobState(stored.state).value,
@@ -82,11 +95,12 @@ async def check_job(context: ServerContext, call: Call) -> wire.JobCheck:
         document = job_usecases.decode_document(call.body.job)
         return _draft(context, call, document, group=group, key=None, now=now)
 
-    drafted = await context.db.run_in_thread(draft)
-    checked = await context.db.read(
-        partial(checking.check_job, group_id=group_id, draft=drafted, now=now, rules=context.rules)
-    )
-    return _check_answer(drafted, checked)
+    async with context.large_documents.enter(call.body_size):
+        drafted = await context.db.run_in_thread(draft)
+        checked = await context.db.read(
+            partial(checking.check_job, group_id=group_id, draft=drafted, now=now, rules=context.rules)
+        )
+        return await context.db.run_in_thread(partial(_check_answer, drafted, checked))
 
 
 def _check_answer(draft: JobDraft, checked: CheckedJob) -> wire.JobCheck:

@@ -41,6 +41,7 @@ from myrmidon.server.auth.authenticator import Authenticator, bearer_of
 from myrmidon.server.auth.hawk import SignedCall, is_hawk
 from myrmidon.server.calls import NOBODY, Answer, Call, Identity, Role, Route, Style
 from myrmidon.server.context import ServerContext
+from myrmidon.server.large_documents import LARGE_BYTES
 
 log = structlog.get_logger("server")
 
@@ -144,7 +145,7 @@ class Endpoint:
             signed.check_payload(data, headers.get("content-type", ""))
         return Call(
             who=identity,
-            body=self._decode_body(data) if route.body is not None else None,
+            body=await self._decode(data) if route.body is not None else None,
             body_size=len(data),
             query=self._decode_query(query),
             params=params,
@@ -190,6 +191,12 @@ class Endpoint:
         if signed is not None:
             return await self._authenticator.identify_signed(signed, address)
         return await self._authenticator.identify(bearer, address)
+
+    async def _decode(self, data: bytes) -> Any:
+        """The body as the route's struct; a large one is decoded on a thread, so that other calls are answered."""
+        if len(data) < LARGE_BYTES or self._route.body is bytes:
+            return self._decode_body(data)
+        return await self._context.db.run_in_thread(partial(self._decode_body, data))
 
     def _check_load(self) -> None:
         state = self._context.state

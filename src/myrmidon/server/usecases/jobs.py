@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import MsgspecError, Raw, Struct, json
 
@@ -26,6 +26,12 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables.job import Job
 
+T = TypeVar("T")
+
+_MAX_BLANKS = 64
+"""A document that begins with more blanks is decoded as a whole."""
+_decode_node = json.Decoder().decode
+
 
 class Document(Struct, frozen=True):
     """A graph document as it was sent, and as it is stored: with parameters, requests and the policies of its pools."""
@@ -36,11 +42,35 @@ class Document(Struct, frozen=True):
 
 
 def decode_document(raw: Raw | bytes) -> Any:
-    """Parse the JSON of a document. Decoding the body has only skipped over it, so errors show here."""
+    """Parse the JSON of a document. Decoding the body has only skipped over it, so errors show here.
+
+    Task by task: the decoder does not let other threads run, and a whole document of 64 MiB takes it a second.
+    """
     try:
-        return json.decode(raw)
+        fields = _decode_parts(raw, b"{", dict[str, Raw])
+        if fields is None:
+            return json.decode(raw)
+        tasks = fields.pop("tasks", None)
+        document = {key: json.decode(value) for key, value in fields.items()}
+        if tasks is not None:
+            document["tasks"] = _decode_tasks(tasks)
     except (MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest([Problem("job", str(error), "JSON of a sensible depth", "json")]) from None
+    return document
+
+
+def _decode_tasks(raw: Raw) -> Any:
+    by_label = _decode_parts(raw, b"{", dict[str, Raw])
+    if by_label is not None:
+        return {label: _decode_node(node) for label, node in by_label.items()}
+    listed = _decode_parts(raw, b"[", list[Raw])
+    return [_decode_node(node) for node in listed] if listed is not None else json.decode(raw)
+
+
+def _decode_parts(raw: Raw | bytes, begin: bytes, kind: type[T]) -> T | None:
+    """The parts of an object or of a list, not decoded; None if the text is not one."""
+    text = memoryview(raw)[:_MAX_BLANKS].tobytes().lstrip()
+    return json.decode(raw, type=kind) if text.startswith(begin) else None
 
 
 def prepare_document(

@@ -1,0 +1,79 @@
+"""Large graph documents: decoded in parts, one at a time, without garbage collection meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+
+import pytest
+from msgspec import Raw
+
+from myrmidon.model.errors import InvalidRequest
+from myrmidon.server.large_documents import LARGE_BYTES, LargeDocuments
+from myrmidon.server.usecases.jobs import decode_document
+
+NODE = {"requires": ["a", "ü"], "task": {"payload": {"command": ["x"], "deep": [{"y": [1, 2.5, None, True]}]}}}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"name": "both", "tasks": {"a": NODE, "": NODE}, "tags": ["x:y"], "parameters": {"p": 1}},
+        {"name": "a list", "tasks": [{"label": "a", **NODE}, 7, None, []]},
+        {"tasks": {}}, {"tasks": []}, {"tasks": None}, {"tasks": 7}, {"tasks": "{"}, {}, [], [1], None, 7, "{",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("blanks", ["", " \n\t", " " * 100])
+def test_a_document_decoded_in_parts_is_the_same_document(document, blanks):
+    text = blanks + json.dumps(document, indent=1)
+    assert decode_document(Raw(text.encode())) == document
+
+
+@pytest.mark.parametrize("text", [b'{"tasks": {"a": }}', b'{"tasks": ["\xff"]}', b'{"x": "\xff"}', b"{", b"nul"])
+def test_what_is_not_json_is_refused(text):
+    with pytest.raises(InvalidRequest):
+        decode_document(text)
+
+
+def test_nesting_without_end_is_refused_and_not_followed():
+    with pytest.raises(InvalidRequest):
+        decode_document(b'{"tasks": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}")
+
+
+def test_one_large_document_at_a_time_is_let_in_and_small_ones_always():
+    async def story():
+        documents, order = LargeDocuments(), []
+        leave = asyncio.Event()
+
+        async def handle(name, size, until=None):
+            async with documents.enter(size):
+                order.append((name, gc.isenabled()))
+                if until:
+                    await until.wait()
+
+        first = asyncio.ensure_future(handle("first", LARGE_BYTES, leave))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(handle("second", LARGE_BYTES))
+        await handle("small", LARGE_BYTES - 1)
+        leave.set()
+        await asyncio.gather(first, second)
+        return order
+
+    was = gc.isenabled()
+    assert asyncio.run(story()) == [("first", False), ("small", False), ("second", False)]
+    assert gc.isenabled() == was
+
+
+def test_an_error_lets_the_next_document_in():
+    async def story():
+        documents = LargeDocuments()
+        with pytest.raises(ValueError, match="wrong"):
+            async with documents.enter(LARGE_BYTES):
+                raise ValueError("wrong")
+        assert gc.isenabled()
+        async with documents.enter(LARGE_BYTES):
+            return True
+
+    gc.enable()
+    assert asyncio.run(story())

@@ -61,6 +61,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "jobs": ((), {}),
     "call": (("GET", "server", dict), {}),
     "ready": ((), {}),
+    "readiness_notes": ((), {}),
     "query": (("tasks/list",), {"limit": 1}),
     "post": (("tasks/new", {}), {}),
 }

@@ -325,6 +325,11 @@ class Client:
         """True when the server and its database work. Raises Overloaded when the server answers that they do not."""
         return self.transport.call("GET", "/readyz").status == 200
 
+    def readiness_notes(self) -> list[str]:
+        """What users may miss although the server is ready, such as a receiver of messages that is behind."""
+        notes: list[str] = self.transport.call("GET", "/readyz").json().get("notes", [])
+        return notes
+
     # -- requests -------------------------------------------------------------------------------------------
 
     def call(

@@ -61,6 +61,13 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pending_bytes: int = 4 << 30
 
 
+class Amqp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The RabbitMQ server that messages are published to, and what the names of their exchanges begin with."""
+
+    url: str = ""
+    exchange_prefix: str = ""
+
+
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that an administrator can set."""
 
@@ -155,6 +162,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stop_s: float = 5.0
     """How long a stopping server waits for running calls, and then for the database to write what is left."""
 
+    # messages
+    amqp: Amqp = Amqp()
+    """Where messages about tasks and jobs are published; none without a URL."""
+
     # monitoring
     log_level: str = "info"
     metrics_open: bool = False
@@ -185,6 +196,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def is_local(self) -> bool:
         """Whether only this machine can reach the server."""
         return self.host == "localhost" or _is_loopback(self.host)
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """The names of the sinks that events are relayed to."""
+        return ("amqp",) if self.amqp.url else ()
 
     def rules(self, secret_key: bytes) -> Rules:
         """The rules of the scheduler that follow from these settings."""
@@ -356,6 +372,7 @@ def check(settings: Settings) -> list[Problem]:
     problems += _check_networks(settings)
     problems += _check_groups(settings)
     problems += _check_pools(settings)
+    problems += _check_amqp(settings.amqp)
     return problems
 
 
@@ -470,6 +487,22 @@ def _check_pools(settings: Settings) -> list[Problem]:
             allowed = f"0 to {_MONTH_S}, and 0 with task_order = 'lifo'"
             problems.append(Problem(f"pools.{name}.ageing_s", str(pool.ageing_s), allowed, "contradiction"))
     return problems
+
+
+def _check_amqp(amqp: Amqp) -> list[Problem]:
+    """Problems of the broker's URL, which is not shown because it may contain a password."""
+    problems = []
+    if amqp.url and not _AMQP_URL.fullmatch(amqp.url):
+        allowed = "a URL such as amqps://user:password@broker.example/vhost"
+        problems.append(Problem("amqp.url", "an invalid URL", allowed, "syntax"))
+    if not _EXCHANGE_PREFIX.fullmatch(amqp.exchange_prefix):
+        allowed = "up to 100 letters, digits and - _ . : /"
+        problems.append(Problem("amqp.exchange_prefix", show_value(amqp.exchange_prefix), allowed, "syntax"))
+    return problems
+
+
+_AMQP_URL = re.compile(r"amqps?://([^\s/@]*@)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(/[^\s/]*)?")
+_EXCHANGE_PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,100}")
 
 
 def _is_network(text: str) -> bool:

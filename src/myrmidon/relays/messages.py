@@ -106,7 +106,7 @@ class GraphMessage(Struct, frozen=True, kw_only=True):
 def build(tx: Tx, events: Sequence[Event]) -> list[Message]:
     """The messages of these events, in their order. Tasks and jobs that were deleted meanwhile get none."""
     before = outbox.predecessors(tx, events)
-    announced = [(event, kind) for event in events if (kind := _kind(event, before.get((event.subject, event.seq))))]
+    announced = [(event, kind) for event in events if (kind := kind_of(event, before.get((event.subject, event.seq))))]
     tasks = message_facts.tasks(tx, sorted({event.subject for event, _ in announced if event.kind == outbox.TASK}))
     job_ids = {event.subject for event, _ in announced if event.kind == outbox.JOB}
     job_ids |= {facts.job_id for facts in tasks.values() if facts.job_id is not None}
@@ -121,8 +121,11 @@ def build(tx: Tx, events: Sequence[Event]) -> list[Message]:
     return messages
 
 
-def _kind(event: Event, before: tuple[str, str] | None) -> str | None:
-    """The kind of an event's message; None if nothing has changed that messages are about."""
+def kind_of(event: Event, before: tuple[str, str] | None) -> str | None:
+    """The kind of an event's message; None if nothing has changed that messages are about.
+
+    ``before``: state and body of the event before it, as `outbox.predecessors` returns them.
+    """
     return _task_kind(event, before) if event.kind == outbox.TASK else _graph_kind(event, before)
 
 

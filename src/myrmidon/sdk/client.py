@@ -190,9 +190,12 @@ class Client:
                 yield body
                 return
 
-    def events(self, *, after: str | None = None) -> Iterator[Event]:
-        """All events, from now on or after the event with id ``after``. The iterator does not end by itself."""
-        return self.transport.stream(f"{API}/events", after=after)
+    def events(self, *, after: str | None = None, **filters: Any) -> Iterator[Event]:
+        """Events, from now on or after the event with id ``after``. The iterator does not end by itself.
+
+        Filters: job (a job and its tasks), task (a list of tasks), kind (a list of kinds, docs/messages.md).
+        """
+        return self.transport.stream(f"{API}/events", after=after, query=filters)
 
     # -- bots -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Real PostgreSQL and MariaDB servers in temporary folders, for tests and benchmarks.
+"""Real PostgreSQL, MariaDB and RabbitMQ servers in temporary folders, for tests and benchmarks.
 
     server = postgresql()            # or mariadb(durable=True) for a benchmark
     url = server.new_database()      # a fresh, empty database
@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 from urllib.parse import urlsplit
 
+import pika
+import pika.exceptions
 import psycopg
 import pymysql
 
@@ -50,7 +52,7 @@ class CannotStart(Exception):
 
 
 class Server:
-    """One database server of its own. Made by `postgresql()` and `mariadb()`, not by hand."""
+    """One server of its own. Made by `postgresql()`, `mariadb()` and `rabbitmq()`, not by hand."""
 
     kind: ClassVar[str]
     account: ClassVar[str]
@@ -98,7 +100,7 @@ class Server:
         self._reserved.close()
 
     def prepare(self) -> None:
-        """Make the data folder; the slow part, safe to run in a thread."""
+        """Make the data folder: the slow part, safe to run in a thread."""
         done = subprocess.run(self._install_command(), capture_output=True, check=False, **self._as_user())
         if done.returncode:
             said = _last_lines(done.stdout + done.stderr)
@@ -146,12 +148,17 @@ class Server:
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise CannotStart(f"{self.kind} ended while starting: {_last_lines(self.log.read_bytes())}")
-            with contextlib.suppress(psycopg.OperationalError, pymysql.err.OperationalError):
-                execute(self.url, "SELECT 1")
+            if self._answers():
                 return
             time.sleep(0.02)
         said = _last_lines(self.log.read_bytes())
         raise CannotStart(f"{self.kind} did not answer in {HANG_S:.0f} s: {said}")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(psycopg.OperationalError, pymysql.err.OperationalError):
+            execute(self.url, "SELECT 1")
+            return True
+        return False
 
     def _end(self, how: int) -> None:
         process = self.process
@@ -163,6 +170,88 @@ class Server:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+class RabbitMQ(Server):
+    """A broker with its own node name, Erlang cookie and port mapper; `kill` and `start` keep queues and messages."""
+
+    kind = "rabbitmq"
+    account = "rabbitmq"
+    death_signal = signal.SIGKILL
+    stop_signal = signal.SIGKILL
+    home = Path("/usr/lib/rabbitmq/bin")
+
+    def __init__(self, *, durable: bool = False) -> None:
+        super().__init__(durable=durable)
+        self._other_ports = [reserve_port(), reserve_port()]
+        self._epmd: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}"
+
+    def prepare(self) -> None:
+        files = {
+            ".erlang.cookie": os.urandom(16).hex(),
+            "plugins": "[].",
+            "env.conf": "",
+            "rabbitmq.conf": "disk_free_limit.absolute = 1MB\nvm_memory_high_watermark.absolute = 1GB\n",
+        }
+        for name, text in files.items():
+            file = self.folder / name
+            file.write_text(text)
+            file.chmod(0o400 if name == ".erlang.cookie" else 0o644)
+            if self.user:
+                os.chown(file, self.user.pw_uid, self.user.pw_gid)
+
+    def start(self) -> None:
+        if self._epmd is None:  # Erlang would start one that outlives the test
+            self._epmd = self._spawn([_binary("epmd"), "-address", "127.0.0.1"])
+        super().start()
+
+    def stop(self) -> None:
+        super().stop()
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait()
+        for port in self._other_ports:
+            port.close()
+
+    def _command(self) -> list[str]:
+        return [str(self.home / "rabbitmq-server")]
+
+    def _as_user(self) -> dict[str, Any]:
+        dist, mapper = (str(port_of(port)) for port in self._other_ports)
+        own = super()._as_user()
+        return own | {
+            "env": {
+                "PATH": os.environ["PATH"],
+                "LANG": "C.UTF-8",
+                "HOME": str(self.folder),
+                "TMPDIR": str(self.folder),
+                "ERL_EPMD_PORT": mapper,
+                "ERL_CRASH_DUMP_BYTES": "0",
+                "RABBITMQ_ALLOW_INPUT": "1",  # the script then replaces itself, and the signals reach the broker
+                "RABBITMQ_SERVER_START_ARGS": "-noinput",
+                "RABBITMQ_NODENAME": f"test{self.port}@localhost",
+                "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+                "RABBITMQ_NODE_PORT": str(self.port),
+                "RABBITMQ_DIST_PORT": dist,
+                "RABBITMQ_CONF_ENV_FILE": str(self.folder / "env.conf"),
+                "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
+                "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
+                "RABBITMQ_MNESIA_BASE": str(self.data),
+                "RABBITMQ_LOG_BASE": str(self.folder),
+                "RABBITMQ_LOGS": "-",
+            }
+        }
+
+    def _answers(self) -> bool:
+        try:
+            pika.BlockingConnection(pika.URLParameters(self.url)).close()
+        except pika.exceptions.AMQPError:
+            return False
+        return True
 
 
 class PostgreSQL(Server):
@@ -251,7 +340,12 @@ class MariaDB(Server):
 
 
 KINDS: dict[str, type[Server]] = {"postgresql": PostgreSQL, "mariadb": MariaDB}
-BINARIES = {"postgresql": ("postgres", "initdb"), "mariadb": ("mariadbd", "mariadb-install-db")}
+"""The databases."""
+BINARIES = {
+    "postgresql": ("postgres", "initdb"),
+    "mariadb": ("mariadbd", "mariadb-install-db"),
+    "rabbitmq": ("rabbitmq-server", "erl", "epmd"),
+}
 
 
 def postgresql(*, durable: bool = False) -> Server:
@@ -262,6 +356,18 @@ def postgresql(*, durable: bool = False) -> Server:
 def mariadb(*, durable: bool = False) -> Server:
     """A running MariaDB; `durable` as for `postgresql`."""
     return _started(MariaDB(durable=durable))
+
+
+def rabbitmq() -> RabbitMQ:
+    """A running RabbitMQ."""
+    broker = RabbitMQ()
+    _started(broker)
+    return broker
+
+
+def why_no_rabbitmq() -> str | None:
+    """None when RabbitMQ can be started here, else the reason why not."""
+    return _why_not("rabbitmq", RabbitMQ.account)
 
 
 def start_all(kinds: list[str]) -> dict[str, Server | CannotStart]:
@@ -283,7 +389,7 @@ def start_all(kinds: list[str]) -> dict[str, Server | CannotStart]:
 
 def available() -> dict[str, str | None]:
     """For each kind of server, None when it can be started here, else the reason why not."""
-    return {kind: _why_not(kind) for kind in KINDS}
+    return {kind: _why_not(kind, server.account) for kind, server in KINDS.items()}
 
 
 def new_database(server_url: str) -> str:
@@ -325,12 +431,12 @@ def _started(server: Server) -> Server:
     return server
 
 
-def _why_not(kind: str) -> str | None:
+def _why_not(kind: str, account: str) -> str | None:
     missing = [name for name in BINARIES[kind] if not _find(name)]
     if missing:
         return f"{kind} is not installed here: no {' and no '.join(missing)}"
-    if os.getuid() == 0 and _account(KINDS[kind].account) is None:
-        return f"{kind} does not run as root and there is no user {KINDS[kind].account}"
+    if os.getuid() == 0 and _account(account) is None:
+        return f"{kind} does not run as root and there is no user {account}"
     return None
 
 

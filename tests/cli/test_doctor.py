@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.cli.conftest import Up
 from tests.cli.terminal import Terminal
 from tests.live import live_server
-from tests.server.wire import WireBot, a_task
+from tests.server.wire import WireBot, a_task, wait_for
 
 
 def test_the_doctor_finds_what_is_wrong(up: Up, tmp_path: Path):
@@ -40,3 +40,19 @@ def test_the_doctor_reports_lost_runs_reverted_releases_and_the_servers_disk(tmp
     assert findings["releases"]["how"] == "warning"
     assert findings["releases"]["told"] == "1 release of the bot reverted: ffffffffffff (crashes)."
     assert "free for the server's data folder" in findings["disk"]["told"]
+
+
+def test_the_doctor_and_readyz_show_a_receiver_of_messages_that_is_behind(tmp_path: Path):
+    away = {"url": "amqp://guest:guest@127.0.0.1:9"}
+    with live_server(f"sqlite:///{tmp_path}/m.db", amqp=away) as server:
+        terminal = Terminal(tmp_path, MYRMIDON_SERVER=server.url, MYRMIDON_TOKEN=server.token)
+        wait_for(lambda: b"sink_lag_events{" in server.get("/metrics")[1])
+        server.post("/api/v1/tasks", {"tasks": [a_task()]})
+        with sqlite3.connect(tmp_path / "m.db") as store:
+            store.execute("UPDATE outbox SET at = at - 100000000")
+        status, ready = server.get("/readyz")
+        findings = {one["what"]: one for one in json.loads(terminal.run("doctor", "--json").stdout)["findings"]}
+    assert (status, ready["ok"]) == (200, True)
+    assert "1 events behind" in ready["notes"][0]
+    assert findings["messages"]["how"] == "warning"
+    assert findings["messages"]["told"].startswith("amqp is 1")

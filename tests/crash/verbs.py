@@ -28,7 +28,7 @@ from myrmidon.scheduler import (
     sweep,
     terminate,
 )
-from myrmidon.store.tables import outbox
+from myrmidon.store.tables import outbox, sink
 from tests.world import INT, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
 Facts = dict[str, Any]
@@ -545,5 +545,5 @@ def _(w: World, f: Facts) -> Any:
 @verb("lease and cursor of a sink", a_job)
 def _(w: World, f: Facts) -> Any:
     w.db.write(lambda tx: outbox.assign_positions(tx, 1000))
-    w.db.write(lambda tx: outbox.lease_sink(tx, "amqp", 1, now=w.now, until=w.now + SECOND))
-    return w.db.write(lambda tx: outbox.advance_sink(tx, "amqp", 1, 2))
+    cursor = w.db.write(lambda tx: sink.lease(tx, "amqp", 1, now=w.now, until=w.now + SECOND))
+    return w.db.write(lambda tx: sink.advance(tx, "amqp", 1, cursor or 0))

@@ -6,7 +6,7 @@ import pytest
 from msgspec import json
 
 from myrmidon.store.engine.db import Dialect
-from myrmidon.store.tables import outbox, shared_numbers
+from myrmidon.store.tables import outbox, shared_numbers, sink
 from tests.builders import seconds
 from tests.invariants import check
 
@@ -91,45 +91,92 @@ def test_numbering_nothing_gives_no_numbers(w):
     assert w.do(outbox.assign_positions, 100) == 0
 
 
+def lease(w, holder=1, name="amqp"):
+    return w.do(sink.lease, name, holder, until=w.now + seconds(10))
+
+
+def test_a_new_sink_begins_with_the_next_event(w):
+    w.submit_many(2)
+    w.sweep()
+    assert lease(w) == 2
+    w.submit()
+    w.sweep()
+    assert [event.position for event in stream(w, after=lease(w))] == [3]
+
+
 def test_a_sink_reads_on_from_its_cursor(w):
+    assert lease(w) == 0
     w.submit_many(3)
     w.sweep()
-    assert w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10)) == 0
-    assert w.do(outbox.advance_sink, "amqp", 1, 2) is True
-    cursor = w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10))
-    assert [event.position for event in stream(w, after=cursor)] == [3]
+    assert w.do(sink.advance, "amqp", 1, 2) is True
+    assert [event.position for event in stream(w, after=lease(w))] == [3]
 
 
 def test_a_sink_has_one_holder(w):
-    w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10))
-    assert w.do(outbox.lease_sink, "amqp", 2, until=w.now + seconds(10)) is None
-    assert w.do(outbox.advance_sink, "amqp", 2, 5) is False
+    lease(w)
+    assert lease(w, holder=2) is None
+    assert w.do(sink.advance, "amqp", 2, 5) is False
 
 
 def test_a_holder_that_is_silent_loses_its_sink(w):
+    lease(w)
     w.submit()
     w.sweep()
-    w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10))
     w.advance(11)
-    assert w.do(outbox.lease_sink, "amqp", 2, until=w.now + seconds(10)) == 0
-    assert w.do(outbox.advance_sink, "amqp", 1, 1) is False
-    assert w.do(outbox.advance_sink, "amqp", 2, 1) is True
+    assert lease(w, holder=2) == 0
+    assert w.do(sink.advance, "amqp", 1, 1) is False
+    assert w.do(sink.release, "amqp", 1) is False
+    assert w.do(sink.advance, "amqp", 2, 1) is True
+
+
+def test_a_lease_that_is_given_back_is_free_at_once(w):
+    lease(w)
+    assert w.do(sink.release, "amqp", 1) is True
+    assert lease(w, holder=2) == 0
 
 
 def test_a_cursor_never_goes_back(w):
+    lease(w)
     w.submit_many(2)
     w.sweep()
-    w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10))
-    w.do(outbox.advance_sink, "amqp", 1, 2)
-    assert w.do(outbox.advance_sink, "amqp", 1, 1) is False
+    w.do(sink.advance, "amqp", 1, 2)
+    assert w.do(sink.advance, "amqp", 1, 1) is False
 
 
 def test_sinks_are_independent(w):
+    lease(w)
+    lease(w, holder=2, name="webhooks")
     w.submit()
     w.sweep()
-    w.do(outbox.lease_sink, "amqp", 1, until=w.now + seconds(10))
-    w.do(outbox.advance_sink, "amqp", 1, 1)
-    assert w.do(outbox.lease_sink, "webhook", 2, until=w.now + seconds(10)) == 0
+    w.do(sink.advance, "amqp", 1, 1)
+    assert lease(w, holder=2, name="webhooks") == 0
+
+
+def test_the_lag_of_a_sink_counts_what_it_has_not_confirmed(w):
+    lease(w)
+    lease(w, name="other")
+    assert w.read(sink.lags, ["amqp", "never"]) == [sink.SinkLag("amqp", 0, None)]
+    first = w.now
+    w.submit()
+    w.advance(5)
+    w.submit()
+    w.sweep()
+    assert w.read(sink.lags, ["amqp"]) == [sink.SinkLag("amqp", 2, first)]
+    w.do(sink.advance, "amqp", 1, 2)
+    assert w.read(sink.lags, ["amqp"]) == [sink.SinkLag("amqp", 0, None)]
+
+
+def test_the_event_before_each_is_found_in_the_batch_and_outside_of_it(w):
+    task = w.submit()
+    w.do_one("b1")
+    w.sweep()
+    events = [event for event in stream(w) if event.subject == task]
+    states = ["READY", "RUNNING", "SUCCEEDED"]
+    for batch in (events, events[1:], events[2:]):
+        before = w.read(outbox.predecessors, batch)
+        assert {seq: state for (_, seq), (state, _) in before.items()} == {
+            event.seq: states[event.seq - 2] for event in batch if event.seq > 1
+        }
 
 
 def test_the_stream_replayed_gives_the_state(w):

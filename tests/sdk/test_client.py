@@ -60,7 +60,13 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "job": (("j",), {}),
     "jobs": ((), {}),
     "call": (("GET", "server", dict), {}),
+    "webhooks": ((), {}),
+    "create_webhook": (("http://h",), {}),
+    "delete_webhook": (("1",), {}),
+    "webhook_deliveries": (("1",), {}),
+    "replay_delivery": (("1", "2"), {}),
     "ready": ((), {}),
+    "readiness_notes": ((), {}),
     "query": (("tasks/list",), {"limit": 1}),
     "post": (("tasks/new", {}), {}),
 }

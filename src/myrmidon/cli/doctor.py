@@ -78,7 +78,7 @@ def _findings(cli: CliContext) -> Iterator[Finding]:
     if info.get("retention_waits_until"):  # servers of the previous release do not report it
         yield _retention(info["retention_waits_until"] - info["time"])
     yield _local_disk() if info.get("disk_free") is None else _disk(info["disk_free"], "the server's data folder")
-    for check in (_servers, _bots, _lost_runs, _releases, _queues):
+    for check in (_servers, _bots, _lost_runs, _releases, _queues, _sinks):
         try:
             yield check(cli)
         except CallFailed as error:
@@ -184,6 +184,15 @@ def _queues(cli: CliContext) -> Finding:
         message = f"{output.plural(stuck, 'task')} of {waiting} waiting cannot run on any bot."
         return Finding("queues", "warning", message, "`myrmidon queues`, then `myrmidon task why TASK`.")
     return Finding("queues", "ok", f"{output.plural(waiting, 'task')} waiting for a bot.")
+
+
+def _sinks(cli: CliContext) -> Finding:
+    """Receivers of messages that are behind; tasks are not affected."""
+    notes = cli.client.readiness_notes()
+    if notes:
+        advice = "check the receiver, and the server's log for `sink is unavailable`; tasks run meanwhile."
+        return Finding("messages", "warning", f"{'; '.join(notes)}.", advice)
+    return Finding("messages", "ok", "No receiver of messages is behind.")
 
 
 def _local_disk() -> Finding:

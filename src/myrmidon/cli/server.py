@@ -88,6 +88,7 @@ def check(*, as_json: bool, **options: Any) -> None:
         "database": hide_password(settings.database_url),
     }
     shown["log_database"] = hide_password(settings.log_database_url)
+    shown["amqp"]["url"] = hide_password(settings.amqp.url)
     shown["config_dir"] = str(settings.config_folder)
     if as_json:
         output.print_json(shown)

@@ -21,6 +21,7 @@ from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.transport import Event, Reply, Transport, new_key
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
+from myrmidon.wire.webhooks import DeliveryList, WebhookInfo, WebhookList
 
 Json: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -190,9 +191,12 @@ class Client:
                 yield body
                 return
 
-    def events(self, *, after: str | None = None) -> Iterator[Event]:
-        """All events, from now on or after the event with id ``after``. The iterator does not end by itself."""
-        return self.transport.stream(f"{API}/events", after=after)
+    def events(self, *, after: str | None = None, **filters: Any) -> Iterator[Event]:
+        """Events, from now on or after the event with id ``after``. The iterator does not end by itself.
+
+        Filters: job (a job and its tasks), task (a list of tasks), kind (a list of kinds, docs/messages.md).
+        """
+        return self.transport.stream(f"{API}/events", after=after, query=filters)
 
     # -- bots -----------------------------------------------------------------------------------------------
 
@@ -321,9 +325,35 @@ class Client:
     def revoke_token(self, token_id: str, *, key: str | None = None) -> Json:
         return self._delete(f"tokens/{_segment(token_id)}", key)
 
+    def webhooks(self) -> WebhookList:
+        return self.call("GET", "webhooks", WebhookList)
+
+    def create_webhook(
+        self, url: str, *, kinds: Sequence[str] = (), group: str | None = None, key: str | None = None
+    ) -> WebhookInfo:
+        """Send the messages of a resource group to a URL. Only this answer has the secret of the signatures."""
+        body = {"url": url, "kinds": list(kinds), "group": group}
+        return self.call("POST", "webhooks", WebhookInfo, body=body, key=key or new_key())
+
+    def delete_webhook(self, webhook_id: str, *, key: str | None = None) -> Json:
+        return self._delete(f"webhooks/{_segment(webhook_id)}", key)
+
+    def webhook_deliveries(self, webhook_id: str, **page: Any) -> DeliveryList:
+        """One page, newest first. Filters: limit, cursor."""
+        return self.call("GET", f"webhooks/{_segment(webhook_id)}/deliveries", DeliveryList, query=page)
+
+    def replay_delivery(self, webhook_id: str, delivery_id: str, *, key: str | None = None) -> Json:
+        """Send a message to a webhook again."""
+        return self._post(f"webhooks/{_segment(webhook_id)}/deliveries/{_segment(delivery_id)}/replay", {}, key)
+
     def ready(self) -> bool:
         """True when the server and its database work. Raises Overloaded when the server answers that they do not."""
         return self.transport.call("GET", "/readyz").status == 200
+
+    def readiness_notes(self) -> list[str]:
+        """What users may miss although the server is ready, such as a receiver of messages that is behind."""
+        notes: list[str] = self.transport.call("GET", "/readyz").json().get("notes", [])
+        return notes
 
     # -- requests -------------------------------------------------------------------------------------------
 

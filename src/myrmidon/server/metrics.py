@@ -53,6 +53,16 @@ class Metrics:
             "myrmidon_outbox_age_seconds",
             "Age of the oldest event that streams cannot deliver yet; 0 if there is none.",
         )
+        self._sink_lag = gauge(
+            "myrmidon_sink_lag_seconds", "Age of the oldest event that a sink has not confirmed, by sink.", ["sink"]
+        )
+        self._webhook_backlog = gauge("myrmidon_webhook_backlog", "Messages that wait for webhooks.")
+        self._webhook_dropped = gauge(
+            "myrmidon_webhook_dropped", "Messages that existing webhooks did not get because too many waited."
+        )
+        self._sink_events = gauge(
+            "myrmidon_sink_lag_events", "Events that a sink has not confirmed, by sink.", ["sink"]
+        )
         self._skew = gauge(
             "myrmidon_clock_skew_seconds", "This server's time minus the database's, or on SQLite the machine's."
         )
@@ -83,6 +93,8 @@ class Metrics:
             ["reason"],
             buckets=_DURATION_S,
         )
+        self._relayed = counter("myrmidon_relayed", "Messages that a sink has confirmed, by sink.", ["sink"])
+        self._relay_failures = counter("myrmidon_relay_failures", "Failed deliveries to a sink, by sink.", ["sink"])
         self._no_resource = counter("myrmidon_no_resource", "Tasks that ended because no bot could run them.")
 
     # -- counters and histograms
@@ -113,6 +125,12 @@ class Metrics:
     def no_resource(self, count: int) -> None:
         self._no_resource.inc(count)
 
+    def relayed(self, sink: str, count: int) -> None:
+        self._relayed.labels(sink).inc(count)
+
+    def relay_failed(self, sink: str) -> None:
+        self._relay_failures.labels(sink).inc()
+
     def write_started(self, waited_s: float) -> None:
         self._writer_wait.observe(waited_s)
 
@@ -138,7 +156,7 @@ class Metrics:
         self, values: Gauges, *, now: Micros, skew: Micros, retention_waits_until: Micros | None = None
     ) -> bytes:
         """The page for Prometheus, with gauges set to the given values."""
-        for gauge in (self._depth, self._age, self._tasks, self._bots):
+        for gauge in (self._depth, self._age, self._tasks, self._bots, self._sink_lag, self._sink_events):
             gauge.clear()
         for pool, depth, oldest in values.pools:
             self._depth.labels(pool).set(depth)
@@ -147,6 +165,11 @@ class Metrics:
             self._tasks.labels(state).set(count)
         for state, count in values.bots:
             self._bots.labels(state).set(count)
+        for sink in values.sinks:
+            self._sink_lag.labels(sink.name).set(_age(sink.oldest_at, now))
+            self._sink_events.labels(sink.name).set(sink.num_events)
+        self._webhook_backlog.set(values.webhook_backlog[0])
+        self._webhook_dropped.set(values.webhook_backlog[1])
         self._sweep_lag.set(_age(values.oldest_due, now))
         self._outbox_age.set(_age(values.oldest_event, now))
         self._skew.set(skew / SECOND)

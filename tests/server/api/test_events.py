@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import show_run, show_task
-from myrmidon.scheduler import resource_groups
+from myrmidon.scheduler import resource_groups, submit_job
 from myrmidon.server.api import events
 from myrmidon.server.api.events import EventsQuery
 from myrmidon.server.calls import Call, Identity, Role
@@ -198,5 +199,94 @@ def test_a_stream_is_kept_alive_while_only_events_of_others_flow_past(context, m
             await submit(context, a_task())
         assert await waiting == events.KEEP_ALIVE
         await stranger.close()
+
+    run(story, context)
+
+
+async def run_one(context, bot):
+    (task_id,) = await submit(context, a_task())
+    task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
+    await bot.exchange(n=0, reports=[finish(task)])
+    return task_id
+
+
+async def heard(listener, n):
+    return [(await listener.next())[1] for _ in range(n)]
+
+
+def test_a_stream_of_tasks_has_the_events_of_these_tasks_only(context):
+    async def story():
+        bot = BotClient(context)
+        await bot.shake()
+        ended = [await run_one(context, bot) for _ in range(3)]
+        listener = await listen(context, after=0, task=[ended[0], ended[2]])
+        told = await heard(listener, 6)
+        assert {said["id"] for said in told} == {ended[0], ended[2]}
+        assert [said["state"] for said in told] == ["READY", "RUNNING", "SUCCEEDED"] * 2
+        await listener.close()
+
+    run(story, context)
+
+
+def test_a_stream_of_a_job_has_its_events_and_those_of_its_tasks(context):
+    async def story():
+        await submit(context, a_task())
+        document = {"name": "j", "tasks": {label: {"task": a_task()} for label in ("a", "b")}, "external_id": "mine"}
+        group = await context.groups.id_of("default")
+        draft = submit_job.draft_job(document, now=context.now(), ids=context.ids, rules=context.rules)
+        for step in submit_job.submit_steps(group, draft, now=context.now(), ids=context.ids, rules=context.rules):
+            stored = await context.db.write(step)
+        await submit(context, a_task())
+        for name in (show_task(stored.job_id), "mine"):
+            listener = await listen(context, after=0, job=name)
+            told = await heard(listener, 3)
+            assert {said["id"] for said in told} == {show_task(i) for i in (stored.job_id, *stored.task_ids.values())}
+            await listener.close()
+        tasks = await listen(context, after=0, job="mine", kind=["task"])
+        assert {said["kind"] for said in await heard(tasks, 2)} == {"task"}
+        await tasks.close()
+
+    run(story, context)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "states"),
+    [
+        (["task-completed"], ["SUCCEEDED", "SUCCEEDED"]),
+        (["task-pending", "task-running"], ["READY", "RUNNING", "READY", "RUNNING"]),
+        (["task"], ["READY", "RUNNING", "SUCCEEDED"] * 2),
+        (["job", "task-completed"], ["SUCCEEDED", "SUCCEEDED"]),
+    ],
+)
+def test_a_stream_of_kinds_has_the_events_of_these_kinds_only(context, kinds, states):
+    async def story():
+        bot = BotClient(context)
+        await bot.shake()
+        for _ in range(2):
+            await run_one(context, bot)
+        listener = await listen(context, after=0, kind=kinds)
+        assert [said["state"] for said in await heard(listener, len(states))] == states
+        await listener.close()
+
+    run(story, context)
+
+
+@pytest.mark.parametrize("query", [{"job": "never"}, {"task": ["7c05e1b88c0000100"]}, {"task": ["x"]}])
+def test_a_stream_of_what_does_not_exist_is_refused(context, query):
+    async def story():
+        with pytest.raises(NotFound):
+            await listen(context, **query)
+
+    run(story, context)
+
+
+def test_a_stream_of_another_groups_task_is_refused(context):
+    async def story():
+        await context.db.write(
+            lambda tx: resource_groups.create_group(tx, "others", now=context.now(), ids=context.ids)
+        )
+        (mine,) = await submit(context, a_task())
+        with pytest.raises(NotFound):
+            await listen(context, who=Identity("stranger", Role.VIEWER, "others"), task=[mine])
 
     run(story, context)

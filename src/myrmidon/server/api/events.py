@@ -2,6 +2,7 @@
 
 An event's position in the outbox is its id in the stream: a client that reconnects sends the last one as
 ``Last-Event-ID`` and misses nothing. A caller whose token is bound to a resource group gets that group's events only.
+Filters restrict a stream to a job, to tasks, or to kinds of events.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, json
 
 from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.model.validation import MAX_INT64
+from myrmidon.relays import messages
 from myrmidon.server.calls import (
     READERS,
     Answer,
@@ -22,6 +24,8 @@ from myrmidon.server.calls import (
     Route,
 )
 from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.jobs import get_job
+from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import outbox, task_result
@@ -34,10 +38,35 @@ _encode = json.Encoder().encode
 _decode = json.Decoder(dict[str, Any]).decode
 
 
+MAX_TASKS = 100
+Kind = Literal[
+    "task", "job",
+    "task-pending", "task-running", "task-completed", "task-failed", "task-exception",
+    "task-graph-running", "task-graph-blocked", "task-graph-finished", "task-graph-extended",
+]  # fmt: skip
+"""All events of tasks or of jobs, or the events that are messages of this kind (docs/messages.md)."""
+
+
 class EventsQuery(Struct, frozen=True, kw_only=True):
-    """``after``: the position of the last event received; 0 for all stored events; absent for new events only."""
+    """``after``: the position of the last event received; 0 for all stored events; absent for new events only.
+
+    Filters: ``job``: events of a job and of its tasks; ``task``: events of these tasks; ``kind``: of these kinds.
+    An event is sent if it passes all filters that are given.
+    """
 
     after: Annotated[int, Meta(ge=0, le=MAX_INT64)] | None = None
+    job: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    task: Annotated[list[str], Meta(max_length=MAX_TASKS)] = []
+    kind: list[Kind] = []
+
+
+class Filter(Struct, frozen=True):
+    """Which events a stream sends; a field that is None or empty restricts nothing."""
+
+    group: int | None
+    job: int | None
+    tasks: frozenset[int]
+    kinds: frozenset[str]
 
 
 class EventData(Struct, frozen=True):
@@ -55,7 +84,7 @@ class EventData(Struct, frozen=True):
 async def events(context: ServerContext, call: Call) -> Answer:
     """Stream events of tasks and jobs."""
     query: EventsQuery = call.query
-    group = await context.groups.scope_of(call)
+    wanted = await _filter(context, call, query)
     last_id = call.headers.get("last-event-id", "")
     if last_id.isdecimal() and len(last_id) < 20 and int(last_id) <= MAX_INT64:
         position = int(last_id)
@@ -66,11 +95,21 @@ async def events(context: ServerContext, call: Call) -> Answer:
     # A position beyond the newest event is from before the database was restored from a backup: without this, the
     # client would miss all events until the outbox has grown to that position.
     position = min(position, await context.db.read(outbox.newest))
-    return Answer(headers={"content-type": "text/event-stream"}, body=_stream(context, position, group))
+    return Answer(headers={"content-type": "text/event-stream"}, body=_stream(context, position, wanted))
 
 
-async def _stream(context: ServerContext, position: int, group: int | None) -> AsyncIterator[bytes]:
-    """Events, and a keep-alive whenever nothing was sent for KEEP_ALIVE_S, also while other groups have events."""
+async def _filter(context: ServerContext, call: Call, query: EventsQuery) -> Filter:
+    """The filter of a stream; NotFound for a job or task that the caller may not see."""
+    scope = await context.groups.scope_of(call)
+    job = (await get_job(context, call, query.job)).id if query.job is not None else None
+    tasks = frozenset(parse_path_id(text)[0] for text in query.task)
+    for task_id in tasks:
+        await context.db.read(partial(get_visible_task, task_id=task_id, scope=scope))
+    return Filter(scope, job, tasks, frozenset(query.kind))
+
+
+async def _stream(context: ServerContext, position: int, wanted: Filter) -> AsyncIterator[bytes]:
+    """Events, and a keep-alive whenever nothing was sent for KEEP_ALIVE_S, also while events are left out."""
     hub, clock = context.hub, asyncio.get_running_loop().time
     hub.num_event_streams += 1
     try:
@@ -78,7 +117,7 @@ async def _stream(context: ServerContext, position: int, group: int | None) -> A
         keep_alive_at = clock() + KEEP_ALIVE_S
         while not hub.stopping:
             with hub.watch_updates(["events"]) as watch:
-                batch, visible = await context.db.read(partial(_next, after=position, group=group))
+                batch, visible = await context.db.read(partial(_next, after=position, wanted=wanted))
                 if not batch:
                     await watch.wait(keep_alive_at - clock())
             if batch:
@@ -90,15 +129,44 @@ async def _stream(context: ServerContext, position: int, group: int | None) -> A
         hub.num_event_streams -= 1
 
 
-def _next(tx: Tx, after: int, group: int | None) -> tuple[list[Event], list[Event]]:
-    """The next events, and those of them that are in the resource group (all if group is None)."""
+def _next(tx: Tx, after: int, wanted: Filter) -> tuple[list[Event], list[Event]]:
+    """The next events, and those of them that pass the filter."""
     batch = outbox.after(tx, after, BATCH)
+    passed = batch
+    if wanted.tasks:
+        passed = [event for event in passed if event.subject in wanted.tasks]
+    if wanted.job is not None:
+        passed = [event for event in passed if _job_of(event) == wanted.job]
+    if wanted.kinds:
+        passed = _of_kinds(tx, passed, wanted.kinds)
+    return batch, _of_group(tx, passed, wanted.group)
+
+
+def _job_of(event: Event) -> int | None:
+    """The job that an event is about, or that its task belongs to."""
+    if event.kind != outbox.TASK:
+        return event.subject
+    job: int | None = _decode(event.body).get("job")
+    return job
+
+
+def _of_kinds(tx: Tx, events: list[Event], kinds: frozenset[str]) -> list[Event]:
+    before = outbox.predecessors(tx, events) if kinds & set(messages.KINDS) else {}
+    return [
+        event
+        for event in events
+        if event.kind in kinds or messages.kind_of(event, before.get((event.subject, event.seq))) in kinds
+    ]
+
+
+def _of_group(tx: Tx, events: list[Event], group: int | None) -> list[Event]:
+    """Those of the events that are about tasks and jobs of the resource group; all if it is None."""
     if group is None:
-        return batch, batch
-    task_ids = [event.subject for event in batch if event.kind == outbox.TASK]
-    job_ids = [event.subject for event in batch if event.kind != outbox.TASK]
+        return events
+    task_ids = [event.subject for event in events if event.kind == outbox.TASK]
+    job_ids = [event.subject for event in events if event.kind != outbox.TASK]
     groups = {**task_result.groups_of(tx, task_ids), **jobs.groups_of(tx, job_ids)}
-    return batch, [event for event in batch if groups.get(event.subject) == group]
+    return [event for event in events if groups.get(event.subject) == group]
 
 
 def show(event: Event) -> bytes:

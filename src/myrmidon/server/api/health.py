@@ -16,16 +16,22 @@ from myrmidon.server.api.common import ANY_TOKEN
 from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
-from myrmidon.store.engine.db import Dialect
+from myrmidon.store.engine.db import Dialect, Tx
+from myrmidon.store.tables import sink, webhook
 from myrmidon.store.views import metrics as store_metrics
 
 VERSION = version("myrmidon")
 READY_TIMEOUT_S = 3.0
+SINK_BEHIND_S = 10.0
+"""A sink whose oldest unconfirmed event is older than this is reported."""
 
 
 class Health(Struct, frozen=True):
+    """``notes`` tell of what users may miss although this server can do its work, such as a sink that is behind."""
+
     ok: bool
     problems: list[str] = []
+    notes: list[str] = []
 
 
 async def healthz(context: ServerContext, call: Call) -> Health:
@@ -37,7 +43,29 @@ async def readyz(context: ServerContext, call: Call) -> Answer:
     """Readiness: 200 if this server can do its work, 503 with a list of problems if not."""
     problems = await _problems(context)
     status = 503 if problems else 200
-    return Answer(status=status, headers={"retry-after": "5"} if problems else {}, body=Health(not problems, problems))
+    health = Health(not problems, problems, await _notes(context))
+    return Answer(status=status, headers={"retry-after": "5"} if problems else {}, body=health)
+
+
+def _sinks(tx: Tx, context: ServerContext) -> list[str]:
+    """The names of the sinks that somebody gets messages from."""
+    return [*context.settings.sinks, *([webhook.SINK] if webhook.any_stored(tx) else [])]
+
+
+async def _notes(context: ServerContext) -> list[str]:
+    """Sinks that are behind. They make no server unready: sending work elsewhere would not help them."""
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            lags = await context.db.read(lambda tx: sink.lags(tx, _sinks(tx, context)))
+    except (TimeoutError, StoreError):
+        return []
+    now = context.now()
+    behind = [(lag, (now - lag.oldest_at) / SECOND) for lag in lags if lag.oldest_at is not None]
+    return [
+        f"{lag.name} is {seconds:.0f} s and {lag.num_events} events behind"
+        for lag, seconds in behind
+        if seconds >= SINK_BEHIND_S
+    ]
 
 
 async def _problems(context: ServerContext) -> list[str]:
@@ -81,7 +109,7 @@ def _clock_problem(context: ServerContext, skew: Micros) -> str:
 async def metrics(context: ServerContext, call: Call) -> bytes:
     """Metrics in Prometheus' text format; of pools only those that the caller may see."""
     now, visible = context.now(), visible_pools(context, call.who)
-    gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, now))
+    gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, now, _sinks(tx, context)))
     if visible is not None:
         gauges = structs.replace(gauges, pools=[pool for pool in gauges.pools if visible.allows(pool[0])])
     state = context.state

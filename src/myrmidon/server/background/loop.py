@@ -1,8 +1,8 @@
 """Runs the periodic jobs of a server: sweeps, heartbeats, its slot, events of other servers, releases, configuration.
 
-Each job runs at its own interval. A job that fails is logged and runs again, because an unavailable database comes
-back. Only the loss of the server's slot ends all jobs, and the server with them: without the slot, ids that it creates
-could collide with those of another server.
+Relays, which deliver events to sinks outside, run beside them. Each job runs at its own interval. A job that fails is
+logged and runs again, because an unavailable database comes back. Only the loss of the server's slot ends all jobs, and
+the server with them: without the slot, ids that it creates could collide with those of another server.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import SweepResult
+from myrmidon.server.background import relays
 from myrmidon.server.botapi.bot_snapshot import heartbeat_write_interval
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import cache_hints, rollout
@@ -112,6 +113,7 @@ class BackgroundWork:
         }
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(_repeat(name, *job), name=name) for name, job in jobs.items()]
+            running += [group.create_task(relay, name="relay") for relay in relays.start(context)]
             await self._keep_slot()
             for task in running:
                 task.cancel()

@@ -138,27 +138,13 @@ def delete(tx: Tx, subjects: Sequence[int]) -> None:
     tx.run(DELETE, subjects=subjects)
 
 
-_SINKS = Insert("sinks", "name, position, holder, held_until")
-LEASE = """
-    UPDATE sinks SET holder = :holder, held_until = :until
-     WHERE name = :name AND (holder IS NULL OR holder = :holder OR held_until < :now)
-"""
-CURSOR = "SELECT position FROM sinks WHERE name = :name"
-ADVANCE = """
-    UPDATE sinks SET position = :position
-     WHERE name = :name AND holder = :holder AND position <= :position
-"""
+OF_SUBJECTS = "SELECT subject, seq, state, body FROM outbox WHERE subject {in:subjects}"
 
 
-def lease_sink(tx: Tx, name: str, holder: int, *, now: Micros, until: Micros) -> int | None:
-    """Take or renew the lease of a sink; its cursor, or None while another server has the lease."""
-    tx.insert_new(_SINKS, [(name, 0, None, None)])
-    if not tx.run(LEASE, name=name, holder=holder, now=now, until=until):
-        return None
-    row = tx.one(CURSOR, name=name)
-    return row[0] if row else None
-
-
-def advance_sink(tx: Tx, name: str, holder: int, position: int) -> bool:
-    """Move the cursor of a sink past delivered events; False when another server has the lease."""
-    return tx.run(ADVANCE, name=name, holder=holder, position=position) == 1
+def predecessors(tx: Tx, events: Sequence[Event]) -> dict[tuple[int, int], tuple[str, str]]:
+    """State and body of the event before each of these, by the subject and seq of the later one."""
+    given = {(event.subject, event.seq): (event.state, event.body) for event in events}
+    missing = {event.subject for event in events if event.seq > 1 and (event.subject, event.seq - 1) not in given}
+    stored = tx.all(OF_SUBJECTS, subjects=sorted(missing)) if missing else []
+    known = given | {(subject, seq): (state, body) for subject, seq, state, body in stored}
+    return {(subject, seq): known[subject, seq - 1] for subject, seq in given if (subject, seq - 1) in known}

@@ -1,9 +1,13 @@
 """The numbers behind the metrics and the quotas."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from myrmidon.model.ids import EPOCH_MS, Micros
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import sink, webhook
+from myrmidon.store.tables.sink import SinkLag
 from myrmidon.store.views import next_due
 
 SAMPLED_TASKS = 20_000
@@ -49,6 +53,8 @@ class Gauges(Struct, frozen=True):
     bots: list[tuple[str, int]]
     oldest_due: Micros | None
     oldest_event: Micros | None
+    sinks: list[SinkLag]
+    webhook_backlog: tuple[int, int]
 
 
 DEPTHS = """
@@ -65,8 +71,8 @@ FLEET_STATES = ("alive", "dead", "serving", "draining", "quarantined", "maintena
 OLDEST_EVENT = "SELECT MIN(at) FROM outbox WHERE position IS NULL"
 
 
-def gauges(tx: Tx, now: Micros) -> Gauges:
-    """Read the values of all gauges."""
+def gauges(tx: Tx, now: Micros, sinks: Sequence[str] = ()) -> Gauges:
+    """Read the values of all gauges; of sinks those of the given names."""
     depths = [(pool, count, _created_at(oldest)) for pool, count, oldest in tx.all(DEPTHS)]
     running, busy = tx.all(RUNNING)[0]
     fleet = [(state, int(count or 0)) for state, count in zip(FLEET_STATES, tx.all(FLEET)[0], strict=True)]
@@ -78,6 +84,8 @@ def gauges(tx: Tx, now: Micros) -> Gauges:
         bots=[*fleet, ("busy", busy)],
         oldest_due=_oldest_due(tx, now),
         oldest_event=event[0] if event else None,
+        sinks=sink.lags(tx, sinks),
+        webhook_backlog=webhook.backlog(tx),
     )
 
 

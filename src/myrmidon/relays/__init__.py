@@ -1,0 +1,1 @@
+"""Relays: deliver the events of the outbox to systems outside of Myrmidon."""

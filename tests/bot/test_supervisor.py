@@ -289,7 +289,16 @@ def test_a_token_that_others_could_read_is_not_taken(tmp_path: Path, monkeypatch
     with pytest.raises(startup_config.StartupError, match="--token-file"):
         startup_config.prepare(given)
     assert not (tmp_path / "b" / "token").exists()
-    assert "MYRMIDON_BOT_TOKEN" not in os.environ
+
+
+def test_a_bot_with_a_credential_starts_with_no_token_in_its_environment_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = startup_config.prepare(["--dir", str(tmp_path), "--server", "http://s"])
+    startup_config.StartupConfig(folder).save_credential("c")
+    monkeypatch.setenv("MYRMIDON_BOT_TOKEN", "tok")
+    with pytest.raises(startup_config.StartupError, match="unset MYRMIDON_BOT_TOKEN"):
+        startup_config.prepare(["--dir", str(tmp_path)])
 
 
 def test_a_bot_that_was_refused_tries_what_it_has_not_tried_also_a_token_that_came_since(tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myrmidon.model.secret_masking import SecretForms, Window
+from myrmidon.model.secret_masking import LineFinder, SecretForms, Window, _spans_of
 
 KEY = b"-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA\nabc\n-----END KEY-----\n"
 
@@ -144,3 +144,48 @@ def test_what_was_shown_while_a_log_grew_is_how_the_whole_log_is_shown(drawn, da
         assert until_now.startswith(followed)
         followed = until_now
     assert forms.find(window(log)).apply(0, log).startswith(followed)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1), st.text("abc", max_size=60))
+def test_all_lines_searched_at_once_are_those_searched_one_by_one(texts, log):
+    lines, content = [text.encode() for text in texts], log.encode()
+    assert _covered(LineFinder(lines).spans(content)) == {
+        at + offset
+        for line in lines
+        for at in range(len(content))
+        if content.startswith(line, at)
+        for offset in range(len(line))
+    }
+
+
+@given(st.text("ab", min_size=1, max_size=8), st.text("ab", max_size=80))
+def test_occurrences_that_overlap_are_all_found(text, log):
+    form, content = text.encode(), log.encode()
+    starts = [at for at in range(len(content)) if content.startswith(form, at)]
+    assert _covered(_spans_of(form, content)) == {at + offset for at in starts for offset in range(len(form))}
+
+
+def _covered(spans):
+    return {at for low, high in spans for at in range(low, high)}
+
+
+def test_a_form_that_repeats_itself_is_searched_only_a_few_times():
+    content = Searched(b"a" * 100_000)
+    assert list(_spans_of(b"a" * 10_000, content)) == [(0, 100_000)]
+    assert content.searches < 10
+
+
+class Searched(bytes):
+    """Bytes that count how often they were searched."""
+
+    searches = 0
+
+    def find(self, *args):
+        self.searches += 1
+        return super().find(*args)
+
+
+def test_many_lines_are_masked_like_few():
+    lines = [b"line %05d" % number for number in range(2_000)]
+    log = b"x line 00007 line 1 line 01999\n"
+    assert shown(b"\n".join(lines), log) == "x ********** line 1 **********\n"

@@ -17,12 +17,15 @@ import re
 from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 MIN_BYTES: Final = 8
 """Shorter lines are not masked: they would hide too much that is not secret."""
+_FEW_LINES: Final = 16
+"""Up to this many lines are searched one by one, which is faster than all at once."""
 _LINE_END = re.compile(rb"[\r\n]+")
 
 Span: TypeAlias = tuple[int, int]
@@ -67,8 +70,9 @@ class SecretForms:
     def __init__(self, secret: bytes) -> None:
         whole = secret.strip(b"\r\n")
         lines = [line for line in _LINE_END.split(whole) if len(line) >= MIN_BYTES]
-        forms = [whole, *lines, b64encode(secret)] if whole else []
-        self._forms = list(dict.fromkeys(forms))
+        self._lines = list(dict.fromkeys(lines))
+        self._whole = [whole, b64encode(secret)] if whole else []
+        self._forms = list(dict.fromkeys([*self._whole, *lines]))
         self.reach = max(map(len, self._forms), default=1) - 1
         """How far from a byte those bytes are that decide whether it is masked."""
 
@@ -103,11 +107,16 @@ class SecretForms:
         return self.find(window).apply(0, content).decode(errors="replace")
 
     def _occurrences(self, start: int, content: bytes) -> Iterator[Span]:
-        for form in self._forms:
-            at = content.find(form)
-            while at >= 0:
-                yield start + at, start + at + len(form)
-                at = content.find(form, at + 1)
+        if len(self._lines) > _FEW_LINES:
+            lines, others = self._line_finder.spans(content), self._whole
+        else:
+            lines, others = iter(()), self._forms
+        for spans in (lines, *(_spans_of(form, content) for form in others)):
+            yield from ((start + low, start + high) for low, high in spans)
+
+    @cached_property
+    def _line_finder(self) -> LineFinder:
+        return LineFinder(self._lines)
 
     def _longest_begin(self, content: bytes, *, after_gap: bool) -> int:
         """How many of the last bytes may be the beginning of a form; all of them if they may be its middle."""
@@ -132,6 +141,72 @@ class SecretForms:
                     longest = len(form) - at
                 at = form.find(first, at + 1)
         return longest
+
+
+class LineFinder:
+    """Finds many lines at once, in a time that does not depend on how many they are (Aho and Corasick, 1975).
+
+    A state is the longest begin of a line that ends at the current byte. ``_fallback`` is the state for the next
+    shorter begin; ``_longest`` the length of the longest line that ends there.
+    """
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._next: list[dict[int, int]] = [{}]
+        self._longest = [0]
+        for line in lines:
+            self._add(line)
+        self._fallback = [0] * len(self._next)
+        states = list(self._next[0].values())
+        for state in states:  # grows: a state comes after all shorter ones
+            for byte, longer in self._next[state].items():
+                shorter = self._step(self._fallback[state], byte)
+                self._fallback[longer] = shorter
+                self._longest[longer] = self._longest[longer] or self._longest[shorter]
+                states.append(longer)
+
+    def _add(self, line: bytes) -> None:
+        state = 0
+        for byte in line:
+            if byte not in self._next[state]:
+                self._next[state][byte] = len(self._next)
+                self._next.append({})
+                self._longest.append(0)
+            state = self._next[state][byte]
+        self._longest[state] = len(line)
+
+    def _step(self, state: int, byte: int) -> int:
+        while byte not in self._next[state]:
+            if not state:
+                return 0
+            state = self._fallback[state]
+        return self._next[state][byte]
+
+    def spans(self, content: bytes) -> Iterator[Span]:
+        """For each byte that ends a line, the longest such line."""
+        begins, longest, step, state = self._next[0], self._longest, self._step, 0
+        for end, byte in enumerate(content, 1):
+            state = step(state, byte) if state else begins.get(byte, 0)
+            if size := longest[state]:
+                yield end - size, end
+
+
+def _spans_of(form: bytes, content: bytes) -> Iterator[Span]:
+    """The occurrences of one form, those that overlap by half or more as one span.
+
+    Only a form that repeats itself overlaps so much, and it may do so at every byte: one search for each would take
+    time that grows with the product of both lengths.
+    """
+    at = content.find(form)
+    while at >= 0:
+        end, following = at + len(form), content.find(form, at + 1)
+        period = following - at
+        if 0 < period <= len(form) // 2:
+            repeated = form[-period:]
+            while content.startswith(repeated, end):
+                end += period
+            following = content.find(form, end - len(form) + 1)
+        yield at, end
+        at = following
 
 
 def _joined(stored: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from myrmidon.bot.run.sandbox import Sandbox, is_bot_folder
+from myrmidon.bot.run.sandbox import Sandbox, hidden_by, is_bot_folder
 from myrmidon.bot.system import landlock
 from tests.bot.bots import BotProcess, a_bot, wait_for
 from tests.bot.stub import Stub
@@ -317,6 +317,33 @@ def test_a_file_that_is_deleted_frees_its_disk_space_while_the_bot_is_idle(stub:
             wait_for(lambda: shutil.disk_usage(tmp_path).free - before > 3 << 20, "the space of the file")
     finally:
         os.system(f"umount -l {tmp_path}")
+
+
+@pytest.mark.skipif(not HAS_LANDLOCK, reason="this kernel has no Landlock")
+def test_what_a_bot_that_is_started_later_hides_is_closed_too(stub: Stub, tmp_path: Path):
+    shared = {"MYRMIDON_BOT_HOST_DIR": str(tmp_path / "host")}
+    data = tmp_path / "elsewhere"
+    data.mkdir()
+    (data / "admin.token").write_text("the token of a server that was started later")
+    with Stub() as other_stub, a_bot(stub.url, tmp_path / "bots" / "b1", env=shared):
+        assert stub.run("/bin/cat", str(data / "admin.token"))["exit_code"] == 0
+        with a_bot(other_stub.url, data / "bots" / "b2", "--hide", str(data), env=shared):
+            assert other_stub.run("/bin/true")["exit_code"] == 0
+            assert stub.run("/bin/cat", str(data / "admin.token"))["exit_code"] == 1
+
+
+def test_folders_that_another_user_wants_hidden_are_not_closed(tmp_path: Path):
+    config = tmp_path / "bot.json"
+    config.write_text(json.dumps({"hidden": ["/somewhere", "/"]}))
+    assert hidden_by(str(tmp_path)) == ["/somewhere"]
+    os.chown(config, NOBODY, NOBODY)
+    assert hidden_by(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"hidden": 1}', '{"hidden": [1]}', "\0"])
+def test_a_damaged_configuration_of_another_bot_hides_nothing(tmp_path: Path, content: str):
+    (tmp_path / "bot.json").write_text(content)
+    assert hidden_by(str(tmp_path)) == []
 
 
 def test_a_folder_that_a_user_declares_to_be_a_bots_is_closed_only_if_it_is_theirs(tmp_path: Path):

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from myrmidon.bot.install import updater
-from myrmidon.bot.system import dimensions, filesystem, processes, users
+from myrmidon.bot.system import dimensions, filesystem, users
 
 CONFIG_FILE = "bot.json"
 _FLAGS = (
@@ -65,6 +65,8 @@ def prepare(argv: list[str]) -> str:
 
     Options that are not given keep their stored values. Raises StartupError.
     """
+    if os.environ.get("MYRMIDON_BOT_TOKEN"):
+        raise StartupError("unset MYRMIDON_BOT_TOKEN: tasks could read it. Use --token-file FILE for a new bot")
     given = parse(argv)
     folder = _real_path(given["dir"])
     _prepare_folder(folder)
@@ -91,8 +93,6 @@ def prepare(argv: list[str]) -> str:
         raise StartupError(f"the folder cannot be used: {error}") from error
     if given["token_file"]:
         _take_token(given["token_file"], folder)
-    if processes.erase_variable("MYRMIDON_BOT_TOKEN") and not has_access(folder):
-        raise StartupError("MYRMIDON_BOT_TOKEN is not used, because tasks could read it: use --token-file FILE")
     return folder
 
 

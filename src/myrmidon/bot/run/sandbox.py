@@ -13,6 +13,7 @@ while the bot is idle, because rules keep the disk space of a file that was gran
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import stat
@@ -23,6 +24,7 @@ from typing import Any
 
 from myrmidon.bot.install.startup_config import CONFIG_FILE
 from myrmidon.bot.system import host, landlock
+from myrmidon.bot.system.filesystem import read_file
 
 _TIMESTAMP_GRANULARITY_S = 0.1
 
@@ -31,7 +33,8 @@ class Sandbox:
     """Starts commands that can open neither the files of this bot nor those of its neighbours. Raises OSError.
 
     ``writable`` and ``readable``: folders of commands in the bot's folder. ``hidden``: further folders to keep
-    commands out of. ``neighbours``: folders of other bots; once seen they stay closed, also when that bot has ended.
+    commands out of. ``neighbours``: folders of other bots, and the ``hidden`` of those; once seen they stay closed,
+    also when that bot has ended.
     ``granted``: path and inode of everything that the present rules grant.
     """
 
@@ -125,6 +128,7 @@ class Sandbox:
             is_own = _is_within(folder, (self.folder,)) or _is_within(self.folder, (folder,))
             if not is_own and is_bot_folder(folder):
                 yield folder
+                yield from hidden_by(folder)
 
 
 def is_bot_folder(folder: str) -> bool:
@@ -136,6 +140,19 @@ def is_bot_folder(folder: str) -> bool:
         config = os.lstat(os.path.join(folder, CONFIG_FILE))
         return stat.S_ISREG(config.st_mode) and config.st_uid == os.stat(folder).st_uid
     return False
+
+
+def hidden_by(folder: str) -> list[str]:
+    """What the bot in this folder keeps its commands out of: that must be closed to those of other bots as well.
+
+    Only for bots of this user or root: else any user could take folders away from the tasks of others.
+    """
+    path = os.path.join(folder, CONFIG_FILE)
+    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+        if os.lstat(path).st_uid in (0, os.geteuid()):
+            found = (os.path.realpath(hidden) for hidden in json.loads(read_file(path)).get("hidden", []))
+            return [hidden for hidden in found if hidden != "/"]
+    return []
 
 
 def _outermost(folders: Collection[str]) -> list[str]:

@@ -53,17 +53,6 @@ def hide() -> bool:
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
-def erase_variable(name: str) -> bool:
-    """Remove a variable, also from /proc/PID/environ, which shows the memory of the start; whether it was set."""
-    if NAME != "windows":
-        getenv = ctypes.CDLL(None).getenv
-        getenv.restype = ctypes.c_void_p
-        address = getenv(name.encode())
-        if address:
-            ctypes.memset(address, 0, len(os.environb.get(name.encode(), b"")))
-    return bool(os.environ.pop(name, None))
-
-
 def signal_when_parent_dies(number: int) -> bool:
     return _prctl(_PR_SET_PDEATHSIG, number)
 

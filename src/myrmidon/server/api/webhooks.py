@@ -12,7 +12,7 @@ from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem
 from myrmidon.model.validation import show_value
 from myrmidon.relays import webhook_http
 from myrmidon.relays.webhook_http import Refused
-from myrmidon.server.api.common import LAST_ID, Done, PageQuery
+from myrmidon.server.api.common import LAST_ID
 from myrmidon.server.calls import WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
@@ -21,6 +21,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import webhook
 from myrmidon.store.tables.webhook import Delivery, Webhook
 from myrmidon.wire import webhooks as wire
+from myrmidon.wire.fields import Done, PageQuery
 
 RESOLVE_S = 5.0
 

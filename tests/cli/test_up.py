@@ -129,9 +129,9 @@ def test_a_backup_says_whose_data_it_copies_and_obeys_the_named_server(tmp_path:
     for file in (second.terminal.home / "config" / "myrmidon").iterdir():
         shutil.copy(file, terminal.home / "config" / "myrmidon")  # one user has started both
     said = terminal.ok("backup", str(tmp_path / "one"), "--server", first.url)
-    assert said.startswith(f"Backup of {first.data}, the data of {first.url} in {tmp_path / 'one'}: ")
+    assert said.startswith(f"Backed up {first.data} (server {first.url}) to {tmp_path / 'one'}: ")
     by_name = terminal.run("backup", str(tmp_path / "two"), MYRMIDON_SERVER=second.url)
-    assert f"Backup of {second.data}, the data of {second.url}" in by_name.stdout
+    assert f"Backed up {second.data} (server {second.url}) to" in by_name.stdout
     elsewhere = terminal.run("backup", str(tmp_path / "three"), "--server", "https://build.example")
     assert elsewhere.returncode == 2
     assert "The data folder of https://build.example (from --server) is not known here." in elsewhere.stderr

@@ -14,6 +14,7 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import GiveBack, PerformanceStats
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import (
+    bot_end,
     bot_identity,
     bots,
     cancel,
@@ -400,17 +401,17 @@ def _(w: World, f: Facts) -> Any:
 
 @verb("delete_bot", a_ready_task)
 def _(w: World, f: Facts) -> Any:
-    return w.do(bots.delete_bot, "b1")
+    return w.do(bot_end.delete_bot, "b1")
 
 
 @verb("goodbye of a bot", a_running_task)
 def _(w: World, f: Facts) -> Any:
-    return w.do(bots.mark_bot_stopped, "b1", session=1)
+    return w.do(bot_end.mark_bot_stopped, "b1", session=1)
 
 
 @verb("reboot of a bot", a_running_task)
 def _(w: World, f: Facts) -> Any:
-    return w.do(bots.end_runs_before_reboot, "b1", session=1)
+    return w.do(bot_end.end_runs_before_reboot, "b1", session=1)
 
 
 @verb("revoke_bot", a_ready_task)

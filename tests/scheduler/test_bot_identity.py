@@ -6,7 +6,7 @@ import pytest
 
 from myrmidon.model.bot import Introduction
 from myrmidon.model.errors import NotFound, WrongState
-from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler import bot_end
 from myrmidon.scheduler.bot_identity import DISPLACEMENT_WINDOW, record_displaced, revoke_bot
 from tests.builders import in_doubt
 from tests.scheduler.test_bots import events
@@ -51,9 +51,9 @@ def test_a_revoked_bot_serves_nobody_and_begins_a_new_epoch_when_it_is_introduce
 def test_a_living_bot_is_deleted_by_force_only(world):
     world.bot("b1")
     with pytest.raises(WrongState, match="alive"):
-        world.do(fleet.delete_bot, "b1", only_dead=True)
-    world.do(fleet.mark_bot_stopped, "b1", session=1)
-    world.do(fleet.delete_bot, "b1", only_dead=True)
+        world.do(bot_end.delete_bot, "b1", only_dead=True)
+    world.do(bot_end.mark_bot_stopped, "b1", session=1)
+    world.do(bot_end.delete_bot, "b1", only_dead=True)
     assert world.count("bots") == 0
 
 

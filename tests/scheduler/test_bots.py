@@ -9,6 +9,7 @@ import pytest
 from myrmidon.bot.system import dimensions
 from myrmidon.model.bot import Handshake
 from myrmidon.model.errors import InvalidRequest, NotFound, WrongState
+from myrmidon.scheduler import bot_end
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler.cancel import cancel_tagged
 from myrmidon.scheduler.rerun import rerun, rerun_once
@@ -136,16 +137,16 @@ def test_a_bot_that_was_heard_of_is_not_buried(w):
 def test_a_bot_that_was_buried_twice_is_buried_once(w):
     w.advance(601)
     w.sweep()
-    assert w.db.write(lambda tx: fleet.mark_bot_dead(UnitOfWork(tx, w.now, w.ids, w.rules), "b1")) is False
+    assert w.db.write(lambda tx: bot_end.mark_bot_dead(UnitOfWork(tx, w.now, w.ids, w.rules), "b1")) is False
     assert events(w).count("bot_missing") == 1
 
 
 def test_a_bot_that_has_said_goodbye_is_dead_at_once_and_nothing_waits_for_it(w):
     task = w.submit(wait_for_capacity=False)
-    w.do(fleet.mark_bot_stopped, "b1", session=0)
+    w.do(bot_end.mark_bot_stopped, "b1", session=0)
     w.carry()
     assert (w.bot_row("b1").alive, w.state(task)) == (1, "READY"), "that was an earlier process"
-    w.do(fleet.mark_bot_stopped, "b1", session=1)
+    w.do(bot_end.mark_bot_stopped, "b1", session=1)
     w.carry()
     assert (w.bot_row("b1").alive, w.state(task)) == (0, "NO_RESOURCE")
     w.bot("b1", session=2)
@@ -357,7 +358,7 @@ def test_only_the_present_session_of_a_living_bot_may_change(world):
             change(w, bot_id, session)
 
 
-@pytest.mark.parametrize("verb", [fleet.quarantine, fleet.drain_bot, fleet.delete_bot])
+@pytest.mark.parametrize("verb", [fleet.quarantine, fleet.drain_bot, bot_end.delete_bot])
 def test_a_bot_that_is_not_there_cannot_be_changed(world, verb):
     with pytest.raises(NotFound):
         world.do(verb, "nobody", *([None] if verb is fleet.quarantine else [True] if verb is fleet.drain_bot else []))
@@ -366,14 +367,14 @@ def test_a_bot_that_is_not_there_cannot_be_changed(world, verb):
 def test_a_deleted_bot_leaves_only_its_story(w):
     w.submit()
     w.do(fleet.quarantine, "b1", "smells")
-    w.do(fleet.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b1")
     assert [w.count(t) for t in ("bots", "bot_dimensions", "bot_task_dimensions", "bot_settings")] == [0] * 4
     assert events(w)[-1] == "bot_deleted"
 
 
 def test_a_deletion_in_doubt_is_done_once(w):
-    w.do(fleet.delete_bot, "b1")
-    w.do(in_doubt(fleet.delete_bot), "b1")
+    w.do(bot_end.delete_bot, "b1")
+    w.do(in_doubt(bot_end.delete_bot), "b1")
     assert events(w).count("bot_deleted") == 1
 
 
@@ -397,7 +398,7 @@ def test_tasks_that_would_not_wait_hear_that_their_last_bot_is_gone(world, how):
     task, patient = w.submit(os="Linux", wait_for_capacity=False), w.submit(os="Linux")
     match how:
         case "deleted":
-            w.do(fleet.delete_bot, "b1")
+            w.do(bot_end.delete_bot, "b1")
         case "dead":
             w.advance(601)
             w.sweep()
@@ -418,7 +419,7 @@ def test_tasks_that_would_not_wait_hear_that_their_last_bot_is_gone(world, how):
 def test_the_last_but_one_bot_makes_no_difference(w):
     w.bot("b2")
     task = w.submit(wait_for_capacity=False)
-    w.do(fleet.delete_bot, "b2")
+    w.do(bot_end.delete_bot, "b2")
     w.carry()
     assert w.state(task) == "READY"
 
@@ -426,7 +427,7 @@ def test_the_last_but_one_bot_makes_no_difference(w):
 def test_a_task_whose_last_bot_is_gone_falls_back_to_its_next_slice(w):
     w.bot("b2", os="Linux")
     task = w.submit(slices=[{"os": "Linux", "wait_for_capacity": False}, {}])
-    w.do(fleet.delete_bot, "b2")
+    w.do(bot_end.delete_bot, "b2")
     w.carry()
     assert (w.state(task), w.task(task).current_task_slice, w.task(task).reason) == ("READY", 1, "next_slice")
 
@@ -434,14 +435,14 @@ def test_a_task_whose_last_bot_is_gone_falls_back_to_its_next_slice(w):
 def test_a_retry_whose_last_bot_is_gone_dies(w):
     task = w.submit(wait_for_capacity=False)
     w.fault(w.take("b1"), "reboot")
-    w.do(fleet.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b1")
     w.carry()
     assert (w.state(task), w.task(task).reason) == ("BOT_DIED", "no_resource")
 
 
 def test_a_bot_that_comes_back_in_time_saves_the_queue(w):
     task = w.submit(wait_for_capacity=False)
-    w.do(fleet.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b1")
     w.bot("b2")
     w.carry()
     assert w.state(task) == "READY"
@@ -449,7 +450,7 @@ def test_a_bot_that_comes_back_in_time_saves_the_queue(w):
 
 def test_a_deep_queue_without_bots_is_emptied_in_chunks(w, small_chunks):
     tasks = w.submit_many(8, wait_for_capacity=False)
-    w.do(fleet.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b1")
     w.carry()
     assert {w.state(task) for task in tasks} == {"NO_RESOURCE"}
 
@@ -457,10 +458,10 @@ def test_a_deep_queue_without_bots_is_emptied_in_chunks(w, small_chunks):
 def test_a_queue_is_looked_at_once(w):
     w.bot("b2")
     w.submit(wait_for_capacity=False)
-    w.do(fleet.delete_bot, "b1")
-    w.do(fleet.delete_bot, "b2")
+    w.do(bot_end.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b2")
     w.bot("b1")
-    w.do(fleet.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b1")
     assert w.count("chunked_work") == 1
 
 

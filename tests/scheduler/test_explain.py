@@ -6,7 +6,7 @@ import pytest
 
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import show_task
-from myrmidon.scheduler import bots
+from myrmidon.scheduler import bot_end, bots
 from myrmidon.scheduler.explain import Removed
 
 
@@ -55,7 +55,7 @@ def test_drained_quarantined_and_dead_bots_are_named_also_while_another_can_run_
     w.do(bots.drain_bot, "b2", True)
     w.do(bots.quarantine, "b3", "bad disk")
     for bot_id in ("b4", "mac"):
-        w.do(bots.mark_bot_stopped, bot_id, session=w.bot_row(bot_id).session)
+        w.do(bot_end.mark_bot_stopped, bot_id, session=w.bot_row(bot_id).session)
     task = w.submit(os="Linux")
     unavailable = [(bot.bot_id, bot.state, bot.reason) for bot in w.why(task).unavailable]
     assert unavailable == [("b2", "draining", None), ("b3", "quarantined", "bad disk"), ("b4", "dead", None)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from myrmidon.model.task_result import GiveBack
-from myrmidon.scheduler import bots, report
+from myrmidon.scheduler import bot_end, report
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.store.engine.sql import Insert, names
 from myrmidon.store.tables import task_run
@@ -72,7 +72,7 @@ def test_a_process_that_goes_on_with_a_run_is_idle_when_that_has_ended(w):
 
 def test_a_bot_that_was_forgotten_while_it_ran_something_is_not_idle(w):
     run = a_run(w)
-    w.do(bots.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b1")
     w.bot(session=2, holds=[(run.task_id, run.run)])
     assert idle_at(w) is None
 

@@ -7,7 +7,7 @@ import pytest
 from myrmidon.model.errors import IllegalMove
 from myrmidon.model.ids import show_run
 from myrmidon.model.states import TaskState
-from myrmidon.scheduler import bots
+from myrmidon.scheduler import bot_end
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from tests.builders import a_function, finished, output_of, returned
 
@@ -251,7 +251,7 @@ def test_a_bot_that_leaves_while_a_job_runs_stops_it_for_a_lease_only(w):
     job = w.job({"a": [], "b": ["a"]})
     w.take("b1")
     w.lose("b1")
-    w.do(bots.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b1")
     w.bot("b2")
     assert len(w.work("b2")) == 2
     assert w.job_state(job) == "SUCCEEDED"

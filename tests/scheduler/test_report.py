@@ -9,7 +9,7 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.task_request import FilesRef, Payload
 from myrmidon.model.task_result import Finish, GiveBack, PerformanceStats, Start
 from myrmidon.model.value import OutputValue
-from myrmidon.scheduler import bots, report
+from myrmidon.scheduler import bot_end, bots, report
 from myrmidon.scheduler.report import Outcome
 from tests.builders import a_function, constant, finished, inline, returned, seconds
 
@@ -348,7 +348,7 @@ def test_faults_that_are_rare_do_not_put_a_bot_aside(world):
 
 def test_a_fault_of_a_bot_that_was_forgotten_is_taken(running):
     w, run = running
-    w.do(bots.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b1")
     assert w.fault(run, "bot_error").outcome == Outcome.ACCEPTED
     assert w.state(run.task_id) == "READY"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from myrmidon.scheduler import bots as fleet
-from myrmidon.scheduler import explain, silence
+from myrmidon.scheduler import bot_end, explain, silence
 from myrmidon.store.tables import task_run
 from tests.builders import RULES, seconds
 
@@ -91,7 +90,7 @@ def test_the_run_of_a_deleted_bot_is_silent_since_its_claim(w):
     task = w.submit(lease_s=300)
     w.take("b1")
     began = w.now
-    w.do(fleet.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b1")
     w.advance(60)
     assert why(w, task).given_up_at == began + seconds(300)
 
@@ -107,7 +106,7 @@ def test_after_an_outage_a_run_is_given_up_a_lease_later(w):
 
 
 @pytest.mark.parametrize(
-    ("verb", "reason"), [(fleet.mark_bot_stopped, "bot_stopped"), (fleet.end_runs_before_reboot, "bot_rebooting")]
+    ("verb", "reason"), [(bot_end.mark_bot_stopped, "bot_stopped"), (bot_end.end_runs_before_reboot, "bot_rebooting")]
 )
 def test_a_goodbye_and_a_reboot_end_the_runs_at_once(w, verb, reason):
     started, claimed = w.submit(lease_s=300), w.submit(lease_s=300)
@@ -124,7 +123,7 @@ def test_a_goodbye_and_a_reboot_end_the_runs_at_once(w, verb, reason):
 def test_a_goodbye_ends_a_task_that_must_not_run_twice(w):
     task = w.submit(retries=0)
     w.take("b1")
-    w.do(fleet.mark_bot_stopped, "b1", session=w.sessions["b1"])
+    w.do(bot_end.mark_bot_stopped, "b1", session=w.sessions["b1"])
     assert (w.state(task), w.bot_row("b1").alive) == ("BOT_DIED", 0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import json, structs
 
-from myrmidon.scheduler import bots, sweep
+from myrmidon.scheduler import bot_end, sweep
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import task_queues, task_result, task_run, task_to_run
 from tests.builders import RULES, World, blind_once, seconds
@@ -50,7 +50,7 @@ def test_a_retry_that_avoids_a_bot_goes_to_it_when_the_others_are_gone(w):
     task = w.submit()
     w.take("b1")
     w.lose("b1")
-    w.do(bots.delete_bot, "b2")
+    w.do(bot_end.delete_bot, "b2")
     assert [run.task_id for run in w.claim("b1")] == [task]
 
 
@@ -115,7 +115,7 @@ def test_a_task_that_may_run_once_is_not_given_to_another_bot_when_it_may_have_b
 def test_the_runs_of_a_bot_that_was_forgotten_are_given_up_by_their_leases(w):
     task = w.submit()
     w.take("b1")
-    w.do(bots.delete_bot, "b1")
+    w.do(bot_end.delete_bot, "b1")
     w.advance(300)
     w.sweep()
     assert (w.state(task), w.last_run(task).state) == ("READY", "BOT_DIED")

@@ -14,8 +14,8 @@ import pytest
 from myrmidon.model import dimensions
 from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound
 from myrmidon.model.ids import parse_id
+from myrmidon.scheduler import bot_end, rerun
 from myrmidon.scheduler import bots as fleet
-from myrmidon.scheduler import rerun
 from myrmidon.server.api import task_actions
 from myrmidon.server.background.loop import BackgroundWork
 from myrmidon.server.calls import Call
@@ -652,7 +652,7 @@ def test_a_task_that_runs_again_when_no_bot_is_left_counts_as_one_that_none_coul
         (task,) = (await bot.exchange())["tasks"]
         await bot.exchange(n=0, reports=[finish(task, exit_code=1)])
         now = context.now()
-        await context.db.write(partial(fleet.delete_bot, bot_id="b2", now=now, ids=context.ids))
+        await context.db.write(partial(bot_end.delete_bot, bot_id="b2", now=now, ids=context.ids))
         await context.db.write(partial(rerun.rerun, task_id=parse_id(task_id)[0], now=now, ids=context.ids))
         assert await state_of(context, task_id) == "NO_RESOURCE"
         assert await shown(context) == {"no_resource_total": 1.0}

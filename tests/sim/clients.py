@@ -11,8 +11,8 @@ from myrmidon.model.ids import show_run
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Finish
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler import (
+    bot_end,
     cancel,
     explain,
     extend,
@@ -24,6 +24,7 @@ from myrmidon.scheduler import (
     submit,
     submit_job,
 )
+from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler.report import Outcome
 from tests.sim.ledger import CANARY, Ledger
 from tests.sim.world import Actor, Server, Violation, World
@@ -508,7 +509,7 @@ class Clients(Actor):
         self._verb("quarantine", fleet.quarantine, bot, why, allowed=(NotFound,))
 
     def delete_bot(self) -> None:
-        self._verb("delete_bot", fleet.delete_bot, self.world.rng.choice(self.bots), allowed=(NotFound,))
+        self._verb("delete_bot", bot_end.delete_bot, self.world.rng.choice(self.bots), allowed=(NotFound,))
 
     def forge(self) -> None:
         """Somebody speaks of a run that is not theirs, or with the wrong token."""

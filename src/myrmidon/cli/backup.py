@@ -61,7 +61,7 @@ def backup(folder: Path, *, as_json: bool, **options: Any) -> None:
         output.print_json({"folder": str(folder), **source, "made_at": about.made_at, "version": about.version})
         return
     size = sum(file.stat().st_size for file in folder.iterdir())
-    output.echo(f"Backup of {_described(settings)} in {folder}: {output.size(size)}.")
+    output.echo(f"Backed up {_described(settings)} to {folder}: {output.size(size)}.")
     output.next_step(f"myrmidon restore {folder} --data-dir NEW, to test the backup")
 
 
@@ -143,7 +143,7 @@ def _described(settings: Settings) -> str:
     inside = settings.database_url.startswith(f"sqlite:///{settings.data_folder}/")
     database = "" if inside else f" with {hide_password(settings.database_url)}"
     running = [entry for entry in server_discovery.local_servers() if entry["data_dir"] == str(settings.data_folder)]
-    server = f", the data of {running[0]['server']}" if running else ""
+    server = f" (server {running[0]['server']})" if running else ""
     return f"{settings.data_folder}{database}{server}"
 
 

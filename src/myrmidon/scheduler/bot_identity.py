@@ -3,7 +3,8 @@
 from myrmidon.model.bot import Bot
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.validation import MAX_INT64
-from myrmidon.scheduler.bots import lock_bot, quarantine, set_dead
+from myrmidon.scheduler.bot_end import set_dead
+from myrmidon.scheduler.bots import lock_bot, quarantine
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx

@@ -16,7 +16,7 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import JobState, RunState, TaskState
 from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
 from myrmidon.scheduler import chunked_work
-from myrmidon.scheduler.bots import mark_bot_dead
+from myrmidon.scheduler.bot_end import mark_bot_dead
 from myrmidon.scheduler.outages import record_alive, resumed_at, retention_waits_until
 from myrmidon.scheduler.policy import (
     DEFAULT_RULES,

@@ -15,8 +15,8 @@ import pytest
 
 from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, TooLarge, Unauthorized, WrongState
 from myrmidon.model.ids import parse_id
+from myrmidon.scheduler import bot_end, cancel
 from myrmidon.scheduler import bots as fleet
-from myrmidon.scheduler import cancel
 from myrmidon.scheduler.terminate import terminate_bot
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.server.api.submit import FIRST_PART, Submit, submit_tasks
@@ -546,7 +546,7 @@ def test_deleting_a_bot_takes_its_credential_away(context):
         bot = BotClient(context)
         await bot.shake()
         await bot.shake(who=bot.who)
-        await context.db.write(lambda tx: fleet.delete_bot(tx, "b1", now=context.now(), ids=context.ids))
+        await context.db.write(lambda tx: bot_end.delete_bot(tx, "b1", now=context.now(), ids=context.ids))
         context.hub.recheck("b1")
         with pytest.raises(WrongState):
             await bot.exchange()
@@ -586,13 +586,13 @@ def test_a_bot_without_its_folder_comes_back_once_the_old_one_is_gone(any_contex
         if end.startswith("bot_"):
             await bot.event(end)
         elif end == "deletion":
-            await context.db.write(lambda tx: fleet.delete_bot(tx, "b1", now=context.now(), ids=context.ids))
+            await context.db.write(lambda tx: bot_end.delete_bot(tx, "b1", now=context.now(), ids=context.ids))
         else:
             later = context.now() + context.rules.dead_after
             context.now = lambda: later
         if end == "death":
             await context.db.write(
-                lambda tx: fleet.mark_bot_dead(UnitOfWork(tx, later, context.ids, context.rules), "b1")
+                lambda tx: bot_end.mark_bot_dead(UnitOfWork(tx, later, context.ids, context.rules), "b1")
             )
         await again.shake()
         await again.exchange(n=0)

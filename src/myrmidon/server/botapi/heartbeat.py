@@ -6,6 +6,7 @@ from functools import partial
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import show_run
+from myrmidon.scheduler import bot_end
 from myrmidon.scheduler import bots as scheduler_bots
 from myrmidon.server.auth.authenticator import bearer_of
 from myrmidon.server.botapi.bot_changes import MAX_TEXT_CHARS, record_config_version
@@ -65,13 +66,11 @@ async def event(context: ServerContext, call: Call) -> EventResponse:
         )
     )
     if body.ended:
-        stop = partial(
-            scheduler_bots.mark_bot_stopped, session=body.session, now=now, ids=context.ids, rules=context.rules
-        )
+        stop = partial(bot_end.mark_bot_stopped, session=body.session, now=now, ids=context.ids, rules=context.rules)
         await context.db.write(partial(stop, bot_id=bot_id))
     elif body.kind == "bot_rebooting":
         end_runs = partial(
-            scheduler_bots.end_runs_before_reboot, session=body.session, now=now, ids=context.ids, rules=context.rules
+            bot_end.end_runs_before_reboot, session=body.session, now=now, ids=context.ids, rules=context.rules
         )
         await context.db.write(partial(end_runs, bot_id=bot_id))
     if body.bad_release:

@@ -9,7 +9,7 @@ from msgspec import json
 
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, show_task
-from myrmidon.scheduler import bots, terminate
+from myrmidon.scheduler import bot_end, terminate
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.calls import Identity
 from myrmidon.server.context import ServerContext
@@ -60,7 +60,7 @@ async def delete_bot(context: ServerContext, bot_id: str, *, force: bool) -> Non
 
     def delete(tx: Tx) -> None:
         try:
-            bots.delete_bot(tx, bot_id, now=now, ids=context.ids, rules=context.rules, only_dead=not force)
+            bot_end.delete_bot(tx, bot_id, now=now, ids=context.ids, rules=context.rules, only_dead=not force)
         except NotFound:
             newest = bot_event.read(tx, bot_id, before=_LAST_ID, n=1)
             if not newest or newest[0][2] != _DELETED:

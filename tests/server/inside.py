@@ -27,6 +27,7 @@ from myrmidon.server.context import open_context
 from myrmidon.server.settings import Settings
 from myrmidon.store.tables import api_token as tokens
 from myrmidon.store.tables import bot as bots
+from myrmidon.store.tables import webhook
 
 BOT = "b1"
 
@@ -194,6 +195,11 @@ class Inside:
     def settle(self, job_id: str) -> None:
         """Carry out what changes mean for many tasks."""
         self.run(loop.BackgroundWork(self.context).run_chunked_work())
+
+    def add_delivery(self, hook: str, position: int = 7) -> None:
+        """A message that waits for a webhook."""
+        one = webhook.Delivery(int(hook, 16), position, "1.1", "task-pending", "{}", webhook.PENDING, 1)
+        self.context.db.engine.write(lambda tx: webhook.enqueue(tx, one.webhook_id, [one], most=9, now=1))
 
     def close(self) -> None:
         self.context.hub.stop()

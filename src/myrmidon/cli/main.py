@@ -48,6 +48,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Administer": {
         "token": ("tokens:token", "Create, list and revoke tokens."),
+        "webhook": ("webhooks:webhook", "Send messages about tasks and jobs to a URL."),
         "config": ("server:config", "Check the server's settings."),
         "backup": ("backup:backup", "Back up all data of a server."),
         "restore": ("backup:restore", "Restore a backup."),

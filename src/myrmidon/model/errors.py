@@ -106,6 +106,8 @@ NOT_FOUND_ADVICE: Final[Mapping[str, str]] = {
     "shared value": "It was deleted with its last reference; create it again.",
     "bot": "`myrmidon bots` lists the bots; one that was deleted registers again with a bootstrap token.",
     "resource group": "Name another one, or ask an administrator to create it.",
+    "webhook": "`myrmidon webhook list` lists the webhooks.",
+    "delivery": "`myrmidon webhook deliveries WEBHOOK` lists them; they are deleted after three days.",
     "token": "`myrmidon token list` lists the tokens.",
     "configuration file": "`GET /api/v1/config` lists the files.",
     "release": "`myrmidon releases` lists the releases.",

@@ -39,6 +39,9 @@ class AmqpSink:
         self._thread: _LoopThread | None = None
         self._connection: _Connection | None = None
 
+    async def active(self) -> bool:
+        return True
+
     async def deliver(self, batch: Sequence[Message]) -> None:
         """Publish messages; returns when the broker has confirmed all."""
         if self._thread is None:

@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 BATCH = 500
 IDLE_S = 0.25
+INACTIVE_S = 1.0
 LEASE_S = 15.0
 RENEW_S = 5.0
 """The lease is renewed this often, also while a delivery waits for its confirmation."""
@@ -46,6 +47,9 @@ class Sink(Protocol):
     """A receiver of messages."""
 
     name: str
+
+    async def active(self) -> bool:
+        """Whether anybody wants messages; if not, the cursor stays where it is."""
 
     async def deliver(self, batch: Sequence[Message]) -> None:
         """Deliver messages in order; returns when all are confirmed. Raises SinkUnavailable."""
@@ -122,6 +126,9 @@ class Relay:
         return LONGEST_PAUSE_S
 
     async def _relay_batch(self) -> float:
+        if not await self._sink.active():
+            await self._release()
+            return INACTIVE_S
         if not await self._hold_lease() or self._cursor is None:
             return RENEW_S / 2
         batch = await self._database.read(partial(_next_batch, position=self._cursor))

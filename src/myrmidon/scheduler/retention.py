@@ -24,6 +24,7 @@ from myrmidon.store.tables import (
     task_queues,
     task_request,
     task_result,
+    webhook,
 )
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import value as values
@@ -116,6 +117,7 @@ def delete_group_chunk(uow: UnitOfWork, work: ChunkedWork) -> list[int]:
         shared_value.delete_unreferenced(uow.tx, refs)
         return []
     task_queues.delete_of_group(uow.tx, group_id)
+    webhook.delete_of_group(uow.tx, group_id)
     resource_group.delete(uow.tx, group_id)
     uow.finish_chunked_work(work)
     return []

@@ -21,6 +21,7 @@ from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.transport import Event, Reply, Transport, new_key
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
+from myrmidon.wire.webhooks import DeliveryList, WebhookInfo, WebhookList
 
 Json: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -323,6 +324,27 @@ class Client:
 
     def revoke_token(self, token_id: str, *, key: str | None = None) -> Json:
         return self._delete(f"tokens/{_segment(token_id)}", key)
+
+    def webhooks(self) -> WebhookList:
+        return self.call("GET", "webhooks", WebhookList)
+
+    def create_webhook(
+        self, url: str, *, kinds: Sequence[str] = (), group: str | None = None, key: str | None = None
+    ) -> WebhookInfo:
+        """Send the messages of a resource group to a URL. Only this answer has the secret of the signatures."""
+        body = {"url": url, "kinds": list(kinds), "group": group}
+        return self.call("POST", "webhooks", WebhookInfo, body=body, key=key or new_key())
+
+    def delete_webhook(self, webhook_id: str, *, key: str | None = None) -> Json:
+        return self._delete(f"webhooks/{_segment(webhook_id)}", key)
+
+    def webhook_deliveries(self, webhook_id: str, **page: Any) -> DeliveryList:
+        """One page, newest first. Filters: limit, cursor."""
+        return self.call("GET", f"webhooks/{_segment(webhook_id)}/deliveries", DeliveryList, query=page)
+
+    def replay_delivery(self, webhook_id: str, delivery_id: str, *, key: str | None = None) -> Json:
+        """Send a message to a webhook again."""
+        return self._post(f"webhooks/{_segment(webhook_id)}/deliveries/{_segment(delivery_id)}/replay", {}, key)
 
     def ready(self) -> bool:
         """True when the server and its database work. Raises Overloaded when the server answers that they do not."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 import secrets
+from base64 import urlsafe_b64encode
 
 from msgspec import Struct
 
@@ -28,6 +30,11 @@ class Keys(Struct, frozen=True, repr_omit_defaults=True):
     """Cursors of lists."""
     hawk: bytes
     """Keys of clients that sign their calls with Hawk."""
+
+    def webhook_secret(self, webhook_id: int) -> bytes:
+        """The secret that a webhook's messages are signed with: derived, so that it is stored nowhere."""
+        digest = hmac.digest(self.secret, b"webhook %d" % webhook_id, "sha256")
+        return urlsafe_b64encode(digest).rstrip(b"=")
 
     def __repr__(self) -> str:
         return "Keys(...)"

@@ -56,6 +56,10 @@ class Metrics:
         self._sink_lag = gauge(
             "myrmidon_sink_lag_seconds", "Age of the oldest event that a sink has not confirmed, by sink.", ["sink"]
         )
+        self._webhook_backlog = gauge("myrmidon_webhook_backlog", "Messages that wait for webhooks.")
+        self._webhook_dropped = gauge(
+            "myrmidon_webhook_dropped", "Messages that existing webhooks did not get because too many waited."
+        )
         self._sink_events = gauge(
             "myrmidon_sink_lag_events", "Events that a sink has not confirmed, by sink.", ["sink"]
         )
@@ -164,6 +168,8 @@ class Metrics:
         for sink in values.sinks:
             self._sink_lag.labels(sink.name).set(_age(sink.oldest_at, now))
             self._sink_events.labels(sink.name).set(sink.num_events)
+        self._webhook_backlog.set(values.webhook_backlog[0])
+        self._webhook_dropped.set(values.webhook_backlog[1])
         self._sweep_lag.set(_age(values.oldest_due, now))
         self._outbox_age.set(_age(values.oldest_event, now))
         self._skew.set(skew / SECOND)

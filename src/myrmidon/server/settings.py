@@ -26,6 +26,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.task_to_run import FIFO, LIFO
 from myrmidon.model.validation import show_value
+from myrmidon.relays.webhooks import WebhookRules
 from myrmidon.scheduler.policy import DAY, SECOND, Rules
 from myrmidon.scheduler.resource_groups import NAME, is_name
 from myrmidon.store.tables import log as logs
@@ -66,6 +67,13 @@ class Amqp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     url: str = ""
     exchange_prefix: str = ""
+
+
+class Webhooks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Networks that webhooks may call although they are not public, and how many messages of one may wait."""
+
+    allowed_networks: list[str] = []
+    max_backlog: int = 10_000
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,6 +173,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # messages
     amqp: Amqp = Amqp()
     """Where messages about tasks and jobs are published; none without a URL."""
+    webhooks: Webhooks = Webhooks()
 
     # monitoring
     log_level: str = "info"
@@ -196,6 +205,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def is_local(self) -> bool:
         """Whether only this machine can reach the server."""
         return self.host == "localhost" or _is_loopback(self.host)
+
+    @property
+    def webhook_rules(self) -> WebhookRules:
+        return WebhookRules(tuple(self.webhooks.allowed_networks), self.webhooks.max_backlog)
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -373,6 +386,9 @@ def check(settings: Settings) -> list[Problem]:
     problems += _check_groups(settings)
     problems += _check_pools(settings)
     problems += _check_amqp(settings.amqp)
+    if not 1 <= settings.webhooks.max_backlog <= _MAX_BACKLOG:
+        backlog = str(settings.webhooks.max_backlog)
+        problems.append(Problem("webhooks.max_backlog", backlog, f"1 to {_MAX_BACKLOG}", "range"))
     return problems
 
 
@@ -443,6 +459,7 @@ def _is_url(url: str) -> bool:
 def _check_networks(settings: Settings) -> list[Problem]:
     networks = [("proxies", text) for text in settings.proxies]
     networks += [("allow.network", entry.network) for entry in settings.allow]
+    networks += [("webhooks.allowed_networks", text) for text in settings.webhooks.allowed_networks]
     problems = [
         Problem(path, text, "an address, or a network such as 10.0.0.0/8", "syntax")
         for path, text in networks
@@ -502,6 +519,7 @@ def _check_amqp(amqp: Amqp) -> list[Problem]:
 
 
 _AMQP_URL = re.compile(r"amqps?://([^\s/@]*@)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(/[^\s/]*)?")
+_MAX_BACKLOG = 1_000_000
 _EXCHANGE_PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,100}")
 
 

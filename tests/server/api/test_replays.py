@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
+import time
 import uuid
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -17,13 +18,14 @@ from typing import Any
 
 import pytest
 import urllib3
+from msgspec import to_builtins
 
 from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.calls import Role, Style
 from tests.chaos import Chaos, chaos
 from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
-from tests.server.asgi.test_routes import a_request, name_of, plain
+from tests.server.asgi.test_routes import LOCAL_WEBHOOKS, a_request, name_of, plain
 from tests.server.botapi.test_bots_on_the_wire import state_of
 from tests.server.contexts import a_task
 from tests.server.inside import BOT
@@ -33,9 +35,9 @@ from tests.server.wire import WireBot, wait_for
 pytestmark = pytest.mark.untraced
 CHANGING = [line for line in every_route() if line.mutates and line.style in (Style.OURS, Style.V1)]
 """The older prefix of v1 leads to the same handlers."""
-NOT_COUNTED = {"bot_events", "bot_event_facts", "chunked_work", "shared_numbers"}
+NOT_COUNTED = {"bot_events", "bot_event_facts", "chunked_work", "shared_numbers", "sinks", "webhook_deliveries"}
 """What a bot says of itself may be written down more than once; what is still to be carried out comes and goes; marks
-are made by a sweep, which may come in between."""
+are made by a sweep, which may come in between. Messages for webhooks are queued when the events are read."""
 _keys = itertools.count(1)
 
 
@@ -58,6 +60,13 @@ class Outside:
         with sqlite3.connect(self.server.folder / "myrmidon.db") as store:
             columns = "digest, created_at, active, canary_percent, content"
             store.execute(f"INSERT OR IGNORE INTO releases ({columns}) VALUES (?, 1, 0, 0, '')", ("0" * 64,))
+
+    def add_delivery(self, hook: str) -> None:
+        """A message that was delivered to a webhook."""
+        with sqlite3.connect(self.server.folder / "myrmidon.db") as store:
+            columns = "webhook_id, position, message_id, kind, body, state, queued_at, num_attempts"
+            values = (int(hook, 16), 7, "1.1", "task-pending", "{}", "delivered", time.time_ns() // 1000, 1)
+            store.execute(f"INSERT INTO webhook_deliveries ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def meet_bot(self) -> None:
         self.bot.shake(state={})
@@ -142,7 +151,10 @@ class Outside:
 @pytest.fixture(scope="module")
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     folder = tmp_path_factory.mktemp("replays")
-    with live_server(folder=folder, sweep_s=60) as server, chaos(server.url, rate=0.0) as proxy:
+    with (
+        live_server(folder=folder, sweep_s=60, webhooks=to_builtins(LOCAL_WEBHOOKS)) as server,
+        chaos(server.url, rate=0.0) as proxy,
+    ):
         ready = Outside(server, proxy)
         ready.submit(a_task())
         yield ready

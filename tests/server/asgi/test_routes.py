@@ -12,6 +12,7 @@ import pytest
 
 from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.calls import Role, Style
+from myrmidon.server.settings import Webhooks
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
 from tests.server.contexts import a_task
@@ -19,16 +20,18 @@ from tests.server.inside import BOT, Inside, Reply, inside
 
 TABLE = tuple(line for line in every_route() if line.style is Style.OURS)  # the facades' tests have the others
 ROLES = list(Role)
-OWNED = ("/api/v1/tasks/{id}", "/api/v1/jobs/{id}")
+OWNED = ("/api/v1/tasks/{id}", "/api/v1/jobs/{id}", "/api/v1/webhooks/{id}")
 STREAMS = {"/api/v1/events", "/api/v1/tasks/{id}/log/follow"}
 A_JOB = {"name": "j", "tasks": {"a": {"task": {"payload": {"command": ["true"]}}}}}
 _keys = itertools.count(1)
+LOCAL_WEBHOOKS = Webhooks(allowed_networks=["127.0.0.0/8"])
+A_WEBHOOK = {"url": "http://127.0.0.1:65535/hook", "kinds": ["task-pending"]}
 
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
     """One application for the whole table: no test here looks at what another has left."""
-    with inside(tmp_path_factory.mktemp("routes")) as opened:
+    with inside(tmp_path_factory.mktemp("routes"), webhooks=LOCAL_WEBHOOKS) as opened:
         opened.post("/api/v1/groups", {"name": "other"})
         opened.meet_bot()
         yield opened
@@ -59,6 +62,8 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
         values["id"] = BOT
     if route.path.startswith("/api/v1/tokens/"):
         values["id"] = app.new_token("viewer", group).split("_")[1]
+    if route.path.startswith("/api/v1/webhooks/"):
+        values |= a_webhook(app, token, deliveries="{delivery}" in route.path)
     if route.path.startswith("/api/v1/jobs/{id}"):
         values["id"] = f"put-{next(_keys)}" if route.method == "PUT" else a_job(app, token, route)
     if route.path == "/api/v1/groups/{name}":
@@ -72,6 +77,14 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
     if route.method == "DELETE" and route.path == "/api/v1/bots/{id}":
         path += "?force=true"
     return path, a_body(app, route, task, group)
+
+
+def a_webhook(app: Inside, token: str, *, deliveries: bool) -> dict[str, str]:
+    """A webhook, and a message for it."""
+    hook = app.post("/api/v1/webhooks", A_WEBHOOK, token=token).json["id"]
+    if deliveries:
+        app.add_delivery(hook)
+    return {"id": hook, "delivery": "7"}
 
 
 def a_job(app: Inside, token: str, route) -> str:
@@ -96,6 +109,7 @@ def a_body(app: Inside, route, task: str, group: str) -> object:
         "/api/v1/tasks/{id}/annotation": {"content": "# All is well"},
         "/api/v1/tasks/cancel": {"tags": ["none:such"]},
         "/api/v1/tasks/wait": {"task_ids": app.submit(a_task(), token=app.token("user", group)), "wait_s": 0},
+        "/api/v1/webhooks": A_WEBHOOK,
         "/api/v1/tokens": {"name": "new", "role": "viewer", "group": group},
         "/api/v1/groups": {"name": f"g{next(_keys)}"},
         "/api/v1/pools/{name}": {"task_order": "fifo"},
@@ -162,7 +176,7 @@ def test_a_call_repeated_with_its_key_gets_the_same_answer(app, route):
 def test_that_holds_on_every_database(db_url, dialect, tmp_path):
     if dialect == "sqlite":
         pytest.skip("done one by one")
-    with inside(tmp_path, db_url) as app:
+    with inside(tmp_path, db_url, webhooks=LOCAL_WEBHOOKS) as app:
         for route in TABLE:
             if route.mutates and "/api/" in route.path:
                 call_again(app, route)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from functools import partial
 from importlib.metadata import version
 
 from msgspec import Struct, structs
@@ -17,8 +16,8 @@ from myrmidon.server.api.common import ANY_TOKEN
 from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
-from myrmidon.store.engine.db import Dialect
-from myrmidon.store.tables import sink
+from myrmidon.store.engine.db import Dialect, Tx
+from myrmidon.store.tables import sink, webhook
 from myrmidon.store.views import metrics as store_metrics
 
 VERSION = version("myrmidon")
@@ -48,11 +47,16 @@ async def readyz(context: ServerContext, call: Call) -> Answer:
     return Answer(status=status, headers={"retry-after": "5"} if problems else {}, body=health)
 
 
+def _sinks(tx: Tx, context: ServerContext) -> list[str]:
+    """The names of the sinks that somebody gets messages from."""
+    return [*context.settings.sinks, *([webhook.SINK] if webhook.any_stored(tx) else [])]
+
+
 async def _notes(context: ServerContext) -> list[str]:
     """Sinks that are behind. They make no server unready: sending work elsewhere would not help them."""
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
-            lags = await context.db.read(partial(sink.lags, names=context.settings.sinks))
+            lags = await context.db.read(lambda tx: sink.lags(tx, _sinks(tx, context)))
     except (TimeoutError, StoreError):
         return []
     now = context.now()
@@ -105,7 +109,7 @@ def _clock_problem(context: ServerContext, skew: Micros) -> str:
 async def metrics(context: ServerContext, call: Call) -> bytes:
     """Metrics in Prometheus' text format; of pools only those that the caller may see."""
     now, visible = context.now(), visible_pools(context, call.who)
-    gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, now, context.settings.sinks))
+    gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, now, _sinks(tx, context)))
     if visible is not None:
         gauges = structs.replace(gauges, pools=[pool for pool in gauges.pools if visible.allows(pool[0])])
     state = context.state

@@ -23,6 +23,7 @@ from myrmidon.server.api import (
     tasks,
     tokens,
     wait,
+    webhooks,
 )
 from myrmidon.server.asgi import openapi
 from myrmidon.server.botapi import routes as botapi
@@ -53,6 +54,7 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
         *health.ROUTES,
         *queues.ROUTES,
         *tokens.ROUTES,
+        *webhooks.ROUTES,
     )
     if metrics_open:
         table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)

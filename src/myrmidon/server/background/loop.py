@@ -113,7 +113,7 @@ class BackgroundWork:
         }
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(_repeat(name, *job), name=name) for name, job in jobs.items()]
-            running += [group.create_task(relay.run(), name="relay") for relay in relays.configured(context)]
+            running += [group.create_task(relay, name="relay") for relay in relays.start(context)]
             await self._keep_slot()
             for task in running:
                 task.cancel()

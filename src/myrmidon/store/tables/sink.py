@@ -34,6 +34,16 @@ def lease(tx: Tx, name: str, holder: int, *, now: Micros, until: Micros) -> int 
     return row[0] if row else None
 
 
+SKIP = "UPDATE sinks SET position = :position WHERE name = :name AND position < :position"
+
+
+def begin_with_next(tx: Tx, name: str) -> None:
+    """Let a sink that nobody has used begin with the next event, whoever leases it and when."""
+    newest = outbox.newest(tx)
+    tx.insert_new(_SINKS, [(name, newest, None, None)])
+    tx.run(SKIP, name=name, position=newest)
+
+
 ADVANCE = """
     UPDATE sinks SET position = :position
      WHERE name = :name AND holder = :holder AND position <= :position

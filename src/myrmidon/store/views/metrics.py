@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from myrmidon.model.ids import EPOCH_MS, Micros
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import sink
+from myrmidon.store.tables import sink, webhook
 from myrmidon.store.tables.sink import SinkLag
 from myrmidon.store.views import next_due
 
@@ -54,6 +54,7 @@ class Gauges(Struct, frozen=True):
     oldest_due: Micros | None
     oldest_event: Micros | None
     sinks: list[SinkLag]
+    webhook_backlog: tuple[int, int]
 
 
 DEPTHS = """
@@ -84,6 +85,7 @@ def gauges(tx: Tx, now: Micros, sinks: Sequence[str] = ()) -> Gauges:
         oldest_due=_oldest_due(tx, now),
         oldest_event=event[0] if event else None,
         sinks=sink.lags(tx, sinks),
+        webhook_backlog=webhook.backlog(tx),
     )
 
 

@@ -9,9 +9,9 @@ import argparse
 import signal
 import sys
 
-from bench import bars, commands, fleet, submit_rate, v1
+from bench import bars, commands, fleet, relay, submit_rate, v1
 
-BARS = (*commands.BARS[:3], *fleet.BARS, *commands.BARS[3:], *submit_rate.BARS, *v1.BARS)
+BARS = (*commands.BARS[:3], *fleet.BARS, *commands.BARS[3:], *submit_rate.BARS, *v1.BARS, *relay.BARS)
 
 
 def main() -> None:
@@ -25,6 +25,7 @@ def main() -> None:
     lines += fleet.measure_bars([bar for bar in wanted if bar in fleet.BARS], quick=asked.quick)
     lines += submit_rate.measure_bars([bar for bar in wanted if bar in submit_rate.BARS], quick=asked.quick)
     lines += v1.measure_bars([bar for bar in wanted if bar in v1.BARS], quick=asked.quick)
+    lines += relay.measure_bars([bar for bar in wanted if bar in relay.BARS], quick=asked.quick)
     print()
     names = [bar.name for bar in BARS]
     for line in sorted(lines, key=lambda line: names.index(line.split()[1])):

@@ -9,9 +9,17 @@ import argparse
 import signal
 import sys
 
-from bench import bars, commands, fleet, graphs, submit_rate, v1
+from bench import bars, commands, fleet, graphs, relay, submit_rate, v1
 
-BARS = (*commands.BARS[:3], *fleet.BARS, *commands.BARS[3:], *submit_rate.BARS, *v1.BARS, *graphs.BARS)
+BARS = (
+    *commands.BARS[:3],
+    *fleet.BARS,
+    *commands.BARS[3:],
+    *submit_rate.BARS,
+    *v1.BARS,
+    *graphs.BARS,
+    *relay.BARS,
+)
 
 
 def main() -> None:
@@ -26,6 +34,7 @@ def main() -> None:
     lines += submit_rate.measure_bars([bar for bar in wanted if bar in submit_rate.BARS], quick=asked.quick)
     lines += v1.measure_bars([bar for bar in wanted if bar in v1.BARS], quick=asked.quick)
     lines += graphs.measure_bars([bar for bar in wanted if bar in graphs.BARS], quick=asked.quick)
+    lines += relay.measure_bars([bar for bar in wanted if bar in relay.BARS], quick=asked.quick)
     print()
     names = [bar.name for bar in BARS]
     for line in sorted(lines, key=lambda line: names.index(line.split()[1])):

@@ -521,6 +521,11 @@ BROKEN = {
           JOIN task_results r ON r.id = i.task_id
           LEFT JOIN job_to_shared_value_ref f ON f.id = i.shared_value_id AND f.job_id = r.job_id
          WHERE f.id IS NULL""",
+    "4 a webhook counts its waiting messages wrongly, or nobody will send them": """
+        SELECT w.id, w.num_pending, w.next_at FROM webhooks w
+         WHERE w.num_pending <> (
+                   SELECT COUNT(*) FROM webhook_deliveries d WHERE d.webhook_id = w.id AND d.state = 'pending')
+            OR (w.num_pending > 0 AND w.next_at IS NULL)""",
     "4 a sink is ahead of the events": """
         SELECT s.name, s.position FROM sinks s
          WHERE s.position > (

@@ -9,7 +9,8 @@ from typing import Any, get_type_hints
 import pytest
 
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.server.settings import AllowedNetwork, PoolOrder, Quota, Settings, check, read_settings
+from myrmidon.server.settings import AllowedNetwork, PoolOrder, Quota, Settings
+from myrmidon.server.settings_reader import check, read_settings
 
 FILE = """
 port = 1

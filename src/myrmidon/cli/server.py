@@ -108,7 +108,7 @@ class InvalidSettings(click.ClickException):
 def settings_from_options(options: dict[str, Any]) -> Settings:
     """The settings of the file, the environment and these options; the options take precedence."""
     from myrmidon.model.errors import InvalidRequest
-    from myrmidon.server.settings import read_settings
+    from myrmidon.server.settings_reader import read_settings
 
     others = _parse_extra_settings(options.pop("others"))
     file = options.pop("config")

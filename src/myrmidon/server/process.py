@@ -26,7 +26,8 @@ from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.auth.authenticator import Authenticator, make_admin_token
 from myrmidon.server.background import loop as background
 from myrmidon.server.context import ServerContext, open_context
-from myrmidon.server.settings import Settings, read_settings
+from myrmidon.server.settings import Settings
+from myrmidon.server.settings_reader import read_settings
 
 log = structlog.get_logger("server")
 

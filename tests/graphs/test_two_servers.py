@@ -13,6 +13,7 @@ import urllib3
 from tests import databases, servers
 from tests.bot.bots import wait_for
 from tests.bot.test_chaos import bot_of
+from tests.bot.test_live import log
 from tests.chaos import chaos
 from tests.deadline import HANG_S
 from tests.graphs.live import Graphs, Job, checked
@@ -102,8 +103,10 @@ def layered(graphs: Graphs, layers: int, width: int) -> dict[str, object]:
 
 def test_a_graph_submitted_on_one_server_runs_on_real_bots_of_both(two_servers, pool, tmp_path):
     one, two = two_servers
-    with bot_of(one, tmp_path / f"{pool}-1", pool), bot_of(two, tmp_path / f"{pool}-2", pool):
-        said = tmp_path / "said"
+    bots, notes = tmp_path / "bots", tmp_path / "notes"  # commands may not write into the parents of a bot's folder
+    notes.mkdir()
+    with bot_of(one, bots / f"{pool}-1", pool), bot_of(two, bots / f"{pool}-2", pool):
+        said = notes / "said"
         graphs = at(one, pool)
         job = graphs.submit({
             "a": graphs.node(f"echo a >> {said}"),
@@ -111,7 +114,8 @@ def test_a_graph_submitted_on_one_server_runs_on_real_bots_of_both(two_servers, 
             "c": graphs.node(f"echo m >> {said}", "a"),
             "d": graphs.node(f"echo d >> {said}", "b", "c"),
         })  # fmt: skip
-        assert Job(two, {"job_id": job.id, "task_ids": {}}).wait()["state"] == "SUCCEEDED"
+        told = Job(two, {"job_id": job.id, "task_ids": {}}).wait()
+        assert told["state"] == "SUCCEEDED", log(one, job.ids["a"], "stderr")
         assert said.read_text().split() == ["a", "m", "m", "d"]
         assert job.events() == ["running", "finished"]
 

@@ -42,6 +42,11 @@ async def create_graph(context: ServerContext, call: Call) -> messages.StatusRep
     graph_id = call.params["id"]
     if not GRAPH_ID.fullmatch(graph_id):
         raise InvalidRequest([Problem("taskGraphId", graph_id[:100], "1 to 22 letters, digits, - and _", "pattern")])
+    async with context.large_documents.enter(call.body_size):
+        return await _create(context, call, graph_id)
+
+
+async def _create(context: ServerContext, call: Call, graph_id: str) -> messages.StatusReply:
     document = await context.db.run_in_thread(partial(job_usecases.decode_document, call.body))
     converted = await context.db.run_in_thread(partial(convert_graph, document, _target(context, graph_id)))
     key, group_id = f"PUT task-graph {graph_id}", await context.groups.id_for(call)
@@ -104,6 +109,11 @@ def _read_job(tx: Tx, job_id: int) -> Job:
 async def extend_graph(context: ServerContext, call: Call) -> messages.StatusReply:
     """Add tasks to a task-graph. Tasks that it has already are left out if they are the same."""
     job = await job_usecases.get_job(context, call, call.params["id"])
+    async with context.large_documents.enter(call.body_size):
+        return await _extend_with_retries(context, call, job)
+
+
+async def _extend_with_retries(context: ServerContext, call: Call, job: Job) -> messages.StatusReply:
     document = await context.db.run_in_thread(partial(job_usecases.decode_document, call.body))
     names = await _names(context, job)
     for attempt in range(1, _ATTEMPTS + 1):

@@ -24,7 +24,7 @@ NAMES = [
 ]  # fmt: skip
 WHOLE = [
     "W4", "W4-latency", "W4-latency-p99", "fleet-memory", "fleet-cpu", "fleet-wake", "log-rate", "log-flood",
-    "submit-rate", "v1-submit", "v1-list-1M", "v1-count-1M", "graph-submit", "graph-feed",
+    "submit-rate", "v1-submit", "v1-list-1M", "v1-count-1M", "graph-submit", "graph-feed", "relay",
 ]  # fmt: skip
 WRITTEN = ("task_requests", "task_slices", "task_tags", "task_results", "task_runs", "task_to_run", "outbox")
 

@@ -320,6 +320,16 @@ def test_a_request_of_a_file_that_is_refused_is_told_with_its_line(terminal: Ter
     told = done.stderr.splitlines()
     assert [line.split()[0] for line in told[:2]] == ["stdin:1:", "stdin:3:"]
     assert told[-1] == "2 of 3 tasks refused; the others are stored."
+    done = terminal.run("trigger", "--file", "-", given=lines[0])
+    assert done.stderr.splitlines()[-1] == "1 of 1 task refused; nothing is stored."
+
+
+def test_a_task_that_succeeded_is_rerun_with_the_option_that_the_error_names(terminal: Terminal):
+    (task_id,) = terminal.ok("trigger", "--", "true").split()
+    terminal.ok("collect", task_id)
+    refused = terminal.run("task", "rerun", task_id)
+    assert (refused.returncode, "(`--force`)" in refused.stderr) == (78, True)
+    terminal.ok("task", "rerun", task_id, "--force")
 
 
 @pytest.mark.parametrize(

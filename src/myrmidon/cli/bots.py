@@ -175,8 +175,8 @@ def delete(cli: CliContext, bot_id: str, *, force: bool) -> None:
 def revoke(cli: CliContext, bot_id: str) -> None:
     """Revoke the credentials of a bot, for example after a task may have read them.
 
-    The bot is rejected at once, and its runs end with their leases. To use it again, start it with a new token: see
-    `bot invite`.
+    The bot is rejected at once. Its runs end with their leases, because their commands may go on until then. To use
+    the bot again, start it with a new token: see `bot invite`.
     """
     _print_result(cli, cli.client.revoke_bot(bot_id), f"The credentials of bot {bot_id} are revoked.")
 

@@ -50,7 +50,8 @@ def submit_file(cli: CliContext, file: str, group: str | None) -> Submitted:
             elif not cli.as_json:
                 output.echo(entry.get("task_id") or f"{_shown(file)}:{number}: valid")
     if refused:
-        output.note(f"{len(refused)} of {output.plural(len(entries), 'task')} refused; the others are stored.")
+        rest = "the others are stored" if len(refused) < len(entries) else "nothing is stored"
+        output.note(f"{len(refused)} of {output.plural(len(entries), 'task')} refused; {rest}.")
     return Submitted(entries, refused[0] if refused else None)
 
 

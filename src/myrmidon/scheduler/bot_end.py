@@ -67,7 +67,7 @@ def delete_bot(
     uow = UnitOfWork(tx, now, ids, rules)
     bot = lock_bot(uow, bot_id)
     if only_dead and bot.alive:
-        raise WrongState(f"the bot {bot_id} is alive: terminate it first, or delete it by force")
+        raise WrongState(f"the bot {bot_id} is alive: terminate it first, or delete it with force (`--force`)")
     queues = task_queues.unmatch_bot(tx, bot_id)
     bot_event.insert(tx, bot, uow.new_id(), at=now, kind="bot_deleted")
     bots.delete(tx, bot_id)

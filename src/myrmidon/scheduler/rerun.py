@@ -113,9 +113,9 @@ def _check_rerunnable(uow: UnitOfWork, task: TaskResult, *, force: bool) -> None
     if next_run_number(task.run_number) is None:
         raise WrongState("the task has used up its run numbers; submit a new task")
     if not force and task.state == TaskState.SUCCEEDED:
-        raise WrongState("the task has succeeded; use force to rerun it")
+        raise WrongState("the task has succeeded; rerun it with force (`--force`)")
     if not force and not _parents_satisfied(task):
-        raise WrongState("the task's parents have not succeeded; use force to rerun it without them")
+        raise WrongState("the task's parents have not succeeded; rerun it without them with force (`--force`)")
     if values.lacks_input(uow.tx, task.id):
         raise WrongState("the task reads outputs that its parents have not produced; rerun them first")
 

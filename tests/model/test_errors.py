@@ -10,7 +10,6 @@ CODES = {
     "MyrmidonError": "error",
     "InvalidRequest": "request.invalid",
     "Conflict": "request.conflict",
-    "ReportConflict": "run.conflict",
     "NotFound": "not_found",
     "Unauthorized": "unauthorized",
     "Forbidden": "forbidden",

@@ -3,7 +3,6 @@
     MyrmidonError
     ├── InvalidRequest        request.invalid               bad input; nothing was stored
     ├── Conflict              request.conflict              the same key or label with another body
-    │   └── ReportConflict    run.conflict                  a report that differs from an earlier one
     ├── NotFound              not_found                     no such object, or not visible to the caller
     ├── Unauthorized          unauthorized                  no valid token
     ├── Forbidden             forbidden                     the caller lacks the permission
@@ -88,13 +87,6 @@ class Conflict(MyrmidonError):
 
     code = "request.conflict"
     status = 409
-
-
-class ReportConflict(Conflict):
-    """A run was reported again with a different outcome. The first report stays in force."""
-
-    code = "run.conflict"
-    advice = "The first report stays in force; drop this one."
 
 
 NOT_FOUND_ADVICE: Final[Mapping[str, str]] = {

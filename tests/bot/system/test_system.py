@@ -36,11 +36,8 @@ def test_the_parent_is_read_whatever_a_process_is_called(line: bytes, parent: in
     assert processes.parse_stat(line) == parent
 
 
-def test_process_tables_of_mac_and_windows_are_read():
+def test_the_process_table_of_mac_is_read():
     assert processes.parse_ps("    1     0\n  432     1\n  500   432\n") == {1: 0, 432: 1, 500: 432}
-    csv = '"ProcessId","ParentProcessId"\r\n"4","0"\r\n"620","4"\r\n'
-    assert processes.parse_tasks(csv) == {4: 0, 620: 4}
-    assert processes.parse_tasks("") == {}
 
 
 def test_descendants_are_found_over_all_generations_and_no_others():

@@ -287,15 +287,6 @@ def parse_ps(text: str) -> dict[int, int]:
     return {int(row[0]): int(row[1]) for row in rows if len(row) == 2}
 
 
-def parse_tasks(text: str) -> dict[int, int]:
-    """The process table in `Get-CimInstance Win32_Process | ConvertTo-Csv` of Windows."""
-    lines = [[cell.strip('"') for cell in line.split(",")] for line in text.splitlines() if '"' in line]
-    if not lines:
-        return {}
-    pid, parent = lines[0].index("ProcessId"), lines[0].index("ParentProcessId")
-    return {int(row[pid]): int(row[parent]) for row in lines[1:]}
-
-
 # ---------------------------------------------------------------- pipes
 
 

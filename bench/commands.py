@@ -197,7 +197,7 @@ class Bench:
 
 
 BARS = (
-    Bar("W4", "0.7", Bench.w4, at_least=True),
+    Bar("W4", "0.6", Bench.w4, at_least=True),
     Bar("W4-latency", "8", Bench.latency),
     Bar("W4-latency-p99", "3", Bench.latency_p99),
     Bar("log-rate", "50", Bench.log_rate, at_least=True),

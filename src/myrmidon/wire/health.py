@@ -15,17 +15,17 @@ class Health(Struct, frozen=True):
     notes: list[str] = []
 
 
-class ServerInfo(Struct, frozen=True):
+class ServerInfo(Struct, frozen=True, kw_only=True):
     version: str
     time: Micros
     bot_version: str
     public_url: str
-    disk_free: int | None
+    disk_free: int | None = None
     """Free bytes of the disk with this server's data folder; null if they cannot be determined."""
     who: str
     role: str
     group: str | None
-    retention_waits_until: Micros | None
+    retention_waits_until: Micros | None = None
     """When the deletion of old tasks begins again after a long gap in time; null without such a gap."""
 
 

@@ -19,15 +19,16 @@ def submit(terminal: Terminal, **scripts: str) -> str:
 
 def test_tasks_that_run_at_the_same_time_are_followed_at_the_same_time(terminal: Terminal, tmp_path: Path):
     """Neither of the two tasks ends before the lines of both were seen."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    wait = f"read line < {gate}"
-    job = submit(terminal, a=f"echo one; {wait}; echo two", b=f"echo one; {wait}; echo two >&2; printf three; exit 4")
+    gates = {label: tmp_path / label for label in "ab"}
+    for gate in gates.values():
+        os.mkfifo(gate)
+    first, second = (f"echo one; read line < {gate}" for gate in gates.values())
+    job = submit(terminal, a=f"{first}; echo two", b=f"{second}; echo two >&2; printf three; exit 4")
     with terminal.start("job", "log", "-f", job) as following:
         assert following.stdout is not None
         seen = {following.stdout.readline(), following.stdout.readline()}
         assert seen == {"a | one\n", "b | one\n"}
-        for _ in range(2):
+        for gate in gates.values():
             gate.write_text("go\n")
         out, err = following.communicate(timeout=HANG_S)
     assert (following.returncode, sorted(out.splitlines())) == (1, ["a | two", "b | three"])

@@ -4,7 +4,7 @@
     ├── slices[]          tried in order, each with its own expiry
     │   └── properties    what to run and where: the part that is hashed for dedupe
     ├── function          instead of a command: a typed function of a package
-    ├── inputs[]          Constant | Shared | OutputOf
+    ├── inputs[]          Constant | Shared | OutputOf | Gathered
     └── outputs[]
 
 This file has the structs and their canonical texts, which are stored and hashed. It does not parse user input
@@ -84,11 +84,18 @@ class Language(StrEnum):
 
 
 class Function(Struct, frozen=True, kw_only=True):
-    """A typed function of a package."""
+    """A typed function of a package: the module to import, and the qualified name in it.
+
+    ``code`` is the digest of a zip that has the module; without it, the package is installed on the bot. ``signature``
+    is what the function must look like there. ``memory_mb`` limits what a call may allocate.
+    """
 
     package_name: str
     func_name: str
     language: Language = Language.PYTHON
+    code: str = ""
+    signature: str = ""
+    memory_mb: int | None = None
 
 
 class Payload(Struct, frozen=True, kw_only=True):
@@ -121,7 +128,43 @@ class OutputOf(Struct, frozen=True, kw_only=True, tag="output_of", tag_field="ki
     position: int
 
 
-Input: TypeAlias = Constant | Shared | OutputOf
+class Part(Struct, frozen=True, kw_only=True):
+    """One part of a gathered input: an output of another task of the same job, which makes a data edge."""
+
+    type: str
+    label: str
+    position: int = 0
+
+
+class Gathered(Struct, frozen=True, kw_only=True, tag="gathered", tag_field="kind"):
+    """An input that is composed of the outputs of other tasks.
+
+    ``shape`` is msgpack in which an extension of type 1 marks the place of each part, by its number. Without a shape
+    the input is the list of all parts.
+    """
+
+    type: str
+    parts: list[Part]
+    shape: Payload | None = None
+
+
+Input: TypeAlias = Constant | Shared | OutputOf | Gathered
+
+
+def reads_outputs(given: Input) -> bool:
+    """Whether an input is produced by other tasks of the job."""
+    return isinstance(given, (OutputOf, Gathered))
+
+
+def labels_of_inputs(request: TaskRequest) -> set[str]:
+    """The labels of the tasks whose outputs a request reads."""
+    found: set[str] = set()
+    for given in request.inputs:
+        if isinstance(given, OutputOf):
+            found.add(given.label)
+        elif isinstance(given, Gathered):
+            found.update([part.label for part in given.parts])
+    return found
 
 
 class Output(Struct, frozen=True, kw_only=True):

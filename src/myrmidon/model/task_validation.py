@@ -15,6 +15,7 @@ from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.slice_validation import FieldReader, read_slices
 from myrmidon.model.task_request import (
     Function,
+    Gathered,
     OutputOf,
     TaskRequest,
 )
@@ -36,9 +37,13 @@ def parse_task(raw: object, limits: Limits = DEFAULT_LIMITS) -> TaskRequest:
     check = Checker(limits)
     request = read_task(check, raw, ())
     for i, source in enumerate(request.inputs):
+        allowed = "constant or shared inputs: this task is in no job"
         if isinstance(source, OutputOf):
-            allowed = "constant or shared inputs: this task is in no job"
             check.note(("inputs", i, "label"), source.label, allowed, "job")
+        elif isinstance(source, Gathered):
+            check.note(("inputs", i, "parts"), source.parts, allowed, "job")
+    if request.outputs and request.function is None:
+        check.note(("outputs",), request.outputs, "none: only commands in a job have outputs", "job")
     check.finish()
     return request
 
@@ -77,14 +82,9 @@ def _name(check: Checker, raw: dict[str, object], path: Path, usual: str | Funct
 
 def _check_contradictions(check: Checker, request: TaskRequest, path: Path) -> None:
     """Record problems of fields that are valid alone but not together."""
-    if request.function is None and (request.inputs or request.outputs):
-        field = "inputs" if request.inputs else "outputs"
-        check.note(
-            (*path, field),
-            getattr(request, field),
-            "none without a function; files go into properties",
-            "contradiction",
-        )
+    if request.function is None and request.inputs:
+        rule = 'none without a function; a command gets outputs of other tasks by {"$output": "label:position"}'
+        check.note((*path, "inputs"), request.inputs, rule, "contradiction")
     if request.function is not None and request.stdin is not None:
         check.note_shown((*path, "stdin"), f"{len(request.stdin)} bytes", "none with a function", "contradiction")
     soft = request.soft_timeout_s

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct
 
 from myrmidon.wire.fields import Limit, Micros, Moment, Name
+from myrmidon.wire.functions import FunctionError
 
 JobStateName = Literal["RUNNING", "PENDING_RETRY", "SUCCEEDED", "FAILED", "CANCELLED"]
 TaskStateName = Literal[
@@ -143,6 +144,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     reason: str
     exit_code: int | None
     bot_id: str | None
+    error: FunctionError | None = None
+    """The exception that has ended a function."""
 
 
 class JobInfo(JobSummary, frozen=True, kw_only=True):
@@ -200,6 +203,10 @@ class JobTask(Struct, frozen=True, kw_only=True):
     modified_at: Micros
     waited_s: float | None
     duration_s: float | None
+    progress: float | None = None
+    """How far the run has come, from 0 to 1, if it says so."""
+    error: FunctionError | None = None
+    """The exception that has ended a function."""
 
 
 class JobTasksQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,6 +20,7 @@ from myrmidon.server.api.notes import show_annotation
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.server.usecases.run_errors import show_error
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id, recent_tags
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import notes, resource_group, task_request, task_run
@@ -27,6 +28,7 @@ from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import listings, run_details
 from myrmidon.store.views.listings import TaskFilter, TaskLine
 from myrmidon.wire.fields import Limit, Moment
+from myrmidon.wire.functions import FunctionError
 from myrmidon.wire.notes import Annotation
 
 _STATES = Literal[
@@ -121,6 +123,10 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """The last heartbeat of the bot, if the run is live and its bot is silent."""
     given_up_at: Micros | None = None
     """When the run ends as lost if its bot stays silent."""
+    progress: float | None = None
+    """How far the run has come, from 0 to 1, if it says so."""
+    error: FunctionError | None = None
+    """The exception that has ended a function."""
 
 
 class TaskInfo(Struct, frozen=True, kw_only=True):
@@ -264,6 +270,8 @@ def _run_info(
         stats=stats,
         silent_since=silence.since if silence else None,
         given_up_at=silence.given_up_at if silence else None,
+        progress=run.progress,
+        error=show_error(run.error, forms),
     )
 
 

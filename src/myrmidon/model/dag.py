@@ -94,8 +94,10 @@ class DagBuilder:
                 continue
             explicit.add(label)
             self.add_parent(label, i, own, existing, position=position)
+        is_function = node.request.function is not None
         for position, given in enumerate(node.request.inputs):
-            path = ("tasks", node.label, "task", "inputs", position)
+            # A command has no inputs that a user has given, but references in its properties.
+            path = ("tasks", node.label, "task", *(("inputs", position) if is_function else ("$output",)))
             if isinstance(given, OutputOf):
                 self.add_data_edge(given, i, own, existing, path)
             elif isinstance(given, Gathered):

@@ -2,7 +2,8 @@
 
     {"name": ..., "tasks": {"build": {"task": {...}}, "test": {"task": {...}, "requires": ["build"]}}}
 
-``{"$subs": "taskId:build"}`` anywhere in a task's properties is replaced by the id of that task.
+``{"$subs": "taskId:build"}`` anywhere in a task's properties is replaced by the id of that task. References to outputs
+are read in output_refs.py.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec import structs
 from myrmidon.model.dag import DagBuilder, ExistingTask
 from myrmidon.model.job import FailurePolicy, Graph, Node, RequiresPolicy, composed_routing
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
+from myrmidon.model.output_refs import labels_in
 from myrmidon.model.task_request import TaskRequest, reads_outputs
 from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags, read_task
 from myrmidon.model.validation import MAX_DEPTH, NO_RECORD, Checker, Path, show_value
@@ -53,6 +55,7 @@ def labels_read(raw: object) -> set[str]:
             given = _objects(task.get("inputs"))
             parts = [part for source in given for part in _objects(source.get("parts"))]
             found.update(label for source in (*given, *parts) if isinstance(label := source.get("label"), str))
+            found |= labels_in(task.get("slices"))
     return found
 
 

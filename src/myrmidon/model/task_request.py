@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import sha256
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
@@ -39,6 +39,13 @@ class Cache(Struct, frozen=True, kw_only=True):
 
     name: str
     path: str
+
+
+class OutputRef(Struct, frozen=True, kw_only=True, gc=False):
+    """Where the value of an input goes: the path in the properties, and the number of the input."""
+
+    path: list[str | int]
+    input: int
 
 
 class Properties(Struct, frozen=True, kw_only=True, gc=False):
@@ -65,6 +72,8 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     """A JSON object as text, which the command gets as a file; empty for none."""
     api: str = ""
     """``job``: the run gets a token for its own job; empty for none."""
+    output_refs: list[OutputRef] = []
+    """Places of a command that get outputs of other tasks; users write ``{"$output": "label:position"}`` there."""
 
 
 class Slice(Struct, frozen=True, kw_only=True, gc=False):
@@ -222,9 +231,23 @@ def encode_task(request: TaskRequest, *, secret: bool = False) -> dict[str, obje
     raw: dict[str, object] = msgspec.to_builtins(request)
     if request.parent is not None:
         raw["parent"] = show_run(*request.parent)
+    if request.function is None:
+        raw["inputs"] = []
+    for task_slice, given in zip(request.slices, cast("list[Any]", raw["slices"]), strict=True):
+        _show_output_refs(request, task_slice.properties, given["properties"])
     if not secret:
         del raw["secret_bytes"], raw["stdin"]
     return raw
+
+
+def _show_output_refs(request: TaskRequest, properties: Properties, raw: dict[str, Any]) -> None:
+    """Write references to outputs as users do. Those in the payload were never replaced."""
+    del raw["output_refs"]
+    for ref in properties.output_refs:
+        source = request.inputs[ref.input]
+        part, *rest = ref.path
+        if part != "payload" and isinstance(source, OutputOf):
+            raw[str(part)][rest[0]] = {"$output": f"{source.label}:{source.position}"}
 
 
 def properties_json(properties: Properties) -> str:

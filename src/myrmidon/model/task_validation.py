@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from msgspec import structs
+
 from myrmidon.model.function_validation import read_function, read_inputs, read_outputs
 from myrmidon.model.ids import try_parse_id
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
+from myrmidon.model.output_refs import FoundOutputs
 from myrmidon.model.slice_validation import FieldReader, read_slices
 from myrmidon.model.task_request import (
     Function,
@@ -38,7 +41,9 @@ def parse_task(raw: object, limits: Limits = DEFAULT_LIMITS) -> TaskRequest:
     request = read_task(check, raw, ())
     for i, source in enumerate(request.inputs):
         allowed = "constant or shared inputs: this task is in no job"
-        if isinstance(source, OutputOf):
+        if isinstance(source, OutputOf) and request.function is None:
+            check.note(("slices", "$output"), source.label, "no outputs of tasks: this task is in no job", "job")
+        elif isinstance(source, OutputOf):
             check.note(("inputs", i, "label"), source.label, allowed, "job")
         elif isinstance(source, Gathered):
             check.note(("inputs", i, "parts"), source.parts, allowed, "job")
@@ -56,9 +61,10 @@ def read_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskR
         return TaskRequest(name=label, slices=[])
     check.unknown_keys(given, _TASK_KEYS, path)
     function = read_function(check, given, path)
+    outputs = FoundOutputs()
     request = TaskRequest(
         name=_name(check, given, path, usual=label or function),
-        slices=read_slices(check, given, path, function),
+        slices=read_slices(check, given, path, function, outputs),
         function=function,
         priority=check.integer(given, "priority", path, 0, limits.priority_max, default=limits.priority_default),
         retries=check.integer(given, "retries", path, 0, limits.retries_max, default=limits.retries_default),
@@ -68,7 +74,15 @@ def read_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskR
         **{key: read(check, given, path) for key, read in _OPTIONAL_IN_TASK.items() if key in given},
     )
     _check_contradictions(check, request, path)
-    return request
+    return _with_sources(check, request, outputs, path) if outputs.sources else request
+
+
+def _with_sources(check: Checker, request: TaskRequest, outputs: FoundOutputs, path: Path) -> TaskRequest:
+    """A command with the outputs of other tasks that its properties refer to as inputs."""
+    if request.function is not None:
+        shown = f"{outputs.sources[0].label}:{outputs.sources[0].position}"
+        check.note((*path, "slices", "$output"), shown, "none with a function: use inputs", "contradiction")
+    return structs.replace(request, inputs=outputs.sources)
 
 
 def _name(check: Checker, raw: dict[str, object], path: Path, usual: str | Function | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import UNSET, UnsetType, json
 
@@ -13,6 +13,7 @@ from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.auth.run_tokens import run_token
 from myrmidon.server.botapi.messages import AssignedInput, AssignedRun, AssignedValue
+from myrmidon.server.botapi.rendering import CannotRender, render
 
 
 def is_terminate(claimed: Claimed) -> bool:
@@ -26,10 +27,14 @@ def assigned_run(
     api_key: bytes,
     group: str | None = None,
     hints: Callable[[Properties], dict[str, int]] | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> AssignedRun:
-    """Convert a claimed run; ``hints`` is called only for tasks with caches. ``api_key`` makes the tokens of runs."""
+    """Convert a claimed run; ``hints`` is called only for tasks with caches. ``api_key`` makes the tokens of runs.
+
+    ``files`` are the contents of the files that rendering a command needs.
+    """
     work = claimed.work
-    properties = properties_from_json(work.properties)
+    properties, problem = _rendered(claimed, files or {})
     function = _function(claimed) if work.func_name is not None else None
     return AssignedRun(
         run=show_run(claimed.task_id, claimed.run),
@@ -54,7 +59,8 @@ def assigned_run(
         user=work.user_name,
         priority=work.priority,
         function=function,
-        inputs=[_input(value) for value in claimed.inputs],
+        inputs=[_input(value) for value in claimed.inputs] if function else [],
+        problem=problem,
         output_types=claimed.output_types,
         label=claimed.label,
         task_id=show_task(claimed.task_id),
@@ -67,6 +73,15 @@ def assigned_run(
         realm=_realm(work.metadata) if work.metadata != "{}" else UNSET,
         terminate=UNSET if properties.command or function else True,
     )
+
+
+def _rendered(claimed: Claimed, files: Mapping[str, bytes]) -> tuple[Properties, str]:
+    """The properties with the outputs of other tasks that they refer to, and why that is not possible."""
+    properties = properties_from_json(claimed.work.properties)
+    try:
+        return render(properties, claimed.inputs, files), ""
+    except CannotRender as problem:
+        return properties, str(problem)
 
 
 def _function(claimed: Claimed) -> dict[str, object]:

@@ -265,6 +265,8 @@ class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=Fals
     """Expected sizes of the task's caches, as far as they are known."""
     realm: str | UnsetType = UNSET
     """The realm of a task of the Swarming API, for its LUCI_CONTEXT."""
+    problem: str = ""
+    """Why the command cannot be run; the bot reports this as a fault of the kind ``client_error``."""
     api_token: str = ""
     """The token with which the command may call the server for its job, if the task has ``api``."""
     job_id: str = ""

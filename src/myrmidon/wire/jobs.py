@@ -14,6 +14,7 @@ TaskStateName = Literal[
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
     "NO_RESOURCE", "CLIENT_ERROR",
 ]  # fmt: skip
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Label = Annotated[str, Meta(min_length=1, max_length=255)]
 MAX_NODES = 5_000
 """How many nodes the graph of a job has at most in one answer."""
@@ -320,7 +321,8 @@ class RerunJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``full``: all tasks again, not only those that did not succeed.
 
     ``task``: only this label, and with ``cascade`` all that depend on it; ``force``: also if it has succeeded.
-    ``dry_run``: change nothing, but say what would run again.
+    ``dry_run``: change nothing, but say what would run again. ``code``: from now on the functions of the job that have
+    the code with the first digest run that with the second one.
     """
 
     task: Label | None = None
@@ -328,6 +330,7 @@ class RerunJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     force: bool = False
     full: bool = False
     dry_run: bool = False
+    code: Annotated[dict[Digest, Digest], Meta(max_length=1_000)] = {}
 
 
 class JobRerun(Struct, frozen=True, kw_only=True):

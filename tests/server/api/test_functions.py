@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.server.api.graphs import exchange, states, submit
+from tests.server.api.graphs import drain, exchange, states, submit
 from tests.server.inside import Inside, inside
 
 CODE = "ab" * 32
@@ -29,7 +30,7 @@ def constant(content: bytes, of: str = "string") -> dict[str, Any]:
     return {"kind": "constant", "type": of, "payload": {"inline": encoded(content)}}
 
 
-def a_function(*inputs: Any, outputs: tuple[str, ...] = ("int64",), **given: Any) -> dict[str, Any]:
+def a_function(*inputs: Any, outputs: Sequence[str] = ("int64",), **given: Any) -> dict[str, Any]:
     properties = {"dimensions": {"pool": ["default"]}, **given.pop("properties", {})}
     function = {"package_name": "words", "func_name": "count", **given.pop("function", {})}
     task = {
@@ -70,12 +71,15 @@ def test_a_bot_gets_the_function_its_inputs_and_the_types_of_its_outputs(app):
 
 
 def test_a_gathered_input_comes_with_its_parts(app):
-    gathered = {
+    gathered: dict[str, Any] = {
         "kind": "gathered",
         "type": "List<int64>",
         "parts": [{"label": "b", "position": 0, "type": "int64"}, {"label": "a", "position": 0, "type": "int64"}],
     }
-    shaped = {**gathered, "shape": {"inline": encoded(b"\x92\xd6\x01\x00\x00\x00\x01\xd6\x01\x00\x00\x00\x00")}}
+    shaped: dict[str, Any] = {
+        **gathered,
+        "shape": {"inline": encoded(b"\x92\xd6\x01\x00\x00\x00\x01\xd6\x01\x00\x00\x00\x00")},
+    }
     tasks = {"a": a_function(), "b": a_function(), "join": a_function(gathered, shaped)}
     answer = submit(app, {"tasks": tasks})
     for run in claim(app, 2):
@@ -223,3 +227,62 @@ def test_wrong_functions_are_refused_with_their_path(app, function, path):
         400,
         [f"tasks.count.task.{path}"],
     )
+
+
+# ---------------------------------------------------------------- code
+
+
+NEW, NEWER = "cd" * 32, "ef" * 32
+
+
+def code_of(app: Inside) -> str:
+    [run] = claim(app)
+    report(app, run, exit_code=1)
+    return str(run["function"]["code"])
+
+
+def rerun(app: Inside, job: str, **body: Any) -> Any:
+    reply = app.post(f"/api/v1/jobs/{job}/rerun", body)
+    drain(app)
+    return reply
+
+
+def test_a_rerun_may_replace_the_code_of_a_job_and_again(app):
+    node = a_function(retries=0, function={"code": CODE, "signature": SIGNATURE})
+    job = submit(app, {"tasks": {"count": node}})["job_id"]
+    assert code_of(app) == CODE
+    assert rerun(app, job).status == 200
+    assert code_of(app) == CODE
+    assert rerun(app, job, code={CODE: NEW}).status == 200
+    assert code_of(app) == NEW
+    assert rerun(app, job, task="count").status == 200
+    assert code_of(app) == NEW
+    assert rerun(app, job, code={NEW: NEWER}).status == 200
+    assert code_of(app) == NEWER
+    assert rerun(app, job, code={CODE: CODE}).status == 200
+    assert code_of(app) == CODE
+
+
+def test_only_code_that_the_job_has_can_be_replaced(app):
+    node = a_function(retries=0, function={"code": CODE})
+    job = submit(app, {"tasks": {"count": node}})["job_id"]
+    code_of(app)
+    assert (rerun(app, job, code={NEW: CODE}).status, rerun(app, job, code={CODE: "no digest"}).status) == (400, 400)
+    assert rerun(app, job, code={CODE: NEW}).status == 200
+
+
+def test_results_of_replaced_code_answer_nothing_and_are_answered_by_nothing(app):
+    node = a_function(retries=0, function={"code": CODE}, properties={"idempotent": True})
+    later = a_function(constant(b"\xa1x"), retries=0, function={"code": CODE}, properties={"idempotent": True})
+    first = submit(app, {"tasks": {"x": later}})
+    report(app, claim(app)[0], outputs=returned(b"\x01"))
+    job = submit(app, {"tasks": {"count": node, "later": {**later, "requires": ["count"]}}})["job_id"]
+    code_of(app)
+    assert rerun(app, job, code={CODE: NEW}).status == 200
+    report(app, claim(app)[0], outputs=returned(b"\x02"))
+    [run] = claim(app)
+    assert (run["label"], run["function"]["code"]) == ("later", NEW), "it would have been answered by the first job"
+    report(app, run, outputs=returned(b"\x03"))
+    submit(app, {"tasks": {"count": node}})
+    assert code_of(app) == CODE, "the result of the new code does not answer the old one"
+    assert states(app, first["job_id"]) == {"x": "SUCCEEDED"}

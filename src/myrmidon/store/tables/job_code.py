@@ -14,9 +14,9 @@ def insert(tx: Tx, job_id: int, codes: Iterable[str]) -> None:
     tx.insert_new(_CODES, [(job_id, code, None) for code in sorted(set(codes))])
 
 
-def replace(tx: Tx, job_id: int, replaced: Mapping[str, str]) -> int:
-    """Let functions with some code get another one from now on; how many of the codes the job has."""
-    return tx.update_rows(_REPLACE, [(job_id, old, new) for old, new in sorted(replaced.items())])
+def replace(tx: Tx, job_id: int, replaced: Mapping[str, str | None]) -> None:
+    """Let functions with some code get another one from now on; None for their own."""
+    tx.update_rows(_REPLACE, [(job_id, code, new) for code, new in sorted(replaced.items())])
 
 
 OF_JOB = "SELECT code, runs_as FROM job_codes WHERE job_id = :job ORDER BY code"

@@ -29,7 +29,9 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import (
     bot_event,
     dedupe,
+    delegate,
     edge,
+    job_code,
     outbox,
     request_key,
     tag_counts,
@@ -41,10 +43,25 @@ from myrmidon.store.tables import (
 )
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
+from myrmidon.store.tables import value as values
 from myrmidon.store.views import listings, next_due, run_details, task_count, task_search
 from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.task_search import TaskSearch
-from tests.world import INT, KEY, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
+from tests.world import (
+    INT,
+    KEY,
+    SECOND,
+    World,
+    a_function,
+    a_node,
+    a_task,
+    constant,
+    fault,
+    finish,
+    gathered,
+    output_of,
+    start,
+)
 
 Facts = dict[str, Any]
 Call = Callable[[Any, World, Facts], Any]
@@ -63,6 +80,8 @@ def prepare(w: World) -> Facts:
         {
             "x": a_node(task=a_function(constant())),
             "y": a_node(task=a_function(output_of("x"), shared=True)),
+            **{f"p{i}": a_node("c79", task=a_function(output_of("x"))) for i in range(3)},
+            "z": a_node(task=a_function(gathered("x", "p0", "p1", "p2"))),
             **{f"c{i}": a_node("x") for i in range(80)},
             **{f"d{i}": a_node("y") for i in range(20)},
         },
@@ -201,6 +220,24 @@ def _extend(tx: Any, w: World, f: Facts) -> Any:
     return extend.extend(tx, f["job"], raw, group_id=w.group, now=w.now, ids=w.ids)
 
 
+def _values(tx: Any, w: World, f: Facts) -> None:
+    """What claims, reports, reruns and extensions ask about values."""
+    ids = sorted(f["ids"].values())[:50]
+    value_id = min(values.outputs(tx, ids).values())[0][1]
+    values.inputs(tx, ids)
+    values.num_values(tx, ids)
+    values.gathered_inputs(tx, ids)
+    values.part_values(tx, ids)
+    values.lacks_input(tx, f["ids"]["z"])
+    values.write(tx, {value_id: Payload(inline=b"1", size=1), value_id + 1: Payload(inline=b"1", size=1)})
+    edge.waiting_children(tx, f["ids"]["x"])
+    delegate.of_tasks(tx, ids)
+    delegate.delegated_by(tx, f["ids"]["x"])
+    job_code.replaced(tx, [f["job"]])
+    job_code.of_job(tx, f["job"])
+    task_run.set_progress(tx, [(run.task_id, run.run, 0.5) for run in f["running"]])
+
+
 def _heartbeat(tx: Any, w: World, f: Facts) -> Any:
     held = [(run.task_id, run.run, run.token) for run in f["running"]]
     return report.heartbeat(tx, "b1", held, session=1, now=w.now + SECOND)
@@ -260,6 +297,7 @@ HOT: dict[str, Call] = {
     "feed children of several": lambda tx, w, f: edge.unsatisfied_of(tx, sorted(f["ids"].values())[:10], 100),
     "feed and ready": _feed,
     "extend": _extend,
+    "values": _values,
     "cancel": lambda tx, w, f: cancel.cancel(tx, sorted(f["ids"].values())[-5:], now=w.now, ids=w.ids),
     "cancel a job": lambda tx, w, f: cancel.cancel_job(tx, f["job"], now=w.now, ids=w.ids),
     "cancel by tag": lambda tx, w, f: task_request.tagged(tx, ["k:v"], after=0, until=1 << 62, n=1000),

@@ -18,7 +18,9 @@ from myrmidon.model.task_request import TaskRequest
 from myrmidon.model.task_result import TaskResult
 from myrmidon.model.task_validation import parse_task
 from myrmidon.scheduler.idempotency import check_key, key_conflict
-from myrmidon.scheduler.new_tasks import NewTask, check_parents, check_shared, digest_of, open_group, store_new_tasks
+from myrmidon.scheduler.new_task import NewTask
+from myrmidon.scheduler.new_tasks import check_parents, digest_of, open_group, store_new_tasks
+from myrmidon.scheduler.new_values import check_shared
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready

@@ -19,15 +19,9 @@ from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.idempotency import check_key, key_conflict
-from myrmidon.scheduler.new_tasks import (
-    NewTask,
-    OutputSlot,
-    check_parents,
-    check_shared,
-    digest_of,
-    open_group,
-    store_new_tasks,
-)
+from myrmidon.scheduler.new_task import NewTask, OutputSlot
+from myrmidon.scheduler.new_tasks import check_parents, digest_of, open_group, store_new_tasks
+from myrmidon.scheduler.new_values import check_shared
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready

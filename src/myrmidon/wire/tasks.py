@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Raw, Struct
 
 from myrmidon.wire.fields import ErrorInfo, Limit, Micros, Moment, Name, TaskStateName
+from myrmidon.wire.functions import FunctionError
 from myrmidon.wire.notes import Annotation
 
 MAX_SUBMIT: Final = 10_000
@@ -150,6 +151,10 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """The last heartbeat of the bot, if the run is live and its bot is silent."""
     given_up_at: Micros | None = None
     """When the run ends as lost if its bot stays silent."""
+    progress: float | None = None
+    """How far the run has come, from 0 to 1, if it says so."""
+    error: FunctionError | None = None
+    """The exception that has ended a function."""
 
 
 class TaskInfo(Struct, frozen=True, kw_only=True):

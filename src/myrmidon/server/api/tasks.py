@@ -20,6 +20,7 @@ from myrmidon.server.api.notes import show_annotation
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.server.usecases.run_errors import show_error
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id, recent_tags
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import notes, resource_group, task_request, task_run
@@ -173,6 +174,8 @@ def _run_info(
         stats=RunStats(**structs.asdict(stats)) if stats else None,
         silent_since=silence.since if silence else None,
         given_up_at=silence.given_up_at if silence else None,
+        progress=run.progress,
+        error=show_error(run.error, forms),
     )
 
 

@@ -119,18 +119,22 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path):
         folder.store(DIGEST, CONTENT)
 
 
-def test_the_number_of_a_folder_is_given_once(folder):
+def test_the_number_of_a_folder_changes_only_while_it_is_empty(folder):
     assert folder.read_id() is None
-    assert folder.create_id(17) == 17
-    assert folder.create_id(18) == 17
-    assert FileFolder(folder.root).read_id() == 17
+    assert folder.claim(17)
+    assert folder.claim(18)
+    assert FileFolder(folder.root).read_id() == 18
     assert files_in(folder) == {"id"}
+    folder.store(DIGEST, CONTENT)
+    assert not folder.claim(19)
+    assert folder.claim(18)
+    assert folder.read_id() == 18
 
 
 def test_a_folder_that_cannot_be_created_is_unavailable(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     folder = FileFolder(tmp_path / "file")
-    for use in (lambda: folder.create_id(1), folder.read_id, lambda: folder.store(DIGEST, CONTENT)):
+    for use in (lambda: folder.claim(1), folder.read_id, lambda: folder.store(DIGEST, CONTENT)):
         with pytest.raises(FilesUnavailable, match="cannot be used"):
             use()
 

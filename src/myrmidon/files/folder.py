@@ -58,19 +58,16 @@ class FileFolder:
             text = (self.root / "id").read_bytes().strip()
         return int(text) if _ID.fullmatch(text) else None
 
-    def create_id(self, number: int) -> int:
-        """Give the folder a number unless it has one; returns the one that it has. Creates the folder."""
+    def claim(self, number: int) -> bool:
+        """Give the folder this number, and create it; False if it holds files under another number."""
         with _unavailable_on_error():
+            if self.read_id() not in (None, number) and any(_entries(self.root / prefix) for prefix in PREFIXES):
+                return False
             fresh = self._new_path()
             _write_durably(fresh, f"{number}\n".encode())
-            with suppress(FileExistsError):
-                os.link(fresh, self.root / "id")  # fails if another process was faster, unlike a rename
-            fresh.unlink()
+            fresh.rename(self.root / "id")
             _fsync(self.root)
-        found = self.read_id()
-        if found is None:
-            raise FilesUnavailable(f"The file id in the folder of the files, {self.root}, is not a number.")
-        return found
+        return True
 
     # ------------------------------------------------ writing
 

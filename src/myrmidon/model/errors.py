@@ -105,6 +105,8 @@ NOT_FOUND_ADVICE: Final[Mapping[str, str]] = {
     "delivery": "`myrmidon webhook deliveries WEBHOOK` lists them; they are deleted after three days.",
     "token": "`myrmidon token list` lists the tokens.",
     "configuration file": "`GET /api/v1/config` lists the files.",
+    "value": "`myrmidon value list JOB` lists the values of a job.",
+    "file of this run": "A run may read the files that are its inputs or its code.",
     "release": "`myrmidon releases` lists the releases.",
     "bot zip": "`GET /api/v1/server` has the digest of the active one as `bot_version`.",
     "page": "`/api/docs` lists the paths of the API.",

@@ -7,11 +7,12 @@ import itertools
 import json
 import re
 from functools import partial
+from hashlib import sha256
 
 import pytest
 
 from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.calls import Role, Style
+from myrmidon.server.calls import Role, StreamedBody, Style
 from myrmidon.server.settings import Webhooks
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
@@ -56,6 +57,8 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
         "digest": app.context.hub.active_release,
         "name": "default",
     }
+    if "/files/" in route.path:
+        values["digest"] = sha256(b"text").hexdigest()
     if route.path.endswith(("/revert", "/allow")):
         values["digest"] = a_release(app)
     if route.path.startswith("/api/v1/bots/"):
@@ -108,6 +111,7 @@ def a_body(app: Inside, route, task: str, group: str) -> object:
         "/api/v1/jobs/{id}/meta": {"name": "version", "value": "1.2"},
         "/api/v1/tasks/{id}/annotation": {"content": "# All is well"},
         "/api/v1/tasks/cancel": {"tags": ["none:such"]},
+        "/api/v1/files/missing": {"files": [{"digest": "0" * 64, "size": 1}]},
         "/api/v1/tasks/wait": {"task_ids": app.submit(a_task(), token=app.token("user", group)), "wait_s": 0},
         "/api/v1/webhooks": A_WEBHOOK,
         "/api/v1/tokens": {"name": "new", "role": "viewer", "group": group},
@@ -120,7 +124,7 @@ def a_body(app: Inside, route, task: str, group: str) -> object:
         "/bot/v1/heartbeat": {"session": 1},
         "/bot/v1/event": {"session": 1, "kind": "bot_log", "message": "hello"},
     }
-    return b"text" if route.body is bytes else bodies.get(route.path, {})
+    return b"text" if route.body in (bytes, StreamedBody) else bodies.get(route.path, {})
 
 
 def name_of(route) -> str:
@@ -139,7 +143,7 @@ def test_only_those_in_the_table_may_call(app, route):
             app.delete(f"/api/v1/bots/{BOT}?force=true")  # a living bot is not introduced again
         reply = app.call(route.method, path, body, token=app.token(role))
         if role in route.who:
-            not_its_run = route.path.startswith("/bot/v1/log/")
+            not_its_run = route.path.startswith(("/bot/v1/log/", "/bot/v1/runs/"))
             not_its_job = role is Role.RUN and "{id}" in route.path
             assert reply.status == (404 if not_its_run or not_its_job else 200), (role, reply)
         else:
@@ -243,7 +247,7 @@ def test_a_key_that_cannot_be_stored_is_refused(app, key):
 )
 @pytest.mark.parametrize(
     "route",
-    [line for line in TABLE if line.body not in (None, bytes) and line.path.startswith("/api/")],
+    [line for line in TABLE if line.body not in (None, bytes, StreamedBody) and line.path.startswith("/api/")],
     ids=name_of,
 )
 def test_a_wrong_body_gets_the_one_shape_of_errors(app, route, body):

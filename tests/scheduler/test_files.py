@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from myrmidon.scheduler import resource_groups
-from myrmidon.scheduler.files import check_files
+from myrmidon.scheduler.files import check_files, group_of_live_run
 from myrmidon.store.tables import stored_file
-from tests.world import World
+from tests.world import World, finish
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 USED = "SELECT digest, used_at FROM stored_files ORDER BY digest"
@@ -71,3 +71,18 @@ def test_a_deleted_group_has_no_files(world):
     store(world, A)
     world.db.write(partial(stored_file.delete_of_group, group_id=world.group))
     assert missing(world, A) == [A]
+
+
+def test_a_live_run_stores_files_for_its_group(world):
+    world.bot()
+    world.submit()
+    run = world.running()[0]
+
+    def group_of(bot_id: str = "b1", number: int = run.run, token: str = run.token) -> int | None:
+        found: int | None = world.db.read(lambda tx: group_of_live_run(tx, bot_id, run.task_id, number, token=token))
+        return found
+
+    assert group_of() == world.group
+    assert [group_of(bot_id="b2"), group_of(number=2), group_of(token="other")] == [None, None, None]
+    world.report(finish(run))
+    assert group_of() is None

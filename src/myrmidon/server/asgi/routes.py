@@ -23,6 +23,7 @@ from myrmidon.server.api import (
     task_actions,
     tasks,
     tokens,
+    values,
     wait,
     webhooks,
 )
@@ -48,6 +49,7 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
         *job_actions.ROUTES,
         *notes.ROUTES,
         *files.ROUTES,
+        *values.ROUTES,
         *wait.ROUTES,
         *bots.ROUTES,
         *bot_history.ROUTES,

@@ -38,15 +38,10 @@ class ValueList(Struct, frozen=True):
 
 
 class ResultsRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Wait until at least one of these tasks has ended, at most ``wait_s`` seconds; the server limits that to 120.
-
-    With ``gather_s`` the response has also the tasks that end within that time after it could be sent: a client that
-    waits for many tasks then needs few calls.
-    """
+    """Wait until at least one of these tasks has ended, at most ``wait_s`` seconds; the server limits that to 120."""
 
     task_ids: Annotated[list[str], Meta(max_length=MAX_RESULTS)]
     wait_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
-    gather_s: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class ResultValue(Struct, frozen=True, gc=False):

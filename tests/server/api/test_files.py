@@ -172,13 +172,11 @@ def test_a_file_that_arrives_too_slowly_is_refused(tmp_path):
 
 
 def test_a_full_disk_is_told_and_the_upload_can_be_repeated(app, monkeypatch):
-    import myrmidon.files.folder as folder
-
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(folder.os, "fsync", full)
+        patched.setattr(os, "fsync", full)
         reply = upload(app, SMALL)
     assert (reply.status, reply.code) == (503, "files.unavailable")
     assert "is full" in reply.json["error"]["message"]

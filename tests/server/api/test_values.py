@@ -112,19 +112,6 @@ def finish_report(run) -> dict:
     return {"type": "finish", "run": show_run(run.task_id, run.run), "token": run.token, "exit_code": 1}
 
 
-def test_a_caller_that_gathers_gets_also_what_ends_a_little_later(app, world, monkeypatch):
-    job = world.job({name: a_node(task=a_function()) for name in "ab"})
-    run_next(world, (INT, inline(SEVEN)))
-
-    async def gather(seconds: float) -> None:
-        assert seconds == 0.5
-        run_next(world, (INT, inline(SEVEN)))
-
-    monkeypatch.setattr("myrmidon.server.api.values.asyncio.sleep", gather)
-    assert len(results(app, *job.task_ids.values(), gather_s=0.5)) == 2
-    assert len(results(app, *job.task_ids.values(), gather_s=0.5)) == 2
-
-
 def test_tasks_of_another_group_have_no_results(app):
     other = world_of(app, "other").job({"f": a_node(task=a_function())})
     body = {"task_ids": [show_task(other.task_ids["f"])], "wait_s": 0}

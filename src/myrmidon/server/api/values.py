@@ -42,12 +42,8 @@ async def get_results(context: ServerContext, call: Call) -> wire.Results:
             results = await context.db.read(read)
             remaining_s = deadline - clock()
             if results or remaining_s <= 0 or context.hub.stopping:
-                break
+                return wire.Results(results)
             await watch.wait(min(remaining_s, RECHECK_S))
-    if body.gather_s and 0 < len(results) < len(ids):
-        await asyncio.sleep(body.gather_s)
-        results = await context.db.read(read)
-    return wire.Results(results)
 
 
 def _read_results(tx: Tx, ids: Sequence[int], scope: int | None) -> list[wire.TaskOutcome]:

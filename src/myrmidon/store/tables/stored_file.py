@@ -43,3 +43,11 @@ DELETE_OF_GROUP = "DELETE FROM stored_files WHERE resource_group_id = :owner"
 
 def delete_of_group(tx: Tx, group_id: int) -> None:
     tx.run(DELETE_OF_GROUP, owner=group_id)
+
+
+ANY = "SELECT 1 FROM stored_files LIMIT 1"
+
+
+def any_stored(tx: Tx) -> bool:
+    """Whether some group has stored a file."""
+    return tx.one(ANY) is not None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import re
 import uuid
@@ -61,13 +62,17 @@ class FileFolder:
     def claim(self, number: int) -> bool:
         """Give the folder this number, and create it; False if it holds files under another number."""
         with _unavailable_on_error():
-            if self.read_id() not in (None, number) and any(_entries(self.root / prefix) for prefix in PREFIXES):
+            if self.read_id() not in (None, number) and not self.is_empty():
                 return False
             fresh = self._new_path()
             _write_durably(fresh, f"{number}\n".encode())
             fresh.rename(self.root / "id")
             _fsync(self.root)
         return True
+
+    def is_empty(self) -> bool:
+        """Whether the folder holds no file."""
+        return not any(self.files_of(prefix) for prefix in PREFIXES)
 
     # ------------------------------------------------ writing
 
@@ -84,8 +89,9 @@ class FileFolder:
             file.complete()
 
     def _new_path(self) -> Path:
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder = self.root / "tmp"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True, mode=0o700)
         return folder / uuid.uuid4().hex
 
     def adopt(self, path: Path, digest: str) -> None:
@@ -106,14 +112,18 @@ class FileFolder:
 
     def has(self, digest: str, size: int) -> bool:
         """Whether there is a file of this digest and size. Its content is not checked."""
-        with _unavailable_on_error(), suppress(FileNotFoundError):
-            return self.path_of(digest).stat().st_size == size
-        return False
+        return self.size_of(digest) == size
 
-    def open(self, digest: str, size: int) -> BinaryIO:
+    def size_of(self, digest: str) -> int | None:
+        """The size of a file; None if there is none of this digest."""
+        with _unavailable_on_error(), suppress(FileNotFoundError):
+            return self.path_of(digest).stat().st_size
+        return None
+
+    def open(self, digest: str, size: int, *, put_aside: bool = True) -> BinaryIO:
         """Open a file whose whole content was compared with its digest; FileDamaged if it is another or missing.
 
-        A damaged file is put aside, so that the next upload is not taken for one that is there already.
+        A damaged file is put aside: then clients are told that it is missing, and upload it again.
         """
         file = self._open(digest)
         with _unavailable_on_error(), _closed_on_error(file):
@@ -121,8 +131,9 @@ class FileFolder:
                 file.seek(0)
                 return file
         file.close()
-        self._put_aside(digest)
-        raise FileDamaged(f"The file {digest} is damaged: its content is not that of its digest. It was put aside.")
+        if put_aside:
+            self._put_aside(digest)
+        raise FileDamaged(f"The file {digest} is damaged: its content is not that of its digest.")
 
     def read(self, digest: str, size: int) -> bytes:
         """The whole content of a file, as ``open``."""
@@ -171,7 +182,7 @@ class FileFolder:
             os.link(taken, path)
         taken.unlink(missing_ok=True)
 
-    def files_of(self, prefix: str, *, until: float) -> list[str]:
+    def files_of(self, prefix: str, *, until: float = math.inf) -> list[str]:
         """The digests with this beginning of two digits whose files were written before ``until``."""
         found = []
         with _unavailable_on_error(), suppress(FileNotFoundError), os.scandir(self.root / prefix) as entries:

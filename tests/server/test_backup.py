@@ -228,7 +228,7 @@ def test_a_server_is_backed_up_and_restored_as_of_one_moment(installation, serve
     restore(settings_at(tmp_path / "new", other), tmp_path / "copy")
     assert everything(other, other) == everything(server_url, server_url)
     files = sorted(path.name for path in (tmp_path / "copy").iterdir())
-    assert files == ["backup.json", "myrmidon.db", "myrmidon.db-logs"]
+    assert files == ["backup.json", "files", "myrmidon.db", "myrmidon.db-logs"]
 
 
 def test_logs_with_a_database_of_their_own_are_moved_backed_up_and_restored(installation, server_url, tmp_path):

@@ -45,6 +45,36 @@ def delete_of_group(tx: Tx, group_id: int) -> None:
     tx.run(DELETE_OF_GROUP, owner=group_id)
 
 
+_UNUSED = """used_at < :before
+       AND NOT EXISTS (SELECT 1 FROM "values" v WHERE v.digest = stored_files.digest)
+       AND NOT EXISTS (SELECT 1 FROM shared_values s WHERE s.digest = stored_files.digest)"""
+FIND_UNUSED = f"""
+    SELECT DISTINCT digest FROM stored_files
+     WHERE digest >= :low AND digest < :high AND {_UNUSED}
+     ORDER BY digest LIMIT :n
+"""
+DELETE_UNUSED = f"DELETE FROM stored_files WHERE digest {{in_text:digests}} AND {_UNUSED}"
+
+
+def unused(tx: Tx, prefix: str, *, before: Micros, n: int) -> list[str]:
+    """Digests that begin with ``prefix`` of files that nothing refers to and that were last used before a time."""
+    high = f"{prefix}g"  # greater than all digests that begin so: their digits end with f
+    return [row[0] for row in tx.all(FIND_UNUSED, low=prefix, high=high, before=before, n=n)]
+
+
+def delete_unused(tx: Tx, digests: Sequence[str], *, before: Micros) -> int:
+    """Delete the rows of those of the files that are still unused; how many rows were deleted."""
+    return tx.run(DELETE_UNUSED, digests=digests, before=before)
+
+
+KNOWN = "SELECT DISTINCT digest FROM stored_files WHERE digest {in_text:digests}"
+
+
+def known(tx: Tx, digests: Sequence[str]) -> set[str]:
+    """Those of the files that some group has."""
+    return {row[0] for row in tx.all(KNOWN, digests=digests)}
+
+
 ANY = "SELECT 1 FROM stored_files LIMIT 1"
 
 

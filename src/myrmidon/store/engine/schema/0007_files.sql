@@ -9,7 +9,6 @@ CREATE TABLE IF NOT EXISTS stored_files (
     used_at BIGINT NOT NULL,
     PRIMARY KEY (digest, resource_group_id)
 ){clustered};
-CREATE INDEX IF NOT EXISTS stored_files_used ON stored_files (used_at);
 CREATE INDEX IF NOT EXISTS stored_files_group ON stored_files (resource_group_id);
 
 -- Which values refer to a file. Most values are inline and have no digest: MariaDB alone must index those too.

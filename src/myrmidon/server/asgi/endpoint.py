@@ -146,14 +146,7 @@ class Endpoint:
             scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
             scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address)
         caller = (identity.role, identity.name, identity.group) if identity.role is not Role.NOBODY else address
-        data = b""
-        if route.body is StreamedBody:
-            body: Any = StreamedBody(self._stream_body(receive, headers, caller))
-        elif route.body is not None:
-            data = await self._wait_for_body(receive, headers, caller)
-            body = await self._decode(data)
-        else:
-            body = None
+        body, data = await self._body_of(receive, headers, caller) if route.body is not None else (None, b"")
         if signed is not None:
             signed.check_payload(data, headers.get("content-type", ""))
         return Call(
@@ -167,6 +160,13 @@ class Endpoint:
             address=address,
             headers=headers,
         )
+
+    async def _body_of(self, receive: Receive, headers: Mapping[str, str], caller: Hashable) -> tuple[Any, bytes]:
+        """The decoded body, and its bytes. A streamed body has not arrived yet."""
+        if self._route.body is StreamedBody:
+            return StreamedBody(self._stream_body(receive, headers, caller)), b""
+        data = await self._wait_for_body(receive, headers, caller)
+        return await self._decode(data), data
 
     async def _wait_for_body(self, receive: Receive, headers: Mapping[str, str], caller: Hashable) -> bytes:
         """The whole body."""

@@ -29,7 +29,7 @@ def files_in(folder: FileFolder) -> set[str]:
 
 def test_what_was_stored_is_read_back(folder):
     folder.store(DIGEST, CONTENT)
-    assert folder.read(DIGEST, len(CONTENT)) == CONTENT
+    assert folder.read(DIGEST) == CONTENT
     assert folder.has(DIGEST, len(CONTENT))
     assert not folder.has(DIGEST, 1)
     assert files_in(folder) == {f"{DIGEST[:2]}/{DIGEST[2:]}"}
@@ -38,7 +38,7 @@ def test_what_was_stored_is_read_back(folder):
 def test_an_empty_file_can_be_stored(folder):
     digest = sha256(b"").hexdigest()
     folder.store(digest, b"")
-    assert folder.read(digest, 0) == b""
+    assert folder.read(digest) == b""
 
 
 def test_a_file_has_no_name_before_it_is_complete(folder):
@@ -74,19 +74,19 @@ def test_a_damaged_file_is_refused_and_put_aside_and_can_be_stored_again(folder)
     path = folder.path_of(DIGEST)
     path.write_bytes(b"S" + CONTENT[1:])
     with pytest.raises(FileDamaged, match="is damaged"):
-        folder.open(DIGEST, len(CONTENT))
+        folder.open(DIGEST)
     assert files_in(folder) == {f"damaged/{DIGEST}"}
     with pytest.raises(FileDamaged, match="is missing"):
-        folder.open(DIGEST, len(CONTENT))
+        folder.open(DIGEST)
     folder.store(DIGEST, CONTENT)
-    assert folder.read(DIGEST, len(CONTENT)) == CONTENT
+    assert folder.read(DIGEST) == CONTENT
 
 
 def test_a_file_that_was_cut_short_is_damaged(folder):
     folder.store(DIGEST, CONTENT)
     os.truncate(folder.path_of(DIGEST), 100)
     with pytest.raises(FileDamaged):
-        folder.read(DIGEST, len(CONTENT))
+        folder.read(DIGEST)
 
 
 def test_many_threads_store_and_read_one_file_at_the_same_time(folder):
@@ -96,7 +96,7 @@ def test_many_threads_store_and_read_one_file_at_the_same_time(folder):
         try:
             for _ in range(5):
                 folder.store(DIGEST, CONTENT)
-                assert folder.read(DIGEST, len(CONTENT)) == CONTENT
+                assert folder.read(DIGEST) == CONTENT
         except BaseException as error:  # noqa: BLE001 - shown by the test
             failures.append(error)
 
@@ -152,7 +152,7 @@ def test_an_old_file_is_deleted(folder):
 def test_a_file_that_was_just_stored_is_not_deleted(folder):
     folder.store(DIGEST, CONTENT)
     assert not folder.delete(DIGEST, unless_since=0)
-    assert folder.read(DIGEST, len(CONTENT)) == CONTENT
+    assert folder.read(DIGEST) == CONTENT
 
 
 def test_a_file_in_the_trash_can_be_read_and_is_given_back(folder):
@@ -160,7 +160,7 @@ def test_a_file_in_the_trash_can_be_read_and_is_given_back(folder):
     folder.store(DIGEST, CONTENT)
     (folder.root / "trash").mkdir()
     folder.path_of(DIGEST).rename(folder.root / "trash" / DIGEST)
-    assert folder.read(DIGEST, len(CONTENT)) == CONTENT
+    assert folder.read(DIGEST) == CONTENT
     folder.clean(until=0)
     assert files_in(folder) == {f"{DIGEST[:2]}/{DIGEST[2:]}"}
 

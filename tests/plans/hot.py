@@ -105,7 +105,7 @@ def _values(tx: Any, w: World, f: Facts) -> Any:
         job_values.ends(tx, ids),
         job_values.outputs(tx, ids),
         job_values.read(tx, f["value"]),
-        run_files.size_of_input(tx, ids[0], "0" * 64),
+        run_files.needs(tx, ids[0], "0" * 64),
     )
 
 

@@ -39,7 +39,7 @@ def installation(tmp_path) -> Path:
 def assert_has_file(folder: Path) -> None:
     with inside(folder) as app:
         assert app.post("/api/v1/files/missing", BODY).json == {"missing": []}
-        assert app.context.files.folder.read(DIGEST, len(CONTENT)) == CONTENT
+        assert app.context.files.folder.read(DIGEST) == CONTENT
         assert app.get("/readyz").json == {"ok": True, "problems": [], "notes": []}
 
 

@@ -120,14 +120,14 @@ class FileFolder:
             return self.path_of(digest).stat().st_size
         return None
 
-    def open(self, digest: str, size: int, *, put_aside: bool = True) -> BinaryIO:
+    def open(self, digest: str, *, put_aside: bool = True) -> BinaryIO:
         """Open a file whose whole content was compared with its digest; FileDamaged if it is another or missing.
 
         A damaged file is put aside: then clients are told that it is missing, and upload it again.
         """
         file = self._open(digest)
         with _unavailable_on_error(), _closed_on_error(file):
-            if _digest_of(file) == digest and file.tell() == size:
+            if _digest_of(file) == digest:
                 file.seek(0)
                 return file
         file.close()
@@ -135,9 +135,9 @@ class FileFolder:
             self._put_aside(digest)
         raise FileDamaged(f"The file {digest} is damaged: its content is not that of its digest.")
 
-    def read(self, digest: str, size: int) -> bytes:
+    def read(self, digest: str) -> bytes:
         """The whole content of a file, as ``open``."""
-        with self.open(digest, size) as file:
+        with self.open(digest) as file:
             return file.read()
 
     def _open(self, digest: str) -> BinaryIO:

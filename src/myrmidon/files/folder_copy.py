@@ -33,7 +33,7 @@ def _copy_file(source: FileFolder, target: FileFolder, digest: str) -> None:
     size = source.size_of(digest)
     if size is None or target.has(digest, size):
         return
-    with source.open(digest, size, put_aside=False) as content, target.receive(digest) as copy:
+    with source.open(digest, put_aside=False) as content, target.receive(digest) as copy:
         while piece := content.read(PIECE):
             copy.write(piece)
         copy.complete()

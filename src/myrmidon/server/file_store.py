@@ -7,6 +7,7 @@ folder has another one stores and reads no file, because the others would not fi
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -80,19 +81,17 @@ class FileStore:
             self._threads.submit(_close, file)
         return file.size
 
-    async def read(self, digest: str, size: int) -> bytes | AsyncIterator[bytes]:
-        """The content of a file, verified before the first byte is returned; in pieces if it is large.
+    async def read(self, digest: str) -> tuple[int, bytes | AsyncIterator[bytes]]:
+        """The size of a file and its content, in pieces if it is large; verified before the first byte is returned.
 
         FileDamaged if the file is missing or damaged.
         """
         try:
-            if size <= PIECE:
-                return await self.run(partial(self.folder.read, digest, size))
-            file = await self.run(partial(self.folder.open, digest, size))
+            size, content = await self.run(partial(_open_or_read, self.folder, digest))
         except FileDamaged as error:
             log.warning("stored file damaged", digest=digest, error=error.message)
             raise
-        return self._pieces(file)
+        return size, content if isinstance(content, bytes) else self._pieces(content)
 
     async def _pieces(self, file: BinaryIO) -> AsyncIterator[bytes]:
         try:
@@ -103,6 +102,16 @@ class FileStore:
 
     def close(self) -> None:
         self._threads.shutdown()
+
+
+def _open_or_read(folder: FileFolder, digest: str) -> tuple[int, bytes | BinaryIO]:
+    """The size of a file, and its content if it is small; otherwise the open file."""
+    file = folder.open(digest)
+    size = os.fstat(file.fileno()).st_size
+    if size > PIECE:
+        return size, file
+    with file:
+        return size, file.read()
 
 
 def _close(file: IncomingFile) -> None:

@@ -51,7 +51,7 @@ def test_a_file_is_missing_until_it_is_uploaded(app):
     assert missing(app, SMALL, LARGE) == sorted([digest_of(SMALL), digest_of(LARGE)])
     for content in (SMALL, LARGE):
         assert upload(app, content).json == {"digest": digest_of(content), "size": len(content)}
-        assert folder_of(app).read(digest_of(content), len(content)) == content
+        assert folder_of(app).read(digest_of(content)) == content
     assert missing(app, SMALL, LARGE) == []
     assert upload(app, SMALL).status == 200
 

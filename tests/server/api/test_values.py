@@ -234,6 +234,12 @@ def test_a_damaged_value_is_an_error_that_says_so(app, world):
     assert "is damaged" in reply.json["error"]["message"]
 
 
+def test_a_reference_with_a_wrong_size_does_not_harm_the_file(app, world):
+    payload = upload(app, TEXT)
+    value = a_value(app, world, Payload(digest=payload.digest, size=1))
+    assert app.get(f"/api/v1/values/{value}").body == TEXT
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 def test_a_value_of_another_group_does_not_exist(app, shared):
     value = a_value(app, world_of(app, "other"), inline(SEVEN), shared=shared)

@@ -115,7 +115,7 @@ async def get_value(context: ServerContext, call: Call) -> Answer:
         raise WrongState(f"the value {text[:32]} has not been produced: wait until its task has succeeded")
     if value.digest is None:
         return Answer(headers=headers, body=value.payload or b"")
-    return await send_file(context, value.digest, value.size, headers)
+    return await send_file(context, value.digest, headers)
 
 
 def _find_value(tx: Tx, text: str, scope: int | None, who: Identity) -> Value:

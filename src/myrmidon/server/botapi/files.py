@@ -19,14 +19,13 @@ async def fetch_file(context: ServerContext, call: Call) -> Answer:
     """A file that is an input of a run of this bot, a part of one, or its code; only while the run is live."""
     digest = check_digest(call.params["digest"])
 
-    def find(tx: Tx) -> int:
+    def check(tx: Tx) -> None:
         _group_of_run(tx, call)
-        size = run_files.size_of_input(tx, parse_run(call.params["run"])[0], digest)
-        if size is None:
+        if not run_files.needs(tx, parse_run(call.params["run"])[0], digest):
             raise NotFound("file of this run", digest)
-        return size
 
-    return await send_file(context, digest, await context.db.read(find), {})
+    await context.db.read(check)
+    return await send_file(context, digest)
 
 
 async def store_output(context: ServerContext, call: Call) -> StoredFile:

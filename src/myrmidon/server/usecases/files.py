@@ -24,9 +24,10 @@ async def store_file(context: ServerContext, digest: str, body: StreamedBody, gr
     return StoredFile(digest, size)
 
 
-async def send_file(context: ServerContext, digest: str, size: int, headers: dict[str, str]) -> Answer:
+async def send_file(context: ServerContext, digest: str, headers: dict[str, str] | None = None) -> Answer:
     """The content of a file as a response. A large one is sent in pieces."""
-    content = await context.files.read(digest, size)
+    headers = headers or {}
+    size, content = await context.files.read(digest)
     if not isinstance(content, bytes):
         headers = {**headers, "content-length": str(size)}
     return Answer(headers=headers, body=content)

@@ -172,7 +172,7 @@ def test_parts_of_files_are_removed_when_they_are_old(folder):
     assert len(files_in(folder)) == 1
     folder.clean(until=LATER)
     assert files_in(folder) == set()
-    incoming.__exit__(None, None, None)
+    incoming.close()
 
 
 def test_files_are_listed_by_the_beginning_of_their_digest(folder):

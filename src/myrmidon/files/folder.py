@@ -220,6 +220,10 @@ class IncomingFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, and remove it unless it is complete."""
         self._file.close()
         with suppress(OSError):
             self._path.unlink(missing_ok=True)

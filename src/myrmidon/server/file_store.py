@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 
 import structlog
 
-from myrmidon.files.folder import PIECE, FileFolder, IncomingFile
+from myrmidon.files.folder import PIECE, FileFolder
 from myrmidon.model.errors import FileDamaged, FilesUnavailable, TooLarge
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.tables import shared_numbers
@@ -52,7 +52,13 @@ class FileStore:
         return await self._in_thread(checked)
 
     async def _in_thread(self, fn: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._threads.submit(fn))
+        """Run a function on a thread. A cancelled caller goes on only after it: the caller may then close the file."""
+        running = asyncio.wrap_future(self._threads.submit(fn))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
 
     async def problem(self) -> str:
         """Why this server can use no files; empty if it can."""
@@ -78,7 +84,7 @@ class FileStore:
                 await self._in_thread(partial(file.write, piece))
             await self._in_thread(file.complete)
         finally:
-            self._threads.submit(_close, file)
+            await self._in_thread(file.close)
         return file.size
 
     async def read(self, digest: str) -> tuple[int, bytes | AsyncIterator[bytes]]:
@@ -112,11 +118,6 @@ def _open_or_read(folder: FileFolder, digest: str) -> tuple[int, bytes | BinaryI
         return size, file
     with file:
         return size, file.read()
-
-
-def _close(file: IncomingFile) -> None:
-    """Close a file and remove it if it is not complete; the caller may have been cancelled and cannot wait for it."""
-    file.__exit__(None, None, None)
 
 
 async def _joined(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -128,8 +128,7 @@ def test_a_file_over_the_limit_is_refused_while_it_arrives(app):
 
 
 def left_over(app: Inside) -> list[str]:
-    """Parts of files in the folder, after the threads have done all that they were given."""
-    app.run(app.context.files.problem())
+    """Parts of files in the folder."""
     return os.listdir(folder_of(app).root / "tmp")
 
 
@@ -169,6 +168,25 @@ def test_a_file_that_arrives_too_slowly_is_refused(tmp_path):
         reply = app.put(f"/api/v1/files/{digest_of(SMALL)}", pieces=[SMALL[:10]])
         assert (reply.status, reply.code) == (408, "request.too_slow")
         assert left_over(app) == []
+
+
+def test_an_upload_whose_server_stops_leaves_nothing(app):
+    async def story() -> None:
+        begun = asyncio.Event()
+
+        async def body() -> bytes:
+            begun.set()
+            return await asyncio.Future()
+
+        path = f"/api/v1/files/{digest_of(SMALL)}"
+        uploading = asyncio.create_task(app.ask("PUT", path, waiting_for=body))
+        await begun.wait()
+        uploading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await uploading
+
+    app.run(story())
+    assert left_over(app) == []
 
 
 def test_a_full_disk_is_told_and_the_upload_can_be_repeated(app, monkeypatch):

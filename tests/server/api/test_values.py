@@ -22,8 +22,8 @@ DIGEST = sha256(TEXT).hexdigest()
 
 
 @pytest.fixture
-def app(tmp_path):
-    with inside(tmp_path) as opened:
+def app(tmp_path, db_url):
+    with inside(tmp_path, db_url) as opened:
         opened.post("/api/v1/groups", {"name": "other"})
         yield opened
 

@@ -34,6 +34,7 @@ from myrmidon.store.tables import (
     job_code,
     outbox,
     request_key,
+    stored_file,
     tag_counts,
     task_queues,
     task_request,
@@ -44,7 +45,7 @@ from myrmidon.store.tables import (
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
 from myrmidon.store.tables import value as values
-from myrmidon.store.views import listings, next_due, run_details, task_count, task_search
+from myrmidon.store.views import job_values, listings, next_due, run_details, run_files, task_count, task_search
 from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.task_search import TaskSearch
 from tests.world import (
@@ -116,6 +117,27 @@ def _tallied(tx: Any, w: World, first_id: int) -> None:
     span = tag_counts.read(tx, first_id)
     assert span is not None
     tag_counts.save(tx, structs.replace(span, sealed=1, num_tasks=1, check_at=None), rows, tag_counts.lock(tx))
+
+
+def _values(tx: Any, w: World, f: Facts) -> Any:
+    """The results of tasks, one value, and the files of a run."""
+    ids = sorted(f["ids"].values())[:50]
+    return (
+        job_values.ends(tx, ids),
+        job_values.outputs(tx, ids),
+        job_values.read(tx, f["value"]),
+        run_files.needs(tx, ids[0], "0" * 64),
+    )
+
+
+def _files(tx: Any, w: World, f: Facts) -> Any:
+    """What uploads, references and the collection of unused files ask."""
+    digests = [f"{n:064x}" for n in range(3)]
+    stored_file.insert(tx, digests[0], w.group, size=1, now=w.now)
+    stored_file.renew(tx, digests, w.group, now=w.now)
+    stored_file.known(tx, digests)
+    stored_file.unused(tx, "00", before=w.now, n=10)
+    return stored_file.delete_unused(tx, digests, before=w.now)
 
 
 def _newest(w: World, n: int) -> int:
@@ -333,6 +355,8 @@ HOT: dict[str, Call] = {
     "count tasks": _counts,
     "tally a span": _tally,
     "what a bot ran and went through": _of_bot,
+    "values": _values,
+    "files": _files,
 }
 
 
@@ -372,6 +396,9 @@ NAMED = {
         task_queues.SERVED,
         task_queues.COUNT_SERVING,
         run_details.ENDS,
+        job_values.ENDS,
+        job_values.OUTPUTS,
+        stored_file.DELETE_UNUSED,
         request_key.READ,
     )
 }

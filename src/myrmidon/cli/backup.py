@@ -58,10 +58,16 @@ def backup(folder: Path, *, as_json: bool, **options: Any) -> None:
     _copy_token(settings.data_folder / server_discovery.TOKEN_FILE, folder / server_discovery.TOKEN_FILE)
     if as_json:
         source = {"data_dir": str(settings.data_folder), "database": hide_password(settings.database_url)}
-        output.print_json({"folder": str(folder), **source, "made_at": about.made_at, "version": about.version})
+        made = {"made_at": about.made_at, "version": about.version}
+        files = {"num_files": about.num_files, "damaged_files": about.damaged_files}
+        output.print_json({"folder": str(folder), **source, **made, **files})
         return
-    size = sum(file.stat().st_size for file in folder.iterdir())
+    size = sum(file.stat().st_size for file in folder.rglob("*"))
     output.echo(f"Backed up {_described(settings)} to {folder}: {output.size(size)}.")
+    if about.num_files is None:
+        output.note(f"There are no files of values at {settings.files_folder}: the backup has none.")
+    if about.damaged_files:
+        output.note(f"{output.plural(len(about.damaged_files), 'file')} of values: damaged, not in the backup.")
     output.next_step(f"myrmidon restore {folder} --data-dir NEW, to test the backup")
 
 

@@ -156,6 +156,12 @@ class LogWriter:
             self._out.flush()
 
 
+def write_bytes(data: bytes) -> None:
+    """Write bytes to stdout unchanged: JSON in ASCII, or for a file or pipe."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()
+
+
 # -- tables and fields ---------------------------------------------------------------------------------------
 
 

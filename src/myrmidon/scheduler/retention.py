@@ -22,6 +22,7 @@ from myrmidon.store.tables import (
     outbox,
     resource_group,
     shared_value,
+    stored_file,
     tag_counts,
     task_queues,
     task_request,
@@ -122,6 +123,7 @@ def delete_group_chunk(uow: UnitOfWork, work: ChunkedWork) -> list[int]:
         return []
     task_queues.delete_of_group(uow.tx, group_id)
     webhook.delete_of_group(uow.tx, group_id)
+    stored_file.delete_of_group(uow.tx, group_id)
     resource_group.delete(uow.tx, group_id)
     uow.finish_chunked_work(work)
     return []

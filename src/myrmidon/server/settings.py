@@ -68,6 +68,14 @@ class Webhooks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ca_file: str = ""
 
 
+class Files(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where large values and the code of functions are stored, and how long one that nothing refers to is kept."""
+
+    folder: str = ""
+    """Default: ``files`` in ``data_dir``. All servers of a database need the same one."""
+    unused_hours: float = 24.0
+
+
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that an administrator can set."""
 
@@ -80,6 +88,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The URL of the database for the output of tasks; default: a second file on SQLite, otherwise ``database``."""
     config_dir: str = ""
     """The folder with the fleet configuration; default: ``config`` in ``data_dir``."""
+    files: Files = Files()
     durable: bool = True
     """False accepts database servers that may lose committed data; for tests only."""
 
@@ -183,6 +192,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def config_folder(self) -> Path:
         """The folder with the fleet configuration."""
         return Path(self.config_dir).expanduser() if self.config_dir else self.data_folder / "config"
+
+    @property
+    def files_folder(self) -> Path:
+        """The folder of the files."""
+        return Path(self.files.folder).expanduser() if self.files.folder else self.data_folder / "files"
 
     @property
     def database_url(self) -> str:

@@ -184,6 +184,9 @@ def check(settings: Settings) -> list[Problem]:
     if not 1 <= settings.webhooks.max_backlog <= _MAX_BACKLOG:
         backlog = str(settings.webhooks.max_backlog)
         problems.append(Problem("webhooks.max_backlog", backlog, f"1 to {_MAX_BACKLOG}", "range"))
+    if not _MIN_UNUSED_HOURS <= settings.files.unused_hours <= _CENTURY_DAYS * 24:
+        allowed = f"{_MIN_UNUSED_HOURS} to {_CENTURY_DAYS * 24}"
+        problems.append(Problem("files.unused_hours", str(settings.files.unused_hours), allowed, "range"))
     return problems
 
 
@@ -325,6 +328,8 @@ def _check_amqp(amqp: Amqp) -> list[Problem]:
 
 _AMQP_URL = re.compile(r"amqps?://([^\s/@]*@)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(/[^\s/]*)?")
 _MAX_BACKLOG = 1_000_000
+_MIN_UNUSED_HOURS = 2
+"""A multiple of the time after which a use of a file is recorded again (``stored_file.RENEW_AFTER``)."""
 _EXCHANGE_PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,100}")
 
 

@@ -270,6 +270,7 @@ class JobGraph(Struct, frozen=True, kw_only=True):
 class OutputValue(Struct, frozen=True, kw_only=True):
     """A value that an output task has produced; ``data`` is its MessagePack form in base64, if it is inline."""
 
+    value_id: str
     type: str
     size: int | None
     data: bytes | None

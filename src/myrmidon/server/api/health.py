@@ -17,7 +17,7 @@ from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Dialect, Tx
-from myrmidon.store.tables import sink, webhook
+from myrmidon.store.tables import sink, stored_file, webhook
 from myrmidon.store.views import metrics as store_metrics
 from myrmidon.wire.health import Health, ServerInfo, ServerLine, ServerList
 
@@ -34,9 +34,14 @@ async def healthz(context: ServerContext, call: Call) -> Health:
 
 async def readyz(context: ServerContext, call: Call) -> Answer:
     """Readiness: 200 if this server can do its work, 503 with a list of problems if not."""
-    problems = await _problems(context)
+    problems, notes = await _problems(context), await _notes(context)
+    without_files = await _files_problem(context)
+    if without_files and await _uses_files(context):
+        problems.append(without_files)
+    elif without_files:
+        notes.append(without_files)  # commands need no files: such a server does all the work that there is
     status = 503 if problems else 200
-    health = Health(not problems, problems, await _notes(context))
+    health = Health(not problems, problems, notes)
     return Answer(status=status, headers={"retry-after": "5"} if problems else {}, body=health)
 
 
@@ -85,6 +90,24 @@ async def _problems(context: ServerContext) -> list[str]:
     if abs(skew) > context.rules.max_skew:
         problems.append(_clock_problem(context, skew))
     return problems
+
+
+async def _files_problem(context: ServerContext) -> str:
+    """Why this server can use no files; empty if it can."""
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            problem = await context.files.problem()
+    except TimeoutError:
+        problem = "its folder of the files does not answer"
+    return f"the server cannot use files: {problem}" if problem else ""
+
+
+async def _uses_files(context: ServerContext) -> bool:
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            return await context.db.read(stored_file.any_stored)
+    except (TimeoutError, StoreError):
+        return False
 
 
 def _is_disk_full(context: ServerContext) -> bool:

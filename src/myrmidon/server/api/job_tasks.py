@@ -22,8 +22,7 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.run_errors import shown_errors
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import edge, resource_group
-from myrmidon.store.tables import value as values
-from myrmidon.store.views import job_details
+from myrmidon.store.views import job_details, job_values
 from myrmidon.store.views.job_details import GraphNode, JobTaskLine
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import PageQuery
@@ -223,8 +222,7 @@ async def get_outputs(context: ServerContext, call: Call) -> wire.JobOutputs:
     def read(tx: Tx) -> wire.JobOutputs:
         ids = job_details.output_tasks(tx, job.id, after=after, n=query.limit)
         tasks = job_details.tasks_by_id(tx, ids)
-        produced = values.outputs(tx, ids) if ids else {}
-        stored = values.read(tx, [value for outputs in produced.values() for _, value, _, _ in outputs])
+        produced = job_values.outputs(tx, ids)
         return wire.JobOutputs(
             ready=job.state == JobState.SUCCEEDED,
             state=JobState(job.state).value,
@@ -236,12 +234,13 @@ async def get_outputs(context: ServerContext, call: Call) -> wire.JobOutputs:
                     exit_code=tasks[task_id].exit_code,
                     values=[
                         wire.OutputValue(
-                            type=kind_,
-                            size=stored[value].size,
-                            data=stored[value].payload,
-                            digest=stored[value].digest,
+                            value_id=show_task(value.id),
+                            type=value.type,
+                            size=value.size,
+                            data=value.payload,
+                            digest=value.digest,
                         )
-                        for _, value, _, kind_ in produced.get(task_id, [])
+                        for value in produced.get(task_id, [])
                     ],
                 )
                 for task_id in ids

@@ -22,6 +22,7 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import SweepResult
 from myrmidon.scheduler.sweep_effects import PassEffects
 from myrmidon.server.background import relays
+from myrmidon.server.background.file_collection import FileCollection
 from myrmidon.server.botapi.bot_snapshot import heartbeat_write_interval
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import cache_hints, rollout
@@ -44,6 +45,7 @@ CONFIG_S = 2.0
 CACHE_SIZES_S = 600.0
 DIMENSIONS_S = 300.0
 TAG_COUNTS_S = 5.0
+UNUSED_FILES_S = 300.0
 BATCH = 1000
 HEARTBEAT_BATCH = 500
 _OVERLAP: Micros = 5 * SECOND
@@ -111,6 +113,7 @@ class BackgroundWork:
             "cache_sizes": (CACHE_SIZES_S, partial(cache_hints.update, context)),
             "dimensions": (DIMENSIONS_S, self.count_dimensions),
             "tag_counts": (TAG_COUNTS_S, self.check_tag_counts),
+            "unused_files": (UNUSED_FILES_S, FileCollection(context).run),
         }
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(_repeat(name, *job), name=name) for name, job in jobs.items()]

@@ -7,7 +7,7 @@ else the shortest form, so the bytes are those of other encoders (tests compare 
 from __future__ import annotations
 
 import struct
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 MIN_INT, MAX_INT = -(1 << 63), (1 << 64) - 1
 _DEEP = "the value is nested too deeply, or contains itself"
@@ -36,6 +36,12 @@ def pack(value: Any) -> bytes:
     except UnicodeEncodeError as error:
         raise MsgpackError(f"the text is not Unicode: {error}") from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def pack_packed(items: Sequence[bytes]) -> bytes:
+    """The list of objects that are encoded already."""
+    size = len(items)
+    return b"".join([_FIXARRAY[size] if size < 16 else _wide_header(size, 0xDC, 0xDD), *items])
 
 
 def unpack(data: Any, ext: Callable[[int, bytes], Any] = Ext) -> Any:

@@ -12,6 +12,7 @@ import pytest
 
 from myrmidon.server.fleet.bot_zip import bot_files, build_zip
 from tests.bot.bots import python38
+from tests.executor.job_server import JobServer
 from tests.executor.processes import Executor
 
 Start = Callable[[str], Executor]
@@ -49,3 +50,9 @@ def start_on(bot_zip: Path, tmp_path: Path, python: str) -> Iterator[Start]:
     """Start an executor on each interpreter."""
     with ExitStack() as stack:
         yield lambda source: stack.enter_context(Executor(python, bot_zip, tmp_path / "executor", source))
+
+
+@pytest.fixture
+def job_server() -> Iterator[JobServer]:
+    with JobServer() as server:
+        yield server

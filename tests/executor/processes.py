@@ -98,7 +98,7 @@ class Executor:
         self.next_id += 1
         described = [one if isinstance(one, Raw) else {"data": msgpack.pack(one)} for one in inputs]
         frame = {
-            "op": "run", "id": self.next_id, "run": "r1", "task_id": "t1", "label": "l1", "job_id": "j1",
+            "op": "run", "id": self.next_id, "run": "5cee4880088101", "task_id": "t1", "label": "l1", "job_id": "j1",
             "package": "sample", "function": function, "signature": "", "inputs": [dict(one) for one in described],
             "output_folder": str(self.outputs), "memory_mb": None, "server": "http://127.0.0.1:1", "token": "x",
             "bot_id": "b1",

@@ -11,6 +11,7 @@ import time
 from myrmidon.executor.control import Closed, Control
 from myrmidon.executor.runner import Runner
 from myrmidon.executor.surroundings import Folder, Streams
+from myrmidon.functions.context import provide_context
 
 
 def main(argv: list[str]) -> int:
@@ -22,7 +23,10 @@ def main(argv: list[str]) -> int:
     sys.argv = ["myrmidon-executor"]
     streams = Streams()
     with contextlib.suppress(Closed, BrokenPipeError):
-        serve(Control(*fds), Runner(streams, Folder(os.getcwd())))
+        control = Control(*fds)
+        runner = Runner(streams, Folder(os.getcwd()), control.write)
+        provide_context(runner.context)
+        serve(control, runner)
     streams.finish()
     if threading.active_count() > 1:
         os._exit(0)  # does not wait for threads that functions have left behind

@@ -6,12 +6,15 @@ import os
 import sys
 import time
 from types import CoroutineType
-from typing import Any
+from typing import Any, Callable
 
 from myrmidon.executor import builtins
+from myrmidon.executor.builtins import input_bytes
 from myrmidon.executor.failures import ExecutorError, ResultTooLarge, describe, forget
+from myrmidon.executor.run_context import RunContext
 from myrmidon.executor.surroundings import Environment, Folder, Interrupts, Memory, Streams, set_up_logging
 from myrmidon.executor.targets import ImportFailed, Target, Targets
+from myrmidon.functions.context import Context
 from myrmidon.functions.scalar_codecs import Codec
 from myrmidon.functions.types import TypeProblem
 from myrmidon.functions.values import decode_gathered_by, decode_plain, encode_by
@@ -23,7 +26,11 @@ MAX_BYTES = 64 << 20
 class Runner:
     """Runs functions in this process, one at a time."""
 
-    def __init__(self, streams: Streams, folder: Folder) -> None:
+    def __init__(self, streams: Streams, folder: Folder, send: Callable[[dict[str, Any]], None]) -> None:
+        """``send`` sends a frame to the bot while a run is on."""
+        self._send = send
+        self._frame: dict[str, Any] | None = None
+        self._context: RunContext | None = None
         self._targets = Targets(self._after_import)
         self._streams = streams
         self._folder = folder
@@ -39,6 +46,7 @@ class Runner:
     def run(self, frame: dict[str, Any]) -> dict[str, Any]:
         """Run one function and return the answer; whatever the function does, this raises nothing."""
         began = time.perf_counter()
+        self._frame = frame
         self._interrupts.are_taken = True
         try:
             answer = self._attempt(frame)
@@ -46,6 +54,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - also SystemExit and KeyboardInterrupt are results of a run
             self._interrupts.are_taken = False
             answer = self._failed(frame, error)
+        self._end_context()
         try:
             self._tidy_up()
         except Exception as error:  # noqa: BLE001 - the bot replaces the process
@@ -54,6 +63,20 @@ class Runner:
         answer["out"], answer["err"] = self._streams.finish()
         answer["seconds"] = time.perf_counter() - began
         return answer
+
+    def context(self) -> Context:
+        """The context of the run that is on; made when a function asks for it, because most do not."""
+        if self._frame is None:
+            return Context()
+        if self._context is None:
+            self._context = RunContext(self._frame, self._send)
+        return self._context
+
+    def _end_context(self) -> None:
+        self._frame = None
+        if self._context is not None:
+            self._context.is_over = True
+            self._context = None
 
     def _attempt(self, frame: dict[str, Any]) -> dict[str, Any]:
         self._folder.enter()
@@ -138,17 +161,9 @@ def _decoded(target: Target, inputs: list[dict[str, Any]]) -> list[Any]:
 
 def _decode(codec: Codec, one: dict[str, Any]) -> Any:
     if "parts" not in one:
-        return codec.from_plain(decode_plain(_bytes(one)))
-    shape = _bytes(one) if one.get("data") or one.get("path") else None
-    return decode_gathered_by(codec, shape, [_bytes(part) for part in one["parts"]])
-
-
-def _bytes(one: dict[str, Any]) -> Any:
-    path = one.get("path")
-    if path is None:
-        return one["data"]
-    with open(path, "rb", buffering=0) as file:
-        return file.read()
+        return codec.from_plain(decode_plain(input_bytes(one)))
+    shape = input_bytes(one) if one.get("data") or one.get("path") else None
+    return decode_gathered_by(codec, shape, [input_bytes(part) for part in one["parts"]])
 
 
 def _call(target: Target, values: list[Any]) -> list[bytes]:

@@ -93,7 +93,7 @@ class Executor:
             data += more
         return data
 
-    def begin(self, function: str, *inputs: Any, **more: Any) -> int:
+    def begin(self, function: str, *inputs: Any, as_file: bool = False, **more: Any) -> int:
         """Send a run of a function of ``sample``; inputs are plain values, or dicts as they are in a frame."""
         self.next_id += 1
         described = [one if isinstance(one, Raw) else {"data": msgpack.pack(one)} for one in inputs]
@@ -103,8 +103,14 @@ class Executor:
             "output_folder": str(self.outputs), "memory_mb": None, "server": "http://127.0.0.1:1", "token": "x",
             "bot_id": "b1",
         }  # fmt: skip
-        self.send({**frame, **more})
+        (self.send_as_file if as_file else self.send)({**frame, **more})
         return self.next_id
+
+    def send_as_file(self, frame: dict[str, Any]) -> None:
+        """Send a frame as the bot sends one that is too large for the channel."""
+        path = self.folder / "frame"
+        path.write_bytes(msgpack.pack(frame))
+        self.send({"op": "frame", "path": str(path)})
 
     def answer(self) -> dict[str, Any]:
         while True:

@@ -119,6 +119,11 @@ def test_inputs_come_from_files_and_in_parts(start):
     assert executor.result("same", Raw(data=b"", parts=[])) == []
 
 
+def test_a_run_with_more_inputs_than_the_channel_takes_comes_as_a_file(start):
+    parts = [{"data": msgpack.pack(n)} for n in range(100_000)]
+    assert start(SOURCE).result("same", Raw(parts=parts), as_file=True) == list(range(100_000))
+
+
 def test_a_large_output_is_a_file(start):
     executor = start(SOURCE)
     small = executor.run("large", 1000)["outputs"]

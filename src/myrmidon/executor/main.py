@@ -11,6 +11,7 @@ import time
 from myrmidon.executor.control import Closed, Control
 from myrmidon.executor.runner import Runner
 from myrmidon.executor.surroundings import Folder, Streams
+from myrmidon.functions import msgpack
 from myrmidon.functions.context import provide_context
 
 
@@ -38,6 +39,9 @@ def serve(control: Control, runner: Runner) -> None:
     control.write({"op": "ready"})
     while True:
         frame = control.read()
+        if frame["op"] == "frame":  # too large for the channel
+            with open(frame["path"], "rb") as file:
+                frame = msgpack.unpack(file.read())
         if frame["op"] == "run":
             control.write(runner.run(frame))
         elif frame["op"] == "code":

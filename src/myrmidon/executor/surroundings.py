@@ -19,6 +19,11 @@ from typing import Any, TextIO
 
 OUT, ERR = 1, 2
 
+# These run after every run: the module signal makes an enum of each handler, which takes longer than a small function.
+_getsignal = getattr(sys.modules.get("_signal"), "getsignal", signal.getsignal)
+_alarm = getattr(signal, "alarm", None)
+_SIGTERM, _SIGINT, _DEFAULT = int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIG_DFL)
+
 
 class Streams:
     """Standard output and error: files of the bot. The logs of runs are told apart by the files' sizes."""
@@ -205,9 +210,9 @@ class Interrupts:
 
     def reset_signals(self) -> None:
         """Undo what a run may have changed: SIGTERM ends the process again, no alarm is pending."""
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        if _getsignal(_SIGTERM) != _DEFAULT:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if signal.getsignal(signal.SIGINT) is not self._own:
+        if _getsignal(_SIGINT) is not self._own:
             signal.signal(signal.SIGINT, self._own)
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        if _alarm is not None:
+            _alarm(0)  # also ends a timer of setitimer

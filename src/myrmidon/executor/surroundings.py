@@ -37,6 +37,13 @@ class Streams:
         self.out, self.err = _text_stream(OUT), _text_stream(ERR)
         self.use()
         faulthandler.enable(self._kept[1])
+        self.show_stacks_at_the_end()
+
+    def show_stacks_at_the_end(self) -> None:
+        """Let SIGTERM, which the bot sends when the time of a run is over, write where the function was to its log."""
+        if hasattr(faulthandler, "register"):
+            faulthandler.unregister(signal.SIGTERM)
+            faulthandler.register(signal.SIGTERM, self._kept[1], chain=True)
 
     def use(self) -> None:
         sys.stdout = sys.__stdout__ = self.out  # type: ignore[misc, assignment]
@@ -199,7 +206,8 @@ class Memory:
 class Interrupts:
     """SIGINT raises KeyboardInterrupt during a run, and does nothing between runs, where an answer would be lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
         self.are_taken = False
         self._own = self._handle  # one object: reading a method makes a new one each time
         signal.signal(signal.SIGINT, self._own)
@@ -212,6 +220,7 @@ class Interrupts:
         """Undo what a run may have changed: SIGTERM ends the process again, no alarm is pending."""
         if _getsignal(_SIGTERM) != _DEFAULT:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._streams.show_stacks_at_the_end()
         if _getsignal(_SIGINT) is not self._own:
             signal.signal(signal.SIGINT, self._own)
         if _alarm is not None:

@@ -143,7 +143,8 @@ class Executor:
         """The answer of a function that must fail, with the error's fields beside its own."""
         answer = self.run(function, *inputs, **more)
         assert answer["op"] == "error", answer
-        return {**answer, **answer["error"]}
+        assert set(answer["error"]) - {"args"} == {"type", "message", "traceback", "bases"}
+        return {**answer, **answer["error"], "summary": answer["message"]}
 
 
 class Raw(dict):

@@ -47,7 +47,6 @@ def describe(error: BaseException) -> dict[str, Any]:
     document: dict[str, Any] = {
         "type": class_name(cls),
         "message": message,
-        "summary": f"{cls.__qualname__}: {message}" if message else cls.__qualname__,
         "traceback": shorten(_traceback(error), _MAX_TRACEBACK),
         "bases": [class_name(one) for one in cls.__mro__[1:-1]],
     }
@@ -55,6 +54,12 @@ def describe(error: BaseException) -> dict[str, Any]:
     if args is not None:
         document["args"] = args
     return document
+
+
+def sentence(described: dict[str, Any]) -> str:
+    """The document of an exception as one sentence, as Python shows it: ``ValueError: bad thing``."""
+    name, message = described["type"].rpartition(".")[2], described["message"]
+    return f"{name}: {message}" if message else name
 
 
 def class_name(cls: type) -> str:

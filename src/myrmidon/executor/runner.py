@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 from myrmidon.executor import builtins
 from myrmidon.executor.builtins import input_bytes
-from myrmidon.executor.failures import ExecutorError, ResultTooLarge, describe, forget
+from myrmidon.executor.failures import ExecutorError, ResultTooLarge, describe, forget, sentence
 from myrmidon.executor.run_context import RunContext
 from myrmidon.executor.surroundings import Environment, Folder, Interrupts, Memory, Streams, set_up_logging
 from myrmidon.executor.targets import ImportFailed, Target, Targets
@@ -58,7 +58,7 @@ class Runner:
         try:
             self._tidy_up()
         except Exception as error:  # noqa: BLE001 - the bot replaces the process
-            answer = {"op": "error", "kind": "exception", "error": describe(error)}
+            answer = self._failed(frame, error)
         answer["id"] = frame["id"]
         answer["out"], answer["err"] = self._streams.finish()
         answer["seconds"] = time.perf_counter() - began
@@ -122,15 +122,15 @@ class Runner:
         elif isinstance(error, ExecutorError):
             kind = error.kind
         described = describe(error)
+        message = described["message"] if isinstance(error, (ExecutorError, TypeProblem)) else sentence(described)
         if kind == "memory":
             limit = frame.get("memory_mb")
-            described["summary"] = f"out of memory: more than {limit} MB" if limit else "out of memory"
+            message = f"out of memory: more than {limit} MB" if limit else "out of memory"
+            described["message"] = described["message"] or message
         elif kind == "import" and not isinstance(error, ExecutorError):
-            described["summary"] = f"cannot import {frame['package']}: {described['summary']}"
-        elif isinstance(error, ExecutorError):
-            described["summary"] = described["message"]
+            message = f"cannot import {frame['package']}: {sentence(described)}"
         forget(error)
-        return {"op": "error", "kind": kind, "error": described}
+        return {"op": "error", "kind": kind, "error": described, "message": message}
 
     def _tidy_up(self) -> None:
         self._environment.restore()

@@ -180,7 +180,8 @@ def _make_console(worker: Worker) -> DebugConsole:
 
 
 def _on_supervisor_death(number: int, _: object) -> None:
-    """The supervisor was killed: kill all commands and exit."""
+    """The supervisor was killed: kill all commands and functions, and exit."""
+    processes.kept.clear()
     processes.kill_all_children(timeout_s=5.0)
     os._exit(128 + number)
 

@@ -53,10 +53,15 @@ class Isolation:
         return [*found, USER] if self.user is not None else found or [NONE]
 
     def start(
-        self, argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int, int, int]
+        self,
+        argv: list[str],
+        env: dict[bytes, bytes],
+        cwd: str,
+        streams: tuple[int, int, int],
+        further_files: Sequence[int] = (),
     ) -> subprocess.Popen[bytes]:
         """Start a command. Raises NotStarted, ValueError or IndexError for the command, OSError for the bot."""
-        start = partial(processes.start_command, argv, env, cwd, streams, self.user_arguments)
+        start = partial(processes.start_command, argv, env, cwd, streams, self.user_arguments, further_files)
         process: subprocess.Popen[bytes] = start() if self.sandbox is None else self.sandbox.call(start)
         return process
 

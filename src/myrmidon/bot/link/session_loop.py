@@ -114,6 +114,10 @@ class SessionLoop:
         if self.waiting_for_stop:
             self.wake()
 
+    def note_success(self) -> None:
+        """A task of this process has succeeded. Called by other threads."""
+        self.task_succeeded = True
+
     # ---------------------------------------------------------------- the loop and its errors
 
     def run(self) -> None:

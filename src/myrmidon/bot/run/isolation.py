@@ -42,10 +42,15 @@ class Isolation:
             log.warning("commands are not restricted by Landlock: %s", error)
 
     def refresh(self) -> None:
-        """Bring the rules up to date while no command runs. If that fails, the next command will report it."""
+        """Bring the rules up to date. If that fails, the next command will report it."""
         if self.sandbox is not None:
             with contextlib.suppress(OSError):
                 self.sandbox.refresh()
+
+    def generation(self) -> int:
+        """A number that grows when new rules let commands open files that those before could not."""
+        self.refresh()
+        return self.sandbox.generation if self.sandbox is not None else 0
 
     def methods(self) -> list[str]:
         """The values of the dimension `isolation`."""

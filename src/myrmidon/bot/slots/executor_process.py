@@ -66,7 +66,7 @@ class ExecutorProcess:
 
     ``pending``: runs that it was given and has not answered; it works on the first one. ``files``: its stdout and
     stderr. ``ends``: up to where they belong to answered runs. ``is_ready``: it has come up. ``ending``: why it is being
-    killed, empty while it is not; ``ending_at``: since when.
+    killed, empty while it is not; ``ending_at``: since when. ``generation``: of the rules of its isolation.
     """
 
     def __init__(self, number: int, key: ProcessKey, folder: str, channel: Channel, files: tuple[int, int]) -> None:
@@ -85,6 +85,7 @@ class ExecutorProcess:
         self.ending = ""
         self.ending_at = 0.0
         self.used_at = 0.0
+        self.generation = 0
         self.is_stopped = False
         self.was_killed = False
 

@@ -25,7 +25,11 @@ _MARKER = "MYRMIDON_EXECUTOR"
 
 
 class Launcher:
-    """``shared`` and ``root`` are the two folders. ``program``: how to start the bot's program."""
+    """``shared`` and ``root`` are the two folders. ``program``: how to start the bot's program.
+
+    ``generation``: of the rules for new processes. Those that were started with older ones cannot open files that have
+    been created in the folders above the bot's since then.
+    """
 
     def __init__(self, folder: str, isolation: Isolation, env: dict[bytes, bytes]) -> None:
         self.isolation = isolation
@@ -35,6 +39,7 @@ class Launcher:
         self.env = env
         self.devnull = os.open(os.devnull, os.O_RDONLY)
         self.count = 0
+        self.generation = 0
         self._create_folders()
         self.program = self._install_program()
 
@@ -57,6 +62,7 @@ class Launcher:
 
     def start(self, key: ProcessKey, code_path: str) -> ExecutorProcess:
         """Start a process for this code. Raises OSError."""
+        self.generation = self.isolation.generation()
         self.count += 1
         folder = os.path.join(self.root, str(self.count))
         for path in (folder, *(os.path.join(folder, name) for name in ("cwd", "tmp", "out"))):
@@ -77,9 +83,15 @@ class Launcher:
                 os.close(file)
             filesystem.remove_tree(folder)
             raise
+        executor.generation = self.generation
         executor.code_frame = frame_of({"op": "code", "path": code_path})
         executor.send(executor.code_frame)
         return executor
+
+    def is_outdated(self, executor: ExecutorProcess) -> bool:
+        """Whether a process cannot open files that a new one could."""
+        self.generation = self.isolation.generation()
+        return executor.generation != self.generation
 
     def _start(self, executor: ExecutorProcess) -> None:
         channel = executor.channel

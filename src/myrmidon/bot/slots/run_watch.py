@@ -25,11 +25,10 @@ _ALL = 1 << 60
 
 
 class RunWatch:
-    """Used by the loop's thread. ``server_unreachable``: output is kept on disk, so that functions do not wait."""
+    """Used by the loop's thread. ``measured_at``: when the memory of child processes was measured."""
 
     def __init__(self, loop: SlotLoop) -> None:
         self.loop = loop
-        self.server_unreachable = False
         self.measured_at = 0.0
 
     # ---------------------------------------------------------------- periodically
@@ -63,7 +62,7 @@ class RunWatch:
         loop = self.loop
         run.discard_output = run.discard_output or "discard_output" in run.task
         pending = loop.spool.pending_bytes(run.run) if run.spooled else 0
-        room = _ALL if self.server_unreachable else MAX_BACKLOG_BYTES - pending
+        room = _ALL if loop.server_unreachable() else MAX_BACKLOG_BYTES - pending
         if room <= 0:
             if not executor.is_stopped:
                 executor.stop()

@@ -42,8 +42,9 @@ log = logging.getLogger("myrmidon.bot")
 class SlotLoop(threading.Thread):
     """``ready``: runs that wait for a slot. ``done``: runs that have ended, with their records, until they are delivered.
 
-    ``stats``: what is known of each function. ``usd_per_s``: the price of this machine. ``on_results``: called when the
-    server must be told something. ``succeeded``: a function has ended without an error.
+    ``stats``: what is known of each function. ``usd_per_s``: the price of this machine. ``server_unreachable``: the
+    server takes no output now. ``on_results``: called when the server must be told something. ``on_success``: called
+    when a function has ended without an error. ``orphans``: processes that were killed and are to be reaped.
     """
 
     def __init__(
@@ -78,10 +79,11 @@ class SlotLoop(threading.Thread):
         self.next_tick = 0.0
         self.oom_kills = 0
         self.closing = False
-        self.succeeded = False
         self.has_new_output = False
         self.usd_per_s: Callable[[], float] = lambda: 0.0
+        self.server_unreachable: Callable[[], bool] = lambda: False
         self.on_results: Callable[[], None] = lambda: None
+        self.on_success: Callable[[], None] = lambda: None
         self.wake_reader, self.wake_writer = os.pipe()
         os.set_blocking(self.wake_reader, False)
         os.set_blocking(self.wake_writer, False)
@@ -212,13 +214,17 @@ class SlotLoop(threading.Thread):
     def _executor_for(self, run: FunctionRun, slot: Slot) -> ExecutorProcess:
         """The process of a slot for this run, started if need be. Raises OSError."""
         executor = slot.use(run.key)
-        if executor is not None and not (not executor.pending and self.watch.is_bloated(executor, run)):
+        if executor is not None and executor.pending:
             return executor
         now = clock.boottime()
         if executor is not None:
-            self._retire(slot, executor, now)
+            if not (
+                executor.ending or self.launcher.is_outdated(executor) or self.watch.is_bloated(executor, run)
+            ):
+                return executor
+            self.pool.retire(slot, executor, now)
         for unused in slot.unused():
-            unused.kill("unused", now)
+            self.pool.retire(slot, unused, now)
         executor = self.launcher.start(run.key, self.code_path(run))
         slot.executors[run.key] = executor
         self.readers[executor.channel.reader] = (slot, executor)
@@ -296,7 +302,7 @@ class SlotLoop(threading.Thread):
         if answer.get("delegated"):
             report["delegated"] = True
         report["outputs"] = records.outputs_of(answer)
-        self.succeeded = True
+        self.on_success()
         return record
 
     # ---------------------------------------------------------------- the end of runs and of processes
@@ -341,10 +347,7 @@ class SlotLoop(threading.Thread):
         self.orphans = {pid for pid in self.orphans if not processes.has_ended(pid)}
 
     def _remove(self, slot: Slot, executor: ExecutorProcess, status: int | None, now: float) -> None:
-        if slot.executors.get(executor.key) is executor:
-            del slot.executors[executor.key]
-        if slot.active is executor:
-            slot.active = None
+        self.pool.remove(slot, executor)
         self._unregister(executor)
         runs = list(executor.pending)
         executor.pending.clear()
@@ -354,12 +357,6 @@ class SlotLoop(threading.Thread):
             self.ready.extendleft(reversed(runs[1:]))
         if status is not None:
             self.orphans |= self.launcher.clean_up(executor)
-
-    def _retire(self, slot: Slot, executor: ExecutorProcess, now: float) -> None:
-        """End an idle process that must not be used again; it keeps its place until it has ended."""
-        executor.kill("bloated", now)
-        del slot.executors[executor.key]
-        slot.executors[executor.key._replace(group=f"{executor.key.group}\0{executor.number}")] = executor
 
     def end_idle(self, now: float) -> None:
         """End processes that were not used for long."""

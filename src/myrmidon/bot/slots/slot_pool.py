@@ -26,12 +26,11 @@ class Slot:
         self.active: ExecutorProcess | None = None
 
     def use(self, key: ProcessKey) -> ExecutorProcess | None:
-        """The process for this key, if there is a usable one; it becomes the most recently used one."""
+        """The process for this key; it becomes the most recently used one."""
         executor = self.executors.pop(key, None)
-        if executor is None:
-            return None
-        self.executors[key] = executor
-        return executor if not executor.ending else None
+        if executor is not None:
+            self.executors[key] = executor
+        return executor
 
     def unused(self) -> list[ExecutorProcess]:
         """Processes that must go before another one is started here."""
@@ -40,10 +39,26 @@ class Slot:
 
 
 class SlotPool:
-    """All slots. Used by one thread."""
+    """All slots. Used by one thread. ``leaving``: processes that get no more runs and have not ended yet."""
 
     def __init__(self, count: int) -> None:
         self.slots = [Slot() for _ in range(count)]
+        self.leaving: list[tuple[Slot, ExecutorProcess]] = []
+
+    def retire(self, slot: Slot, executor: ExecutorProcess, now: float) -> None:
+        """End an idle process, and make room for another one at once."""
+        if not executor.ending:
+            executor.kill("retired", now)
+        del slot.executors[executor.key]
+        self.leaving.append((slot, executor))
+
+    def remove(self, slot: Slot, executor: ExecutorProcess) -> None:
+        """Forget a process that has ended."""
+        if slot.executors.get(executor.key) is executor:
+            del slot.executors[executor.key]
+        if slot.active is executor:
+            slot.active = None
+        self.leaving = [pair for pair in self.leaving if pair[1] is not executor]
 
     def choose(self, run: FunctionRun) -> Slot | None:
         """The slot for a run; None if all are busy.
@@ -77,6 +92,7 @@ class SlotPool:
         for slot in self.slots:
             for executor in list(slot.executors.values()):
                 yield slot, executor
+        yield from list(self.leaving)
 
     def overfull(self) -> ExecutorProcess | None:
         """A process with several runs, of which another slot could begin one now."""

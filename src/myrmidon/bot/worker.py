@@ -59,9 +59,9 @@ class Worker:
         self.watcher.on_output = self.session_loop.notify
         self.session_loop.status.on_dimensions = self.runner.context.set_dimensions
         self.session_loop.status.isolation = self.runner.isolation.methods()
-        self.session_loop.status.on_refresh = self.runner.isolation.refresh
         self.task_hooks = TaskHooks(self.session_loop.status, self.runner, self.run_queue)
         self.slot_loop = self._make_slot_loop(startup)
+        self.session_loop.status.on_refresh = self._refresh_isolation
         if caches.problem:
             self.session_loop.reporter.report_error(caches.problem)
 
@@ -82,6 +82,10 @@ class Worker:
         slot_loop.usd_per_s = lambda: session_loop.status.usd_per_s
         slot_loop.server_unreachable = lambda: session_loop.link.unreachable
         return slot_loop
+
+    def _refresh_isolation(self) -> None:
+        self.runner.isolation.refresh()
+        self.slot_loop.launcher.isolation.refresh()
 
     def run(self) -> int:
         """Run tasks until told to end; the exit code. An exception ends the process, and a new worker is started."""
@@ -148,11 +152,13 @@ class Worker:
 def _make_launcher(startup: StartupConfig) -> Launcher:
     """What starts the processes for functions: kept away from the bot, and from commands, as commands are."""
     isolation = Isolation(startup.find_task_user())
-    launcher = Launcher(startup.folder, isolation, _environment(startup, isolation))
-    if startup.isolation != startup_config.OFF:
-        writable, readable = launcher.root, launcher.shared
-        isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=startup.hidden)
-    return launcher
+
+    def isolate(launcher: Launcher) -> None:
+        if startup.isolation != startup_config.OFF:
+            writable, readable = launcher.root, launcher.shared
+            isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=startup.hidden)
+
+    return Launcher(startup.folder, isolation, _environment(startup, isolation), isolate)
 
 
 def _environment(startup: StartupConfig, isolation: Isolation) -> dict[bytes, bytes]:

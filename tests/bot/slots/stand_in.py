@@ -1,4 +1,4 @@
-"""A process at the other end of the bot's pipes that does what its runs tell it, faults too that the real one never makes.
+"""A process at the other end of the bot's pipes that does what it is told, faults too that the real one never makes.
 
 It takes the place of myrmidon/executor/main.py in a bot's zip. The package of a function is "stand_in", and its name is
 one of those below; arguments are plain MessagePack.
@@ -171,7 +171,7 @@ def output(message: dict[str, Any], position: int, value: Any) -> dict[str, Any]
 
 
 def main(argv: list[str]) -> int:
-    options = dict(zip(argv[::2], argv[1::2]))
+    options = dict(zip(argv[::2], argv[1::2]))  # noqa: B905 - for Python 3.8
     reader, out = int(options["--control-in"]), int(options["--control-out"])
     os.set_inheritable(reader, False)
     os.set_inheritable(out, False)

@@ -81,7 +81,7 @@ def test_the_log_of_a_long_function_is_live(server: Stub, notes: Path):
 def test_the_start_and_the_progress_of_a_long_function_are_reported(server: Stub, notes: Path):
     each = call(server, "progress", 0.5, str(notes / "go"))
     server.until(lambda: any(said.get("progress") == {each: 0.5} for _, _, said in server.calls))
-    server.until(lambda: {"type": "start", "run": each} in [{"type": r["type"], "run": r["run"]} for r in server.reports])
+    server.until(lambda: ("start", each) in [(report["type"], report["run"]) for report in server.reports])
     (notes / "go").touch()
     assert server.result(each)["exit_code"] == 0
 

@@ -89,7 +89,7 @@ def build(
     ``head`` has session, nonce, n and wait_s. ``include_held``: list the claimed runs, so that the server can answer
     which of them must stop.
     """
-    records = _oldest_results(run_queue, spool)
+    records, has_all = _oldest_results(run_queue, spool)
     reports = [record["report"] for record in records]
     chunks = [_log_chunk(record["report"], *log) for record in records for log in record["logs"]]
     reports += [{"type": "start", "run": task["run"], "token": task["token"]} for task in starts]
@@ -101,11 +101,13 @@ def build(
         spooled += live_spooled
     holds = [[task["run"], task["token"]] for task in run_queue.held()] if include_held else []
     body = {**head, "reports": reports + returned, "logs": chunks, "holds": holds}
+    if not has_all:
+        body["wait_s"] = 0.0  # the others must not wait for the end of a poll
     return ExchangeRequest(body, records, spooled)
 
 
-def _oldest_results(run_queue: RunQueue, spool: LogSpool) -> list[dict[str, Any]]:
-    """The oldest results that fit into one request, up to the first one whose log is still in the spool."""
+def _oldest_results(run_queue: RunQueue, spool: LogSpool) -> tuple[list[dict[str, Any]], bool]:
+    """(the oldest results that fit into one request, up to the first one whose log is still in the spool, are all)."""
     records: list[dict[str, Any]] = []
     size = 0
     with run_queue.lock:
@@ -116,7 +118,7 @@ def _oldest_results(run_queue: RunQueue, spool: LogSpool) -> list[dict[str, Any]
             if records and (size > MAX_LOG_CHARS or len(records) == MAX_TASKS):
                 break
             records.append(record)
-    return records
+        return records, len(records) == len(run_queue.finished)
 
 
 def _spooled_chunks(spool: LogSpool, run: str) -> tuple[list[dict[str, Any]], list[tuple[str, int, int]]]:

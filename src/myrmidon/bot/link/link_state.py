@@ -63,6 +63,11 @@ class Work(NamedTuple):
     progress_due: bool = False
 
     @property
+    def has_short_functions(self) -> bool:
+        """Whether functions run, or are about to, that are not known to take long."""
+        return self.functions > self.long_functions
+
+    @property
     def is_idle(self) -> bool:
         return not (self.run or self.queued or self.functions)
 

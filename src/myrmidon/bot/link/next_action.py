@@ -187,17 +187,14 @@ def _during_long_runs(link: LinkState, work: Work, now: float) -> Action:
     While a command runs, nothing is claimed, because the next task may be a command as well.
     """
     is_long_command = _command_is_long(work, now)
-    if is_long_command and work.queued and now - work.begun > GIVE_BACK_AFTER_S:
-        return GiveBack()
-    if work.stuck_functions:
+    if work.stuck_functions or (is_long_command and work.queued and now - work.begun > GIVE_BACK_AFTER_S):
         return GiveBack()
     if work.unreported or (is_long_command and link.start_reported != work.run):
         return Exchange(start=True)
     may_claim = _has_room(work) and not is_long_command
     if may_claim and not link.queue_drained:
         return Exchange(n=work.claim_size)
-    others_run = work.functions > work.long_functions
-    if work.returned or _results_due(link, work, now) or (work.finished and not others_run):
+    if work.returned or _results_due(link, work, now) or (work.finished and not work.has_short_functions):
         return _report(link, work, now, may_claim=may_claim)
     if work.progress_due:
         return Exchange()

@@ -301,7 +301,7 @@ class SessionLoop:
         if action.n and action.wait_s and self.run_queue.is_idle():
             self._poll(action)
         elif action.wait_s:
-            self._wait_at_server(action, running)
+            self._wait_at_server(running)
         else:
             if action.log:
                 self.link.log_sent(clock.boottime())
@@ -391,7 +391,7 @@ class SessionLoop:
         if is_idle and hooks.has("on_bot_idle"):
             hooks.call("on_bot_idle", bot, round(clock.boottime() - self.link.active_at, 3))
 
-    def _wait_at_server(self, action: actions.Exchange, running: dict[str, Any] | None) -> None:
+    def _wait_at_server(self, running: dict[str, Any] | None) -> None:
         """Wait at the server while tasks run without output. Output or the end of one of them interrupts that."""
         self.waiting_for_stop = True
         try:

@@ -36,7 +36,7 @@ class BrokenProtocol(Exception):
 
 
 class Channel:
-    """The files between the bot and a process. ``theirs``: the process's end, from which the bot takes messages back."""
+    """The files between the bot and a process. ``theirs``: the process's end, from which the bot takes messages too."""
 
     def __init__(self) -> None:
         try:
@@ -65,8 +65,8 @@ class ExecutorProcess:
     """A process that was started.
 
     ``pending``: runs that it was given and has not answered; it works on the first one. ``files``: its stdout and
-    stderr. ``ends``: up to where they belong to answered runs. ``is_ready``: it has come up. ``ending``: why it is being
-    killed, empty while it is not; ``ending_at``: since when. ``generation``: of the rules of its isolation.
+    stderr. ``ends``: up to where they belong to answered runs. ``is_ready``: it has come up. ``ending``: why it is to
+    end, empty while it is not; ``ending_at``: since when. ``generation``: of the rules of its isolation.
     """
 
     def __init__(self, number: int, key: ProcessKey, folder: str, channel: Channel, files: tuple[int, int]) -> None:

@@ -79,4 +79,3 @@ class FunctionRun(RunLog):
         kill_at = now + granted_s
         self.kill_at = min(self.kill_at, kill_at) if self.end_reason else kill_at
         self.end_reason = "lost" if reason == "lost" else self.end_reason or reason
-

@@ -3,14 +3,15 @@
     functions/shared        what they may read: the bot's zip, unpacked code, values
     functions/run/<number>  what one of them may write: its working directory, TMPDIR, results, stdout and stderr
 
-Everything here is removed when the bot starts.
+Everything here is removed when the bot starts, and created when it gets its first function: a bot must be able to start
+while the disk is full.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from myrmidon.bot.install import updater
 from myrmidon.bot.run.isolation import Isolation
@@ -25,14 +26,18 @@ _MARKER = "MYRMIDON_EXECUTOR"
 
 
 class Launcher:
-    """``shared`` and ``root`` are the two folders. ``program``: how to start the bot's program.
+    """``shared`` and ``root`` are the two folders. ``isolate``: called once they exist, before the first start.
+    ``program``: how to start the bot's program; empty before the first start.
 
     ``generation``: of the rules for new processes. Those that were started with older ones cannot open files that have
     been created in the folders above the bot's since then.
     """
 
-    def __init__(self, folder: str, isolation: Isolation, env: dict[bytes, bytes]) -> None:
+    def __init__(
+        self, folder: str, isolation: Isolation, env: dict[bytes, bytes], isolate: Callable[[Launcher], None]
+    ) -> None:
         self.isolation = isolation
+        self.isolate = isolate
         self.folder = os.path.join(folder, FOLDER)
         self.shared = os.path.join(self.folder, "shared")
         self.root = os.path.join(self.folder, "run")
@@ -40,11 +45,18 @@ class Launcher:
         self.devnull = os.open(os.devnull, os.O_RDONLY)
         self.count = 0
         self.generation = 0
+        self.program: Sequence[str] = ()
+        filesystem.remove_tree(self.folder)
+
+    def _prepare(self) -> None:
+        """Create the folders and what all processes share. Raises OSError."""
         self._create_folders()
-        self.program = self._install_program()
+        program = self._install_program()
+        if self.isolation.sandbox is None:
+            self.isolate(self)
+        self.program = program
 
     def _create_folders(self) -> None:
-        filesystem.remove_tree(self.folder)
         mode = 0o700 if self.isolation.user is None else 0o711
         for path in (self.folder, self.root, self.shared):
             os.makedirs(path, exist_ok=True)
@@ -62,6 +74,8 @@ class Launcher:
 
     def start(self, key: ProcessKey, code_path: str) -> ExecutorProcess:
         """Start a process for this code. Raises OSError."""
+        if not self.program:
+            self._prepare()
         self.generation = self.isolation.generation()
         self.count += 1
         folder = os.path.join(self.root, str(self.count))

@@ -67,8 +67,7 @@ def error_message(answer: dict[str, Any]) -> str:
     """One sentence for an error that a process has reported."""
     error = answer["error"]
     name = str(error.get("type", "")).rpartition(".")[2]
-    text = str(error.get("message", ""))
-    return f"{name}: {text}" if name and answer.get("kind", "exception") in ("exception", "import") else text or name
+    return str(error.get("summary") or f"{name}: {error.get('message', '')}")
 
 
 def death_message(status: int, *, by_kernel: bool) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64decode
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Callable
 
 from myrmidon.bot.slots.executor_process import MAX_MESSAGE_BYTES, ExecutorProcess, frame_of
 from myrmidon.bot.slots.function_run import FunctionRun
@@ -17,7 +16,13 @@ PathOf = Callable[[str], str]
 
 
 def run_frame(
-    run: FunctionRun, executor: ExecutorProcess, path_of: PathOf, *, server: str, bot_id: str, give: Callable[[str], None]
+    run: FunctionRun,
+    executor: ExecutorProcess,
+    path_of: PathOf,
+    *,
+    server: str,
+    bot_id: str,
+    give: Callable[[str], None],
 ) -> bytes:
     """The frame of a run for this process; a large one is written to a file. Raises OSError."""
     task = run.task
@@ -33,6 +38,7 @@ def run_frame(
         "function": function["func_name"],
         "signature": function.get("signature") or "",
         "inputs": [_input(given, path_of) for given in task.get("inputs") or ()],
+        "output_types": task.get("output_types") or [],
         "output_folder": os.path.join(executor.folder, "out"),
         "memory_mb": function.get("memory_mb") or None,
         "server": server,

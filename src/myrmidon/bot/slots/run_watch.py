@@ -1,4 +1,4 @@
-"""Watches functions that take long: output, time limits, memory, and orders to end them. Makes the records of their end."""
+"""Watches functions that take long: output, time limits, memory, and orders to end them; the records of their end."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ class RunWatch:
         lane, ready = loop.lane, loop.ready
         measure = now - self.measured_at > MEMORY_S
         blocked = 0
-        for _, executor, run in list(loop.pool.heads()):
+        for slot, executor, run in list(loop.pool.heads()):
             ran_s = now - run.begun
             if ran_s < ALONE_S:
                 continue
             if len(executor.pending) > 1:
-                ready.extendleft(reversed(executor.take_back()))
+                ready.extendleft(reversed(loop.pool.take_back(slot)))
+                if slot.active is None:
+                    continue
             if ran_s >= LONG_S and not run.is_long:
                 run.is_long = True
                 lane.add_long(run.task, run.begun)
@@ -127,8 +129,8 @@ class RunWatch:
                 self._request_end(executor, run, reason, grace_s, now)
 
     def _take_all_back(self) -> None:
-        for _, executor, _ in list(self.loop.pool.heads()):
-            self.loop.ready.extendleft(reversed(executor.take_back()))
+        for slot in self.loop.pool.slots:
+            self.loop.ready.extendleft(reversed(self.loop.pool.take_back(slot)))
 
     def _return(self, runs: list[FunctionRun]) -> None:
         if runs:
@@ -182,7 +184,7 @@ class RunWatch:
             message, error = records.memory_message(run.memory_bytes), records.memory_error(run.memory_bytes)
             return records.failure(run, duration, message, error)
         if executor.ending == "protocol" or (executor.ending == "closed" and executor.was_killed):
-            return records.failure(run, duration, "the function has closed, or written into, the bot's pipe to its process")
+            return records.failure(run, duration, "the function has damaged the pipe between its process and the bot")
         if not executor.is_ready:
             return records.fault(run, "bot_error", f"no process for functions could be started: {_last_words(run)}")
         if status == -signal.SIGTERM and self.loop.run_queue.signals:

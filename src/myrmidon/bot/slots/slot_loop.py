@@ -40,7 +40,7 @@ log = logging.getLogger("myrmidon.bot")
 
 
 class SlotLoop(threading.Thread):
-    """``ready``: runs that wait for a slot. ``done``: runs that have ended, with their records, until they are delivered.
+    """``ready``: runs that wait for a slot. ``done``: runs that have ended, with their records, to be delivered.
 
     ``stats``: what is known of each function. ``usd_per_s``: the price of this machine. ``server_unreachable``: the
     server takes no output now. ``on_results``: called when the server must be told something. ``on_success``: called
@@ -170,10 +170,10 @@ class SlotLoop(threading.Thread):
         """Give runs to slots as long as there are both."""
         ready, pool = self.ready, self.pool
         if not ready:
-            executor = pool.overfull()
-            if executor is None:
+            slot = pool.overfull()
+            if slot is None:
                 return
-            ready.extend(executor.take_back())
+            ready.extend(pool.take_back(slot))
         while ready:
             slot = pool.choose(ready[0])
             if slot is None or not self._give(ready[0], slot):
@@ -218,9 +218,7 @@ class SlotLoop(threading.Thread):
             return executor
         now = clock.boottime()
         if executor is not None:
-            if not (
-                executor.ending or self.launcher.is_outdated(executor) or self.watch.is_bloated(executor, run)
-            ):
+            if not (executor.ending or self.launcher.is_outdated(executor) or self.watch.is_bloated(executor, run)):
                 return executor
             self.pool.retire(slot, executor, now)
         for unused in slot.unused():

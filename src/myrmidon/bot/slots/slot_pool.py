@@ -94,9 +94,23 @@ class SlotPool:
                 yield slot, executor
         yield from list(self.leaving)
 
-    def overfull(self) -> ExecutorProcess | None:
-        """A process with several runs, of which another slot could begin one now."""
+    def take_back(self, slot: Slot) -> list[FunctionRun]:
+        """Take back the runs of a slot that have not begun; perhaps all, if its process has only been started."""
+        executor = slot.active
+        if executor is None:
+            return []
+        taken = executor.take_back()
+        if not executor.pending:
+            slot.active = None
+        return taken
+
+    def overfull(self) -> Slot | None:
+        """A slot with several runs, of which another one could begin some now."""
         if all(slot.active is not None for slot in self.slots):
             return None
-        found = [slot.active for slot in self.slots if slot.active is not None and len(slot.active.pending) > 1]
-        return max(found, key=lambda executor: len(executor.pending), default=None)
+        found = [slot for slot in self.slots if slot.active is not None and len(slot.active.pending) > 1]
+        return max(found, key=_num_pending, default=None)
+
+
+def _num_pending(slot: Slot) -> int:
+    return len(slot.active.pending) if slot.active is not None else 0

@@ -172,7 +172,8 @@ def reap_children() -> bool:
 
 
 def _reap_each(children: set[int]) -> bool:
-    return all([has_ended(pid) for pid in children])
+    alive = [pid for pid in children if not has_ended(pid)]
+    return not alive
 
 
 def has_ended(pid: int) -> bool:

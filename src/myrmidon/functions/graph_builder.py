@@ -1,0 +1,320 @@
+"""Calls of task functions as a graph document.
+
+Used by ``client.new_job`` and ``client.map``, and on a bot by ``context().submit``.
+"""
+
+from __future__ import annotations
+
+from json.encoder import encode_basestring_ascii as json_text
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from myrmidon.functions.graph_errors import GraphError, WiringError, at_caller
+from myrmidon.functions.handles import Handle, TupleHandle
+from myrmidon.functions.node_inputs import InputWriter, gathered
+from myrmidon.functions.node_text import CodeOf, FunctionText, builtin_text, compact, function_text
+from myrmidon.functions.signature import Parameter, Signature
+from myrmidon.functions.task_function import TaskFunction, task_function_of
+from myrmidon.functions.task_options import TaskOptions
+from myrmidon.functions.types import TypeProblem, fits, output_types, type_string
+from myrmidon.functions.values import encode
+
+LateText = Callable[["Texts"], str]
+"""A text that contains the digest of code, which is known only when the graph is complete."""
+_ITEM: Any = object()
+"""Stands for the item in the arguments of a mapped call."""
+
+
+class Node:
+    """A node: its label, the nodes that it must run after beside those it reads, and its inputs as JSON texts."""
+
+    __slots__ = ("function", "inputs", "label", "options", "outputs", "requires", "text")
+
+    def __init__(
+        self,
+        label: str,
+        inputs: Sequence[Union[str, LateText]],
+        requires: Sequence[str],
+        *,
+        function: Optional[TaskFunction[Any, Any]] = None,
+        text: Optional[LateText] = None,
+        outputs: Sequence[Any] = (),
+    ) -> None:
+        self.label = label
+        self.inputs = inputs
+        self.requires = requires
+        self.function = function
+        self.text = text
+        self.outputs = outputs
+
+
+class Document(NamedTuple):
+    """A graph document as JSON, and the large values that must be uploaded before it."""
+
+    text: bytes
+    uploads: Dict[str, bytes]
+
+
+class Texts:
+    """Makes the texts of nodes once the digests of code are known."""
+
+    def __init__(self, writer: InputWriter, code_of: CodeOf) -> None:
+        self.writer = writer
+        self._code_of = code_of
+        self._functions: Dict[int, FunctionText] = {}
+
+    def of(self, function: TaskFunction[Any, Any]) -> FunctionText:
+        found = self._functions.get(id(function))
+        if found is None:
+            found = self._functions[id(function)] = function_text(function, self._code_of)
+        return found
+
+    def node(self, node: Node) -> str:
+        if node.text is not None:
+            return node.text(self)
+        assert node.function is not None
+        inputs = [one if isinstance(one, str) else one(self) for one in node.inputs]
+        return self.of(node.function).node(inputs, node.requires)
+
+
+class GraphBuilder:
+    """Collects nodes. ``is_building`` is false once the graph was submitted or given up."""
+
+    def __init__(self) -> None:
+        self.nodes: Dict[str, Node] = {}
+        self.is_building = True
+        self.writer = InputWriter(self)
+        self._numbers: Dict[str, int] = {}
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def call(self, function: Any, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None) -> Any:
+        """Add the node of one call; its handle."""
+        found, bound, keywords = task_function_of(function)
+        signature = _signature(found)
+        values = _bind(signature, (*bound, *args), {**keywords, **(kwargs or {})})
+        inputs = [
+            self.writer.argument(found.__name__, parameter, value)
+            for parameter, value in zip(signature.parameters, values)
+        ]
+        label = self._new_label(found.task_options.label or found.__name__)
+        return self._add_call(label, found, inputs, self._labels(found.task_options.after))
+
+    def map(
+        self, function: Any, items: Any, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None
+    ) -> Any:
+        """Add a call for each item: a list of handles, or for the handle of a list one handle of the list of results."""
+        found, bound, keywords = task_function_of(function)
+        signature = _signature(found)
+        values = _bind(signature, (*bound, _ITEM, *args), {**keywords, **(kwargs or {})})
+        position = next(i for i, value in enumerate(values) if value is _ITEM)
+        inputs = [
+            "" if i == position else self.writer.argument(found.__name__, parameter, value)
+            for i, (parameter, value) in enumerate(zip(signature.parameters, values))
+        ]
+        label = self._new_label(found.task_options.label or found.__name__)
+        requires = self._labels(found.task_options.after)
+        if isinstance(items, Handle):
+            return self._map_later(label, found, items, inputs, position, requires)
+        return self._map_now(label, found, items, inputs, position, requires)
+
+    def _map_now(
+        self,
+        label: str,
+        function: TaskFunction[Any, Any],
+        items: Iterable[Any],
+        inputs: List[str],
+        position: int,
+        requires: Sequence[str],
+    ) -> List[Any]:
+        parameter = function.signature.parameters[position]
+        argument, name = self.writer.argument, function.__name__
+        handles = []
+        for number, item in enumerate(items):
+            own = inputs.copy()
+            own[position] = argument(name, parameter, item)
+            handles.append(self._add_call(f"{label}[{number}]", function, own, requires))
+        return handles
+
+    def _map_later(
+        self,
+        label: str,
+        function: TaskFunction[Any, Any],
+        items: Handle,
+        inputs: List[str],
+        position: int,
+        requires: Sequence[str],
+    ) -> Handle:
+        """Two nodes: one that adds a call for each item when the list exists, and one that joins the results."""
+        signature = function.signature
+        if len(signature.outputs) != 1:
+            raise WiringError(
+                at_caller(
+                    f"{function.__name__}() has {len(signature.outputs)} outputs; over a list that is known only at run "
+                    "time, map a function with one (a dataclass or NamedTuple is one)"
+                )
+            )
+        parameter = signature.parameters[position]
+        self._check_items(function, parameter, items)
+        result = List[signature.outputs[0]]  # type: ignore[name-defined]
+        result_type = type_string(result)
+        options = function.task_options.changed(cache=False, reruns=0)
+        expand_label = f"{label}/expand"
+
+        def plan(texts: Texts) -> str:
+            parts = ["null" if i == position else text for i, text in enumerate(inputs)]
+            text = (
+                f'{{"join":{json_text(label)},"node":{texts.of(function).node((), requires)},'
+                f'"inputs":[{",".join(parts)}],"item_type":{json_text(parameter.type)}}}'
+            )
+            return texts.writer.constant(encode(text, str), "string")
+
+        items_input = self.writer.output_of(items, items._type)
+        self._add(
+            Node(
+                expand_label,
+                (),
+                requires,
+                text=lambda texts: builtin_text("expand_map", [], options, api=True).node(
+                    [items_input, plan(texts)], requires
+                ),
+            )
+        )
+        join = Node(
+            label,
+            (),
+            [expand_label],
+            text=lambda _: builtin_text("join", [result_type], options, api=False).node(
+                [gathered(result_type, [])], [expand_label]
+            ),
+            outputs=[result],
+        )
+        self._add(join)
+        return Handle(self, join, 0, result, result_type)
+
+    def _check_items(self, function: TaskFunction[Any, Any], parameter: Parameter, items: Handle) -> None:
+        wanted = f"List<{parameter.type}>"
+        try:
+            self.writer.check_handle(items, items._type)
+            if not fits(items._type, wanted):
+                raise TypeProblem(f"expected {wanted}, given the result of {items._node.label}, {items._type}")
+        except TypeProblem as problem:
+            text = f"map({function.__name__}): items for {parameter.name}: {problem.reason}"
+            raise WiringError(at_caller(text)) from None
+
+    def reduce(self, function: Any, parts: Any, fan_in: int = 100, kwargs: Optional[Mapping[str, Any]] = None) -> Any:
+        """Calls in layers, each with at most ``fan_in`` parts, until one result is left."""
+        if not isinstance(fan_in, int) or fan_in < 2:
+            raise GraphError(at_caller(f"fan_in is {fan_in!r}; write a number of at least 2"))
+        if isinstance(parts, Handle):
+            return self.call(function, (parts,), kwargs)
+        layer = list(parts)
+        while len(layer) > fan_in:
+            chunks = [layer[start : start + fan_in] for start in range(0, len(layer), fan_in)]
+            layer = [self.call(function, (chunk,), kwargs) for chunk in chunks]
+        return self.call(function, (layer,), kwargs)
+
+    def command(self, words: Sequence[Any], options: TaskOptions, *, name: str = "", returns: Any = None) -> Any:
+        """Add a command. Words and values of env may be handles: they are replaced when the command starts."""
+        if isinstance(words, (str, bytes)) or not words:
+            raise GraphError(at_caller("a command is a list of words, such as ['make', 'all']"))
+        outputs = output_types(returns)
+        properties = options.properties(function=False)
+        properties["command"] = [self._word(word) for word in words]
+        request: Dict[str, Any] = {"name": name or str(words[0]), "slices": [{"properties": properties}]}
+        request.update(options.request())
+        if outputs:
+            request["outputs"] = [{"type": type_string(one)} for one in outputs]
+        node: Dict[str, Any] = {"task": request}
+        requires = self._labels(options.after)
+        if requires:
+            node["requires"] = requires
+        text = compact(node)
+        label = self._new_label(options.label or name or str(words[0]).rsplit("/", 1)[-1])
+        made = Node(label, (), requires, text=lambda _: text, outputs=outputs)
+        self._add(made)
+        return self._handle(made, outputs, returns)
+
+    def _word(self, word: Any) -> Any:
+        if not isinstance(word, Handle):
+            return str(word)
+        try:
+            self.writer.check_handle(word, word._type)
+        except TypeProblem as problem:
+            raise WiringError(at_caller(f"a word of a command: {problem.reason}")) from None
+        return {"$output": f"{word._node.label}:{word._position}"}
+
+    # -- the document --------------------------------------------------------------------------------------------
+
+    def document(self, fields: Mapping[str, Any], code_of: CodeOf) -> Document:
+        """The whole graph with these fields beside its tasks."""
+        tasks = self.tasks_text(code_of)
+        head = compact(dict(fields))[:-1]
+        text = f'{head}{"," if fields else ""}"tasks":{tasks}}}'
+        return Document(text.encode(), self.writer.uploads)
+
+    def tasks_text(self, code_of: CodeOf, labels: Optional[Iterable[str]] = None) -> str:
+        """The JSON object of the nodes by label, or of some of them."""
+        texts = Texts(self.writer, code_of)
+        chosen = self.nodes.values() if labels is None else [self.nodes[label] for label in labels]
+        return "{%s}" % ",".join([f"{json_text(node.label)}:{texts.node(node)}" for node in chosen])
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+
+    def _add_call(
+        self, label: str, function: TaskFunction[Any, Any], inputs: Sequence[str], requires: Sequence[str]
+    ) -> Any:
+        signature = function.signature
+        node = Node(label, inputs, requires, function=function, outputs=signature.outputs)
+        self._add(node)
+        return self._handle(node, signature.outputs, signature.returns)
+
+    def _add(self, node: Node) -> None:
+        if node.label in self.nodes:
+            raise GraphError(at_caller(f"there are two nodes with the label {node.label}"))
+        self.nodes[node.label] = node
+
+    def _handle(self, node: Node, outputs: Sequence[Any], returns: Any) -> Handle:
+        if not outputs:
+            return Handle(self, node, -1, None, "")
+        if len(outputs) == 1 and outputs[0] is returns:
+            return Handle(self, node, 0, returns, type_string(returns))
+        items = [Handle(self, node, i, one, type_string(one)) for i, one in enumerate(outputs)]
+        return TupleHandle(self, node, items, returns, type_string(returns))
+
+    def _new_label(self, wanted: str) -> str:
+        """The wanted label, with a number if it is taken."""
+        number = self._numbers.get(wanted, 0) + 1
+        label = wanted if number == 1 else f"{wanted}-{number}"
+        while label in self.nodes:
+            number += 1
+            label = f"{wanted}-{number}"
+        self._numbers[wanted] = number
+        return label
+
+    def _labels(self, after: Sequence[Any]) -> List[str]:
+        """The labels of the nodes of handles, also in lists."""
+        labels: Dict[str, None] = {}
+        for one in after:
+            if isinstance(one, Handle):
+                if one._builder is not self:
+                    raise GraphError(at_caller(f"after=: {one!r} belongs to another job"))
+                labels[one._node.label] = None
+            elif isinstance(one, (list, tuple)):
+                labels.update(dict.fromkeys(self._labels(one)))
+            else:
+                raise GraphError(at_caller(f"after= takes results of calls of this job, not {one!r}"))
+        return list(labels)
+
+
+def _signature(function: TaskFunction[Any, Any]) -> Signature:
+    try:
+        return function.signature
+    except TypeProblem as problem:
+        raise WiringError(at_caller(str(problem))) from None
+
+
+def _bind(signature: Signature, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
+    try:
+        return signature.bind(args, kwargs)
+    except TypeError as error:
+        raise WiringError(at_caller(str(error))) from None

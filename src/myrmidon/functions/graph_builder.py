@@ -84,6 +84,15 @@ class GraphBuilder:
         self.is_building = True
         self.writer = InputWriter(self)
         self._numbers: Dict[str, int] = {}
+        self._mapped: List[TaskFunction[Any, Any]] = []
+
+    def functions(self) -> List[TaskFunction[Any, Any]]:
+        """Every task function that the graph calls, now or when a list is known."""
+        found = {id(one): one for one in self._mapped}
+        for node in self.nodes.values():
+            if node.function is not None:
+                found[id(node.function)] = node.function
+        return list(found.values())
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -159,6 +168,7 @@ class GraphBuilder:
         result_type = type_string(result)
         options = function.task_options.changed(cache=False, reruns=0)
         expand_label = f"{label}/expand"
+        self._mapped.append(function)
 
         def plan(texts: Texts) -> str:
             parts = ["null" if i == position else text for i, text in enumerate(inputs)]

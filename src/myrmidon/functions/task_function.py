@@ -49,6 +49,8 @@ else:  # ParamSpec came with Python 3.10; at run time any type variable does
 class TaskFunction(Generic[P, R]):
     """A typed function with its options. ``function`` is the plain one; a partial's arguments are kept beside it."""
 
+    is_myrmidon_task = True
+
     def __init__(
         self, function: Callable[..., R], options: TaskOptions, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
     ) -> None:

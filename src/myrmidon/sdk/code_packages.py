@@ -83,4 +83,4 @@ def _main_top() -> str:
 
 
 def _has_module(packed: CodeZip, top: str) -> bool:
-    return f"{top}.py".encode() in packed.data or f"{top}/".encode() in packed.data
+    return any(name == f"{top}.py" or name.startswith(f"{top}/") for name in packed.names)

@@ -39,10 +39,11 @@ _OURS: Final = "myrmidon"
 
 @dataclass(frozen=True)
 class CodeZip:
-    """A zip of sources. ``digest`` is the SHA-256 of ``data``."""
+    """A zip of sources. ``digest`` is the SHA-256 of ``data``; ``names`` are the paths in it."""
 
     digest: str
     data: bytes
+    names: frozenset[str]
 
 
 def zip_files(contents: dict[str, bytes]) -> CodeZip:
@@ -61,7 +62,7 @@ def zip_files(contents: dict[str, bytes]) -> CodeZip:
             entry.create_system = 3
             archive.writestr(entry, content, zipfile.ZIP_STORED)
     data = buffer.getvalue()
-    return CodeZip(hashlib.sha256(data).hexdigest(), data)
+    return CodeZip(hashlib.sha256(data).hexdigest(), data, frozenset(contents))
 
 
 # -- one folder or file -------------------------------------------------------------------------------------------

@@ -24,12 +24,12 @@ def login(server: str, *, as_json: bool) -> None:
     if not token:
         raise click.UsageError("No token given; an administrator creates one with `myrmidon token create`.")
     cli = CliContext(server, token, as_json=as_json)
-    info = cli.client.server()
+    info = cli.api.server()
     file = server_discovery.write_config(cli.endpoint.server, token)
     if as_json:
-        output.print_json({"server": cli.endpoint.server, "who": info["who"], "role": info["role"], "file": str(file)})
+        output.print_json({"server": cli.endpoint.server, "who": info.who, "role": info.role, "file": str(file)})
         return
-    output.echo(f"Logged in to {cli.endpoint.server} as {info['who']} ({info['role']}); saved in {file}.")
+    output.echo(f"Logged in to {cli.endpoint.server} as {info.who} ({info.role}); saved in {file}.")
     _warn_if_overridden(cli.endpoint.server, token)
 
 

@@ -156,14 +156,14 @@ class LocalCluster:
         address = listening[1].decode()
         self.settings["port"] = urlsplit(address).port
         self.url = self.settings.get("public_url") or address.replace("//0.0.0.0:", "//127.0.0.1:")
-        self.admin.client.ready()
+        self.admin.api.readiness()
 
     def _revoke_shared_token(self) -> None:
         """Revoke the token that all bots of this folder had before each got its own; tasks could read it."""
         file = self.folder / "bot-bootstrap.token"
         if file.exists():
             with contextlib.suppress(CallFailed):  # a restored backup may not contain it
-                self.admin.client.revoke_token(file.read_text().split("_")[1])
+                self.admin.api.revoke_token(file.read_text().split("_")[1])
             file.unlink()
 
     def _start_bot(self, number: int) -> None:
@@ -188,7 +188,7 @@ class LocalCluster:
             time.sleep(0.05)
 
     def _num_alive_bots(self) -> int:
-        return sum(1 for bot in self.admin.client.bots(limit=1000)["bots"] if bot["alive"])
+        return sum(1 for bot in self.admin.api.bots(limit=1000).bots if bot.alive)
 
     def print_summary(self) -> None:
         self.is_up = True

@@ -3,7 +3,7 @@
 A call is retried when there was no response or when the status was 429, 500, 502, 503 or 504. Every call that changes
 something sends an idempotency key, the same one in each attempt, so a lost response cannot make it take effect twice.
 A server that answers 500 is retried for a shorter time, because the fault may be permanent.
-Delays have full jitter, so that clients that failed together do not retry together. Routes are in client.py.
+Delays have full jitter, so that clients that failed together do not retry together. Paths are in api/.
 """
 
 from __future__ import annotations

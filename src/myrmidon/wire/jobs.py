@@ -6,13 +6,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from myrmidon.wire.fields import Limit, Micros, Moment, Name
+from myrmidon.wire.fields import Limit, Micros, Moment, Name, TaskStateName
 
 JobStateName = Literal["RUNNING", "PENDING_RETRY", "SUCCEEDED", "FAILED", "CANCELLED"]
-TaskStateName = Literal[
-    "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
-    "NO_RESOURCE", "CLIENT_ERROR",
-]  # fmt: skip
 Label = Annotated[str, Meta(min_length=1, max_length=255)]
 MAX_NODES = 5_000
 """How many nodes the graph of a job has at most in one answer."""

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from importlib.metadata import version
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from myrmidon.model.errors import StoreError
 from myrmidon.model.ids import Micros, created_ms
@@ -19,19 +19,12 @@ from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.tables import sink, webhook
 from myrmidon.store.views import metrics as store_metrics
+from myrmidon.wire.health import Health, ServerInfo, ServerLine, ServerList
 
 VERSION = version("myrmidon")
 READY_TIMEOUT_S = 3.0
 SINK_BEHIND_S = 10.0
 """A sink whose oldest unconfirmed event is older than this is reported."""
-
-
-class Health(Struct, frozen=True):
-    """``notes`` tell of what users may miss although this server can do its work, such as a sink that is behind."""
-
-    ok: bool
-    problems: list[str] = []
-    notes: list[str] = []
 
 
 async def healthz(context: ServerContext, call: Call) -> Health:
@@ -119,20 +112,6 @@ async def metrics(context: ServerContext, call: Call) -> bytes:
     )
 
 
-class ServerInfo(Struct, frozen=True):
-    version: str
-    time: Micros
-    bot_version: str
-    public_url: str
-    disk_free: int | None
-    """Free bytes of the disk with this server's data folder; null if they cannot be determined."""
-    who: str
-    role: str
-    group: str | None
-    retention_waits_until: Micros | None
-    """When the deletion of old tasks begins again after a long gap in time; null without such a gap."""
-
-
 async def server_info(context: ServerContext, call: Call) -> ServerInfo:
     """This server's version and time, and the caller's name, role and resource group."""
     return ServerInfo(
@@ -153,22 +132,6 @@ def _disk_free(context: ServerContext) -> int | None:
         return shutil.disk_usage(context.settings.data_folder).free
     except OSError:
         return None
-
-
-class ServerLine(Struct, frozen=True):
-    """One server on the database; ``this`` is true for the one that answers."""
-
-    id: str
-    address: str
-    port: int
-    heartbeat: Micros
-    started_at: Micros
-    alive: bool
-    this: bool
-
-
-class ServerList(Struct, frozen=True):
-    servers: list[ServerLine]
 
 
 async def list_servers(context: ServerContext, call: Call) -> ServerList:

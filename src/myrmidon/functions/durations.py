@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import re
+from datetime import timedelta
 from typing import Union
 
-Duration = Union[int, float, str, datetime.timedelta]
+Duration = Union[int, float, str, timedelta]
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
@@ -15,7 +15,7 @@ _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+")
 
 def seconds(duration: Duration, name: str = "the duration") -> float:
     """The number of seconds; an int where it is whole. Raises ValueError if it is not a positive duration."""
-    if isinstance(duration, datetime.timedelta):
+    if isinstance(duration, timedelta):
         found = duration.total_seconds()
     elif isinstance(duration, str) and _WHOLE.fullmatch(duration):
         found = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(duration))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any, Tuple
+from typing import Any
 
 from myrmidon.functions import msgpack
 
@@ -34,7 +34,7 @@ def find(module: str, name: str) -> Any:
     return found
 
 
-def name_of(function: Any) -> Tuple[str, str]:
+def name_of(function: Any) -> tuple[str, str]:
     """Module and qualified name. Raises TypeError unless they lead back to the function."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
@@ -79,7 +79,7 @@ def _marked(value: Any) -> Any:
     return value
 
 
-_CODES = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
+_CODES: dict[Any, int] = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
 _CLASSES = {code: cls for cls, code in _CODES.items()}
 
 
@@ -87,4 +87,4 @@ def _unmarked(code: int, data: bytes) -> Any:
     if code == _INTEGER:
         return int(data.decode())
     items = msgpack.unpack(data, _unmarked)
-    return {key: item for key, item in items} if code == _PAIRS else _CLASSES[code](items)
+    return dict(items) if code == _PAIRS else _CLASSES[code](items)

@@ -6,22 +6,26 @@ Used by ``client.new_job`` and ``client.map``, and on a bot by ``context().submi
 from __future__ import annotations
 
 from json.encoder import encode_basestring_ascii as json_text
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Sequence
 
 from myrmidon.functions.graph_errors import GraphError, WiringError, at_caller
-from myrmidon.functions.handles import Handle, TupleHandle
+from myrmidon.functions.handles import Handle, Source, TupleHandle, source_of
 from myrmidon.functions.node_inputs import InputWriter, gathered
 from myrmidon.functions.node_text import CodeOf, FunctionText, builtin_text, compact, function_text
 from myrmidon.functions.signature import Parameter, Signature
 from myrmidon.functions.task_function import TaskFunction, task_function_of
 from myrmidon.functions.task_options import TaskOptions
-from myrmidon.functions.types import TypeProblem, fits, output_types, type_string
+from myrmidon.functions.types import TypeProblem, output_types, type_string
 from myrmidon.functions.values import encode
 
 LateText = Callable[["Texts"], str]
 """A text that contains the digest of code, which is known only when the graph is complete."""
 _ITEM: Any = object()
 """Stands for the item in the arguments of a mapped call."""
+
+
+def _no_text(_texts: Texts) -> str:
+    raise NotImplementedError  # the node calls a function: Texts.node writes it
 
 
 class Node:
@@ -32,11 +36,11 @@ class Node:
     def __init__(
         self,
         label: str,
-        inputs: Sequence[Union[str, LateText]],
+        inputs: Sequence[str | LateText],
         requires: Sequence[str],
         *,
-        function: Optional[TaskFunction[Any, Any]] = None,
-        text: Optional[LateText] = None,
+        function: TaskFunction[Any, Any] | None = None,
+        text: LateText = _no_text,
         outputs: Sequence[Any] = (),
     ) -> None:
         self.label = label
@@ -51,7 +55,7 @@ class Document(NamedTuple):
     """A graph document as JSON, and the large values that must be uploaded before it."""
 
     text: bytes
-    uploads: Dict[str, bytes]
+    uploads: dict[str, bytes]
 
 
 class Texts:
@@ -60,7 +64,7 @@ class Texts:
     def __init__(self, writer: InputWriter, code_of: CodeOf) -> None:
         self.writer = writer
         self._code_of = code_of
-        self._functions: Dict[int, FunctionText] = {}
+        self._functions: dict[int, FunctionText] = {}
 
     def of(self, function: TaskFunction[Any, Any]) -> FunctionText:
         found = self._functions.get(id(function))
@@ -69,9 +73,8 @@ class Texts:
         return found
 
     def node(self, node: Node) -> str:
-        if node.text is not None:
+        if node.function is None:
             return node.text(self)
-        assert node.function is not None
         inputs = [one if isinstance(one, str) else one(self) for one in node.inputs]
         return self.of(node.function).node(inputs, node.requires)
 
@@ -80,13 +83,13 @@ class GraphBuilder:
     """Collects nodes. ``is_building`` is false once the graph was submitted or given up."""
 
     def __init__(self) -> None:
-        self.nodes: Dict[str, Node] = {}
+        self.nodes: dict[str, Node] = {}
         self.is_building = True
         self.writer = InputWriter(self)
-        self._numbers: Dict[str, int] = {}
-        self._mapped: List[TaskFunction[Any, Any]] = []
+        self._numbers: dict[str, int] = {}
+        self._mapped: list[TaskFunction[Any, Any]] = []
 
-    def functions(self) -> List[TaskFunction[Any, Any]]:
+    def functions(self) -> list[TaskFunction[Any, Any]]:
         """Every task function that the graph calls, now or when a list is known."""
         found = {id(one): one for one in self._mapped}
         for node in self.nodes.values():
@@ -96,7 +99,7 @@ class GraphBuilder:
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def call(self, function: Any, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None) -> Any:
+    def call(self, function: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Add the node of one call; its handle."""
         found, bound, keywords = task_function_of(function)
         signature = _signature(found)
@@ -108,10 +111,8 @@ class GraphBuilder:
         label = self._new_label(found.task_options.label or found.__name__)
         return self._add_call(label, found, inputs, self._labels(found.task_options.after))
 
-    def map(
-        self, function: Any, items: Any, args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None
-    ) -> Any:
-        """Add a call for each item: a list of handles, or for the handle of a list one handle of the list of results."""
+    def map(self, function: Any, items: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Add a call for each item: a list of handles; for the handle of a list, one handle of the list of results."""
         found, bound, keywords = task_function_of(function)
         signature = _signature(found)
         values = _bind(signature, (*bound, _ITEM, *args), {**keywords, **(kwargs or {})})
@@ -131,10 +132,10 @@ class GraphBuilder:
         label: str,
         function: TaskFunction[Any, Any],
         items: Iterable[Any],
-        inputs: List[str],
+        inputs: list[str],
         position: int,
         requires: Sequence[str],
-    ) -> List[Any]:
+    ) -> list[Any]:
         parameter = function.signature.parameters[position]
         argument, name = self.writer.argument, function.__name__
         handles = []
@@ -149,7 +150,7 @@ class GraphBuilder:
         label: str,
         function: TaskFunction[Any, Any],
         items: Handle,
-        inputs: List[str],
+        inputs: list[str],
         position: int,
         requires: Sequence[str],
     ) -> Handle:
@@ -158,8 +159,8 @@ class GraphBuilder:
         if len(signature.outputs) != 1:
             raise WiringError(
                 at_caller(
-                    f"{function.__name__}() has {len(signature.outputs)} outputs; over a list that is known only at run "
-                    "time, map a function with one (a dataclass or NamedTuple is one)"
+                    f"{function.__name__}() has {len(signature.outputs)} outputs; over a list that is known only at "
+                    "run time, map a function with one (a dataclass or NamedTuple is one)"
                 )
             )
         parameter = signature.parameters[position]
@@ -178,7 +179,7 @@ class GraphBuilder:
             )
             return texts.writer.constant(encode(text, str), "string")
 
-        items_input = self.writer.output_of(items, items._type)
+        items_input = self.writer.output_of(items, source_of(items).type)
         self._add(
             Node(
                 expand_label,
@@ -199,19 +200,16 @@ class GraphBuilder:
             outputs=[result],
         )
         self._add(join)
-        return Handle(self, join, 0, result, result_type)
+        return Handle(Source(self, join, 0, result, result_type))
 
     def _check_items(self, function: TaskFunction[Any, Any], parameter: Parameter, items: Handle) -> None:
-        wanted = f"List<{parameter.type}>"
         try:
-            self.writer.check_handle(items, items._type)
-            if not fits(items._type, wanted):
-                raise TypeProblem(f"expected {wanted}, given the result of {items._node.label}, {items._type}")
+            self.writer.check_handle(items, f"List<{parameter.type}>")
         except TypeProblem as problem:
             text = f"map({function.__name__}): items for {parameter.name}: {problem.reason}"
             raise WiringError(at_caller(text)) from None
 
-    def reduce(self, function: Any, parts: Any, fan_in: int = 100, kwargs: Optional[Mapping[str, Any]] = None) -> Any:
+    def reduce(self, function: Any, parts: Any, fan_in: int = 100, kwargs: Mapping[str, Any] | None = None) -> Any:
         """Calls in layers, each with at most ``fan_in`` parts, until one result is left."""
         if not isinstance(fan_in, int) or fan_in < 2:
             raise GraphError(at_caller(f"fan_in is {fan_in!r}; write a number of at least 2"))
@@ -230,11 +228,11 @@ class GraphBuilder:
         outputs = output_types(returns)
         properties = options.properties(function=False)
         properties["command"] = [self._word(word) for word in words]
-        request: Dict[str, Any] = {"name": name or str(words[0]), "slices": [{"properties": properties}]}
+        request: dict[str, Any] = {"name": name or str(words[0]), "slices": [{"properties": properties}]}
         request.update(options.request())
         if outputs:
             request["outputs"] = [{"type": type_string(one)} for one in outputs]
-        node: Dict[str, Any] = {"task": request}
+        node: dict[str, Any] = {"task": request}
         requires = self._labels(options.after)
         if requires:
             node["requires"] = requires
@@ -248,10 +246,10 @@ class GraphBuilder:
         if not isinstance(word, Handle):
             return str(word)
         try:
-            self.writer.check_handle(word, word._type)
+            self.writer.check_handle(word, source_of(word).type)
         except TypeProblem as problem:
             raise WiringError(at_caller(f"a word of a command: {problem.reason}")) from None
-        return {"$output": f"{word._node.label}:{word._position}"}
+        return {"$output": f"{source_of(word).node.label}:{source_of(word).position}"}
 
     # -- the document --------------------------------------------------------------------------------------------
 
@@ -262,11 +260,11 @@ class GraphBuilder:
         text = f'{head}{"," if fields else ""}"tasks":{tasks}}}'
         return Document(text.encode(), self.writer.uploads)
 
-    def tasks_text(self, code_of: CodeOf, labels: Optional[Iterable[str]] = None) -> str:
+    def tasks_text(self, code_of: CodeOf, labels: Iterable[str] | None = None) -> str:
         """The JSON object of the nodes by label, or of some of them."""
         texts = Texts(self.writer, code_of)
         chosen = self.nodes.values() if labels is None else [self.nodes[label] for label in labels]
-        return "{%s}" % ",".join([f"{json_text(node.label)}:{texts.node(node)}" for node in chosen])
+        return "{{{}}}".format(",".join([f"{json_text(node.label)}:{texts.node(node)}" for node in chosen]))
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
@@ -285,11 +283,11 @@ class GraphBuilder:
 
     def _handle(self, node: Node, outputs: Sequence[Any], returns: Any) -> Handle:
         if not outputs:
-            return Handle(self, node, -1, None, "")
+            return Handle(Source(self, node, -1, None, ""))
         if len(outputs) == 1 and outputs[0] is returns:
-            return Handle(self, node, 0, returns, type_string(returns))
-        items = [Handle(self, node, i, one, type_string(one)) for i, one in enumerate(outputs)]
-        return TupleHandle(self, node, items, returns, type_string(returns))
+            return Handle(Source(self, node, 0, returns, type_string(returns)))
+        items = [Handle(Source(self, node, i, one, type_string(one))) for i, one in enumerate(outputs)]
+        return TupleHandle(Source(self, node, 0, returns, type_string(returns)), items)
 
     def _new_label(self, wanted: str) -> str:
         """The wanted label, with a number if it is taken."""
@@ -301,14 +299,14 @@ class GraphBuilder:
         self._numbers[wanted] = number
         return label
 
-    def _labels(self, after: Sequence[Any]) -> List[str]:
+    def _labels(self, after: Sequence[Any]) -> list[str]:
         """The labels of the nodes of handles, also in lists."""
-        labels: Dict[str, None] = {}
+        labels: dict[str, None] = {}
         for one in after:
             if isinstance(one, Handle):
-                if one._builder is not self:
+                if source_of(one).builder is not self:
                     raise GraphError(at_caller(f"after=: {one!r} belongs to another job"))
-                labels[one._node.label] = None
+                labels[source_of(one).node.label] = None
             elif isinstance(one, (list, tuple)):
                 labels.update(dict.fromkeys(self._labels(one)))
             else:
@@ -323,7 +321,7 @@ def _signature(function: TaskFunction[Any, Any]) -> Signature:
         raise WiringError(at_caller(str(problem))) from None
 
 
-def _bind(signature: Signature, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
+def _bind(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     try:
         return signature.bind(args, kwargs)
     except TypeError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Optional
+from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _SKIPPED = tuple(os.path.join(_PACKAGE, folder) + os.sep for folder in ("functions", "sdk", "executor"))
@@ -22,14 +22,14 @@ class WiringError(GraphError, TypeError):
     """An argument does not have the type of its parameter."""
 
 
-def caller_line() -> Optional[str]:
+def caller_line() -> str | None:
     """``file.py:12`` of the innermost frame outside of this library, or None if there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - inspect.currentframe reads source files
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_SKIPPED) and not name.startswith("<frozen"):
-            return "{}:{}".format(_short(name), frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
+            return f"{_short(name)}:{frame.f_lineno}"
+        frame = frame.f_back
     return None
 
 

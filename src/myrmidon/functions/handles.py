@@ -7,7 +7,7 @@ equals nothing, formats as text), so it raises HandleMisuse.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterator, List, NoReturn, Tuple
+from typing import TYPE_CHECKING, Any, Iterator, NoReturn
 
 from myrmidon.functions.graph_errors import HandleMisuse, at_caller
 
@@ -15,20 +15,33 @@ if TYPE_CHECKING:
     from myrmidon.functions.graph_builder import GraphBuilder, Node
 
 
-class Handle:
-    """One output of a node. ``_position`` is -1 for a node without outputs, which can only be waited for."""
+class Source:
+    """Where the value of a handle comes from: an output of a node.
 
-    __slots__ = ("_annotation", "_builder", "_node", "_position", "_type")
+    ``position`` is -1 for a node without outputs, which can only be waited for.
+    """
+
+    __slots__ = ("annotation", "builder", "node", "position", "type")
 
     def __init__(self, builder: GraphBuilder, node: Node, position: int, annotation: Any, type_: str) -> None:
-        self._builder = builder
-        self._node = node
-        self._position = position
-        self._annotation = annotation
-        self._type = type_
+        self.builder = builder
+        self.node = node
+        self.position = position
+        self.annotation = annotation
+        self.type = type_
+
+
+class Handle:
+    """Stands for one output of a node. It has no public attributes: see ``source_of``."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
 
     def __repr__(self) -> str:
-        return f"<handle of {self._node.label}, {self._type or 'no output'}>"
+        source = self._source
+        return f"<handle of {source.node.label}, {source.type or 'no output'}>"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # asked for by debuggers, notebooks and copy, which expect this error
@@ -43,8 +56,8 @@ class TupleHandle(Handle):
 
     __slots__ = ("_items",)
 
-    def __init__(self, builder: GraphBuilder, node: Node, items: List[Handle], annotation: Any, type_: str) -> None:
-        super().__init__(builder, node, 0, annotation, type_)
+    def __init__(self, source: Source, items: list[Handle]) -> None:
+        super().__init__(source)
         self._items = items
 
     def __iter__(self) -> Iterator[Handle]:
@@ -59,7 +72,12 @@ class TupleHandle(Handle):
     __hash__ = object.__hash__
 
 
-_USES: Tuple[Tuple[str, str], ...] = (
+def source_of(handle: Handle) -> Source:
+    """Where the value of a handle comes from."""
+    return handle._source  # noqa: SLF001 - the one way to it, so that handles have no public attributes
+
+
+_USES: tuple[tuple[str, str], ...] = (
     ("__bool__", "it was used as a condition"),
     ("__iter__", "it was iterated over"),
     ("__len__", "its length was asked for"),
@@ -87,7 +105,22 @@ _USES: Tuple[Tuple[str, str], ...] = (
     ("__round__", "it was used in arithmetic"),
     *(
         (f"__{prefix}{name}__", "it was used in arithmetic")
-        for name in "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or".split()
+        for name in [
+            "add",
+            "sub",
+            "mul",
+            "matmul",
+            "truediv",
+            "floordiv",
+            "mod",
+            "divmod",
+            "pow",
+            "lshift",
+            "rshift",
+            "and",
+            "xor",
+            "or",
+        ]
         for prefix in ("", "r")
     ),
 )
@@ -98,7 +131,11 @@ _HINTS = {
 
 
 def _misused(handle: Handle, what: str, hint: str = "") -> NoReturn:
-    when = "the job has not run yet" if handle._builder.is_building else "use job.result(handle) to get the value"
+    when = (
+        "the job has not run yet"
+        if source_of(handle).builder.is_building
+        else "use job.result(handle) to get the value"
+    )
     raise HandleMisuse(at_caller(f"{handle!r} is not a value: {what}, but {when}{hint}"))
 
 

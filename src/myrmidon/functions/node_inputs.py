@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from json.encoder import encode_basestring_ascii as json_text
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any
 
 from myrmidon.functions.graph_errors import WiringError, at_caller
-from myrmidon.functions.handles import Handle, TupleHandle
+from myrmidon.functions.handles import Handle, TupleHandle, source_of
 from myrmidon.functions.signature import Parameter
 from myrmidon.functions.types import TypeProblem, fits, kind_of, type_string
 from myrmidon.functions.values import encode, encode_gathered
@@ -28,7 +28,7 @@ class InputWriter:
 
     def __init__(self, builder: GraphBuilder) -> None:
         self._builder = builder
-        self.uploads: Dict[str, bytes] = {}
+        self.uploads: dict[str, bytes] = {}
 
     def argument(self, function: str, parameter: Parameter, value: Any) -> str:
         """One input. Raises WiringError with the caller's line if the value does not fit the parameter."""
@@ -54,23 +54,25 @@ class InputWriter:
 
     def output_of(self, handle: Handle, type_: str) -> str:
         self.check_handle(handle, type_)
-        label = json_text(handle._node.label)
-        return f'{{"kind":"output_of","type":{json_text(type_)},"label":{label},"position":{handle._position}}}'
+        source = source_of(handle)
+        label = json_text(source.node.label)
+        return f'{{"kind":"output_of","type":{json_text(type_)},"label":{label},"position":{source.position}}}'
 
     def check_handle(self, handle: Handle, type_: str) -> None:
         """Raise TypeProblem unless the handle is of this job and its output fits the type."""
-        if handle._builder is not self._builder:
+        source = source_of(handle)
+        if source.builder is not self._builder:
             raise TypeProblem(f"{handle!r} belongs to another job; pass the value, as job.result gives it")
-        if handle._position < 0:
-            raise TypeProblem(f"{handle._node.label} returns nothing; to run after it, use .options(after=[...])")
-        if not fits(handle._type, type_):
-            raise TypeProblem(f"expected {type_}, given the result of {handle._node.label}, {handle._type}")
+        if source.position < 0:
+            raise TypeProblem(f"{source.node.label} returns nothing; to run after it, use .options(after=[...])")
+        if not fits(source.type, type_):
+            raise TypeProblem(f"expected {type_}, given the result of {source.node.label}, {source.type}")
 
     def _gathered(self, value: Any, parameter: Parameter) -> str:
         value = _unpacked(value)
-        parts: List[Handle] = []
+        parts: list[Handle] = []
 
-        def place(item: Any, annotation: Any) -> Optional[int]:
+        def place(item: Any, annotation: Any) -> int | None:
             if not isinstance(item, Handle):
                 return None
             self.check_handle(item, type_string(annotation))
@@ -83,11 +85,11 @@ class InputWriter:
         return gathered(parameter.type, parts, "" if flat else f'"shape":{self.payload(shape)},')
 
 
-def gathered(type_: str, parts: List[Handle], shape: str = "") -> str:
+def gathered(type_: str, parts: list[Handle], shape: str = "") -> str:
     """An input that is put together from outputs; without a shape it is the list of them."""
     texts = [
-        f'{{"label":{json_text(part._node.label)},"position":{part._position},"type":{json_text(part._type)}}}'
-        for part in parts
+        f'{{"label":{json_text(part.node.label)},"position":{part.position},"type":{json_text(part.type)}}}'
+        for part in map(source_of, parts)
     ]
     return f'{{"kind":"gathered","type":{json_text(type_)},{shape}"parts":[{",".join(texts)}]}}'
 

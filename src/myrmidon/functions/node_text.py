@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from json.encoder import encode_basestring_ascii as json_text
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.task_options import TaskOptions
@@ -35,7 +35,7 @@ def function_text(function: TaskFunction[Any, Any], code_of: CodeOf) -> Function
     """The text of the nodes of a task function."""
     signature, options = function.signature, function.task_options
     package = module_name(function.function.__module__)
-    described: Dict[str, Any] = {
+    described: dict[str, Any] = {
         "package_name": package,
         "func_name": function.function.__qualname__,
         "language": "PYTHON",
@@ -47,14 +47,14 @@ def function_text(function: TaskFunction[Any, Any], code_of: CodeOf) -> Function
     return _text(function.__name__, described, signature.output_types, options)
 
 
-def builtin_text(name: str, output_types: List[str], options: TaskOptions, *, api: bool) -> FunctionText:
+def builtin_text(name: str, output_types: list[str], options: TaskOptions, *, api: bool) -> FunctionText:
     """The text of a node that calls a function of the executor itself; it has no types of its own to compare."""
     described = {"package_name": BUILTINS, "func_name": name, "language": "PYTHON"}
     return _text(name, described, output_types, options, api=api)
 
 
 def _text(
-    name: str, function: Dict[str, Any], output_types: Sequence[str], options: TaskOptions, *, api: bool = True
+    name: str, function: dict[str, Any], output_types: Sequence[str], options: TaskOptions, *, api: bool = True
 ) -> FunctionText:
     properties = options.properties(function=True)
     if not api:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, Dict, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from myrmidon.functions.graph_errors import GraphError, at_caller
 
 if TYPE_CHECKING:
     from myrmidon.functions.task_function import TaskFunction
 
-_CURRENT: "ContextVar[Optional[Recorder]]" = ContextVar("myrmidon_recorder", default=None)
+_CURRENT: ContextVar[Recorder | None] = ContextVar("myrmidon_recorder", default=None)
 
 
 class Recorder:
@@ -22,15 +22,15 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self._thread: Optional[int] = None
-        self._token: Optional[Token[Optional[Recorder]]] = None
-        self._failure: Optional[GraphError] = None
+        self._thread: int | None = None
+        self._token: Token[Recorder | None] | None = None
+        self._failure: GraphError | None = None
 
     @property
     def is_open(self) -> bool:
         return self._token is not None
 
-    def record_call(self, function: TaskFunction[Any, Any], args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+    def record_call(self, function: TaskFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def open(self) -> None:
@@ -60,7 +60,7 @@ class Recorder:
             self.fail("a task function was called from another thread while its job was being built")
 
 
-def current_recorder() -> Optional[Recorder]:
+def current_recorder() -> Recorder | None:
     """The recorder of the block that is open in this context."""
     recorder = _CURRENT.get()
     return recorder if recorder is not None and recorder.is_open else None

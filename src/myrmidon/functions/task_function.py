@@ -1,15 +1,23 @@
 """``@task``: marks a typed function as one that bots can run.
 
-Outside of a job, and on a bot, the decorated function is the plain function. Inside a block of ``client.new_job`` a call
-is recorded and returns a handle (recorder.py).
+Outside of a job, and on a bot, the decorated function is the plain function. Inside a block of ``client.new_job`` a
+call is recorded and returns a handle (recorder.py).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generic, Mapping, Optional, Sequence, Tuple, TypeVar, Union
-from typing import overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Generic,
+    Mapping,
+    Sequence,
+    TypeVar,
+    overload,
+)
 
 from myrmidon.functions.durations import Duration
 from myrmidon.functions.graph_errors import HandleMisuse, at_caller
@@ -29,13 +37,13 @@ if TYPE_CHECKING:
         """What ``@task(...)`` and ``.options(...)`` take; docs/functions.md says what each means."""
 
         label: str
-        dimensions: Mapping[str, Union[str, int, Sequence[str]]]
-        timeout: Optional[Duration]
-        soft_timeout: Optional[Duration]
+        dimensions: Mapping[str, str | int | Sequence[str]]
+        timeout: Duration | None
+        soft_timeout: Duration | None
         max_instances: int
         reruns: int
         retries: int
-        cache: Union[bool, Duration]
+        cache: bool | Duration
         memory_mb: int
         priority: int
         tags: Sequence[str]
@@ -61,6 +69,8 @@ class TaskFunction(Generic[P, R]):
         self.code_module = function.__module__
         """The module whose code the call needs."""
         functools.update_wrapper(self, function)
+        self.__name__: str = function.__name__
+        self.__qualname__: str = function.__qualname__
         if self.partial_args or self.partial_kwargs:
             # For inspect.signature and the like: the parameters that are left.
             self.__signature__ = inspect.signature(functools.partial(function, *args, **kwargs))
@@ -90,7 +100,7 @@ class TaskFunction(Generic[P, R]):
         found = self.__dict__.get("_typed")
         if found is None:
             found = self.__dict__["_typed"] = signature_of(self.function)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def __repr__(self) -> str:
         return f"<task {self.__module__}.{self.__qualname__}>"
@@ -147,10 +157,10 @@ def check_importable(function: Any) -> None:
         raise TypeProblem(f"{name} is a method; bots have no object to call it on; use a function or a staticmethod")
 
 
-def task_function_of(function: Any) -> Tuple[TaskFunction[Any, Any], Tuple[Any, ...], Dict[str, Any]]:
+def task_function_of(function: Any) -> tuple[TaskFunction[Any, Any], tuple[Any, ...], dict[str, Any]]:
     """The task function of a task, a partial of one or a typed plain function, and the arguments that are bound."""
-    args: Tuple[Any, ...] = ()
-    kwargs: Dict[str, Any] = {}
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
     while isinstance(function, functools.partial):
         args = (*function.args, *args)
         kwargs = {**function.keywords, **kwargs}

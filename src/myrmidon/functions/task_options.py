@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Mapping, Sequence
 
 from myrmidon.functions.durations import Duration, seconds
 
@@ -19,26 +19,26 @@ CACHE_VARIABLE = "MYRMIDON_CACHE_PERIOD"
 class TaskOptions:
     """The options of a task function, checked and in the units of the API. None: the default of the server."""
 
-    label: Optional[str] = None
-    dimensions: Tuple[Tuple[str, Tuple[str, ...]], ...] = ()
-    timeout_s: Optional[float] = None
-    soft_timeout_s: Optional[float] = None
+    label: str | None = None
+    dimensions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    timeout_s: float | None = None
+    soft_timeout_s: float | None = None
     max_instances: int = 0
     reruns: int = 0
-    retries: Optional[int] = None
+    retries: int | None = None
     cache_s: float = 0
-    memory_mb: Optional[int] = None
-    priority: Optional[int] = None
-    tags: Tuple[str, ...] = ()
-    env: Tuple[Tuple[str, str], ...] = ()
-    after: Tuple[Any, ...] = ()
+    memory_mb: int | None = None
+    priority: int | None = None
+    tags: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    after: tuple[Any, ...] = ()
 
     def changed(self, **given: Any) -> TaskOptions:
         """A copy with these options, given as users write them; dimensions and env are added to those that exist."""
         unknown = sorted(given.keys() - _READERS.keys())
         if unknown:
             raise TypeError(f"unknown option {unknown[0]!r}; there are {', '.join(sorted(_READERS))}")
-        fields: Dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, value in given.items():
             field, read = _READERS[name]
             fields[field] = read(value)
@@ -47,13 +47,13 @@ class TaskOptions:
                 fields[name] = tuple({**dict(getattr(self, name)), **dict(fields[name])}.items())
         return dataclasses.replace(self, **fields)
 
-    def properties(self, *, function: bool) -> Dict[str, Any]:
+    def properties(self, *, function: bool) -> dict[str, Any]:
         """The properties of the slice: where it runs, for how long, and whether earlier results may answer it."""
         dimensions = {"pool": [DEFAULT_POOL]}
         if function:
             dimensions["python"] = ["{}.{}".format(*sys.version_info[:2])]
         dimensions.update({key: list(values) for key, values in self.dimensions if values})
-        properties: Dict[str, Any] = {"dimensions": dimensions}
+        properties: dict[str, Any] = {"dimensions": dimensions}
         env = dict(self.env)
         if self.timeout_s is not None:
             properties["execution_timeout_s"] = self.timeout_s
@@ -68,9 +68,9 @@ class TaskOptions:
             properties["env"] = env
         return properties
 
-    def request(self) -> Dict[str, Any]:
+    def request(self) -> dict[str, Any]:
         """The fields of the task request beside its slices."""
-        fields: Dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self.soft_timeout_s is not None:
             fields["soft_timeout_s"] = self.soft_timeout_s
             fields["max_instances"] = self.max_instances or 2
@@ -92,7 +92,7 @@ def _label(value: object) -> str:
     return value
 
 
-def _dimensions(value: Mapping[str, Union[str, int, Sequence[str]]]) -> Tuple[Tuple[str, Tuple[str, ...]], ...]:
+def _dimensions(value: Mapping[str, str | int | Sequence[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Values as lists; an empty one removes a default, such as the version of Python."""
     return tuple(
         (key, (str(given),) if isinstance(given, (str, int)) else tuple(map(str, given)))
@@ -113,13 +113,13 @@ def _duration(name: str) -> Any:
     return lambda value: None if value is None else seconds(value, name)
 
 
-def _cache(value: Union[bool, Duration]) -> float:
+def _cache(value: bool | Duration) -> float:
     if value is True:
         return WINDOW_S
     return seconds(value, "cache") if value is not False and value is not None else 0
 
 
-def _after(value: object) -> Tuple[Any, ...]:
+def _after(value: object) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 

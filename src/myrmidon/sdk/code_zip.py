@@ -97,7 +97,7 @@ def _files(folder: Path) -> Iterator[Path]:
 def is_shipped(module: str) -> bool:
     """Whether a module is one of this program's own: neither installed nor a part of Python or of this library."""
     top = module.partition(".")[0]
-    if top == _OURS or top in sys.stdlib_module_names and top != "__main__":
+    if top == _OURS or (top in sys.stdlib_module_names and top != "__main__"):
         return False
     if module == "__main__":
         return True

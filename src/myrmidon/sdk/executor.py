@@ -49,7 +49,7 @@ class RemoteExecutor(Executor):
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:
-            self._futures.discard(future)  # type: ignore[arg-type]
+            self._futures.discard(future)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         with self._lock:

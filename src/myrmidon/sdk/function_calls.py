@@ -6,6 +6,7 @@ results, up to 1,000 tasks per poll.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from myrmidon.functions.graph_builder import GraphBuilder
-from myrmidon.functions.handles import Handle
+from myrmidon.functions.handles import Handle, source_of
 from myrmidon.functions.recorder import current_recorder
 from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.errors import CallFailed
@@ -98,7 +99,7 @@ class FunctionCalls:
         return futures
 
     def _add(self, handle: Handle, decode: Callable[[list[Any]], Any] | None) -> RemoteFuture[Any]:
-        node = handle._node
+        node = source_of(handle).node
         returns = node.function.signature.returns if node.function is not None else None
         future: RemoteFuture[Any] = RemoteFuture(self, decode or (lambda values: returned(values, returns)))
         future.label, future.annotations = node.label, node.outputs
@@ -107,7 +108,9 @@ class FunctionCalls:
 
     def _check_usable(self) -> None:
         if (recorder := current_recorder()) is not None:
-            recorder.fail("client.submit and client.map run at once; inside a job's block, call the function or job.map")
+            recorder.fail(
+                "client.submit and client.map run at once; inside a job's block, call the function or job.map"
+            )
         if self._closing:
             raise RuntimeError("the client is closed")
         if not self._threads:
@@ -115,6 +118,7 @@ class FunctionCalls:
                 thread = threading.Thread(target=run, name=f"myrmidon{run.__name__}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
+            atexit.register(self.close)  # a program may end right after its last submit
 
     def _send_all(self) -> None:
         while True:
@@ -137,7 +141,7 @@ class FunctionCalls:
         for handle, future in calls:
             if future.cancelled():
                 future.set_running_or_notify_cancel()
-                builder.nodes.pop(handle._node.label, None)
+                builder.nodes.pop(source_of(handle).node.label, None)
         live = [future for _, future in calls if not future.cancelled()]
         if not live:
             return
@@ -154,6 +158,9 @@ class FunctionCalls:
                 future.job_id, future.task_id = submitted.job_id, submitted.task_ids[future.label]
                 self._sent[future.task_id] = future
             self._changed.notify_all()
+        for future in live:
+            if future.cancelled() and future.task_id is not None:
+                self.cancel_task(future.task_id)
 
     # -- collect ------------------------------------------------------------------------------------------------
 
@@ -221,6 +228,7 @@ class FunctionCalls:
 
     def close(self) -> None:
         """Send what is not sent. Calls that have not ended go on, but their futures do not get results any more."""
+        atexit.unregister(self.close)
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -239,5 +247,3 @@ def _fail(future: RemoteFuture[Any], error: Exception) -> None:
 
 def _unchanged(values: list[Any]) -> Any:
     return values
-
-

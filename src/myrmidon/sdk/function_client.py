@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.code_zip import AUTO
@@ -17,9 +17,7 @@ from myrmidon.sdk.function_calls import FunctionCalls, RemoteFuture
 from myrmidon.sdk.function_server import FunctionServer
 from myrmidon.sdk.job_results import how_to_watch
 from myrmidon.sdk.new_job import NewJob
-
-if TYPE_CHECKING:
-    from myrmidon.sdk.client import Client
+from myrmidon.sdk.transport import Transport
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -29,8 +27,8 @@ P = ParamSpec("P")
 class FunctionClient:
     """Runs functions for a client. Nothing is started before the first call."""
 
-    def __init__(self, client: Client, *, group: str | None = None, code: str | Path = AUTO) -> None:
-        self._client = client
+    def __init__(self, transport: Transport, *, group: str | None = None, code: str | Path = AUTO) -> None:
+        self._transport = transport
         self._group = group
         self._code = code
         self._lock = threading.Lock()
@@ -46,7 +44,7 @@ class FunctionClient:
         fields: Mapping[str, Any],
     ) -> NewJob:
         return NewJob(
-            self._client,
+            self._transport,
             name,
             code=self._code if code is None else code,
             group=self._group if group is None else group,
@@ -58,7 +56,7 @@ class FunctionClient:
     def calls(self) -> FunctionCalls:
         with self._lock:
             if self._calls is None:
-                server = FunctionServer(self._client.transport, self._group)
+                server = FunctionServer(self._transport, self._group)
                 self._calls = FunctionCalls(server, CodePackages(self._code))
             return self._calls
 
@@ -103,6 +101,16 @@ class FunctionMethods:
         return self.functions.new_job(name, code=code, group=group, fail_fast=fail_fast, fields=fields)
 
     @overload
+    def submit(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[R]: ...
+    @overload
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]: ...
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a function on a bot; the future of its result. Raises at once if an argument has the wrong type."""
+        return self.functions.calls.submit(function, args, kwargs)
+
+    @overload
     def map(
         self,
         function: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
@@ -129,9 +137,3 @@ class FunctionMethods:
     def as_completed(self, futures: Iterable[Future[R]], timeout: float | None = None) -> Iterator[Future[R]]:
         """The futures of ``submit`` in the order in which they end."""
         return concurrent.futures.as_completed(futures, timeout)
-
-    def call_function(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Future[Any]:
-        """The future of one call; what ``submit`` does with a function."""
-        return cast("Future[Any]", self.functions.calls.submit(function, args, kwargs))

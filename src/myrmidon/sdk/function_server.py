@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from myrmidon.sdk.errors import CallFailed
+from myrmidon.sdk.api.caller import decode
 from myrmidon.sdk.transport import Transport, new_key
 from myrmidon.wire.jobs import JobSubmitted
 
-T = TypeVar("T")
 API: Final = "/api/v1"
 MAX_IDS: Final = 1_000
 
@@ -74,7 +73,7 @@ class FunctionServer:
             if self._group is not None:
                 body["group"] = self._group  # type: ignore[assignment]
             reply = self._transport.call("POST", f"{API}/files/missing", body=body)
-            for digest in _decode(reply.data, _Missing).missing:
+            for digest in decode(reply.data, _Missing).missing:
                 self._put(digest, files[digest])
         # Remembered for this program only: the server deletes files that nothing uses after a day at the earliest.
         self._uploaded.update(new)
@@ -93,14 +92,12 @@ class FunctionServer:
         group = msgspec.json.encode(self._group)
         body = b'{"job":%b,"group":%b}' % (document, group)
         reply = self._transport.call("POST", f"{API}/jobs", data=body, key=new_key())
-        return _decode(reply.data, JobSubmitted)
+        return decode(reply.data, JobSubmitted)
 
     def results(self, task_ids: Sequence[str], wait_s: float) -> list[Outcome]:
         """Those of the tasks (at most 1,000) that have ended; waits until at least one has."""
         body = {"task_ids": list(task_ids), "wait_s": wait_s}
-        return _decode(
-            self._transport.call("POST", f"{API}/results", body=body, wait_s=wait_s).data, _Outcomes
-        ).results
+        return decode(self._transport.call("POST", f"{API}/results", body=body, wait_s=wait_s).data, _Outcomes).results
 
     def value(self, value_id: str) -> bytes:
         """The MessagePack form of a value."""
@@ -118,10 +115,3 @@ class FunctionServer:
         body = {"kill_running": False}
         answer = self._transport.call("POST", f"{API}/tasks/{task_id}/cancel", body=body, key=new_key()).json()
         return str(answer.get("state", "")) if isinstance(answer, dict) else ""
-
-
-def _decode(data: bytes, answer: type[T]) -> T:
-    try:
-        return msgspec.json.decode(data, type=answer)
-    except msgspec.MsgspecError as error:
-        raise CallFailed(f"The response is not the expected one: {error}. Check the server's version.") from None

@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NoReturn
+from typing import Final
 
 from myrmidon.sdk.errors import JobFailed, WaitedTooLong
 from myrmidon.sdk.function_server import MAX_IDS, FunctionServer, Outcome
 from myrmidon.sdk.job_graph import FAILED
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.progress import ProgressLine
-from myrmidon.sdk.results import SUCCEEDED, output_values
+from myrmidon.sdk.results import SUCCEEDED
 from myrmidon.sdk.task_failed import TaskFailed, task_failed
 from myrmidon.wire.jobs import JobInfo
 
@@ -33,74 +33,38 @@ class JobResults:
         self.task_ids = dict(task_ids)
         self._server = server
 
-    def values(self, annotations: Mapping[str, Sequence[Any]], timeout: float | None) -> dict[str, list[Any]]:
-        """The outputs of the tasks with these labels, decoded by their annotations. Raises TaskFailed."""
-        outcomes = self.outcomes(list(annotations), timeout)
-        return {label: output_values(outcomes[label], of, self._server) for label, of in annotations.items()}
-
     def outcomes(self, labels: Sequence[str], timeout: float | None) -> dict[str, Outcome]:
         """The outcomes of these tasks once all have succeeded; raises TaskFailed as soon as one of them cannot."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        line = ProgressLine(self.name)
+        waiting = self.waiting(labels)
         try:
-            return self._wait(labels, deadline, timeout, line)
+            while not waiting.poll(deadline):
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise WaitedTooLong(f"job {self.job.id} has no result after {timeout} s; it goes on")
         except KeyboardInterrupt:
-            line.end()
+            waiting.line.end()
             sys.stderr.write(how_to_watch([self.job.id]))
             raise
         finally:
-            line.end()
+            waiting.line.end()
+        return waiting.found
 
-    def _wait(
-        self, labels: Sequence[str], deadline: float | None, timeout: float | None, line: ProgressLine
-    ) -> dict[str, Outcome]:
-        left = {self.task_ids[label]: label for label in labels}
-        found: dict[str, Outcome] = {}
-        wait_s = 0.0
-        ended: JobInfo | None = None
-        while left:
-            outcomes = self._server.results(list(islice(left, MAX_IDS)), wait_s)
-            if ended is not None and not outcomes:
-                self._raise_first(ended)
-            for outcome in outcomes:
-                label = left.pop(outcome.task_id)
-                if outcome.state != SUCCEEDED:
-                    raise self._failure(outcome, label)
-                found[label] = outcome
-            if not left:
-                break
-            if deadline is not None and time.monotonic() >= deadline:
-                raise WaitedTooLong(f"job {self.job.id} has no result after {timeout} s; it goes on")
-            if not outcomes or line.is_shown:
-                ended = self._ended(line)
-            # Once more without waiting: a task may have succeeded between the two answers.
-            wait_s = 0.0 if ended is not None else self._next_wait(wait_s, deadline, line)
-        return found
+    def waiting(self, labels: Sequence[str]) -> Waiting:
+        return Waiting(self, self._server, {self.task_ids[label]: label for label in labels})
 
-    def _next_wait(self, before: float, deadline: float | None, line: ProgressLine) -> float:
-        longest = _SHOWN_WAIT_S if line.is_shown else _LONGEST_WAIT_S
-        wait_s = min(longest, max(_FIRST_WAIT_S, before * 2))
-        return wait_s if deadline is None else max(0.0, min(wait_s, deadline - time.monotonic()))
-
-    def _ended(self, line: ProgressLine) -> JobInfo | None:
-        """The job if it has ended without success: tasks behind a failed one then wait for ever."""
-        info = self.job.info()
-        line.update(info)
-        return info if info.state in ("FAILED", "CANCELLED") and not info.busy else None
-
-    def _raise_first(self, info: JobInfo) -> NoReturn:
+    def first_failure(self, info: JobInfo) -> Exception:
+        """The error of the task that made the job fail."""
         first = info.first_failure
         for outcome in self._server.results([first.task_id], 0) if first is not None else []:
-            raise task_failed(outcome, first.label if first is not None else "", self._server.log_tail)
-        raise JobFailed(info)
+            return task_failed(outcome, first.label if first is not None else "", self._server.log_tail)
+        return JobFailed(info)
 
-    def _failure(self, outcome: Outcome, label: str) -> TaskFailed:
-        """The error of the task; if it was cancelled because another one has failed, that of the other one."""
+    def failure(self, outcome: Outcome, label: str) -> Exception:
+        """The error of a task; if it was cancelled because another one has failed, that of the other one."""
         if outcome.state in CONSEQUENCES:
-            first = self.job.info().first_failure
-            if first is not None and first.task_id != outcome.task_id:
-                for other in self._server.results([first.task_id], 0):
-                    return task_failed(other, first.label, self._server.log_tail)
+            info = self.job.info()
+            if info.first_failure is not None and info.first_failure.task_id != outcome.task_id:
+                return self.first_failure(info)
         return task_failed(outcome, label, self._server.log_tail)
 
     def errors(self) -> dict[str, list[TaskFailed]]:
@@ -118,6 +82,49 @@ class JobResults:
         return grouped
 
 
+class Waiting:
+    """Waits for some tasks of a job, one long poll at a time. ``found`` are the outcomes so far, by label."""
+
+    def __init__(self, results: JobResults, server: FunctionServer, left: dict[str, str]) -> None:
+        self.found: dict[str, Outcome] = {}
+        self.line = ProgressLine(results.name)
+        self._results = results
+        self._server = server
+        self._left = left
+        self._ended: JobInfo | None = None
+        self._wait_s = 0.0
+
+    def poll(self, deadline: float | None = None) -> bool:
+        """Wait for some time; whether all tasks have succeeded. Raises TaskFailed if one cannot any more."""
+        if not self._left:
+            return True
+        outcomes = self._server.results(list(islice(self._left, MAX_IDS)), self._next_wait(deadline))
+        if self._ended is not None and not outcomes:
+            raise self._results.first_failure(self._ended)
+        for outcome in outcomes:
+            label = self._left.pop(outcome.task_id)
+            if outcome.state != SUCCEEDED:
+                raise self._results.failure(outcome, label)
+            self.found[label] = outcome
+        if self._left and (not outcomes or self.line.is_shown):
+            self._look_at_job()
+        return not self._left
+
+    def _next_wait(self, deadline: float | None) -> float:
+        """Short at first, since the job may have failed already. Not at all once it has ended."""
+        wait_s = self._wait_s if self._ended is None else 0.0
+        longest = _SHOWN_WAIT_S if self.line.is_shown else _LONGEST_WAIT_S
+        self._wait_s = min(longest, max(_FIRST_WAIT_S, wait_s * 2))
+        return wait_s if deadline is None else max(0.0, min(wait_s, deadline - time.monotonic()))
+
+    def _look_at_job(self) -> None:
+        """Show how far it is. If it has ended without success, the tasks behind a failed one wait for ever."""
+        info = self._results.job.info()
+        self.line.update(info)
+        if info.state in ("FAILED", "CANCELLED") and not info.busy:
+            self._ended = info
+
+
 def _chunks(ids: Iterable[str]) -> list[list[str]]:
     listed = list(ids)
     return [listed[start : start + MAX_IDS] for start in range(0, len(listed), MAX_IDS)]
@@ -129,7 +136,4 @@ def how_to_watch(job_ids: Sequence[str]) -> str:
         return ""
     more = f" (and {len(job_ids) - 1} more)" if len(job_ids) > 1 else ""
     job = job_ids[-1]
-    return (
-        f"\nJob {job}{more} goes on. Watch it:  myrmidon job watch {job}\n"
-        f"Stop it:  myrmidon job cancel {job}\n"
-    )
+    return f"\nJob {job}{more} goes on. Watch it:  myrmidon job watch {job}\nStop it:  myrmidon job cancel {job}\n"

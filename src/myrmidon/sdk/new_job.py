@@ -1,8 +1,8 @@
 """A job that is built by calling task functions in a with block, and submitted at its end.
 
-    with client.new_job("word count") as job:
-        total = merge(job.map(count, shards("...")))
-    print(job.result(total))
+with client.new_job("word count") as job:
+    total = merge(job.map(count, shards("...")))
+print(job.result(total))
 """
 
 from __future__ import annotations
@@ -10,25 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
 from myrmidon.functions.graph_builder import GraphBuilder
 from myrmidon.functions.graph_errors import GraphError, at_caller
+from myrmidon.functions.handles import source_of
 from myrmidon.functions.recorder import Recorder
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.task_options import TaskOptions
+from myrmidon.sdk.api.caller import Caller
 from myrmidon.sdk.code_packages import CodePackages
-from myrmidon.sdk.function_server import FunctionServer
+from myrmidon.sdk.function_server import FunctionServer, Outcome
 from myrmidon.sdk.graph_submission import submit_graph
-from myrmidon.sdk.job_results import JobResults
+from myrmidon.sdk.job_results import JobResults, Waiting
 from myrmidon.sdk.jobs import Job
-from myrmidon.sdk.results import handles_in, with_values
+from myrmidon.sdk.results import handles_in, output_values, with_values
 from myrmidon.sdk.task_failed import TaskFailed
+from myrmidon.sdk.transport import Transport
 from myrmidon.wire import jobs as wire
-
-if TYPE_CHECKING:
-    from myrmidon.functions.task_function import Options
-    from myrmidon.sdk.client import Client
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -41,7 +40,7 @@ class NewJob(Recorder):
 
     def __init__(
         self,
-        client: Client,
+        transport: Transport,
         name: str,
         *,
         code: str | Path,
@@ -51,8 +50,8 @@ class NewJob(Recorder):
     ) -> None:
         super().__init__()
         self.name = name
-        self._client = client
-        self._server = FunctionServer(client.transport, group)
+        self._api = Caller(transport)
+        self._server = FunctionServer(transport, group)
         self._code = code
         self._fields = {
             "name": name,
@@ -78,6 +77,11 @@ class NewJob(Recorder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self.end_block(kind):
+            self.submit()
+
+    def end_block(self, kind: type[BaseException] | None) -> bool:
+        """End the block; whether the job is to be submitted. After an exception (of this kind) it is not."""
         self._builder.is_building = False
         try:
             self.close()
@@ -85,10 +89,10 @@ class NewJob(Recorder):
             if kind is None:
                 raise
         if kind is not None:
-            return
+            return False
         if not self._builder.nodes:
             raise GraphError(at_caller("the job has no tasks; nothing was submitted"))
-        self._submit()
+        return True
 
     def record_call(self, function: TaskFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._builder.call(function, args, kwargs)
@@ -147,9 +151,10 @@ class NewJob(Recorder):
             raise GraphError(at_caller(f"job.{method} belongs into the block of `with client.new_job(...) as job`"))
         self.check_thread()
 
-    def _submit(self) -> None:
+    def submit(self) -> None:
+        """Submit the graph; the end of the block does it."""
         submitted = submit_graph(self._builder, self._fields, CodePackages(self._code), self._server)
-        job = Job(self._client, submitted.job_id)
+        job = Job(self._api, submitted.job_id)
         self._results = JobResults(job, self.name, self._server, submitted.task_ids)
 
     # -- follow -------------------------------------------------------------------------------------------------
@@ -177,13 +182,35 @@ class NewJob(Recorder):
         Raises TaskFailed if the task, or one that it needs, has failed, and WaitedTooLong after ``timeout`` seconds.
         In a terminal a line shows the progress of the job. Ctrl-C leaves the job running.
         """
-        results = self._submitted
-        handles = {one._node.label: one for one in handles_in(handle)}
-        for one in handles.values():
-            if one._builder is not self._builder:
+        labels = self._labels(handle)
+        return self.decoded(handle, self._submitted.outcomes(labels, timeout))
+
+    def waiting(self, handle: Any) -> Waiting:
+        """Wait for the value of a call step by step."""
+        return self._submitted.waiting(self._labels(handle))
+
+    def decoded(self, handle: Any, outcomes: Mapping[str, Outcome]) -> Any:
+        """The value of a call whose tasks have these outcomes."""
+        values = {
+            source_of(one).node.label: output_values(
+                outcomes[source_of(one).node.label], source_of(one).node.outputs, self._server
+            )
+            for one in handles_in(handle)
+        }
+        return with_values(handle, lambda one: values[source_of(one).node.label])
+
+    def _labels(self, handle: Any) -> list[str]:
+        self._submitted  # noqa: B018 - raises inside the block
+        labels: dict[str, None] = {}
+        for one in handles_in(handle):
+            if source_of(one).builder is not self._builder:
                 raise GraphError(at_caller(f"{one!r} belongs to another job"))
-        values = results.values({label: one._node.outputs for label, one in handles.items()}, timeout)
-        return with_values(handle, lambda one: values[one._node.label])
+            labels[source_of(one).node.label] = None
+        return list(labels)
+
+    def poll(self) -> wire.JobWaited:
+        """Wait until the job has ended, but not long."""
+        return self._submitted.job.poll(wait_s=10.0)
 
     def wait(self, timeout: float | None = None) -> wire.JobInfo:
         """Wait until the job has ended, however it ends."""
@@ -194,7 +221,7 @@ class NewJob(Recorder):
         return self._submitted.job.info()
 
     def errors(self) -> dict[str, list[TaskFailed]]:
-        """Every task that has failed so far, grouped by what happened. Tasks that were cancelled for it are left out."""
+        """Every task that has failed so far, grouped by what happened; without those cancelled for it."""
         return self._submitted.errors()
 
     def cancel(self) -> None:

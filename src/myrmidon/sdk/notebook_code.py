@@ -1,15 +1,15 @@
 """The source of functions that were typed into a notebook or an interactive session, as a module.
 
-A function may use modules, other functions and classes whose source is known, and constants. Anything else exists only in
-the memory of the session; it is named in the error.
+A function may use modules, other functions and classes whose source is known, and constants. Anything else exists only
+in the memory of the session; it is named in the error.
 """
 
 from __future__ import annotations
 
 import builtins
 import inspect
-import sys
 import symtable
+import sys
 import textwrap
 import types
 from collections.abc import Iterator

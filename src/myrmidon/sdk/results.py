@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from myrmidon.functions.handles import Handle, TupleHandle
+from myrmidon.functions.handles import Handle, TupleHandle, source_of
 from myrmidon.functions.values import decode
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.function_server import FunctionServer, Outcome
@@ -51,7 +51,7 @@ def with_values(structure: Any, values_of: Callable[[Handle], list[Any]]) -> Any
     if isinstance(structure, TupleHandle):
         return tuple(values_of(structure))
     if isinstance(structure, Handle):
-        return values_of(structure)[structure._position] if structure._position >= 0 else None
+        return values_of(structure)[source_of(structure).position] if source_of(structure).position >= 0 else None
     if type(structure) in (list, tuple):
         return type(structure)(with_values(item, values_of) for item in structure)
     if type(structure) is dict:

@@ -33,7 +33,7 @@ class TaskFailed(Exception):
     error_type = ""
     error_message = ""
     remote_traceback = ""
-    _read_log: Callable[[], bytes] | None = None
+    read_log: Callable[[], bytes] | None = None
     _log_tail: str | None = None
 
     @property
@@ -41,7 +41,7 @@ class TaskFailed(Exception):
         """The last 8 KiB of the task's output; read from the server when it is first asked for."""
         if self._log_tail is None:
             with contextlib.suppress(CallFailed):
-                self._log_tail = (self._read_log() if self._read_log else b"").decode("utf-8", "replace")
+                self._log_tail = (self.read_log() if self.read_log else b"").decode("utf-8", "replace")
         return self._log_tail or ""
 
     @property
@@ -60,7 +60,7 @@ class TaskFailed(Exception):
 
     def __reduce__(self) -> Any:
         """Copied without the connection to the server."""
-        state = {name: value for name, value in vars(self).items() if name != "_read_log"}
+        state = {name: value for name, value in vars(self).items() if name != "read_log"}
         return _restored, (self.error_type, [], state)
 
 
@@ -82,7 +82,7 @@ def task_failed(outcome: Outcome, label: str, read_log: Callable[[str, int], byt
         failure.error_message = error.message
         failure.remote_traceback = error.traceback
     if read_log is not None:
-        failure._read_log = lambda: read_log(outcome.task_id, _LOG_BYTES)
+        failure.read_log = lambda: read_log(outcome.task_id, _LOG_BYTES)
     return failure
 
 
@@ -101,7 +101,7 @@ def _instance(original: type[BaseException] | None, args: Any) -> TaskFailed:
         failure.args = given
         return failure
     try:
-        cls = _combined(original)
+        cls: Any = _combined(original)  # type: ignore[arg-type] # classes can be hashed
         failure = cls.__new__(cls, *given)
         with contextlib.suppress(Exception):  # its __init__ may want something that is no plain value
             original.__init__(failure, *given)
@@ -112,7 +112,7 @@ def _instance(original: type[BaseException] | None, args: Any) -> TaskFailed:
 
 
 @lru_cache(maxsize=256)
-def _combined(original: type[BaseException]) -> type[TaskFailed]:
+def _combined(original: Any) -> type[TaskFailed]:
     namespace = {"__module__": TaskFailed.__module__, "__qualname__": "TaskFailed", "__doc__": TaskFailed.__doc__}
     return type("TaskFailed", (TaskFailed, original), namespace)
 

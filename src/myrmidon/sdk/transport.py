@@ -141,8 +141,8 @@ class Transport:
     ) -> Reply:
         """Make a call, with retries, and return its response.
 
-        ``body`` is sent as JSON; ``data`` is a body that is encoded already. ``wait_s`` is how long a long poll may hold
-        the response; ``within_s`` limits the retries further.
+        ``body`` is sent as JSON; ``data`` is a body that is encoded already. ``wait_s`` is how long a long poll may
+        hold the response; ``within_s`` limits the retries further.
         """
         headers = self._headers(key)
         if body is not None:

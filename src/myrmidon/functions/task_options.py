@@ -52,8 +52,8 @@ class TaskOptions:
         dimensions = {"pool": [DEFAULT_POOL]}
         if function:
             dimensions["python"] = ["{}.{}".format(*sys.version_info[:2])]
-        dimensions.update({key: list(values) for key, values in self.dimensions if values})
-        properties: dict[str, Any] = {"dimensions": dimensions}
+        dimensions.update({key: list(values) for key, values in self.dimensions})
+        properties: dict[str, Any] = {"dimensions": {key: values for key, values in dimensions.items() if values}}
         env = dict(self.env)
         if self.timeout_s is not None:
             properties["execution_timeout_s"] = self.timeout_s

@@ -38,7 +38,7 @@ class Client(FunctionMethods):
         group: str | None = None,
         code: str | Path = AUTO,
     ) -> None:
-        transport = server if isinstance(server, Transport) else found_server(server, token)
+        transport = found_server(server, token) if server is None or isinstance(server, str) else server
         self.api = Api(transport)
         self.functions = FunctionClient(transport, group=group, code=code)
 

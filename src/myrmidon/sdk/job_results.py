@@ -102,7 +102,9 @@ class Waiting:
         if self._ended is not None and not outcomes:
             raise self._results.first_failure(self._ended)
         for outcome in outcomes:
-            label = self._left.pop(outcome.task_id)
+            label = self._left.pop(outcome.task_id, None)
+            if label is None:
+                continue
             if outcome.state != SUCCEEDED:
                 raise self._results.failure(outcome, label)
             self.found[label] = outcome

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from myrmidon.executor.context import context as context  # type: ignore[import-not-found,unused-ignore]
+    from myrmidon.functions.context import context as context
     from myrmidon.functions.graph_errors import GraphError as GraphError
     from myrmidon.functions.graph_errors import HandleMisuse as HandleMisuse
     from myrmidon.functions.graph_errors import WiringError as WiringError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "task": "myrmidon.functions.task_function",
     "TaskFunction": "myrmidon.functions.task_function",
-    "context": "myrmidon.executor.context",
+    "context": "myrmidon.functions.context",
     "GraphError": "myrmidon.functions.graph_errors",
     "HandleMisuse": "myrmidon.functions.graph_errors",
     "WiringError": "myrmidon.functions.graph_errors",

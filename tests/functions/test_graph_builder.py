@@ -163,7 +163,7 @@ def wrong_calls(builder: GraphBuilder) -> list[tuple[Any, str]]:
         (lambda: call(tasks.count, (number,)), r"argument text: expected string, given the result of two, int64"),
         (
             lambda: call(tasks.merge, ([text],)),
-            r"argument parts\[0\]: expected Map<string,int64>, given the result of two",
+            r"argument parts\[0\]: expected Map<string,int64>, given .* two",
         ),
         (lambda: call(tasks.whole, ((text, number),)), r"argument both\[0\]: expected int64"),
         (lambda: call(tasks.half, (done,)), r"nothing returns nothing; to run after it, use .options\(after="),
@@ -177,7 +177,7 @@ def wrong_calls(builder: GraphBuilder) -> list[tuple[Any, str]]:
         (lambda: builder.map(tasks.count, ["a", 3]), r"argument text: expected str, given int"),
         (
             lambda: builder.map(tasks.count, number),
-            r"map\(count\): items for text: expected List<string>, given .* two",
+            r"map\(count\): items for text: expected List<string>, given",
         ),
         (lambda: builder.map(tasks.two, call(tasks.shards, ("a",))), r"two\(\) has 2 outputs"),
     ]

@@ -22,7 +22,7 @@ def handle() -> Any:
 USES = [
     ("if", lambda handle: 1 if handle else 2, "used as a condition"),
     ("not", lambda handle: not handle, "used as a condition"),
-    ("for", lambda handle: [x for x in handle], r"iterated over.*use job\.map"),
+    ("for", lambda handle: [x + 1 for x in handle], r"iterated over.*use job\.map"),
     ("unpack", lambda handle: [*handle], "iterated over"),
     ("+", lambda handle: handle + 1, "arithmetic"),
     ("r+", lambda handle: 1 + handle, "arithmetic"),
@@ -83,10 +83,10 @@ def test_after_the_block_the_message_names_result(handle):
 def test_a_tuple_of_outputs_can_be_unpacked_and_nothing_else():
     made = GraphBuilder().call(tasks.two, (1,))
     left, right = made
-    assert repr(left), repr(right) == ("<handle of two, int64>", "<handle of two, string>")
+    assert (repr(left), repr(right)) == ("<handle of two, int64>", "<handle of two, string>")
     assert made[1] is right
     assert len(made) == 2
-    for use in (bool, str, lambda handle: handle + (1,)):
+    for use in (bool, str, lambda handle: handle + handle):
         with pytest.raises(HandleMisuse):
             use(made)
 

@@ -49,6 +49,13 @@ def test_every_width_of_a_header_is_as_msgspec_writes_it(value):
     assert unpack(data) == value
 
 
+@given(st.lists(st.floats(allow_nan=False) | st.integers(0, 200), max_size=40) | st.lists(st.floats(allow_nan=False)))
+def test_long_lists_of_numbers_are_read_as_they_were_written(value):
+    back = unpack(pack(value * 3))
+    assert back == value * 3
+    assert list(map(type, back)) == list(map(type, value * 3))
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 8, 16, 17, 255, 256, 65536])
 def test_extensions_have_a_code_and_bytes(size):
     value = Ext(5, b"x" * size)

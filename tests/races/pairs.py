@@ -767,6 +767,28 @@ class SubmitSubmitWithOneExternalId:
         assert w.value("SELECT COUNT(*) FROM task_results") == 2
 
 
+@pair("submit/submit with one request key and one external id", symmetric=True, may_retry=True)
+class SubmitSubmitWithOneRequestKeyAndOneExternalId:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.submit()
+        return {name: w.draft(a_task(external_id="name"), key="k") for name in ("one", "two")}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["one"]])[0]
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["two"]])[0]
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.a.task_id == out.b.task_id
+        assert out.a.repeated != out.b.repeated
+        assert w.value("SELECT COUNT(*) FROM task_results") == 2
+
+
 @pair("submit_job/submit_job with one external id", loses=(Conflict,), symmetric=True, may_retry=True)
 class SubmitJobSubmitJobWithOneExternalId:
     @staticmethod
@@ -783,6 +805,25 @@ class SubmitJobSubmitJobWithOneExternalId:
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert bool(out.lost_a) != bool(out.lost_b)
+        assert w.value("SELECT COUNT(*) FROM jobs") == 1
+
+
+@pair("submit_job/submit_job with one request key and one external id", symmetric=True, may_retry=True)
+class SubmitJobSubmitJobWithOneRequestKeyAndOneExternalId:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.submit()
+        return {}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.job({"x": a_node()}, key="k", external_id="name")
+
+    b = a
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.a.job_id == out.b.job_id
         assert w.value("SELECT COUNT(*) FROM jobs") == 1
 
 

@@ -98,8 +98,8 @@ def test_a_script_is_sent_under_another_name_with_all_that_it_imports(tmp_path: 
     found, digests = run(tmp_path, "script.py")
     assert found == {
         "main_script": [
-            "deeper/__init__.py", "deeper/data.txt", "deeper/inner.py", "deeper/other.py", "helpers.py", "main_script.py",
-            "only_inside.py", "show_code.py",
+            "deeper/__init__.py", "deeper/data.txt", "deeper/inner.py", "deeper/other.py", "helpers.py",
+            "main_script.py", "only_inside.py", "show_code.py",
         ],
         "helpers": found["main_script"],
     }  # fmt: skip
@@ -250,6 +250,9 @@ def test_functions_of_a_notebook_are_sent_with_what_they_use(tmp_path: Path):
     assert "class Point" not in source, "only what is used"
     assert "import math as math" in source
     assert "FACTOR = 3" in source
+
+
+HEAD = "@task\ndef f(x: int) -> int:\n"
 
 
 @pytest.mark.parametrize(

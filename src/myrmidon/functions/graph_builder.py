@@ -86,6 +86,8 @@ class GraphBuilder:
         self.nodes: dict[str, Node] = {}
         self.is_building = True
         self.writer = InputWriter(self)
+        self.misuse_hint = ""
+        """What to do instead of using a handle as a value, if not what handles.py says."""
         self._numbers: dict[str, int] = {}
         self._mapped: list[TaskFunction[Any, Any]] = []
 

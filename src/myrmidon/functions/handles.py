@@ -136,7 +136,8 @@ def _misused(handle: Handle, what: str, hint: str = "") -> NoReturn:
         if source_of(handle).builder.is_building
         else "use job.result(handle) to get the value"
     )
-    raise HandleMisuse(at_caller(f"{handle!r} is not a value: {what}, but {when}{hint}"))
+    builder = source_of(handle).builder
+    raise HandleMisuse(at_caller(f"{handle!r} is not a value: {what}, but {when}{builder.misuse_hint or hint}"))
 
 
 def _refuse(name: str, what: str) -> Any:

@@ -7,7 +7,7 @@ else the shortest form, so the bytes are those of other encoders (tests compare 
 from __future__ import annotations
 
 import struct
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 MIN_INT, MAX_INT = -(1 << 63), (1 << 64) - 1
 _DEEP = "the value is nested too deeply, or contains itself"
@@ -38,10 +38,16 @@ def pack(value: Any) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def unpack(data: Any, ext: Callable[[int, bytes], Any] = Ext) -> Any:
+def pack_packed(items: Sequence[bytes]) -> bytes:
+    """The list of objects that are encoded already."""
+    size = len(items)
+    return b"".join([_FIXARRAY[size] if size < 16 else _wide_header(size, 0xDC, 0xDD), *items])
+
+
+def unpack(data: bytes, ext: Callable[[int, bytes], Any] = Ext) -> Any:
     """Decode bytes that hold exactly one object; ``ext`` is called for every extension value."""
     try:
-        value, at = _Reader(data, ext).read(0)
+        value, at = _read(data, 0, ext)
     except (IndexError, struct.error):
         raise MsgpackError("the data ends too early") from None
     except (UnicodeDecodeError, TypeError) as error:
@@ -181,94 +187,102 @@ _WRITERS: dict[type, Callable[[Any, _Write], None]] = {
 
 # --------------------------------------------------------------------------------------------------------------- read
 
+_Ext = Callable[[int, bytes], Any]
 _NUMBERS = {
     code: (struct.Struct(f">{letter}").unpack_from, struct.calcsize(f">{letter}"))
     for code, letter in {
         0xCA: "f", 0xCB: "d", 0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0xD2: "i", 0xD3: "q",
     }.items()
 }  # fmt: skip
+_CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 _SIZES = {1: struct.Struct(">B").unpack_from, 2: struct.Struct(">H").unpack_from, 4: struct.Struct(">I").unpack_from}
 _SIZED_EXT = {code: size for size, code in _FIXEXT.items()}
 
 
-class _Reader:
-    """Decodes one buffer; every method returns the value and the position after it."""
+# Each of these returns the value at a position and the position after it. A text or bytes that is cut off gives a
+# position behind the end, which the next read or the caller at the top notices.
 
-    __slots__ = ("data", "ext", "size")
 
-    def __init__(self, data: Any, ext: Callable[[int, bytes], Any]) -> None:
-        self.data = data
-        self.ext = ext
-        self.size = len(data)
+def _read(data: Any, at: int, ext: _Ext) -> tuple[Any, int]:
+    code = data[at]
+    if code < 0x80:
+        return code, at + 1
+    if code < 0xA0:
+        return _read_map(data, code & 15, at + 1, ext) if code < 0x90 else _read_array(data, code & 15, at + 1, ext)
+    if code < 0xC0:
+        end = at + 1 + (code & 31)
+        return str(data[at + 1 : end], "utf-8"), end
+    if code >= 0xE0:
+        return code - 0x100, at + 1
+    return _read_long(data, code, at + 1, ext)
 
-    def read(self, at: int) -> tuple[Any, int]:
-        code = self.data[at]
-        if code < 0x80:
-            return code, at + 1
-        if code >= 0xE0:
-            return code - 0x100, at + 1
-        if code >= 0xC0:
-            return self.long(code, at + 1)
-        if code >= 0xA0:
-            end = at + 1 + (code & 31)
-            return str(self.data[at + 1 : end], "utf-8") if end <= self.size else self.cut(), end
-        if code >= 0x90:
-            return self.array(code & 15, at + 1)
-        return self.map(code & 15, at + 1)
 
-    def long(self, code: int, at: int) -> tuple[Any, int]:
-        """Decode what has a code of its own, 0xc0 to 0xdf."""
-        number = _NUMBERS.get(code)
-        if number is not None:
-            return number[0](self.data, at)[0], at + number[1]
-        if code in _CONSTANTS:
-            return _CONSTANTS[code], at
-        if code in _SIZED_EXT:
-            return self.extension(_SIZED_EXT[code], at)
-        if code == 0xC1:
-            raise MsgpackError("the data is not MessagePack: byte 0xc1")
-        width, read = _SIZED[code]
-        return read(self, _SIZES[width](self.data, at)[0], at + width)
+def _read_long(data: Any, code: int, at: int, ext: _Ext) -> tuple[Any, int]:
+    """Decode what has a code of its own, 0xc0 to 0xdf."""
+    if code in _CONSTANTS:
+        return _CONSTANTS[code], at
+    number = _NUMBERS.get(code)
+    if number is not None:
+        return number[0](data, at)[0], at + number[1]
+    if code in _SIZED_EXT:
+        return _read_ext(data, _SIZED_EXT[code], at, ext)
+    if code == 0xC1:
+        raise MsgpackError("the data is not MessagePack: byte 0xc1")
+    width, read = _SIZED[code]
+    return read(data, _SIZES[width](data, at)[0], at + width, ext)
 
-    def text(self, size: int, at: int) -> tuple[str, int]:
-        end = at + size
-        return str(self.data[at:end], "utf-8") if end <= self.size else self.cut(), end
 
-    def binary(self, size: int, at: int) -> tuple[bytes, int]:
-        end = at + size
-        return self.data[at:end] if end <= self.size else self.cut(), end
+def _read_text(data: Any, size: int, at: int, _: _Ext) -> tuple[str, int]:
+    return str(data[at : at + size], "utf-8"), at + size
 
-    def array(self, size: int, at: int) -> tuple[list[Any], int]:
-        if size > self.size - at:
-            self.cut()
-        items = []
-        for _ in range(size):
-            item, at = self.read(at)
-            items.append(item)
-        return items, at
 
-    def map(self, size: int, at: int) -> tuple[dict[Any, Any], int]:
-        if size > self.size - at:
-            self.cut()
-        items = {}
-        for _ in range(size):
-            key, at = self.read(at)
-            items[key], at = self.read(at)
-        return items, at
+def _read_bytes(data: Any, size: int, at: int, _: _Ext) -> tuple[bytes, int]:
+    return data[at : at + size], at + size
 
-    def extension(self, size: int, at: int) -> tuple[Any, int]:
-        (code,) = struct.unpack_from("b", self.data, at)
-        data, end = self.binary(size, at + 1)
-        return self.ext(code, bytes(data)), end
 
-    def cut(self) -> Any:
+def _read_array(data: Any, size: int, at: int, ext: _Ext) -> tuple[list[Any], int]:
+    if size > len(data) - at:  # before memory is taken for it
         raise IndexError
+    if size > 15:
+        numbers, end = _read_numbers(data, size, at)
+        if numbers is not None:
+            return numbers, end
+    items = []
+    for _ in range(size):
+        item, at = _read(data, at, ext)
+        items.append(item)
+    return items, at
 
 
-_CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
-_SIZED = {
-    0xC4: (1, _Reader.binary), 0xC5: (2, _Reader.binary), 0xC6: (4, _Reader.binary),
-    0xC7: (1, _Reader.extension), 0xC8: (2, _Reader.extension), 0xC9: (4, _Reader.extension),
-    0xD9: (1, _Reader.text), 0xDA: (2, _Reader.text), 0xDB: (4, _Reader.text),
-    0xDC: (2, _Reader.array), 0xDD: (4, _Reader.array), 0xDE: (2, _Reader.map), 0xDF: (4, _Reader.map),
+def _read_numbers(data: bytes, size: int, at: int) -> tuple[list[Any] | None, int]:
+    """A long list of only floats, or of only integers from 0 to 127, about four times as fast as one by one."""
+    if data[at : at + size].isascii():
+        return list(data[at : at + size]), at + size
+    end = at + 9 * size
+    if data[at:end:9] == b"\xcb" * size and end <= len(data):
+        return [one for (one,) in struct.iter_unpack(">xd", data[at:end])], end
+    return None, at
+
+
+def _read_map(data: Any, size: int, at: int, ext: _Ext) -> tuple[dict[Any, Any], int]:
+    items = {}
+    for _ in range(size):
+        key, at = _read(data, at, ext)
+        items[key], at = _read(data, at, ext)
+    return items, at
+
+
+def _read_ext(data: Any, size: int, at: int, ext: _Ext) -> tuple[Any, int]:
+    (code,) = struct.unpack_from("b", data, at)
+    end = at + 1 + size
+    if end > len(data):
+        raise IndexError
+    return ext(code, bytes(data[at + 1 : end])), end
+
+
+_SIZED: dict[int, tuple[int, Callable[[Any, int, int, _Ext], tuple[Any, int]]]] = {
+    0xC4: (1, _read_bytes), 0xC5: (2, _read_bytes), 0xC6: (4, _read_bytes),
+    0xC7: (1, _read_ext), 0xC8: (2, _read_ext), 0xC9: (4, _read_ext),
+    0xD9: (1, _read_text), 0xDA: (2, _read_text), 0xDB: (4, _read_text),
+    0xDC: (2, _read_array), 0xDD: (4, _read_array), 0xDE: (2, _read_map), 0xDF: (4, _read_map),
 }  # fmt: skip

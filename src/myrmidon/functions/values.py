@@ -21,13 +21,17 @@ PART = 1
 
 def encode(value: Any, annotation: Any) -> bytes:
     """The bytes of a value. Raises TypeProblem if it does not have the type that the annotation says."""
-    return _pack(_plain(value, codec_of(annotation)))
+    return encode_by(codec_of(annotation), value)
+
+
+def encode_by(codec: Codec, value: Any) -> bytes:
+    """``encode`` for a caller that keeps the codec of the annotation."""
+    return _pack(_plain(value, codec))
 
 
 def decode(data: Any, annotation: Any) -> Any:
     """The value that the bytes hold. Raises TypeProblem if it does not have the type that the annotation says."""
-    codec = codec_of(annotation)
-    return codec.from_plain(_unpack(data))
+    return codec_of(annotation).from_plain(decode_plain(data))
 
 
 def encode_gathered(value: Any, annotation: Any, place: Callable[[Any, Any], int | None]) -> bytes:
@@ -41,9 +45,14 @@ def encode_gathered(value: Any, annotation: Any, place: Callable[[Any, Any], int
 
 def decode_gathered(shape: bytes | None, parts: Sequence[Any], annotation: Any) -> Any:
     """The value whose shape has these encoded parts; without a shape it is the list of the parts."""
-    plain = [_unpack(part) for part in parts]
+    return decode_gathered_by(codec_of(annotation), shape, parts)
+
+
+def decode_gathered_by(codec: Codec, shape: Any, parts: Sequence[Any]) -> Any:
+    """``decode_gathered`` for a caller that keeps the codec of the annotation."""
+    plain = [decode_plain(part) for part in parts]
     if shape is None:
-        return codec_of(annotation).from_plain(plain)
+        return codec.from_plain(plain)
 
     def part(code: int, data: bytes) -> Any:
         if code != PART or len(data) != 4:
@@ -53,7 +62,7 @@ def decode_gathered(shape: bytes | None, parts: Sequence[Any], annotation: Any) 
             raise msgpack.MsgpackError(f"the shape refers to part {number} of {len(plain)}")
         return plain[number]
 
-    return codec_of(annotation).from_plain(_unpack(shape, part))
+    return codec.from_plain(decode_plain(shape, part))
 
 
 def _plain(value: Any, codec: Codec) -> Any:
@@ -70,7 +79,8 @@ def _pack(plain: Any) -> bytes:
         raise TypeProblem(str(error)) from None
 
 
-def _unpack(data: Any, ext: Callable[[int, bytes], Any] = msgpack.Ext) -> Any:
+def decode_plain(data: Any, ext: Callable[[int, bytes], Any] = msgpack.Ext) -> Any:
+    """The plain object that the bytes hold, for a codec."""
     try:
         return msgpack.unpack(data, ext)
     except msgpack.MsgpackError as error:

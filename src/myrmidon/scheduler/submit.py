@@ -101,7 +101,9 @@ def submit(
     new_tasks = {d.task_id: _new_task(uow, d) for d in drafts if d.task_id not in answers and d.task_id not in same_key}
     answers.update(check_parents(uow, group_id, new_tasks.values()))
     answers.update(check_shared(uow, group_id, new_tasks.values()))
-    answers.update(check_external_ids(uow, group_id, [p for p in new_tasks.values() if p.task_id not in answers]))
+    taken = check_external_ids(uow, group_id, [p for p in new_tasks.values() if p.task_id not in answers])
+    if taken:  # perhaps by the same request, which another transaction has stored since the keys were read
+        answers.update({**taken, **_answers_for_keys(uow, group_id, [d for d in drafts if d.task_id in taken], {})})
     for draft in drafts:
         if draft.request.evaluate_only and draft.task_id in new_tasks and draft.task_id not in answers:
             answers[draft.task_id] = Submitted(task_id=0, state=TaskState.WAITING)

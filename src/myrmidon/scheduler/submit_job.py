@@ -159,8 +159,11 @@ def _chunks(draft: JobDraft) -> list[list[int]]:
 def _existing_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitted | None:
     """The result if this draft was stored before: by its request key, or by an earlier attempt of the transaction.
 
-    Raises Conflict if the key or the external id belongs to another job.
+    Raises Conflict if the key or the external id belongs to another job. The external id is read first: if the same
+    request is stored by another transaction between the two, its key is found, and not its external id alone.
     """
+    external_id = draft.graph.external_id
+    holder = jobs.by_external(uow.tx, group_id, external_id) if external_id is not None else None
     if draft.request_key is not None:
         found = request_keys.read(uow.tx, group_id, [draft.request_key]).get(draft.request_key)
         if found is not None:
@@ -169,10 +172,8 @@ def _existing_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitt
             return _repeated(uow, found[1])
     if uow.tx.attempt > 1 and (mine := jobs.read(uow.tx, [draft.job_id]).get(draft.job_id)) and not mine.staged:
         return _repeated(uow, draft.job_id)
-    if draft.graph.external_id is not None:
-        taken = jobs.by_external(uow.tx, group_id, draft.graph.external_id)
-        if taken is not None and taken != draft.job_id:
-            raise Conflict(f"the external id {draft.graph.external_id} belongs to another job; choose another one")
+    if holder is not None and holder != draft.job_id:
+        raise Conflict(f"the external id {external_id} belongs to another job; choose another one")
     return None
 
 

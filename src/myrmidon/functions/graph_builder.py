@@ -157,52 +157,35 @@ class GraphBuilder:
         requires: Sequence[str],
     ) -> Handle:
         """Two nodes: one that adds a call for each item when the list exists, and one that joins the results."""
-        signature = function.signature
-        if len(signature.outputs) != 1:
+        outputs = function.signature.outputs
+        if len(outputs) != 1:
             raise WiringError(
                 at_caller(
-                    f"{function.__name__}() has {len(signature.outputs)} outputs; over a list that is known only at "
-                    "run time, map a function with one (a dataclass or NamedTuple is one)"
+                    f"{function.__name__}() has {len(outputs)} outputs; over a list that is known only at run time, "
+                    "map a function with one (a dataclass or NamedTuple is one)"
                 )
             )
-        parameter = signature.parameters[position]
-        self._check_items(function, parameter, items)
-        result = List[signature.outputs[0]]  # type: ignore[name-defined]
-        result_type = type_string(result)
-        options = function.task_options.changed(cache=False, reruns=0)
-        expand_label = f"{label}/expand"
+        self._check_items(function, function.signature.parameters[position], items)
         self._mapped.append(function)
+        options = function.task_options.changed(cache=False, reruns=0)
+        list_input = self.writer.output_of(items, source_of(items).type)
 
-        def plan(texts: Texts) -> str:
-            parts = ["null" if i == position else text for i, text in enumerate(inputs)]
-            text = (
-                f'{{"join":{json_text(label)},"node":{texts.of(function).node((), requires)},'
-                f'"inputs":[{",".join(parts)}],"item_type":{json_text(parameter.type)}}}'
-            )
-            return texts.writer.constant(encode(text, str), "string")
+        def expand(texts: Texts) -> str:
+            plan = _map_plan(texts, label, function, inputs, position, requires)
+            return builtin_text("expand_map", [], options, api=True).node([list_input, plan], requires)
 
-        items_input = self.writer.output_of(items, source_of(items).type)
-        self._add(
-            Node(
-                expand_label,
-                (),
-                requires,
-                text=lambda texts: builtin_text("expand_map", [], options, api=True).node(
-                    [items_input, plan(texts)], requires
-                ),
-            )
-        )
-        join = Node(
-            label,
-            (),
-            [expand_label],
-            text=lambda _: builtin_text("join", [result_type], options, api=False).node(
-                [gathered(result_type, [])], [expand_label]
-            ),
-            outputs=[result],
-        )
-        self._add(join)
-        return Handle(Source(self, join, 0, result, result_type))
+        expand_label = f"{label}/expand"
+        self._add(Node(expand_label, (), requires, text=expand))
+        result = List[outputs[0]]  # type: ignore[valid-type]
+        result_type = type_string(result)
+
+        def join(_texts: Texts) -> str:
+            text = builtin_text("join", [result_type], options, api=False)
+            return text.node([gathered(result_type, [])], [expand_label])
+
+        node = Node(label, (), [expand_label], text=join, outputs=[result])
+        self._add(node)
+        return Handle(Source(self, node, 0, result, result_type))
 
     def _check_items(self, function: TaskFunction[Any, Any], parameter: Parameter, items: Handle) -> None:
         try:
@@ -314,6 +297,24 @@ class GraphBuilder:
             else:
                 raise GraphError(at_caller(f"after= takes results of calls of this job, not {one!r}"))
         return list(labels)
+
+
+def _map_plan(
+    texts: Texts,
+    label: str,
+    function: TaskFunction[Any, Any],
+    inputs: Sequence[str],
+    position: int,
+    requires: Sequence[str],
+) -> str:
+    """The second input of ``expand_map``: the node that it adds for each item, without the item."""
+    parts = ["null" if i == position else text for i, text in enumerate(inputs)]
+    item_type = function.signature.parameters[position].type
+    plan = (
+        f'{{"join":{json_text(label)},"node":{texts.of(function).node((), requires)},'
+        f'"inputs":[{",".join(parts)}],"item_type":{json_text(item_type)}}}'
+    )
+    return texts.writer.constant(encode(plan, str), "string")
 
 
 def _signature(function: TaskFunction[Any, Any]) -> Signature:

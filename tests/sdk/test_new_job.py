@@ -351,6 +351,27 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_watch_it(capsys, monkeypa
     assert paths(server) == ["jobs"]
 
 
+def test_a_rerun_keeps_the_code_unless_the_new_one_is_asked_for(tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "a.py").write_text("1")
+    again = answer(200, {"job_id": "j1", "state": "RUNNING"})
+    answers = [NONE_MISSING, submitted("half"), again, again, NONE_MISSING, again]
+    with scripted(*answers) as server, client_of(server) as client:
+        with client.new_job(code=code) as job:
+            tasks.half(1.0)
+        job.rerun()
+        job.rerun(failed=False)
+        (code / "a.py").write_text("2")
+        job.rerun(code="new")
+    (old,) = server.seen[0].body["files"]
+    (new,) = server.seen[4].body["files"]
+    assert server.seen[1].body["job"]["tasks"]["half"]["task"]["function"]["code"] == old["digest"]
+    assert [seen.body.get("full") for seen in server.seen[2:4]] == [False, True]
+    assert "code" not in server.seen[2].body
+    assert server.seen[5].body["code"] == {old["digest"]: new["digest"]}
+
+
 # -- progress and async ---------------------------------------------------------------------------------------------
 
 

@@ -21,14 +21,17 @@ class CodePackages:
         self._zips: dict[str, CodeZip | None] = {}
         self._session: dict[tuple[Any, ...], CodeZip] = {}
 
-    def collect(self, functions: Iterable[TaskFunction[Any, Any]]) -> dict[str, CodeZip]:
-        """The zip of each module that these functions belong to, by the name under which bots import it."""
+    def collect(self, functions: Iterable[TaskFunction[Any, Any]], *, newest: bool = False) -> dict[str, CodeZip]:
+        """The zip of each module that these functions belong to, by the name under which bots import it.
+
+        ``newest``: functions of a session as they are defined now, not as they were when they were called.
+        """
         found: dict[str, CodeZip] = {}
         typed: list[Any] = []
         for function in functions:
             module = function.code_module
             if module == "__main__" and self.code == AUTO and _is_session():
-                typed.append(function.function)
+                typed.append(_redefined(function.function) if newest else function.function)
             elif (packed := self._module(module)) is not None:
                 found[module_name(module)] = packed
         if typed:
@@ -63,6 +66,12 @@ class CodePackages:
             imported = module_contents(_imports(source))
             self._session[key] = zip_files({**imported, name: source.encode()})
         return self._session[key]
+
+
+def _redefined(function: Any) -> Any:
+    """The function that has this one's name in the session now."""
+    found = vars(sys.modules["__main__"]).get(function.__name__, function)
+    return found.function if isinstance(found, TaskFunction) else found
 
 
 def _imports(source: str) -> list[str]:

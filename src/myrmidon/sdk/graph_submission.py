@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from myrmidon.functions.graph_builder import GraphBuilder
 from myrmidon.sdk.code_packages import CodePackages
+from myrmidon.sdk.code_zip import CodeZip
 from myrmidon.sdk.errors import Conflict
 from myrmidon.sdk.function_server import FunctionServer
 from myrmidon.wire.jobs import JobSubmitted
@@ -18,7 +19,13 @@ def submit_graph(
     builder: GraphBuilder, fields: Mapping[str, Any], packages: CodePackages, server: FunctionServer
 ) -> JobSubmitted:
     """Store the graph as a job with these fields."""
-    zips = packages.collect(builder.functions())
+    return submit_with_code(builder, fields, packages.collect(builder.functions()), server)
+
+
+def submit_with_code(
+    builder: GraphBuilder, fields: Mapping[str, Any], zips: Mapping[str, CodeZip], server: FunctionServer
+) -> JobSubmitted:
+    """Store the graph as a job with these fields; ``zips`` has the code by module."""
     document = builder.document(fields, lambda module: zips[module].digest if module in zips else "")
     files = {**document.uploads, **{packed.digest: packed.data for packed in zips.values()}}
     server.upload(files)

@@ -21,7 +21,7 @@ from myrmidon.functions.task_options import TaskOptions
 from myrmidon.sdk.api.caller import Caller
 from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.function_server import FunctionServer, Outcome
-from myrmidon.sdk.graph_submission import submit_graph
+from myrmidon.sdk.graph_submission import submit_with_code
 from myrmidon.sdk.job_results import JobResults, Waiting
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.results import handles_in, output_values, with_values
@@ -61,6 +61,8 @@ class NewJob(Recorder):
         }
         self._builder = GraphBuilder()
         self._results: JobResults | None = None
+        self._codes: dict[str, str] = {}
+        """The digest of the code by module, as the job was submitted."""
 
     def __repr__(self) -> str:
         state = self._results.job.id if self._results else "being built" if self.is_open else "not submitted"
@@ -153,7 +155,9 @@ class NewJob(Recorder):
 
     def submit(self) -> None:
         """Submit the graph; the end of the block does it."""
-        submitted = submit_graph(self._builder, self._fields, CodePackages(self._code), self._server)
+        zips = CodePackages(self._code).collect(self._builder.functions())
+        submitted = submit_with_code(self._builder, self._fields, zips, self._server)
+        self._codes = {module: packed.digest for module, packed in zips.items()}
         job = Job(self._api, submitted.job_id)
         self._results = JobResults(job, self.name, self._server, submitted.task_ids)
 
@@ -231,9 +235,15 @@ class NewJob(Recorder):
     def rerun(self, *, failed: bool = True, code: Literal["pinned", "new"] = "pinned") -> None:
         """Run the tasks that did not succeed again, or with ``failed=False`` all.
 
-        The job keeps the code and the signatures with which it was submitted. ``code="new"`` sends today's code: the
-        rest of the graph becomes a new job, which this object follows from then on.
+        The job keeps the code and the signatures with which it was submitted. With ``code="new"`` its functions run
+        the code that is in the files, or in the notebook, now; their signatures must be the same.
         """
-        if code == "new":
-            raise NotImplementedError
-        self._submitted.job.rerun(full=not failed)
+        job = self._submitted.job
+        job.rerun(full=not failed, code=self._send_new_code() if code == "new" else None)
+
+    def _send_new_code(self) -> dict[str, str]:
+        """Upload the code as it is now; the new digests by those of the code that the job was submitted with."""
+        zips = CodePackages(self._code).collect(self._builder.functions(), newest=True)
+        self._server.upload({packed.digest: packed.data for packed in zips.values()})
+        pairs = {old: zips[module].digest for module, old in self._codes.items() if module in zips}
+        return {old: new for old, new in pairs.items() if old != new}

@@ -113,6 +113,10 @@ SOURCE = """
         signal.setitimer(signal.ITIMER_REAL, 0.001)
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
+    def hangs(path: str) -> None:
+        open(path, "w").close()
+        time.sleep(1000)
+
     def segfault() -> None:
         ctypes.string_at(0)
 
@@ -293,6 +297,20 @@ def test_a_segmentation_fault_leaves_a_stack_in_the_log(start):
     log = (executor.folder / "err").read_text()
     assert "Segmentation fault" in log
     assert "in segfault" in log
+
+
+@pytest.mark.parametrize("before", ["check", "changes_signals"])
+def test_a_function_that_is_ended_leaves_its_stack_in_the_log(start, tmp_path, before):
+    executor = start(SOURCE)
+    executor.run(before)
+    executor.begin("hangs", str(tmp_path / "begun"))
+    while not (tmp_path / "begun").exists():
+        assert executor.process.poll() is None
+    executor.process.terminate()
+    with pytest.raises(Died) as died:
+        executor.answer()
+    assert died.value.args == (-signal.SIGTERM,)
+    assert "in hangs" in (executor.folder / "err").read_text()
 
 
 def test_threads_that_are_left_behind_do_not_stop_the_next_runs(start, tmp_path):

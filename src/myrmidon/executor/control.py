@@ -28,6 +28,7 @@ class Control:
         self._in = fd_in
         self._out = fd_out
         self._buffer = b""
+        self._space = memoryview(bytearray(_READ_BYTES))
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -35,10 +36,10 @@ class Control:
         """The next frame. Raises Closed at the end."""
         data, self._buffer = self._buffer, b""
         while len(data) < 4 or len(data) < 4 + _LENGTH.unpack_from(data)[0]:
-            more = os.read(self._in, _READ_BYTES)
-            if not more:
+            count = os.readv(self._in, [self._space])  # into memory that is there: os.read would map it anew each time
+            if not count:
                 raise Closed
-            data = data + more if data else more
+            data += self._space[:count]
         end = 4 + _LENGTH.unpack_from(data)[0]
         if len(data) > end:
             self._buffer = data[end:]

@@ -36,7 +36,7 @@ class Runner:
         self._folder = folder
         self._environment = Environment()
         self._memory = Memory()
-        self._interrupts = Interrupts()
+        self._interrupts = Interrupts(streams)
 
     def use_code(self, path: str) -> None:
         """Import modules from this folder first; empty: only what is installed."""

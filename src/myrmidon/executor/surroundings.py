@@ -19,6 +19,11 @@ from typing import Any, TextIO
 
 OUT, ERR = 1, 2
 
+# These run after every run: the module signal makes an enum of each handler, which takes longer than a small function.
+_getsignal = getattr(sys.modules.get("_signal"), "getsignal", signal.getsignal)
+_alarm = getattr(signal, "alarm", None)
+_SIGTERM, _SIGINT, _DEFAULT = int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIG_DFL)
+
 
 class Streams:
     """Standard output and error: files of the bot. The logs of runs are told apart by the files' sizes."""
@@ -32,6 +37,13 @@ class Streams:
         self.out, self.err = _text_stream(OUT), _text_stream(ERR)
         self.use()
         faulthandler.enable(self._kept[1])
+        self.show_stacks_at_the_end()
+
+    def show_stacks_at_the_end(self) -> None:
+        """Let SIGTERM, which the bot sends when the time of a run is over, write where the function was to its log."""
+        if hasattr(faulthandler, "register"):
+            faulthandler.unregister(signal.SIGTERM)
+            faulthandler.register(signal.SIGTERM, self._kept[1], chain=True)
 
     def use(self) -> None:
         sys.stdout = sys.__stdout__ = self.out  # type: ignore[misc, assignment]
@@ -194,7 +206,8 @@ class Memory:
 class Interrupts:
     """SIGINT raises KeyboardInterrupt during a run, and does nothing between runs, where an answer would be lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
         self.are_taken = False
         self._own = self._handle  # one object: reading a method makes a new one each time
         signal.signal(signal.SIGINT, self._own)
@@ -205,9 +218,10 @@ class Interrupts:
 
     def reset_signals(self) -> None:
         """Undo what a run may have changed: SIGTERM ends the process again, no alarm is pending."""
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        if _getsignal(_SIGTERM) != _DEFAULT:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if signal.getsignal(signal.SIGINT) is not self._own:
+            self._streams.show_stacks_at_the_end()
+        if _getsignal(_SIGINT) is not self._own:
             signal.signal(signal.SIGINT, self._own)
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        if _alarm is not None:
+            _alarm(0)  # also ends a timer of setitimer

@@ -30,6 +30,7 @@ MAY_WRITE_SQL = {
         "engine/migrate",
         "engine/table_copy",
         "views/listings",
+        "views/task_count",
         "views/task_search",
     )
 }

@@ -13,6 +13,9 @@ from click.testing import CliRunner
 from myrmidon.cli.main import myrmidon
 from myrmidon.sdk.transport import Reply, Transport
 from tests.cli.conftest import Up
+from tests.cli.terminal import Terminal
+from tests.live import live_server
+from tests.server.wire import WireBot
 
 DOCUMENT = {"name": "two", "tasks": {"a": {"task": {"payload": {"command": ["true"]}}}}}
 
@@ -28,8 +31,8 @@ class Shown:
 class Recording:
     """Runs commands in this process and notes the answers of their calls."""
 
-    def __init__(self, up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._env = up.terminal.env
+    def __init__(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._env = terminal.env
         self._answers: list[Any] = []
         call = Transport.call
 
@@ -79,6 +82,7 @@ COMMANDS: list[tuple[str, Callable[[list[Any]], Any]]] = [
     ("token create somebody", last),
     ("token create bots --role bot-bootstrap --uses 2", last),
     ("token create signer --hawk", last),
+    ("webhook create http://93.184.216.34/hook", last),
     ("webhook list", last),
     ("jobs", last),
     ("job show {job}", last),
@@ -111,12 +115,12 @@ def names(up: Up) -> dict[str, str]:
 
 @pytest.mark.parametrize(("words", "expected"), COMMANDS, ids=[words for words, _ in COMMANDS])
 def test_json_is_what_the_server_has_answered(up, names, monkeypatch, words, expected):
-    shown = Recording(up, monkeypatch).run(*words.format(**names).split())
+    shown = Recording(up.terminal, monkeypatch).run(*words.format(**names).split())
     assert shown.stdout == json.dumps(expected(shown.answers)) + "\n"
 
 
 def test_an_invitation_is_the_new_token_and_the_command(up, monkeypatch):
-    shown = Recording(up, monkeypatch).run("bot", "invite", "--uses", "3")
+    shown = Recording(up.terminal, monkeypatch).run("bot", "invite", "--uses", "3")
     printed = json.loads(shown.stdout)
     assert shown.stdout == json.dumps({**shown.answers[-1], "command": printed["command"]}) + "\n"
 
@@ -124,7 +128,29 @@ def test_an_invitation_is_the_new_token_and_the_command(up, monkeypatch):
 def test_refused_tasks_of_a_file_are_shown_with_their_errors(up, monkeypatch, tmp_path):
     file = tmp_path / "tasks.jsonl"
     file.write_text('{"name": "no slices"}\n')
-    recording = Recording(up, monkeypatch)
+    recording = Recording(up.terminal, monkeypatch)
     done = CliRunner().invoke(myrmidon, ["trigger", "--file", str(file), "--json"], env=up.terminal.env)
     assert done.stdout == json.dumps({"tasks": recording._answers[-1]["tasks"]}) + "\n"
     assert "problems" in json.loads(done.stdout)["tasks"][0]["error"]
+
+
+def test_what_ends_a_bot_a_token_a_webhook_or_a_release_prints_the_answer(monkeypatch, tmp_path):
+    """On a server of its own: nothing else needs them."""
+    with live_server(folder=tmp_path / "server") as server:
+        terminal = Terminal(tmp_path / "home", MYRMIDON_SERVER=server.url, MYRMIDON_TOKEN=server.token)
+        WireBot(server, "b1").shake()
+        token = terminal.json("token", "create", "somebody")["id"]
+        webhook = terminal.json("webhook", "create", "http://93.184.216.34/hook")["id"]
+        [release] = terminal.json("releases")["releases"]
+        recording = Recording(terminal, monkeypatch)
+        for words in (
+            "bot terminate b1",
+            "bot revoke b1",
+            "bot delete --force b1",
+            f"token revoke {token}",
+            f"webhook deliveries {webhook}",
+            f"webhook delete {webhook}",
+            f"releases allow {release['digest']}",
+        ):
+            shown = recording.run(*words.split())
+            assert shown.stdout == json.dumps(shown.answers[-1]) + "\n", words

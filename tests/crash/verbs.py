@@ -29,6 +29,8 @@ from myrmidon.scheduler import (
     sweep,
     terminate,
 )
+from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
+from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
 from myrmidon.store.tables import outbox, sink
 from tests.world import INT, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
 
@@ -188,7 +190,7 @@ def _(w: World, f: Facts) -> Any:
 
 def _drop_staged(w: World, f: Facts) -> None:
     w.now += 3601 * SECOND
-    while w.do(sweep.sweep_jobs):
+    while w.do(sweep_jobs):
         pass
     w.carry_all()
 
@@ -425,19 +427,19 @@ def _(w: World, f: Facts) -> Any:
 @verb("sweep of lost runs", a_running_task)
 def _(w: World, f: Facts) -> Any:
     w.now += 301 * SECOND
-    return w.do(sweep.sweep_runs)
+    return w.do(sweep_runs)
 
 
 @verb("sweep of runs that never started", a_claimed_task)
 def _(w: World, f: Facts) -> Any:
     w.now += 31 * SECOND
-    return w.do(sweep.sweep_runs)
+    return w.do(sweep_runs)
 
 
 @verb("sweep of dead bots", _impatient)
 def _(w: World, f: Facts) -> Any:
     w.now += 601 * SECOND
-    return w.do(sweep.sweep_bots)
+    return w.do(sweep_bots)
 
 
 def _two_slices(w: World) -> Facts:
@@ -450,13 +452,13 @@ def _two_slices(w: World) -> Facts:
 @verb("sweep of expired slices", _two_slices)
 def _(w: World, f: Facts) -> Any:
     w.now += 61 * SECOND
-    return w.do(sweep.sweep_slices)
+    return w.do(sweep_slices)
 
 
 @verb("sweep of tasks past their deadline", a_job_under_way)
 def _(w: World, f: Facts) -> Any:
     w.now += 8 * DAY
-    return w.do(sweep.sweep_tasks)
+    return w.do(sweep_tasks)
 
 
 def _old_task(w: World) -> Facts:
@@ -468,19 +470,19 @@ def _old_task(w: World) -> Facts:
 @verb("sweep of tasks past their retention", _old_task)
 def _(w: World, f: Facts) -> Any:
     w.now += 31 * DAY
-    return w.do(sweep.sweep_tasks)
+    return w.do(sweep_tasks)
 
 
 @verb("sweep of jobs that wait for their retry", a_job_to_retry)
 def _(w: World, f: Facts) -> Any:
-    w.do(sweep.sweep_jobs)
+    w.do(sweep_jobs)
     return w.carry_all()
 
 
 @verb("sweep of jobs past their retention", a_finished_job, chunk=3)
 def _(w: World, f: Facts) -> Any:
     w.now += 31 * DAY
-    w.do(sweep.sweep_jobs)
+    w.do(sweep_jobs)
     return w.carry_all()
 
 

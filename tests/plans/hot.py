@@ -23,6 +23,8 @@ from myrmidon.scheduler import (
     sweep,
 )
 from myrmidon.scheduler.claim import Poll
+from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
+from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import (
     bot_event,
@@ -39,7 +41,7 @@ from myrmidon.store.tables import (
 )
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
-from myrmidon.store.views import listings, next_due, run_details, task_search
+from myrmidon.store.views import listings, next_due, run_details, task_count, task_search
 from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.task_search import TaskSearch
 from tests.world import INT, KEY, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
@@ -111,9 +113,9 @@ def _counts(tx: Any, w: World, f: Facts) -> Any:
     edges = tag_counts.whole_spans(tx, low, task_search.MAX_ID)
     assert edges is not None
     return (
-        task_search._count_rows(tx, _search(), low, task_search.MAX_ID),
-        task_search._count_rows(tx, TaskSearch(states=("READY",)), low, task_search.MAX_ID),
-        task_search._count_ids(tx, _search(), sorted(f["ids"].values())[:50]),
+        task_count._count_rows(tx, _search(), low, task_search.MAX_ID),
+        task_count._count_rows(tx, TaskSearch(states=("READY",)), low, task_search.MAX_ID),
+        task_count._count_ids(tx, _search(), sorted(f["ids"].values())[:50]),
         tag_counts.sums(tx, "pool:default", edges, None),
         tag_counts.sums(tx, "", edges, w.group),
         tag_counts.is_counted(tx, "pool:default", edges),
@@ -263,14 +265,14 @@ HOT: dict[str, Call] = {
     "cancel by tag": lambda tx, w, f: task_request.tagged(tx, ["k:v"], after=0, until=1 << 62, n=1000),
     "rerun": lambda tx, w, f: rerun.rerun(tx, f["ids"]["c1"], now=w.now, ids=w.ids, force=True),
     "what is due": lambda tx, w, f: next_due.first(tx),
-    "sweep runs": _later(301, sweep.sweep_runs),
-    "sweep slices": _later(61, sweep.sweep_slices),
-    "sweep tasks": _later(8 * 86_400, sweep.sweep_tasks),
-    "sweep jobs": _later(40 * 86_400, sweep.sweep_jobs),
-    "sweep bots": _later(601, sweep.sweep_bots),
+    "sweep runs": _later(301, sweep_runs),
+    "sweep slices": _later(61, sweep_slices),
+    "sweep tasks": _later(8 * 86_400, sweep_tasks),
+    "sweep jobs": _later(40 * 86_400, sweep_jobs),
+    "sweep bots": _later(601, sweep_bots),
     "sweep nothing": lambda tx, w, f: [
         step(tx, now=w.now - SECOND, ids=w.ids)
-        for step in (sweep.sweep_runs, sweep.sweep_slices, sweep.sweep_tasks, sweep.sweep_jobs, sweep.sweep_bots)
+        for step in (sweep_runs, sweep_slices, sweep_tasks, sweep_jobs, sweep_bots)
     ],
     "forget": lambda tx, w, f: sweep.delete_old(tx, now=w.now),
     "what is left to carry on": lambda tx, w, f: chunked_work.pending(tx),

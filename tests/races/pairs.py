@@ -25,8 +25,9 @@ from myrmidon.scheduler import (
     resource_groups,
     retention,
     shared_values,
-    sweep,
 )
+from myrmidon.scheduler.sweep_runs import sweep_runs
+from myrmidon.scheduler.sweep_tasks import sweep_slices
 from myrmidon.store.tables import outbox
 from tests.world import INT, SECOND, World, a_function, a_node, a_task, finish
 
@@ -480,7 +481,7 @@ class ClaimSweepOfExpiredSlices:
     @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 61 * SECOND
-        return w.do(sweep.sweep_slices)
+        return w.do(sweep_slices)
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -506,7 +507,7 @@ class ReportSweepOfALostLease:
     @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
-        return w.do(sweep.sweep_runs)
+        return w.do(sweep_runs)
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -533,7 +534,7 @@ class HeartbeatSweepOfALostLease:
     @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
-        return w.do(sweep.sweep_runs)
+        return w.do(sweep_runs)
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -553,7 +554,7 @@ class SweepSweepOfALostLease:
     @staticmethod
     def a(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
-        return w.do(sweep.sweep_runs)
+        return w.do(sweep_runs)
 
     b = a
 
@@ -695,7 +696,7 @@ class ClaimHandshakeOfTheSameBot:
         assert out.lost_b is None
         assert w.all("SELECT session FROM bots") == [(2,)]
         w.now += 31 * SECOND
-        w.do(sweep.sweep_runs)
+        w.do(sweep_runs)
         assert w.all("SELECT state FROM task_results") == [("READY",)]
 
 

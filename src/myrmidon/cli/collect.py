@@ -124,7 +124,7 @@ def _collect_jobs(cli: CliContext, tasks: list[str], jobs: list[str], timeout: f
         ended.append(info)
         output.echo(_ended_job_line(info), err=cli.as_json or logs)
         if logs:
-            from myrmidon.cli.job_views import STARTED, print_job_log  # late, for startup time
+            from myrmidon.cli.job_log import STARTED, print_job_log  # late, for startup time
 
             print_job_log(cli, cli.client.job(name), None, STARTED)
     if cli.as_json:

@@ -76,7 +76,7 @@ def _matching_bots(tx: Tx, required: set[str]) -> Mapping[str, tuple[int, int]]:
         pool = dimensions.pool_of(canonical)
         if pool not in by_pool:
             rows = bots.bots_with(tx, f"pool:{pool}")
-            by_pool[pool] = [(dimensions.bot_sets(text), bool(serving)) for _, text, serving in rows]
+            by_pool[pool] = [(dimensions.bot_sets(bot.dimensions), bool(bot.serving)) for bot in rows]
         matches = [serving for has, serving in by_pool[pool] if dimensions.matches(canonical, has)]
         found[canonical] = (sum(matches), len(matches) - sum(matches))
     return found

@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 KEY_HEADER: Final = "Idempotency-Key"
 _LENGTH_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
+_MAX_IDLE: Final = 32
+"""Connections that are kept for further calls. urllib3 logs a warning when threads use more."""
 _CONNECT_S: Final = 5.0
 _READ_S: Final = 30.0
 _STREAM_READ_S: Final = 60.0  # longer than the interval of the server's keep-alive comments
@@ -120,7 +122,7 @@ class Transport:
         self._on_retry = on_retry or (lambda _: None)
         self._clock = clock
         self._answered = False
-        self._pool = urllib3.PoolManager(retries=False, maxsize=4, ca_certs=ca_file)
+        self._pool = urllib3.PoolManager(retries=False, maxsize=_MAX_IDLE, ca_certs=ca_file)
 
     def close(self) -> None:
         """Close the idle connections. Later calls open new ones."""

@@ -20,7 +20,7 @@ from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler import resource_groups, servers
 from myrmidon.scheduler.policy import Rules
 from myrmidon.scheduler.pools import set_pool_order
-from myrmidon.scheduler.sweep import count_no_resource
+from myrmidon.scheduler.sweep_effects import count_no_resource
 from myrmidon.server.clock import SETTLE_WITH_DATABASE, Clock, boot_time, wall_time
 from myrmidon.server.config.config_folder import NO_CONFIG, FleetConfig, check_folder
 from myrmidon.server.database import AsyncDatabase, SchedulingDatabase, start_executor

@@ -47,17 +47,25 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Amqp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The RabbitMQ server that messages are published to, and what the names of their exchanges begin with."""
+    """The RabbitMQ server that messages are published to, and what the names of their exchanges begin with.
+
+    ``ca_file``: a PEM file with authorities that are trusted for amqps:// besides those of this machine.
+    """
 
     url: str = ""
     exchange_prefix: str = ""
+    ca_file: str = ""
 
 
 class Webhooks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Networks that webhooks may call although they are not public, and how many messages of one may wait."""
+    """Networks that webhooks may call although they are not public, and how many messages of one may wait.
+
+    ``ca_file``: a PEM file with authorities that are trusted for https:// besides those of this machine.
+    """
 
     allowed_networks: list[str] = []
     max_backlog: int = 10_000
+    ca_file: str = ""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -192,7 +200,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def webhook_rules(self) -> WebhookRules:
-        return WebhookRules(tuple(self.webhooks.allowed_networks), self.webhooks.max_backlog)
+        return WebhookRules(tuple(self.webhooks.allowed_networks), self.webhooks.max_backlog, self.webhooks.ca_file)
 
     @property
     def sinks(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import SweepResult
+from myrmidon.scheduler.sweep_effects import PassEffects
 from myrmidon.server.background import relays
 from myrmidon.server.botapi.bot_snapshot import heartbeat_write_interval
 from myrmidon.server.context import ServerContext
@@ -183,7 +184,7 @@ class BackgroundWork:
         if not await context.db.read(partial(chunked_work.pending, n=1)):
             return
         deleted: list[int] = []
-        effects = sweep.PassEffects()
+        effects = PassEffects()
         queues_to_wake = effects.queues
         now = context.now()
         await context.db.run_in_thread(

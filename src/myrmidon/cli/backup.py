@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from myrmidon.cli import exit_codes, output, server_discovery
-from myrmidon.cli.context import json_option
+from myrmidon.cli import exit_codes, output
+from myrmidon.cli.context import find_endpoint, json_option
 from myrmidon.cli.server import hide_password, settings_from_options
+from myrmidon.sdk import server_discovery
 
 if TYPE_CHECKING:
     from myrmidon.server.settings import Settings
@@ -134,7 +135,7 @@ def _data_dir_of(server: str | None) -> str | None:
 
     A selected server whose folder is unknown is an error: the data of another one would be copied.
     """
-    endpoint = server_discovery.find_endpoint(server, None)
+    endpoint = find_endpoint(server, None)
     local = server_discovery.local_server(endpoint.server)
     if not local and endpoint.server_source != server_discovery.DEFAULT_SOURCE:
         raise click.UsageError(

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from myrmidon.cli import server_discovery
 from myrmidon.cli.context import CliContext
+from myrmidon.sdk import server_discovery
 from myrmidon.sdk.errors import NotAllowed
 
 _TOKEN_S: Final = 3600

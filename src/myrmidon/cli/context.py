@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from myrmidon.cli import output
-from myrmidon.cli.server_discovery import Endpoint, find_endpoint
+from myrmidon.sdk import server_discovery
+from myrmidon.sdk.server_discovery import Endpoint
 
 if TYPE_CHECKING:
     from myrmidon.sdk.api.calls import Api
@@ -43,6 +44,14 @@ json_option = click.option(
     callback=_record_json_flag,
     help="Print JSON with the keys of the API.",
 )
+
+
+def find_endpoint(server: str | None, token: str | None) -> Endpoint:
+    """The server and the token that the options select; an invalid address is an error of usage."""
+    try:
+        return server_discovery.find_endpoint(server, token)
+    except server_discovery.InvalidAddress as error:
+        raise click.UsageError(str(error)) from None
 
 
 class CliContext:

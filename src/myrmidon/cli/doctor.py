@@ -11,8 +11,9 @@ from typing import Final
 
 import click
 
-from myrmidon.cli import exit_codes, output, server_discovery
+from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected, fetch_pages
+from myrmidon.sdk import server_discovery
 from myrmidon.sdk.errors import CallFailed, NotAllowed, Unreachable, Untrusted
 
 _MAX_SKEW_S: Final = 5.0

@@ -6,8 +6,9 @@ import sys
 
 import click
 
-from myrmidon.cli import output, server_discovery
-from myrmidon.cli.context import CliContext, json_option
+from myrmidon.cli import output
+from myrmidon.cli.context import CliContext, find_endpoint, json_option
+from myrmidon.sdk import server_discovery
 
 
 @click.command()
@@ -34,7 +35,7 @@ def login(server: str, *, as_json: bool) -> None:
 
 def _warn_if_overridden(server: str, token: str) -> None:
     """Say so if the next command would use another server or token than those that were just saved."""
-    used = server_discovery.find_endpoint(None, None)
+    used = find_endpoint(None, None)
     if used.server != server:
         output.note(f"Commands use {used.server} (from {used.server_source}); for this server, add --server {server}.")
     elif used.token != token:

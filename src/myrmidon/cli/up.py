@@ -24,9 +24,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from myrmidon.cli import child_processes, exit_codes, output, server_discovery
+from myrmidon.cli import child_processes, exit_codes, output
 from myrmidon.cli.bot_start import bot_command, bot_environment
 from myrmidon.cli.context import CliContext, json_option
+from myrmidon.sdk import server_discovery
 from myrmidon.sdk.errors import CallFailed
 
 _SERVER_START_S: Final = 120.0

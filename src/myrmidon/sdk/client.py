@@ -1,4 +1,4 @@
-"""The client of one server: jobs, tasks and their output. All other calls are methods of ``client.api``.
+"""The client of one server: functions, jobs, tasks and their output. All other calls are methods of ``client.api``.
 
 Answers are the structs of wire/, which the server's route table declares too. Ids are strings as the server prints
 them; times are integers, microseconds UTC. Calls that change something send an idempotency key, given or generated, and
@@ -8,22 +8,50 @@ send the same one in every retry (transport.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.api.tasks import MAX_WAIT_S
+from myrmidon.sdk.code_zip import AUTO
+from myrmidon.sdk.function_client import FunctionClient, FunctionMethods
 from myrmidon.sdk.jobs import Job
+from myrmidon.sdk.server_discovery import find_endpoint
 from myrmidon.sdk.transport import Transport
 from myrmidon.wire.jobs import JobCheck, JobList
 from myrmidon.wire.logs import Ended, LogBytes
 from myrmidon.wire.tasks import Cancelled, RerunAnswer, TaskInfo, TaskList, Waited
 
 
-class Client:
-    """Calls one server with one token."""
+class Client(FunctionMethods):
+    """Calls one server with one token; both are found as the command line finds them, unless they are given.
 
-    def __init__(self, transport: Transport) -> None:
+    ``group`` is the resource group of the jobs of functions, ``code`` the code that is sent with them
+    (docs/functions.md). Use it in a with statement: its end sends what is not sent yet and closes the connections.
+    """
+
+    def __init__(
+        self,
+        server: str | Transport | None = None,
+        token: str | None = None,
+        *,
+        group: str | None = None,
+        code: str | Path = AUTO,
+    ) -> None:
+        transport = found_server(server, token) if server is None or isinstance(server, str) else server
         self.api = Api(transport)
+        self.functions = FunctionClient(transport, group=group, code=code)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Send the calls that are not sent yet, and close the connections. What was sent goes on."""
+        self.functions.close()
+        self.api.transport.close()
 
     # -- jobs -----------------------------------------------------------------------------------------------
 
@@ -80,3 +108,9 @@ class Client:
     def follow(self, task_id: str, *, run: int | None = None, stream: str = "both") -> Iterator[LogBytes | Ended]:
         """The log as it is written, then the end of the task or run. Resumes after a server restart."""
         return self.api.follow(task_id, run=run, stream=stream)
+
+
+def found_server(server: str | None, token: str | None) -> Transport:
+    """The server and the token that the arguments, the environment or the files of this user name."""
+    endpoint = find_endpoint(server, token)
+    return Transport(endpoint.server, endpoint.token)

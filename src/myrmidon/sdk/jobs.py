@@ -137,10 +137,16 @@ class Job:
         force: bool = False,
         full: bool = False,
         dry_run: bool = False,
+        code: Mapping[str, str] | None = None,
         key: str | None = None,
     ) -> wire.JobRerun:
-        """Run again what did not succeed; with ``full`` everything, with ``task`` only that label."""
-        body = {"task": task, "cascade": cascade, "force": force, "full": full, "dry_run": dry_run}
+        """Run again what did not succeed; with ``full`` everything, with ``task`` only that label.
+
+        ``code``: functions that have the code with a digest run from now on the code with another one.
+        """
+        body: dict[str, Any] = {"task": task, "cascade": cascade, "force": force, "full": full, "dry_run": dry_run}
+        if code:
+            body["code"] = dict(code)
         return self._post("rerun", wire.JobRerun, body, key)
 
     def hold(self, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:

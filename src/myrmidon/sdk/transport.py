@@ -124,6 +124,10 @@ class Transport:
         self._answered = False
         self._pool = urllib3.PoolManager(retries=False, maxsize=_MAX_IDLE, ca_certs=ca_file)
 
+    def close(self) -> None:
+        """Close the idle connections. Later calls open new ones."""
+        self._pool.clear()
+
     def call(
         self,
         method: str,
@@ -134,16 +138,19 @@ class Transport:
         key: str | None = None,
         wait_s: float = 0.0,
         within_s: float | None = None,
+        data: bytes | None = None,
+        content_type: str = "application/json",
     ) -> Reply:
         """Make a call, with retries, and return its response.
 
-        ``wait_s`` is how long a long poll may hold the response; ``within_s`` limits the retries further.
+        ``body`` is sent as JSON; ``data`` is a body that is encoded already. ``wait_s`` is how long a long poll may
+        hold the response; ``within_s`` limits the retries further.
         """
         headers = self._headers(key)
-        data = None
         if body is not None:
             data = json.dumps(body, separators=(",", ":")).encode()
-            headers["Content-Type"] = "application/json"
+        if data is not None:
+            headers["Content-Type"] = content_type
 
         def send() -> Reply:
             response = self._send(method, path, query, headers, data, read_s=_READ_S + wait_s)

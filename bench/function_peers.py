@@ -44,7 +44,7 @@ class Driver:
     def _read(self) -> dict[str, Any]:
         line = self.process.stdout.readline() if self.process.stdout else ""
         if not line:
-            raise RuntimeError(f"the driver {self.process.args} ended")
+            raise RuntimeError("the driver has ended")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

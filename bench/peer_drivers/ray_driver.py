@@ -10,7 +10,7 @@ import sys
 import time
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-import ray  # it reads the variable when it is imported
+import ray  # type: ignore[import-not-found] # it reads the variable when it is imported
 
 ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
 

@@ -112,7 +112,7 @@ def get(cli: CliContext, value_id: str, file: Path | None) -> None:
 def _calls(cli: CliContext) -> ValueCalls:
     from myrmidon.sdk.value_calls import ValueCalls  # late, for startup time
 
-    return ValueCalls(cli.client.transport)
+    return ValueCalls(cli.api.transport)
 
 
 def decode(data: bytes) -> Any:

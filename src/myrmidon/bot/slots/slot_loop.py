@@ -229,7 +229,7 @@ class SlotLoop(threading.Thread):
         self.poll.register(executor.channel.reader, select.POLLIN)
         return executor
 
-    def code_path(self, run: FunctionRun) -> str:
+    def code_path(self, _run: FunctionRun) -> str:
         return ""
 
     # ---------------------------------------------------------------- answers

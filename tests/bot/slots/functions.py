@@ -29,7 +29,7 @@ def a_value(value: Any) -> dict[str, Any]:
 
 def call(stub: Stub, name: str, *arguments: Any, **fields: Any) -> str:
     """Submit a function of the stand-in; its run."""
-    more = {key: fields.pop(key) for key in ("code", "memory_mb") if key in fields}
+    more: dict[str, Any] = {key: fields.pop(key) for key in ("code", "memory_mb") if key in fields}
     function: dict[str, Any] = {"package_name": "stand_in", "func_name": name, "language": "PYTHON", **more}
     given: dict[str, Any] = {"inputs": [a_value(argument) for argument in arguments], "output_types": [], **fields}
     return stub.submit(function=function, **given)

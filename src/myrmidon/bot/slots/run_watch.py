@@ -50,6 +50,7 @@ class RunWatch:
             if ran_s >= LONG_S and not run.is_long:
                 run.is_long = True
                 lane.add_long(run.task, run.begun)
+                loop.has_news = True
             blocked += ran_s > BLOCKED_S
             self._move_output(executor, run)
             self._check_memory(executor, run, measure=measure, now=now)
@@ -58,6 +59,8 @@ class RunWatch:
             self.measured_at = now
             loop.end_idle(now)
         lane.blocked = blocked == lane.slots
+        if (lane.blocked and lane.waiting()) or lane.progress_due(now):
+            loop.has_news = True
 
     def _move_output(self, executor: ExecutorProcess, run: FunctionRun) -> None:
         """Move what a function prints to the spool; stop the function while that is too much to upload."""
@@ -71,7 +74,7 @@ class RunWatch:
             return
         before = run.sizes[0] + run.sizes[1]
         is_complete = self.store_output(executor, run, None, room)
-        loop.has_new_output = loop.has_new_output or run.sizes[0] + run.sizes[1] > before
+        loop.has_news = loop.has_news or run.sizes[0] + run.sizes[1] > before
         if executor.ends[0] > MAX_FILE_BYTES or executor.ends[1] > MAX_FILE_BYTES:
             executor.stop()
             is_complete = self.store_output(executor, run, None, room)

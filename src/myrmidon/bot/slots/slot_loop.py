@@ -44,7 +44,8 @@ class SlotLoop(threading.Thread):
 
     ``stats``: what is known of each function. ``usd_per_s``: the price of this machine. ``server_unreachable``: the
     server takes no output now. ``on_results``: called when the server must be told something. ``on_success``: called
-    when a function has ended without an error. ``orphans``: processes that were killed and are to be reaped.
+    when a function has ended without an error. ``has_news``: the session thread must look at the functions now, even
+    if it waits at the server. ``orphans``: processes that were killed and are to be reaped.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class SlotLoop(threading.Thread):
         self.next_tick = 0.0
         self.oom_kills = 0
         self.closing = False
-        self.has_new_output = False
+        self.has_news = False
         self.usd_per_s: Callable[[], float] = lambda: 0.0
         self.server_unreachable: Callable[[], bool] = lambda: False
         self.on_results: Callable[[], None] = lambda: None
@@ -223,14 +224,11 @@ class SlotLoop(threading.Thread):
             self.pool.retire(slot, executor, now)
         for unused in slot.unused():
             self.pool.retire(slot, unused, now)
-        executor = self.launcher.start(run.key, self.code_path(run))
+        executor = self.launcher.start(run.key, "")
         slot.executors[run.key] = executor
         self.readers[executor.channel.reader] = (slot, executor)
         self.poll.register(executor.channel.reader, select.POLLIN)
         return executor
-
-    def code_path(self, _run: FunctionRun) -> str:
-        return ""
 
     # ---------------------------------------------------------------- answers
 
@@ -324,8 +322,8 @@ class SlotLoop(threading.Thread):
         if done:
             self.journal.add_all([record for _, record in done if record is not None])
             self.run_queue.finish_functions(done)
-        if done or self.has_new_output:
-            self.has_new_output = False
+        if done or self.has_news:
+            self.has_news = False
             self.on_results()
 
     def _bury(self, now: float) -> None:

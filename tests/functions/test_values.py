@@ -271,7 +271,7 @@ def test_arrays_in_another_order_are_equal_after_the_round_trip():
         np.array([object()]), np.array([(1, 2)], dtype=[("a", "i4"), ("b", "i4")]), [1.0],
         np.ma.masked_array([1, 2], [True, False]), np.arange(3),
     ],
-    ids=str,
+    ids=["objects", "records", "a list", "masked", "integers"],
 )  # fmt: skip
 def test_arrays_that_cannot_be_stored_as_a_buffer_or_have_another_dtype_are_refused(value):
     with pytest.raises(TypeProblem):

@@ -119,7 +119,7 @@ def _tallied(tx: Any, w: World, first_id: int) -> None:
     tag_counts.save(tx, structs.replace(span, sealed=1, num_tasks=1, check_at=None), rows, tag_counts.lock(tx))
 
 
-def _results_and_files(tx: Any, w: World, f: Facts) -> Any:
+def _results(tx: Any, w: World, f: Facts) -> Any:
     """The results of tasks, one value, and the files of a run."""
     ids = sorted(f["ids"].values())[:50]
     return (
@@ -355,7 +355,7 @@ HOT: dict[str, Call] = {
     "count tasks": _counts,
     "tally a span": _tally,
     "what a bot ran and went through": _of_bot,
-    "results, a value and the files of a run": _results_and_files,
+    "results": _results,
     "files": _files,
 }
 

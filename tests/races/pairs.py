@@ -29,7 +29,7 @@ from myrmidon.scheduler import (
 from myrmidon.scheduler.sweep_runs import sweep_runs
 from myrmidon.scheduler.sweep_tasks import sweep_slices
 from myrmidon.store.tables import outbox
-from tests.world import INT, SECOND, World, a_function, a_node, a_task, finish
+from tests.world import INT, SECOND, World, a_function, a_node, a_part, a_task, finish, gathered, output_of
 
 Facts = dict[str, Any]
 
@@ -175,6 +175,35 @@ class FinishAddParents:
         else:
             assert w.state(out.b.task_ids["more"]) == "READY"
             assert w.state(f["join"]) == "WAITING"
+
+
+@pair("finish/add parts and a delegate", loses=(WrongState,))
+class FinishGrow:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        join = a_node("x", task=a_function(output_of("x"), gathered()))
+        job = w.job({"x": a_node(task=a_function()), "join": join})
+        return {"job": job.job_id, "join": job.task_ids["join"], "x": w.running("b1")[0]}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"], b"\x01"))
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        tasks = {"more": a_node(task=a_function()), "d": a_node(task=a_function())}
+        raw = {"tasks": tasks, "parts": {"join": {"1": [a_part("more")]}}, "delegates": {"d": "x"}}
+        return w.do(extend.extend, f["job"], raw, group_id=w.group, by=f["x"].task_id)
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        if out.lost_b:
+            assert w.state(f["join"]) == "READY"
+            assert w.value("SELECT COUNT(*) FROM task_input_parts") == 0
+        else:
+            assert (w.state(out.b.task_ids["d"]), w.state(f["join"])) == ("READY", "WAITING")
+            assert w.value("SELECT num_parts FROM task_inputs WHERE num_parts IS NOT NULL") == 1
 
 
 @pair("finish/cancel")

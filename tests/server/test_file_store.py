@@ -7,6 +7,8 @@ from hashlib import sha256
 
 import pytest
 
+from myrmidon.server.settings import Files
+from tests.bot.test_chaos import a_small_disk
 from tests.server.inside import Inside, inside
 
 CONTENT = b"content" * 1000
@@ -33,8 +35,6 @@ def test_a_server_creates_its_folder_and_finds_it_again(tmp_path):
 
 
 def test_the_setting_names_another_folder(tmp_path):
-    from myrmidon.server.settings import Files
-
     with inside(tmp_path, files=Files(folder=str(tmp_path / "elsewhere"))) as app:
         assert upload(app) == 200
     assert (tmp_path / "elsewhere" / DIGEST[:2]).exists()
@@ -80,11 +80,18 @@ def test_a_folder_that_cannot_be_created_does_not_keep_the_server_from_starting(
         assert upload(app) == 503
 
 
+def test_a_disk_that_is_nearly_full_is_told(tmp_path):
+    with a_small_disk(tmp_path / "disk", "size=65m") as disk, inside(tmp_path, files=Files(folder=str(disk))) as app:
+        assert (upload(app), health(app)) == (200, (200, [], []))
+        (disk / "filler").write_bytes(b"x" * (2 << 20))
+        assert health(app) == (503, ["the disk of the files is nearly full"], [])
+        (disk / "filler").unlink()
+        assert health(app) == (200, [], [])
+
+
 def test_servers_of_one_database_share_the_folder_or_refuse_files(db_url, dialect, tmp_path):
     if dialect == "sqlite":
         pytest.skip("one server only")
-    from myrmidon.server.settings import Files
-
     shared = Files(folder=str(tmp_path / "shared"))
     with inside(tmp_path / "a", db_url, files=shared) as first, inside(tmp_path / "b", db_url, files=shared) as second:
         assert upload(first) == 200

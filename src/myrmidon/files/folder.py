@@ -18,6 +18,7 @@ import hashlib
 import math
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,8 @@ PREFIXES = tuple(f"{n:02x}" for n in range(256))
 """The names of the subfolders that hold the files."""
 PIECE = 1 << 20
 """How much is read and hashed at a time."""
+MIN_FREE_BYTES = 64 << 20
+"""Less than the largest file, and the disk counts as full."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ID = re.compile(rb"[0-9]{1,19}")
 
@@ -73,6 +76,12 @@ class FileFolder:
     def is_empty(self) -> bool:
         """Whether the folder holds no file."""
         return not any(self.files_of(prefix) for prefix in PREFIXES)
+
+    def is_full(self) -> bool:
+        """Whether hardly any space is left on the disk of the folder."""
+        with suppress(OSError):
+            return shutil.disk_usage(self.root).free < MIN_FREE_BYTES
+        return False
 
     # ------------------------------------------------ writing
 

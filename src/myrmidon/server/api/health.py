@@ -93,10 +93,12 @@ async def _problems(context: ServerContext) -> list[str]:
 
 
 async def _files_problem(context: ServerContext) -> str:
-    """Why this server can use no files; empty if it can."""
+    """Why this server can use no files, or store none; empty if it can."""
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             problem = await context.files.problem()
+            if not problem and await context.files.run(context.files.folder.is_full):
+                return "the disk of the files is nearly full"
     except TimeoutError:
         problem = "its folder of the files does not answer"
     return f"the server cannot use files: {problem}" if problem else ""

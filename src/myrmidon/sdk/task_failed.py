@@ -102,7 +102,8 @@ def _instance(original: type[BaseException] | None, args: Any) -> TaskFailed:
         return failure
     try:
         cls: Any = _combined(original)  # type: ignore[arg-type] # classes can be hashed
-        failure = cls.__new__(cls, *given)
+        # The __new__ of MemoryError keeps a list of free objects and refuses classes that are derived from others too.
+        failure = Exception.__new__(cls) if issubclass(cls, MemoryError) else cls.__new__(cls, *given)
         with contextlib.suppress(Exception):  # its __init__ may want something that is no plain value
             original.__init__(failure, *given)
     except Exception:  # noqa: BLE001 - a class that cannot be combined or made: the plain error has all facts

@@ -64,7 +64,7 @@ def test_the_result_of_a_function_has_its_small_outputs_inside(app, world):
     number, text = found.pop("outputs")
     assert found == {
         "task_id": show_task(task), "state": "SUCCEEDED", "reason": "", "bot_id": BOT, "run": show_run(task, 1),
-        "exit_code": 0,
+        "exit_code": 0, "error": None,
     }  # fmt: skip
     assert (number["type"], number["size"], b64decode(number["inline"])) == (INT, 1, SEVEN)
     assert (text["type"], text["size"], text["inline"]) == ("string", len(TEXT), None)
@@ -80,6 +80,18 @@ def test_only_ended_tasks_are_in_the_results(app, world):
     assert sorted(one["state"] for one in found.values()) == ["FAILED", "SUCCEEDED"]
     failed = next(one for one in found.values() if one["state"] == "FAILED")
     assert (failed["exit_code"], failed["outputs"]) == (1, [])
+
+
+def test_the_result_of_a_failed_function_has_its_exception(app, world):
+    job = world.job({"f": a_node(task=a_function())})
+    run = world.running(BOT)[0]
+    error = {"type": "builtins.ValueError", "message": "bad thing", "traceback": "...", "bases": ["builtins.Exception"]}
+    report = {**finish_report(run), "error": error}
+    exchange = {"session": 1, "nonce": 9, "n": 0, "reports": [report]}
+    app.meet_bot()
+    assert app.post("/bot/v1/exchange", exchange, token=app.credential(BOT)).status == 200
+    (found,) = results(app, job.task_ids["f"])
+    assert (found["state"], found["error"]) == ("FAILED", {**error, "args": None})
 
 
 def test_commands_have_results_too(app, world):
@@ -168,6 +180,14 @@ def test_the_values_of_a_job_are_constants_and_outputs(app, world):
     assert {app.get(f"/api/v1/values/{one['value_id']}").status for one in found if one["written"]} == {200}
 
 
+def test_parts_of_gathered_inputs_are_read_by_their_task(app, world):
+    part = {"label": "a", "position": 0, "type": INT}
+    gathered = {"kind": "gathered", "type": f"List<{INT}>", "parts": [part, part]}
+    job = world.job({"a": a_node(task=a_function()), "join": a_node(task=a_function(gathered, outputs=()))})
+    (line,) = app.get(f"/api/v1/jobs/{show_task(job.job_id)}/values").json["values"]
+    assert (line["producer"], line["num_consumers"]) == ("a", 2)
+
+
 def test_values_are_listed_page_by_page(app, world):
     job = world.job({f"f{n}": a_node(task=a_function(constant())) for n in range(5)})
     path, cursor, found = f"/api/v1/jobs/{show_task(job.job_id)}/values?limit=2", "", []
@@ -235,9 +255,11 @@ def test_a_damaged_value_is_an_error_that_says_so(app, world):
 
 
 def test_a_reference_with_a_wrong_size_does_not_harm_the_file(app, world):
-    payload = upload(app, TEXT)
-    value = a_value(app, world, Payload(digest=payload.digest, size=1))
-    assert app.get(f"/api/v1/values/{value}").body == TEXT
+    upload(app, TEXT)
+    job = world.job({"f": a_node(task=a_function(stored_constant(DIGEST, len(TEXT)), outputs=()))})
+    app.context.db.engine.write(lambda tx: tx.run('UPDATE "values" SET size = 1'))
+    (line,) = app.get(f"/api/v1/jobs/{show_task(job.job_id)}/values").json["values"]
+    assert app.get(f"/api/v1/values/{line['value_id']}").body == TEXT
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])

@@ -15,12 +15,14 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.files import send_file
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.server.usecases.run_errors import shown_errors
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import shared_value
 from myrmidon.store.views import job_values
 from myrmidon.store.views.job_values import OwnedValue, TaskEnd, ValueLine
 from myrmidon.wire import values as wire
 from myrmidon.wire.fields import PageQuery
+from myrmidon.wire.functions import FunctionError
 
 RECHECK_S = 5.0
 """How often states are read without a notification: another server may have written them."""
@@ -47,17 +49,18 @@ async def get_results(context: ServerContext, call: Call) -> wire.Results:
 
 
 def _read_results(tx: Tx, ids: Sequence[int], scope: int | None) -> list[wire.TaskOutcome]:
-    """The results of the tasks that have ended: one statement for the states, one for the outputs."""
+    """The results of the tasks that have ended: one statement for the states, one for the outputs, more for errors."""
     ends = job_values.ends(tx, ids)
     for task_id in ids:
         if task_id not in ends or scope not in (None, ends[task_id].resource_group_id):
             raise NotFound("task", show_task(task_id))
     ended = [end for end in ends.values() if end.state in FINAL]
     outputs = job_values.outputs(tx, [end.task_id for end in ended if end.state == "SUCCEEDED"])
-    return [_show_end(end, outputs.get(end.task_id, [])) for end in ended]
+    errors = shown_errors(tx, {end.task_id: end.error for end in ended})
+    return [_show_end(end, errors.get(end.task_id), outputs.get(end.task_id, [])) for end in ended]
 
 
-def _show_end(end: TaskEnd, outputs: Sequence[Value]) -> wire.TaskOutcome:
+def _show_end(end: TaskEnd, error: FunctionError | None, outputs: Sequence[Value]) -> wire.TaskOutcome:
     return wire.TaskOutcome(
         task_id=show_task(end.task_id),
         state=end.state,
@@ -65,6 +68,7 @@ def _show_end(end: TaskEnd, outputs: Sequence[Value]) -> wire.TaskOutcome:
         bot_id=end.bot_id,
         run=show_run(end.task_id, end.run) if end.run else None,
         exit_code=end.exit_code,
+        error=error,
         outputs=[
             wire.ResultValue(show_task(value.id), value.type, value.size, value.payload)
             for value in outputs

@@ -62,6 +62,15 @@ SOURCE = """
     def same(value: List[Optional[int]]) -> List[Optional[int]]:
         return value
 
+    def count_up(to: int) -> List[int]:
+        return list(range(to))
+
+    def of_list(items: List[int]) -> List[int]:
+        return items
+
+    def single(a: int) -> Tuple[int]:
+        return (a,)
+
     def keyword(a: int, *, b: int) -> int:
         return a - b
 
@@ -93,6 +102,9 @@ def test_a_function_gets_its_inputs_and_gives_its_outputs(start_on):
     assert executor.result("move", [{"x": 1.0, "color": "RED"}], 2) == {"0": {"x": 3.0, "color": "RED"}}
     assert executor.result("later", 1) == 2
     assert executor.result("keyword", 5, 3) == 2
+    assert executor.result("of_list", [1]) == [1]
+    assert executor.result("count_up", 2) == [0, 1]  # an annotation that is equal to that of another function
+    assert executor.result("single", 4) == 4
     assert executor.result("Holder.double", 4) == 8
     assert executor.result("decorated", 4, 1) == 5
     assert executor.result("same", [1, None]) == [1, None]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.json import decode, encode
 
-from myrmidon.sdk.api import administration, caller, values
+from myrmidon.sdk.api import administration, caller
 from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import CallFailed
@@ -65,11 +65,11 @@ API_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "submit_job": (({},), {}),
     "check_job": (({},), {}),
     "jobs": ((), {}),
-    "missing_files": (({"0" * 64: 1},), {}),
-    "put_file": (("0" * 64, b""), {}),
     "results": ((["1"],), {}),
-    "job_values": (("j",), {}),
+    "job_values": (("1",), {}),
     "value": (("1",), {}),
+    "missing_files": (({"0" * 64: 1},), {}),
+    "upload_file": (("0" * 64, b"content"), {}),
     "webhooks": ((), {}),
     "create_webhook": (("http://h",), {}),
     "delete_webhook": (("1",), {}),
@@ -148,7 +148,6 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Called]:
 
     monkeypatch.setattr(caller, "decode", decode)
     monkeypatch.setattr(administration, "decode", decode)
-    monkeypatch.setattr(values, "decode", decode)
     client = Client(recorder)  # type: ignore[arg-type]
     named = {"external_id": "e"}
     calls = [

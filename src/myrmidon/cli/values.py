@@ -52,14 +52,14 @@ def list_values(cli: CliContext, job: str, limit: int) -> None:
         output.note(f"There are more than {len(listing.values)}; use --limit.")
 
 
-def _fetch(calls: Api, job: str, limit: int) -> ValueList:
+def _fetch(api: Api, job: str, limit: int) -> ValueList:
     """At least ``limit`` values, over as many pages as needed: a page has all values of its tasks."""
     from myrmidon.wire.values import ValueList  # late, for startup time
 
     found: list[ValueInfo] = []
     cursor: str | None = None
     while True:
-        page = calls.job_values(job, cursor=cursor)
+        page = api.job_values(job, cursor=cursor)
         found += page.values
         cursor = page.cursor
         if cursor is None or len(found) >= limit:

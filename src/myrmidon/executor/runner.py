@@ -209,12 +209,12 @@ def _encoded(target: Target, result: Any) -> list[bytes]:
 
 def _outputs(target: Target, result: Any) -> list[bytes]:
     codecs = target.outputs
-    if len(codecs) == 1 and target.signature.returns is codecs[0].annotation:
-        return [_output(codecs[0], result, "result")]
     if not codecs:
         if result is not None:
             raise TypeProblem(f"expected None, given {type(result).__qualname__}", "result")
         return []
+    if not target.signature.returns_tuple:
+        return [_output(codecs[0], result, "result")]
     if not isinstance(result, tuple) or len(result) != len(codecs):
         given = f"{len(result)} items" if isinstance(result, tuple) else type(result).__qualname__
         raise TypeProblem(f"expected a tuple of {len(codecs)} items, given {given}", "result")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ from myrmidon.sdk.api.caller import API, decode
 from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.transport import new_key
+from myrmidon.wire.files import MAX_FILES_PER_CALL
 from myrmidon.wire.jobs import JobSubmitted
 from myrmidon.wire.values import MAX_RESULTS, TaskOutcome
 
@@ -30,10 +32,10 @@ class FunctionServer:
     def upload(self, files: Mapping[str, bytes]) -> None:
         """Store files by digest; those that the server has are not sent."""
         new = {digest: len(data) for digest, data in files.items() if digest not in self._uploaded}
-        if not new:
-            return
-        for digest in self.api.missing_files(new, group=self._group):
-            self.api.put_file(digest, files[digest], group=self._group)
+        pending = iter(new.items())
+        while chunk := dict(islice(pending, MAX_FILES_PER_CALL)):
+            for digest in self.api.missing_files(chunk, group=self._group).missing:
+                self.api.upload_file(digest, files[digest], group=self._group)
         # Remembered for this program only: the server deletes files that nothing uses after a day at the earliest.
         self._uploaded.update(new)
 
@@ -48,7 +50,7 @@ class FunctionServer:
 
     def results(self, task_ids: Sequence[str], wait_s: float) -> list[TaskOutcome]:
         """Those of the tasks (at most 1,000) that have ended; waits until at least one has."""
-        return self.api.results(task_ids, wait_s=wait_s)
+        return self.api.results(task_ids, wait_s=wait_s).results
 
     def value(self, value_id: str) -> bytes:
         """The MessagePack form of a value."""

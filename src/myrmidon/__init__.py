@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
 def _placeholder(name: str) -> type:
     """Stands for a class of the client on a bot: a script that imports it can be imported there, but not use it."""
 
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
         raise RuntimeError(f"{name} is a part of the client, which bots do not have; on a bot use task and context")
 
     return type(name, (Exception,), {"__init__": refuse, "__module__": __name__})

@@ -302,7 +302,8 @@ def test_a_damaged_value_is_an_error_that_says_so(app, world):
 
 def test_a_reference_with_a_wrong_size_does_not_harm_the_file(app, world):
     upload(app, TEXT)
-    job = world.job({"f": a_node(task=a_function(stored_constant(DIGEST, 1), outputs=()))})
+    job = world.job({"f": a_node(task=a_function(stored_constant(DIGEST, len(TEXT)), outputs=()))})
+    app.context.db.engine.write(lambda tx: tx.run('UPDATE "values" SET size = 1'))
     (line,) = app.get(f"/api/v1/jobs/{show_task(job.job_id)}/values").json["values"]
     assert app.get(f"/api/v1/values/{line['value_id']}").body == TEXT
 

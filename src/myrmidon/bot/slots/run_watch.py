@@ -216,9 +216,7 @@ class RunWatch:
         if executor.ending == "protocol" or (executor.ending == "closed" and executor.was_killed):
             return records.failure(run, duration, "the function has damaged the pipe between its process and the bot")
         if not executor.is_ready:
-            return records.fault(
-                run, "bot_error", f"no process for functions starts: {executor.last_words()}"
-            )
+            return records.fault(run, "bot_error", f"no process for functions starts: {executor.last_words()}")
         if status == -signal.SIGTERM and self.loop.run_queue.signals:
             return records.fault(run, "shutdown", "the machine was shut down: the function received SIGTERM")
         kills = records.oom_kills()

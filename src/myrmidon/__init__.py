@@ -56,11 +56,21 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("myrmidon.sdk"):
             raise
-        raise ImportError(
-            f"myrmidon.{name} is a part of the client, which bots do not have; functions on a bot use task and context"
-        ) from None
+        found = _absent(name)
     globals()[name] = found
     return found
+
+
+def _absent(name: str) -> Any:
+    """Stands for a class of the client on a bot, where a script is imported that uses it only in its main part."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+        raise ImportError(
+            f"myrmidon.{name} is a part of the client, which bots do not have; functions on a bot use task and context"
+        )
+
+    base = object if name.endswith("Client") else Exception  # an except clause may name it
+    return type(name, (base,), {"__new__": refuse, "__doc__": _absent.__doc__})
 
 
 def __dir__() -> list[str]:

@@ -27,7 +27,7 @@ from myrmidon.wire.values import TaskOutcome
 
 T = TypeVar("T")
 
-MAX_CALLS_PER_JOB: Final = 10_000
+CANCELED: Final = "CANCELED"
 _CALLS_PER_CHUNK: Final = 1_000
 _POLL_S: Final = 25.0
 _POLL_OF_MANY_S: Final = 1.0
@@ -46,13 +46,20 @@ class RemoteFuture(Future[T]):
         self.annotations: Sequence[Any] = ()
         self.decode = decode or _unchanged
         self._calls = calls
+        self._cancel_requested = False
 
     def cancel(self) -> bool:
         if self.done():
             return self.cancelled()
+        self._cancel_requested = True
         if self.task_id is not None and not self._calls.cancel_task(self.task_id):
             return False
         return super().cancel()
+
+    def end_if_cancelled(self, outcome: TaskOutcome) -> None:
+        """Cancel the future if that is why the task has ended: the answer to ``cancel`` may come after the outcome."""
+        if self._cancel_requested and outcome.state == CANCELED:
+            super().cancel()
 
 
 class FunctionCalls:
@@ -192,7 +199,10 @@ class FunctionCalls:
         for outcome in outcomes:
             with self._changed:
                 future = self._sent.pop(outcome.task_id, None)
-            if future is None or not future.set_running_or_notify_cancel():
+            if future is None:
+                continue
+            future.end_if_cancelled(outcome)
+            if not future.set_running_or_notify_cancel():
                 continue
             if outcome.state != SUCCEEDED:
                 future.set_exception(task_failed(outcome, future.label, self._server))
@@ -221,7 +231,7 @@ class FunctionCalls:
     def cancel_task(self, task_id: str) -> bool:
         """Cancel a task that waits for a bot; False if it has started."""
         try:
-            return self._server.cancel(task_id) == "CANCELED"
+            return self._server.cancel(task_id) == CANCELED
         except CallFailed:
             return False
 

@@ -56,21 +56,18 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("myrmidon.sdk"):
             raise
-        found = _absent(name)
+        found = _placeholder(name)
     globals()[name] = found
     return found
 
 
-def _absent(name: str) -> Any:
-    """Stands for a class of the client on a bot, where a script is imported that uses it only in its main part."""
+def _placeholder(name: str) -> type:
+    """Stands for a class of the client on a bot: a script that imports it can be imported there, but not use it."""
 
-    def refuse(*_args: Any, **_kwargs: Any) -> Any:
-        raise ImportError(
-            f"myrmidon.{name} is a part of the client, which bots do not have; functions on a bot use task and context"
-        )
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
+        raise RuntimeError(f"{name} is a part of the client, which bots do not have; on a bot use task and context")
 
-    base = object if name.endswith("Client") else Exception  # an except clause may name it
-    return type(name, (base,), {"__new__": refuse, "__doc__": _absent.__doc__})
+    return type(name, (Exception,), {"__init__": refuse, "__module__": __name__})
 
 
 def __dir__() -> list[str]:

@@ -257,3 +257,27 @@ def test_sigterm_ends_the_process(start):
     executor = start(SOURCE)
     os.kill(executor.process.pid, signal.SIGTERM)
     assert executor.process.wait(HANG_S) == -signal.SIGTERM
+
+
+A_SCRIPT = """
+    from __future__ import annotations
+
+    from myrmidon import AsyncClient, Client, TaskFailed, task
+
+    @task
+    def double(n: int) -> int:
+        try:
+            return n * 2
+        except TaskFailed:
+            return 0
+
+    @task
+    def connect() -> None:
+        Client()
+"""
+
+
+def test_a_script_that_imports_the_client_can_be_imported_on_a_bot(start_on):
+    executor = start_on(A_SCRIPT)
+    assert executor.result("double", 4) == 8
+    assert "Client is a part of the client, which bots do not have" in executor.error("connect")["message"]

@@ -11,6 +11,7 @@ import pytest
 
 from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.task_request import Payload
+from myrmidon.scheduler.extend import extend
 from tests.server.contexts import a_task, until
 from tests.server.functions import file_path, finish_with, inline, run_headers, stored_constant, world_of
 from tests.server.inside import BOT, Inside, inside
@@ -122,6 +123,51 @@ def test_a_caller_waits_for_the_first_task_that_ends(app, world):
 
 def finish_report(run) -> dict:
     return {"type": "finish", "run": show_run(run.task_id, run.run), "token": run.token, "exit_code": 1}
+
+
+def delegating(world: World) -> int:
+    """A task that has ended and left its output to another one, which is ready."""
+    job = world.job({"f": a_node(task=a_function(outputs=(INT,)))})
+    run = world.running(BOT)[0]
+    raw = {"tasks": {"d": a_node(task=a_function(outputs=(INT,)))}, "delegates": {"d": "f"}}
+    world.do(extend, job.job_id, raw, group_id=world.group, by=run.task_id)
+    world.report(msgspec.structs.replace(finish_with(run), delegated=True))
+    assert world.state(run.task_id) == "SUCCEEDED"
+    return job.task_ids["f"]
+
+
+def test_a_task_that_delegates_has_a_result_when_its_delegate_has_written_it(app, world):
+    task = delegating(world)
+    assert results(app, task) == []
+    run_next(world, (INT, inline(SEVEN)))
+    (result,) = results(app, task)
+    assert (result["task_id"], result["state"]) == (show_task(task), "SUCCEEDED")
+    assert b64decode(result["outputs"][0]["inline"]) == SEVEN
+
+
+def test_the_failure_of_a_delegate_is_the_result_of_the_task_that_delegates(app, world):
+    task = delegating(world)
+    run = world.running(BOT)[0]
+    world.report(finish_with(run, exit_code=3))
+    (result,) = results(app, task)
+    assert (result["task_id"], result["state"], result["exit_code"]) == (show_task(task), "FAILED", 3)
+    assert result["run"] == show_run(run.task_id, run.run)
+
+
+def test_a_caller_that_waits_for_a_task_that_delegates_is_woken_by_the_delegate(app, world):
+    task = delegating(world)
+    app.meet_bot()
+    run = world.running(BOT)[0]
+
+    async def story():
+        body = {"task_ids": [show_task(task)], "wait_s": 100}
+        asking = asyncio.create_task(app.ask("POST", "/api/v1/results", body))
+        await until(lambda: run.task_id in app.context.hub._task_ends.waiters)
+        exchange = {"session": 1, "nonce": 9, "n": 0, "reports": [finish_report(run)]}
+        await app.ask("POST", "/bot/v1/exchange", exchange, token=app.credential(BOT))
+        return await asking
+
+    assert [one["state"] for one in app.run(story()).json["results"]] == ["FAILED"]
 
 
 def test_tasks_of_another_group_have_no_results(app):
@@ -256,7 +302,8 @@ def test_a_damaged_value_is_an_error_that_says_so(app, world):
 
 def test_a_reference_with_a_wrong_size_does_not_harm_the_file(app, world):
     upload(app, TEXT)
-    job = world.job({"f": a_node(task=a_function(stored_constant(DIGEST, 1), outputs=()))})
+    job = world.job({"f": a_node(task=a_function(stored_constant(DIGEST, len(TEXT)), outputs=()))})
+    app.context.db.engine.write(lambda tx: tx.run('UPDATE "values" SET size = 1'))
     (line,) = app.get(f"/api/v1/jobs/{show_task(job.job_id)}/values").json["values"]
     assert app.get(f"/api/v1/values/{line['value_id']}").body == TEXT
 

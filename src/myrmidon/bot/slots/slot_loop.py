@@ -143,10 +143,12 @@ class SlotLoop(threading.Thread):
         self._deliver()
 
     def _timeout_s(self) -> float:
+        if self.done:
+            return 0.0
         executors = [executor for _, executor in self.pool.executors()]
         if any(executor.ending for executor in executors):
             return _ENDING_TICK_S
-        if self.ready or self.lane.busy:
+        if self.ready or self.fetching or self.lane.busy:
             return TICK_S
         return _IDLE_TICK_S if executors else 3600.0
 

@@ -40,6 +40,7 @@ from myrmidon.server.botapi.messages import (
     parse_run,
     report_results,
 )
+from myrmidon.server.botapi.rendering import read_files
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
@@ -106,8 +107,10 @@ async def _assigned_runs(context: ServerContext, result: ExchangeResult) -> list
     names = await context.groups.names_of(task.resource_group_id for task in result.tasks)
     hints = size_hints_for(context, result.bot.os_family)
     key = context.keys.run_api
+    files = await read_files(context.files, result.tasks)
     return [
-        assigned_run(task, api_key=key, group=names.get(task.resource_group_id), hints=hints) for task in result.tasks
+        assigned_run(task, api_key=key, group=names.get(task.resource_group_id), hints=hints, files=files)
+        for task in result.tasks
     ]
 
 

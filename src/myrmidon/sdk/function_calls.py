@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
@@ -28,6 +29,8 @@ from myrmidon.wire.values import TaskOutcome
 T = TypeVar("T")
 
 CANCELED: Final = "CANCELED"
+CALLS_PER_JOB: Final = 2_000
+"""A larger job would start later: its tasks begin when all of them are stored."""
 _CALLS_PER_CHUNK: Final = 1_000
 _POLL_S: Final = 25.0
 _POLL_OF_MANY_S: Final = 1.0
@@ -62,6 +65,14 @@ class RemoteFuture(Future[T]):
             super().cancel()
 
 
+class _Batch:
+    """Calls that become one job."""
+
+    def __init__(self) -> None:
+        self.builder = GraphBuilder()
+        self.calls: list[tuple[Handle, RemoteFuture[Any]]] = []
+
+
 class FunctionCalls:
     """Submits calls and resolves their futures. Its threads start with the first call."""
 
@@ -69,10 +80,9 @@ class FunctionCalls:
         self._server = server
         self._packages = packages
         self._changed = threading.Condition()
-        self._builder = GraphBuilder()
-        self._unsent: list[tuple[Handle, RemoteFuture[Any]]] = []
+        self._unsent: deque[_Batch] = deque()
         self._sent: dict[str, RemoteFuture[Any]] = {}
-        self._sending = 0
+        self._is_sending = False
         self._closing = False
         self._threads: list[threading.Thread] = []
 
@@ -88,8 +98,8 @@ class FunctionCalls:
         """Call a function on a bot. Raises WiringError at once if an argument has the wrong type."""
         with self._changed:
             self._check_usable()
-            handle = self._builder.call(function, args, kwargs)
-            future = self._add(handle, decode)
+            batch = self._open_batch()
+            future = self._add(batch, batch.builder.call(function, args, kwargs), decode)
             self._changed.notify_all()
         return future
 
@@ -102,16 +112,24 @@ class FunctionCalls:
         while chunk := list(islice(left, _CALLS_PER_CHUNK)):
             with self._changed:
                 self._check_usable()
-                futures += [self._add(handle, None) for handle in self._builder.map(function, chunk, args, kwargs)]
+                batch = self._open_batch()
+                handles = batch.builder.map(function, chunk, args, kwargs)
+                futures += [self._add(batch, handle, None) for handle in handles]
                 self._changed.notify_all()
         return futures
 
-    def _add(self, handle: Handle, decode: Callable[[list[Any]], Any] | None) -> RemoteFuture[Any]:
+    def _open_batch(self) -> _Batch:
+        """The batch for the next calls: the last one that is not sent, unless it is full."""
+        if not self._unsent or len(self._unsent[-1].calls) >= CALLS_PER_JOB:
+            self._unsent.append(_Batch())
+        return self._unsent[-1]
+
+    def _add(self, batch: _Batch, handle: Handle, decode: Callable[[list[Any]], Any] | None) -> RemoteFuture[Any]:
         node = source_of(handle).node
         returns = node.function.signature.returns if node.function is not None else None
         future: RemoteFuture[Any] = RemoteFuture(self, decode or (lambda values: returned(values, returns)))
         future.label, future.annotations = node.label, node.outputs
-        self._unsent.append((handle, future))
+        batch.calls.append((handle, future))
         return future
 
     def _check_usable(self) -> None:
@@ -135,17 +153,16 @@ class FunctionCalls:
                     self._changed.wait()
                 if not self._unsent:
                     return
-                builder, calls = self._builder, self._unsent
-                self._builder, self._unsent = GraphBuilder(), []
-                self._sending = len(calls)
+                batch = self._unsent.popleft()
+                self._is_sending = True
             try:
-                self._send(builder, calls)
+                self._send(batch.builder, batch.calls)
             finally:
                 with self._changed:
-                    self._sending = 0
+                    self._is_sending = False
                     self._changed.notify_all()
 
-    def _send(self, builder: GraphBuilder, calls: list[tuple[Handle, RemoteFuture[Any]]]) -> None:
+    def _send(self, builder: GraphBuilder, calls: Sequence[tuple[Handle, RemoteFuture[Any]]]) -> None:
         for handle, future in calls:
             if future.cancelled():
                 future.set_running_or_notify_cancel()
@@ -193,7 +210,7 @@ class FunctionCalls:
                 time.sleep(min(_LONGEST_PAUSE_S, num_sent * _PAUSE_PER_TASK_S))
 
     def _is_over(self) -> bool:
-        return self._closing and not self._unsent and not self._sending
+        return self._closing and not self._unsent and not self._is_sending
 
     def _resolve(self, outcomes: Sequence[TaskOutcome]) -> None:
         for outcome in outcomes:
@@ -243,7 +260,7 @@ class FunctionCalls:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            while self._unsent or self._sending:
+            while self._unsent or self._is_sending:
                 self._changed.wait()
             left, self._sent = list(self._sent.values()), {}
             self._changed.notify_all()

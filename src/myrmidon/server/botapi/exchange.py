@@ -149,10 +149,17 @@ async def _wait_for_work(
     held_tasks = tuple(parse_run(shown)[0] for shown, _ in request.holds)
     while not result.urgent and (remaining_s := deadline - clock()) > 0:
         n = _permitted(context, bot.bot_id, request).n
-        if n > 0 and hub.may_have_work(bot) and not context.state.stopping:  # work came while the last claim ran
+        if n > 0 and _may_have_work(context, request, result) and not context.state.stopping:
             result = await _next_attempt(context, request, bot, _WORK_IN_SOME_QUEUE)
         else:
-            wakeup = await hub.wait(bot, remaining_s, nonce=request.nonce, n=n, holds=held_tasks)
+            wakeup = await hub.wait(
+                bot,
+                remaining_s,
+                nonce=request.nonce,
+                n=n,
+                holds=held_tasks,
+                functions_only=request.functions_only,
+            )
             if wakeup.reason is WakeReason.TIMED_OUT or hub.bots.get(bot.bot_id) is not bot:
                 break
             bot.seen_at = context.now()
@@ -165,6 +172,14 @@ async def _wait_for_work(
     return result
 
 
+def _may_have_work(context: ServerContext, request: ExchangeRequest, result: ExchangeResult) -> bool:
+    """Whether work came while the last claim ran.
+
+    A bot that takes functions only may have left commands in its queues: for it, only what came since then counts.
+    """
+    return context.hub.may_have_work(result.bot, since=result.work_seq if request.functions_only else 0)
+
+
 async def _next_attempt(
     context: ServerContext, request: ExchangeRequest, bot: ConnectedBot, wakeup: Wakeup
 ) -> ExchangeResult:
@@ -173,6 +188,7 @@ async def _next_attempt(
         session=request.session,
         nonce=request.nonce,
         n=_permitted(context, bot.bot_id, request).n,
+        functions_only=request.functions_only,
         wait_s=request.wait_s,
         holds=request.holds,
         stopping=request.stopping,

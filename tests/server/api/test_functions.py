@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.server.api.graphs import drain, exchange, states, submit
 from tests.server.inside import Inside, inside
 
-CODE = "ab" * 32
+CODE, NEW, NEWER = (sha256(content).hexdigest() for content in (b"zip", b"new zip", b"newer zip"))
 SIGNATURE = "count(text:string,top:int64)->Map<string,int64>"
 
 
@@ -19,7 +20,15 @@ SIGNATURE = "count(text:string,top:int64)->Map<string,int64>"
 def app(tmp_path):
     with inside(tmp_path) as opened:
         opened.meet_bot()
+        for content in (b"zip", b"new zip", b"newer zip"):
+            put(opened, content)
         yield opened
+
+
+def put(app: Inside, content: bytes) -> str:
+    digest = sha256(content).hexdigest()
+    assert app.call("PUT", f"/api/v1/files/{digest}", content).status == 200
+    return digest
 
 
 def encoded(content: bytes) -> str:
@@ -232,9 +241,6 @@ def test_wrong_functions_are_refused_with_their_path(app, function, path):
 # ---------------------------------------------------------------- code
 
 
-NEW, NEWER = "cd" * 32, "ef" * 32
-
-
 def code_of(app: Inside) -> str:
     [run] = claim(app)
     report(app, run, exit_code=1)
@@ -268,6 +274,8 @@ def test_only_code_that_the_job_has_can_be_replaced(app):
     job = submit(app, {"tasks": {"count": node}})["job_id"]
     code_of(app)
     assert (rerun(app, job, code={NEW: CODE}).status, rerun(app, job, code={CODE: "no digest"}).status) == (400, 400)
+    reply = rerun(app, job, code={CODE: "ab" * 32})
+    assert (reply.status, reply.code) == (409, "unknown_file")
     assert rerun(app, job, code={CODE: NEW}).status == 200
 
 

@@ -8,9 +8,20 @@ from myrmidon.sdk.api.bots import BotCalls
 from myrmidon.sdk.api.jobs import JobCalls
 from myrmidon.sdk.api.logs import LogCalls
 from myrmidon.sdk.api.tasks import TaskCalls
+from myrmidon.sdk.api.values import ValueCalls
 
 
 class Api(
-    TaskCalls, LogCalls, JobCalls, BotCalls, ServerCalls, QueueCalls, GroupCalls, TokenCalls, WebhookCalls, AnyPathCalls
+    TaskCalls,
+    LogCalls,
+    JobCalls,
+    ValueCalls,
+    BotCalls,
+    ServerCalls,
+    QueueCalls,
+    GroupCalls,
+    TokenCalls,
+    WebhookCalls,
+    AnyPathCalls,
 ):
     """One method for each call. Ids are strings as the server prints them; times are microseconds UTC."""

@@ -55,11 +55,12 @@ class SubmitAnswer(Struct, frozen=True):
 # ---------------------------------------------------------------- one task
 
 
-class SliceInfo(Struct, frozen=True):
-    """A slice. Slices with equal ``properties_hash`` do the same work; it covers secret bytes and stdin."""
+class SliceInfo(Struct, frozen=True, kw_only=True):
+    """A slice. Slices with equal ``properties_hash`` do the same work; it covers secret bytes and stdin. Servers of
+    earlier releases do not send it."""
 
     properties: dict[str, Any]
-    properties_hash: str
+    properties_hash: str = ""
     expiration_s: float
     wait_for_capacity: bool
 

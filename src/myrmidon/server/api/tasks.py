@@ -104,7 +104,10 @@ def _request_info(
         metadata=stored_json(row.metadata),
         slices=[
             SliceInfo(
-                stored_json(row.properties), row.properties_hash, row.expiration / SECOND, bool(row.wait_for_capacity)
+                properties=stored_json(row.properties),
+                properties_hash=row.properties_hash,
+                expiration_s=row.expiration / SECOND,
+                wait_for_capacity=bool(row.wait_for_capacity),
             )
             for row in slices
         ],

@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -440,3 +442,31 @@ def test_a_person_is_told_what_a_task_waits_for(terminal: Terminal):
             told += next(shown)
         terminal.ok("task", "cancel", "--tag", "stuck:yes")
         assert b"CANCELED" in b"".join(shown)
+
+
+def log_in_by(link: str) -> dict[str, object]:
+    """Follow a link as the page does; who is logged in then."""
+    page, _, code = link.partition("#")
+    site = page.removesuffix("/auth/link")
+    origin = {"Origin": site, "Content-Type": "application/json"}
+    login = Request(f"{site}/auth/link", json.dumps({"code": code}).encode(), origin)
+    with urlopen(login, timeout=HANG_S) as reply:
+        cookie = reply.headers["Set-Cookie"].partition(";")[0]
+        to = json.load(reply)["to"]
+    with urlopen(Request(f"{site}/api/v1/session", headers={"Cookie": cookie}), timeout=HANG_S) as reply:
+        return {**json.load(reply), "to": to}
+
+
+def test_open_prints_a_link_that_logs_in_a_browser_once(terminal: Terminal):
+    link = terminal.ok("open", "/tasks", "--print").strip()
+    who = log_in_by(link)
+    assert (who["role"], who["via"], who["to"]) == ("admin", "session", "/tasks")
+    with pytest.raises(HTTPError, match="401"):
+        log_in_by(link)
+    assert log_in_by(str(terminal.json("open")["url"]))["to"] == "/"
+    assert "must begin with a slash" in terminal.run("open", "tasks").stderr
+
+
+def test_up_prints_such_a_link_too(up: Up):
+    [link] = [line.strip() for line in up.said.splitlines() if "/auth/link#" in line]
+    assert log_in_by(link)["role"] == "admin"

@@ -325,6 +325,15 @@ class Client:
     def revoke_token(self, token_id: str, *, key: str | None = None) -> Json:
         return self._delete(f"tokens/{_segment(token_id)}", key)
 
+    def login_link(self, to: str = "/", *, lifetime_s: int = 60) -> Json:
+        """Create a link that logs in a browser once, with the rights of this client's token: ``path``, ``expires_at``.
+
+        ``path`` is to be appended to the URL of the server.
+        """
+        body = {"to": to, "lifetime_s": lifetime_s}
+        response: Json = self.transport.call("POST", "/auth/links", body=body, key=new_key()).json()
+        return response
+
     def webhooks(self) -> WebhookList:
         return self.call("GET", "webhooks", WebhookList)
 

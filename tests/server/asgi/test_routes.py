@@ -127,7 +127,9 @@ def name_of(route) -> str:
     return f"{route.method} {route.path}"
 
 
-@pytest.mark.parametrize("route", [line for line in TABLE if line.path not in STREAMS], ids=name_of)
+@pytest.mark.parametrize(
+    "route", [line for line in TABLE if line.path not in STREAMS and not line.path.startswith("/auth/")], ids=name_of
+)
 def test_only_those_in_the_table_may_call(app, route):
     if route.path == "/api/v1/bots/{id}" and route.method == "DELETE":
         app.meet_bot()
@@ -290,7 +292,9 @@ def test_every_route_has_a_summary_and_a_place_of_its_own():
 
 
 def test_what_changes_something_is_not_for_viewers():
-    assert [name_of(line) for line in TABLE if line.mutates and Role.VIEWER in line.who] == []
+    """Except for their own sessions."""
+    changing = [line for line in TABLE if line.mutates and Role.VIEWER in line.who]
+    assert [name_of(line) for line in changing if not line.path.startswith("/auth/")] == []
 
 
 def test_the_document_describes_every_route(app):

@@ -30,6 +30,7 @@ from myrmidon.server.botapi import routes as botapi
 from myrmidon.server.calls import ANYONE, Route
 from myrmidon.server.swarming_v1 import discovery, methods
 from myrmidon.server.taskcluster import routes as taskcluster
+from myrmidon.server.web import routes as web
 
 
 def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
@@ -55,7 +56,8 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
         *queues.ROUTES,
         *tokens.ROUTES,
         *webhooks.ROUTES,
+        *web.API_ROUTES,
     )
     if metrics_open:
         table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)
-    return (*table, *openapi.routes(table), *methods.ROUTES, *discovery.ROUTES, *taskcluster.ROUTES)
+    return (*table, *openapi.routes(table), *methods.ROUTES, *discovery.ROUTES, *taskcluster.ROUTES, *web.PAGE_ROUTES)

@@ -278,6 +278,9 @@ class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
     pool: str | None = None
     bot: str | None = None
+    user: str | None = None
+    mine: bool = False
+    """Only tasks that were submitted with the caller's token, or under its name."""
     group: str | None = None
     start: Moment | None = None
     end: Moment | None = None
@@ -326,6 +329,8 @@ async def list_tasks(context: ServerContext, call: Call) -> TaskList:
         tags=[*query.tag, *([f"pool:{query.pool}"] if query.pool is not None else [])],
         name=query.name,
         bot_id=query.bot,
+        user=query.user,
+        submitter=call.who.name if query.mine else None,
         from_id=first_id_at(query.start) if query.start is not None else 0,
         until_id=first_id_at(query.end) if query.end is not None else listings.MAX_ID,
     )
@@ -336,12 +341,12 @@ async def list_tasks(context: ServerContext, call: Call) -> TaskList:
 
     lines, more, group_names = await context.db.read(read)
     return TaskList(
-        [_summary(line, group_names) for line in lines],
+        [show_summary(line, group_names) for line in lines],
         show_cursor(context.keys.cursor, kind, str(more)) if more else None,
     )
 
 
-def _summary(line: TaskLine, group_names: dict[int, str]) -> TaskSummary:
+def show_summary(line: TaskLine, group_names: dict[int, str]) -> TaskSummary:
     return TaskSummary(
         task_id=show_task(line.id),
         group=group_names.get(line.resource_group_id, ""),

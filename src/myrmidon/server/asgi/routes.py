@@ -15,6 +15,7 @@ from myrmidon.server.api import (
     jobs,
     logs,
     notes,
+    overview,
     queues,
     releases,
     resource_groups,
@@ -57,6 +58,7 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
         *tokens.ROUTES,
         *webhooks.ROUTES,
         *web.API_ROUTES,
+        *overview.ROUTES,
     )
     if metrics_open:
         table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)

@@ -20,7 +20,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import SweepResult
-from myrmidon.server.background import relays
+from myrmidon.server.background import activity, relays
 from myrmidon.server.botapi.bot_snapshot import heartbeat_write_interval
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import cache_hints, rollout
@@ -110,6 +110,7 @@ class BackgroundWork:
             "cache_sizes": (CACHE_SIZES_S, partial(cache_hints.update, context)),
             "dimensions": (DIMENSIONS_S, self.count_dimensions),
             "tag_counts": (TAG_COUNTS_S, self.check_tag_counts),
+            "activity": (activity.INTERVAL_S, partial(activity.count_activity, context)),
         }
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(_repeat(name, *job), name=name) for name, job in jobs.items()]

@@ -26,6 +26,9 @@ class TaskFilter(Struct, frozen=True, kw_only=True):
     tags: list[str] = []
     name: str | None = None
     bot_id: str | None = None
+    user: str | None = None
+    submitter: str | None = None
+    """The name of the token or network that has submitted the task."""
     from_id: int = 0
     until_id: int = MAX_ID
 
@@ -58,6 +61,8 @@ _CONDITIONS = {
     "states": "t.state {in_text:states}",
     "name": "r.name = :name",
     "bot_id": "t.bot_id = :bot_id",
+    "user": "r.user_name = :user",
+    "submitter": "r.authenticated = :submitter",
 }
 # Where a scan ends: the id of the task that is SCAN_LIMIT tasks after its start.
 FLOOR_OF_TASKS = "SELECT id FROM task_results WHERE id < :before ORDER BY id DESC LIMIT 1 OFFSET :limit"

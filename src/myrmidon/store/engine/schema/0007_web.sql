@@ -39,3 +39,12 @@ CREATE TABLE IF NOT EXISTS sessions (
 ){clustered};
 CREATE INDEX IF NOT EXISTS sessions_identity ON sessions (identity, created_at);
 CREATE INDEX IF NOT EXISTS sessions_expiry ON sessions (expires_at);
+
+-- How many tasks were submitted and ended in each minute, for charts. what is SUBMITTED or a final state.
+CREATE TABLE IF NOT EXISTS activity (
+    minute_at BIGINT NOT NULL,
+    resource_group_id BIGINT NOT NULL,
+    what VARCHAR(12) NOT NULL,
+    num INT NOT NULL,
+    PRIMARY KEY (minute_at, resource_group_id, what)
+){clustered};

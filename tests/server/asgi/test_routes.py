@@ -21,7 +21,7 @@ from tests.server.inside import BOT, Inside, Reply, inside
 TABLE = tuple(line for line in every_route() if line.style is Style.OURS)  # the facades' tests have the others
 ROLES = list(Role)
 OWNED = ("/api/v1/tasks/{id}", "/api/v1/jobs/{id}", "/api/v1/webhooks/{id}")
-STREAMS = {"/api/v1/events", "/api/v1/tasks/{id}/log/follow"}
+STREAMS = {"/api/v1/events", "/api/v1/stream", "/api/v1/tasks/{id}/log/follow"}
 A_JOB = {"name": "j", "tasks": {"a": {"task": {"payload": {"command": ["true"]}}}}}
 _keys = itertools.count(1)
 LOCAL_WEBHOOKS = Webhooks(allowed_networks=["127.0.0.0/8"])

@@ -13,6 +13,7 @@ from myrmidon.server.api import (
     job_actions,
     job_tasks,
     jobs,
+    live,
     logs,
     notes,
     overview,
@@ -59,6 +60,7 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
         *webhooks.ROUTES,
         *web.API_ROUTES,
         *overview.ROUTES,
+        *live.ROUTES,
     )
     if metrics_open:
         table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)

@@ -170,6 +170,13 @@ def bots(tx: Tx, filters: BotFilter, *, after: str, n: int) -> list[str]:
     return [row[0] for row in tx.all(sql, after=after, n=n, **given)]
 
 
+def visible_bots(tx: Tx, bot_ids: Sequence[str], pools: PoolFilter | None) -> list[str]:
+    """Those of the bots that exist and are in these pools, sorted."""
+    where, given = pool_condition(pools)
+    sql = f"SELECT b.id FROM bots b WHERE {' AND '.join([*where, 'b.id {in_text:ids}'])} ORDER BY b.id"
+    return [row[0] for row in tx.all(sql, ids=list(bot_ids), **given)]
+
+
 class BotSearch(Struct, frozen=True, kw_only=True):
     """Which bots to find: those in the pools with at least one dimension of every term; a flag that is not None must
     be so."""

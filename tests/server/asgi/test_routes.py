@@ -72,6 +72,10 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
     path = route.path.format(**values)
     if route.path == "/api/v1/jobs/{id}/compare":
         path += f"?other={values['id']}"
+    if route.path == "/api/v1/job-names/flaky":
+        path += "?name=j"
+    if route.path == "/api/v1/search":
+        path += "?q=j"
     if route.path == "/bot/v1/log/{run}/{stream}":
         path += "?offset=0"
     if route.method == "DELETE" and route.path == "/api/v1/bots/{id}":
@@ -108,6 +112,7 @@ def a_body(app: Inside, route, task: str, group: str) -> object:
         "/api/v1/jobs/{id}/meta": {"name": "version", "value": "1.2"},
         "/api/v1/tasks/{id}/annotation": {"content": "# All is well"},
         "/api/v1/tasks/cancel": {"tags": ["none:such"]},
+        "/api/v1/tasks/batch": {"action": "cancel", "task_ids": app.submit(a_task(), token=app.token("user", group))},
         "/api/v1/tasks/wait": {"task_ids": app.submit(a_task(), token=app.token("user", group)), "wait_s": 0},
         "/api/v1/webhooks": A_WEBHOOK,
         "/api/v1/tokens": {"name": "new", "role": "viewer", "group": group},

@@ -29,7 +29,7 @@ from myrmidon.store.views.listings import TaskFilter, TaskLine
 from myrmidon.wire.fields import Limit, Moment
 from myrmidon.wire.notes import Annotation
 
-_STATES = Literal[
+STATES = Literal[
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
     "NO_RESOURCE", "CLIENT_ERROR",
 ]  # fmt: skip
@@ -273,7 +273,7 @@ def _run_info(
 class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Filters; all must match. ``start`` and ``end`` limit the time of creation, in microseconds UTC."""
 
-    state: list[_STATES] = []
+    state: list[STATES] = []
     tag: Annotated[list[str], Meta(max_length=16)] = []
     name: str | None = None
     pool: str | None = None

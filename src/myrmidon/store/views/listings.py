@@ -105,6 +105,14 @@ def _scan_end(tx: Tx, filters: TaskFilter, low: int, high: int, *, oldest_first:
 
 
 def _task_lines(tx: Tx, filters: TaskFilter, low: int, high: int, *, n: int, oldest_first: bool) -> list[TaskLine]:
+    source, key, conditions, given = _task_source(filters)
+    order = f"{key} ASC" if oldest_first else f"{key} DESC"
+    sql = f"SELECT {_TASK_LINE} FROM {source} WHERE {conditions} ORDER BY {order} LIMIT :n"
+    return [TaskLine(*row) for row in tx.all(sql, low=low, high=high, n=n, **given)]
+
+
+def _task_source(filters: TaskFilter) -> tuple[str, str, str, dict[str, object]]:
+    """The tables, the column of the id, the conditions for low < id < high, and their parameters."""
     where = [text for field, text in _CONDITIONS.items() if getattr(filters, field) not in (None, [])]
     given = {field: getattr(filters, field) for field in _CONDITIONS if getattr(filters, field) not in (None, [])}
     source = "task_results t JOIN task_requests r ON r.id = t.id"
@@ -120,10 +128,19 @@ def _task_lines(tx: Tx, filters: TaskFilter, low: int, high: int, *, n: int, old
                 f"EXISTS (SELECT 1 FROM task_tags {alias} WHERE {alias}.tag = :tag{number} AND {alias}.task_id = t.id)"
             )
         given[f"tag{number}"] = tag
-    conditions = " AND ".join(["t.seq > 0", f"{key} > :low", f"{key} < :high", *where])
-    order = f"{key} ASC" if oldest_first else f"{key} DESC"
-    sql = f"SELECT {_TASK_LINE} FROM {source} WHERE {conditions} ORDER BY {order} LIMIT :n"
-    return [TaskLine(*row) for row in tx.all(sql, low=low, high=high, n=n, **given)]
+    return source, key, " AND ".join(["t.seq > 0", f"{key} > :low", f"{key} < :high", *where]), given
+
+
+def count_tasks(tx: Tx, filters: TaskFilter) -> tuple[dict[str, int], bool]:
+    """The numbers of tasks by state, and whether all tasks were looked at: otherwise the newest SCAN_LIMIT were."""
+    low, high = max(filters.from_id - 1, -1), filters.until_id
+    scan_end = _scan_end(tx, filters, low, high, oldest_first=False)
+    floor = low if scan_end is None else max(low, scan_end - 1)
+    source, _, conditions, given = _task_source(filters)
+    rows = tx.all(
+        f"SELECT t.state, COUNT(*) FROM {source} WHERE {conditions} GROUP BY t.state", low=floor, high=high, **given
+    )
+    return {state: int(num) for state, num in rows}, floor == low
 
 
 # ---------------------------------------------------------------- bots

@@ -470,3 +470,25 @@ def test_open_prints_a_link_that_logs_in_a_browser_once(terminal: Terminal):
 def test_up_prints_such_a_link_too(up: Up):
     [link] = [line.strip() for line in up.said.splitlines() if "/auth/link#" in line]
     assert log_in_by(link)["role"] == "admin"
+
+
+def test_the_order_of_both_streams_and_their_times_are_known(terminal: Terminal, tmp_path: Path):
+    """The command writes its next line only when the one before has arrived."""
+    tmp_path.chmod(0o777)
+    go = tmp_path / "go"
+    script = (
+        f"echo a; until [ -e {go}1 ]; do sleep 0.05; done; echo bb >&2; until [ -e {go}2 ]; do sleep 0.05; done; echo c"
+    )
+    task = terminal.ok("trigger", "--", "sh", "-c", script).strip()
+
+    def times() -> list[tuple[int, int]]:
+        marks = terminal.json("query", f"/api/v1/tasks/{task}/log/times")["marks"]
+        assert [at for at, _, _ in marks] == sorted(at for at, _, _ in marks)
+        return [(stream, offset) for _, stream, offset in marks]
+
+    wait_for(lambda: times() == [(0, 0)], "the time of the first line")
+    Path(f"{go}1").touch()
+    wait_for(lambda: times() == [(0, 0), (1, 0)], "that of the second")
+    Path(f"{go}2").touch()
+    terminal.run("collect", task)
+    assert times()[:2] == [(0, 0), (1, 0)]

@@ -48,3 +48,14 @@ CREATE TABLE IF NOT EXISTS activity (
     num INT NOT NULL,
     PRIMARY KEY (minute_at, resource_group_id, what)
 ){clustered};
+
+-- When output was written, as the bot saw it, for one piece of output: marks is JSON, [time, offset] each. The times of a
+-- run are all different, over both streams, so they are the order of writing too. On SQLite this table is with the logs.
+CREATE TABLE IF NOT EXISTS log_times (
+    task_id BIGINT NOT NULL,
+    run INT NOT NULL,
+    first_at BIGINT NOT NULL,
+    stream INT NOT NULL,
+    marks {longtext} NOT NULL,
+    PRIMARY KEY (task_id, run, first_at, stream)
+){clustered};

@@ -283,6 +283,10 @@ def test_tasks_are_counted_by_state(app, monkeypatch):
     monkeypatch.setattr(listings, "SCAN_LIMIT", 1)
     assert app.get(counts).json == {"counts": {"FAILED": 1, "READY": 3}, "total": 4, "complete": True}
     assert app.get(f"{counts}?user=nobody").json["complete"] is False
+    assert app.get(f"{counts}?tag=k:1&tag=pool:default").json["complete"] is False, "stored counts know one tag"
+    monkeypatch.setattr(listings, "SCAN_LIMIT", 3)
+    both = app.get(f"{counts}?pool=default&tag=k:1").json
+    assert (both["total"], both["complete"]) == (3, True), "the rows of the rarer tag are enough"
 
 
 def change(app: Inside, action: str, ids: list[str], **fields: Any) -> tuple[int, list[str]]:

@@ -58,7 +58,7 @@ class TaskCounts(Struct, frozen=True, kw_only=True):
 
 
 async def count_tasks(context: ServerContext, call: Call) -> TaskCounts:
-    """How many tasks match all filters, by state. Exact for filters by tag, pool, state, group and time."""
+    """How many tasks match all filters, by state. Exact for filters by one tag or pool, state, group and time."""
     query: CountQuery = call.query
     scope = await context.groups.scope_of(call)
     if query.group is not None:
@@ -79,10 +79,18 @@ async def count_tasks(context: ServerContext, call: Call) -> TaskCounts:
 
 
 def _count(tx: Tx, filters: TaskFilter) -> tuple[dict[str, int], bool]:
-    """By the rows if they are few; else by the stored counts, which know tags and states only."""
-    counts, complete = listings.count_tasks(tx, filters)
-    if complete or (filters.name, filters.bot_id, filters.user, filters.submitter) != (None,) * 4:
-        return counts, complete
+    """By the rows if they are few, also if only one of the tags is rare; else by the stored counts.
+
+    These know states and one tag. For other filters the newest tasks have to do.
+    """
+    counts: dict[str, int] = {}
+    for first in filters.tags[::-1] or [None]:
+        tags = [first, *(tag for tag in filters.tags if tag != first)] if first is not None else []
+        counts, complete = listings.count_tasks(tx, structs.replace(filters, tags=tags))
+        if complete:
+            return counts, True
+    if len(filters.tags) > 1 or (filters.name, filters.bot_id, filters.user, filters.submitter) != (None,) * 4:
+        return counts, False
     whole = TaskSearch(
         group_id=filters.group_id, terms=[[tag] for tag in filters.tags], low=filters.from_id, high=filters.until_id
     )

@@ -83,12 +83,13 @@ def _count(tx: Tx, filters: TaskFilter) -> tuple[dict[str, int], bool]:
 
     These know states and one tag. For other filters the newest tasks have to do.
     """
-    counts: dict[str, int] = {}
-    for first in filters.tags[::-1] or [None]:
-        tags = [first, *(tag for tag in filters.tags if tag != first)] if first is not None else []
-        counts, complete = listings.count_tasks(tx, structs.replace(filters, tags=tags))
-        if complete:
-            return counts, True
+    counts, complete = listings.count_tasks(tx, filters)
+    for tag in filters.tags[1:]:
+        if not complete:
+            tags = [tag, *(other for other in filters.tags if other != tag)]
+            counts, complete = listings.count_tasks(tx, structs.replace(filters, tags=tags))
+    if complete:
+        return counts, True
     if len(filters.tags) > 1 or (filters.name, filters.bot_id, filters.user, filters.submitter) != (None,) * 4:
         return counts, False
     whole = TaskSearch(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from myrmidon.model.ids import parse_id
+from myrmidon.model.task_request import Payload
+from myrmidon.model.value import GroupOwner
+from myrmidon.scheduler import shared_values
 from myrmidon.server.api import task_selection
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import shared_value
 from myrmidon.store.views import listings
 from tests.server.contexts import a_task
 from tests.server.inside import Inside, inside
@@ -238,6 +244,38 @@ def test_the_load_of_a_pool_says_how_long_tasks_wait(app):
     assert told["wait_p50_s"] == pytest.approx(10, abs=5)
     theirs = app.get("/api/v1/pools/load", token=app.token("user", "other")).json["pools"]
     assert [(pool["num_ready"], pool["wait_p50_s"]) for pool in theirs] == [(0, None)]
+
+
+# ---------------------------------------------------------------- values
+
+
+def test_shared_values_are_listed_with_sizes_and_references(app):
+    groups = {name: app.run(app.context.groups.id_of(name)) for name in ("default", "other")}
+    job = a_job(app, a=[])
+    made = []
+    for owner, size in ((GroupOwner(groups["default"]), 5), (GroupOwner(groups["other"]), 7)):
+        create = partial(
+            shared_values.create_value, owner=owner, type_string="str", payload=Payload(inline=b"x" * size, size=size)
+        )
+        made.append(app.context.db.engine.write(lambda tx, c=create: c(tx, now=app.context.now(), ids=app.context.ids)))
+
+    def use_in_job(tx: Tx) -> None:
+        shared_value.ref_by_job(tx, [made[1].id], parse_id(job)[0])
+
+    app.context.db.engine.write(use_in_job)
+    told = app.get("/api/v1/values").json
+    assert [(one["size"], one["num_groups"], one["num_jobs"]) for one in told["values"]] == [(7, 1, 1), (5, 1, 0)]
+    assert {(one["group"], one["num_values"], one["num_bytes"]) for one in told["totals"]} == {
+        ("default", 1, 5), ("other", 1, 7),
+    }  # fmt: skip
+    theirs = app.get("/api/v1/values", token=app.token("viewer", "other")).json
+    assert [(one["size"], one["num_groups"], one["num_jobs"]) for one in theirs["values"]] == [(7, 1, 0)]
+    assert [one["group"] for one in theirs["totals"]] == ["other"]
+    mine = app.get("/api/v1/values", token=app.token("user")).json["values"]
+    assert [(one["size"], one["num_groups"], one["num_jobs"]) for one in mine] == [(7, 0, 1), (5, 1, 0)]
+    page = app.get("/api/v1/values?limit=1").json
+    rest = app.get(f"/api/v1/values?limit=1&cursor={page['cursor']}").json
+    assert [one["size"] for one in page["values"] + rest["values"]] == [7, 5]
 
 
 # ---------------------------------------------------------------- search

@@ -29,6 +29,7 @@ from myrmidon.server.api import (
     task_selection,
     tasks,
     tokens,
+    values,
     wait,
     webhooks,
 )
@@ -71,6 +72,7 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
         *functions.ROUTES,
         *task_selection.ROUTES,
         *load.ROUTES,
+        *values.ROUTES,
     )
     if metrics_open:
         table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)

@@ -67,6 +67,15 @@ planted: $(VENV)/ready servers ## Plant known bugs, and see that the tests catch
 bench: $(VENV)/ready ## The speed of the whole: commands on real bots, output, a large idle fleet
 	$(PYTHON) -m bench
 
+# Installed for comparison only; a missing one prints "missing" for its bars.
+.PHONY: bench-peers
+bench-peers: ## Install the systems that `make bench` compares functions with: Ray, and BullMQ with Redis
+	python3 -m venv build/peers/ray
+	build/peers/ray/bin/pip install --quiet ray
+	mkdir -p build/peers/node
+	npm install --silent --no-audit --no-fund --prefix build/peers/node bullmq
+	command -v redis-server > /dev/null || apt-get install -y --no-install-recommends redis-server
+
 .PHONY: bench-core
 bench-core: $(VENV)/ready servers ## The speed of the core on the three databases, fully durable
 	$(PYTHON) -m bench.core

@@ -9,7 +9,7 @@ import argparse
 import signal
 import sys
 
-from bench import bars, commands, fleet, graphs, relay, submit_rate, v1
+from bench import bars, commands, fleet, functions, graphs, relay, submit_rate, v1
 
 BARS = (
     *commands.BARS[:3],
@@ -19,6 +19,7 @@ BARS = (
     *v1.BARS,
     *graphs.BARS,
     *relay.BARS,
+    *functions.BARS,
 )
 
 
@@ -35,6 +36,7 @@ def main() -> None:
     lines += v1.measure_bars([bar for bar in wanted if bar in v1.BARS], quick=asked.quick)
     lines += graphs.measure_bars([bar for bar in wanted if bar in graphs.BARS], quick=asked.quick)
     lines += relay.measure_bars([bar for bar in wanted if bar in relay.BARS], quick=asked.quick)
+    lines += functions.measure_bars([bar for bar in wanted if bar in functions.BARS], quick=asked.quick)
     print()
     names = [bar.name for bar in BARS]
     for line in sorted(lines, key=lambda line: names.index(line.split()[1])):

@@ -67,7 +67,7 @@ def local_cluster() -> Iterator[tuple[Client, list[str]]]:
             raise RuntimeError("no pipe to the server")
         told = json.loads(up.stdout.readline() or "{}")
         client = Client(Transport(told["server"], (folder / "admin.token").read_text().strip()))
-        yield client, sorted(bot["bot_id"] for bot in client.bots()["bots"])
+        yield client, sorted(bot.bot_id for bot in client.api.bots().bots)
     finally:
         up.send_signal(signal.SIGINT)
         up.wait(30)
@@ -81,7 +81,7 @@ def a_task(command: Sequence[str], **dimensions: list[str]) -> dict[str, Any]:
 
 def run_all(client: Client, tasks: Sequence[dict[str, Any]]) -> list[str]:
     """Submit, and wait until the last one has ended well."""
-    ids = [one["task_id"] for one in client.submit(tasks)]
+    ids = [str(one.task_id) for one in client.api.submit_tasks(tasks)]
     wait_all(client, ids)
     return ids
 
@@ -89,7 +89,7 @@ def run_all(client: Client, tasks: Sequence[dict[str, Any]]) -> list[str]:
 def wait_all(client: Client, ids: Sequence[str]) -> None:
     left = list(ids)
     while left:
-        states = {one["task_id"]: one["state"] for one in client.wait(left, all_of=True)["tasks"]}
+        states = {one.task_id: one.state for one in client.wait(left, all_of=True).tasks}
         if bad := {state for state in states.values() if state not in ("READY", "RUNNING", "SUCCEEDED")}:
             raise RuntimeError(f"a command of the benchmark ended {bad}")
         left = [one for one in left if states[one] != "SUCCEEDED"]
@@ -185,9 +185,9 @@ class Bench:
             slower = []
             before = timed(lambda: run_all(self.client, tasks))
             for _ in range(self.sizes.floods * often):
-                flood = self.client.submit([a_task([sys.executable, "-c", program], id=[there])])[0]["task_id"]
+                [flood] = self.client.api.submit_tasks([a_task([sys.executable, "-c", program], id=[there])])
                 beside = timed(lambda: run_all(self.client, tasks))
-                wait_all(self.client, [flood])
+                wait_all(self.client, [str(flood.task_id)])
                 after = timed(lambda: run_all(self.client, tasks))
                 slower.append(2 * beside / (before + after))
                 before = after

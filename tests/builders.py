@@ -93,6 +93,18 @@ def output_of(label: str, position: int = 0, of: str = "int64") -> dict[str, Any
     return {"kind": "output_of", "type": of, "label": label, "position": position}
 
 
+def gathered(*parts: str, of: str = "int64", shape: bytes | None = None) -> dict[str, Any]:
+    """An input of several outputs, named ``label`` or ``label:position``, all of one type."""
+    named = [part.rpartition(":") if ":" in part else (part, ":", "0") for part in parts]
+    listed = [{"label": label, "position": int(position), "type": of} for label, _, position in named]
+    raw: dict[str, Any] = {"kind": "gathered", "type": f"List<{of}>", "parts": listed}
+    return {**raw, "shape": {"inline": b64encode(shape).decode()}} if shape is not None else raw
+
+
+def a_part(label: str, position: int = 0, of: str = "int64") -> dict[str, Any]:
+    return {"label": label, "position": position, "type": of}
+
+
 def shared(value_id: int, of: str = "int64") -> dict[str, Any]:
     return {"kind": "shared", "type": of, "shared_value_id": value_id}
 
@@ -337,8 +349,10 @@ class World:
         return self.job_raw({**raw, "deadline_s": deadline_s} if deadline_s else raw, key=key, group=group)
 
     def extend(self, job: Graph, edges: Mapping[str, Sequence[str]], **given: Any) -> extend.Extended:
-        raw = given.pop("raw", None) or a_graph(edges, **given)
-        added: extend.Extended = self.do(extend.extend, job.id, raw, group_id=self.group.id)
+        by = given.pop("by", None)
+        more = {key: given.pop(key) for key in ("requires", "parts", "delegates") if key in given}
+        raw = given.pop("raw", None) or {**a_graph(edges, **given), **more}
+        added: extend.Extended = self.do(extend.extend, job.id, raw, group_id=self.group.id, by=by)
         job.ids.update(added.task_ids)
         return added
 

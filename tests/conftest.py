@@ -166,6 +166,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _forget_settings_of_the_shell()
     config.stash[SERVERS] = []
     config.stash[TRACER] = _tracer
     if _is_worker(config):
@@ -175,6 +176,13 @@ def pytest_configure(config: pytest.Config) -> None:
         databases.forget(kind)
     if _has_workers(config):
         _start(config, [kind for kind in servers.KINDS if kind in _wanted(config)])
+
+
+def _forget_settings_of_the_shell() -> None:
+    """A server or token that somebody has exported must not reach what the tests start."""
+    kept = ("MYRMIDON_TEST_", "MYRMIDON_COVERAGE", "MYRMIDON_BENCH_DIR")
+    for name in [name for name in os.environ if name.startswith("MYRMIDON_") and not name.startswith(kept)]:
+        del os.environ[name]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -172,7 +172,16 @@ INPUTS = """
       LEFT JOIN shared_values s ON s.id = i.shared_value_id
      WHERE i.task_id {in:ids}
 """
+PARTS = INPUTS.replace("task_inputs", "task_input_parts").replace("i.type", "'PART'")
 OUTPUTS = INPUTS.replace("task_inputs", "task_outputs")
+NUM_PARTS = """
+    SELECT i.task_id, i.position, i.num_parts,
+           (SELECT COUNT(*) FROM task_input_parts p WHERE p.task_id = i.task_id AND p.position = i.position)
+      FROM task_inputs i WHERE i.task_id {in:ids} AND i.num_parts IS NOT NULL
+"""
+DELEGATED = """
+    SELECT d.task_id, r.state FROM task_delegates d JOIN task_results r ON r.id = d.delegate WHERE d.task_id {in:ids}
+"""
 SETTLED_PARENTS = """
     SELECT r.id FROM task_results r JOIN jobs j ON j.id = r.job_id
      WHERE r.id {in:ids} AND j.num_chunked_work = 0
@@ -202,9 +211,13 @@ class _Page:
         self.to_run = _by_task(task_to_run.of_tasks(tx, ids))
         self.runs = _by_task(task_run.read(tx, ids))
         self.told = _by_subject(tx.all(TOLD, ids=ids))
-        functions = [i for i, request in self.requests.items() if request.func_name is not None]
-        self.inputs = _by_subject(tx.all(INPUTS, ids=functions)) if functions else {}
-        self.outputs = _by_subject(tx.all(OUTPUTS, ids=functions)) if functions else {}
+        readers = [i for i, request in self.requests.items() if request.num_inputs]
+        writers = [i for i, request in self.requests.items() if request.num_outputs]
+        read = tx.all(INPUTS, ids=readers) + tx.all(PARTS, ids=readers) if readers else []
+        self.inputs = _by_subject(read)
+        self.outputs = _by_subject(tx.all(OUTPUTS, ids=writers)) if writers else {}
+        self.num_parts = _by_subject(tx.all(NUM_PARTS, ids=readers)) if readers else {}
+        self.delegated = {task_id for task_id, state in tx.all(DELEGATED, ids=writers)} if writers else set()
 
     def problems(self, told: dict[int, tuple[int, str, int]]) -> list[str]:
         found: list[str] = []
@@ -355,8 +368,18 @@ class _Page:
         starts = task.state in (TaskState.READY, TaskState.RUNNING) and not self._outdated(task)
         if (done or starts) and not task.forced:
             yield from (f"has no input {row[1]}" for row in self.inputs.get(task.id, []) if not _written(row))
-        if task.state == TaskState.SUCCEEDED:
+        if task.state == TaskState.SUCCEEDED and task.id not in self.delegated:
             yield from (f"has no output {row[1]}" for row in self.outputs.get(task.id, []) if not _written(row))
+        for _, position, num_parts, stored in self.num_parts.get(task.id, []):
+            if num_parts != stored:
+                yield f"counts {num_parts} parts of its input {position} and has {stored}"
+        request = self.requests[task.id]
+        counts = (
+            len([row for row in self.inputs.get(task.id, []) if row[2] != "PART"]),
+            len(self.outputs.get(task.id, [])),
+        )
+        if task.job_id not in self.world.removing and counts != (request.num_inputs, request.num_outputs):
+            yield f"has {counts} inputs and outputs, not {(request.num_inputs, request.num_outputs)}"
 
     def _alarms(self, task: TaskResult) -> Iterable[str]:
         if not task.final and task.due_at is None and task.seq:
@@ -415,6 +438,8 @@ def _legal(old: str, new: str, generation: int, new_generation: int, reason: str
 
 def _written(row: tuple[Any, ...]) -> bool:
     _, _, kind, size, shared = row
+    if kind == "PART":
+        return size is not None or shared is not None
     return size is not None if kind == "VALUE" else shared is not None
 
 
@@ -517,6 +542,7 @@ BROKEN = {
     "7 a task reads or wrote a shared value that its job does not reference": """
         SELECT i.task_id, i.shared_value_id FROM
                (SELECT task_id, shared_value_id FROM task_inputs WHERE shared_value_id IS NOT NULL
+                UNION ALL SELECT task_id, shared_value_id FROM task_input_parts WHERE shared_value_id IS NOT NULL
                 UNION ALL SELECT task_id, shared_value_id FROM task_outputs WHERE shared_value_id IS NOT NULL) i
           JOIN task_results r ON r.id = i.task_id
           LEFT JOIN job_to_shared_value_ref f ON f.id = i.shared_value_id AND f.job_id = r.job_id
@@ -603,7 +629,10 @@ _OF_TASKS = (
     ("completed_task_edges", "parent"),
     ("completed_task_edges", "child"),
     ("task_inputs", "task_id"),
+    ("task_input_parts", "task_id"),
     ("task_outputs", "task_id"),
+    ("task_delegates", "task_id"),
+    ("task_delegates", "delegate"),
     ("task_annotations", "task_id"),
 )
 _OF_MEMBERS = ("task_labels", "input_tasks", "output_tasks")
@@ -616,6 +645,7 @@ _OF_JOBS = (
     ("input_tasks", "job_id"),
     ("output_tasks", "job_id"),
     ("job_meta", "job_id"),
+    ("job_codes", "job_id"),
     ("chunked_work", "job_id"),
 )
 _OTHERS = (
@@ -629,6 +659,8 @@ _OTHERS = (
     ("task_outputs", "value_id", '"values"', "id"),
     ("task_inputs", "shared_value_id", "shared_values", "id"),
     ("task_outputs", "shared_value_id", "shared_values", "id"),
+    ("task_input_parts", "value_id", '"values"', "id"),
+    ("task_input_parts", "shared_value_id", "shared_values", "id"),
     ("bot_task_dimensions", "queue", "task_dimensions", "id"),
 )
 

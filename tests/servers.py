@@ -36,6 +36,7 @@ import pika.exceptions
 import psycopg
 import pymysql
 
+from tests.certificates import Certificate
 from tests.deadline import HANG_S
 
 SHM = Path("/dev/shm")
@@ -181,8 +182,10 @@ class RabbitMQ(Server):
     stop_signal = signal.SIGKILL
     home = Path("/usr/lib/rabbitmq/bin")
 
-    def __init__(self, *, durable: bool = False) -> None:
+    def __init__(self, *, durable: bool = False, certificate: Certificate | None = None) -> None:
         super().__init__(durable=durable)
+        self._certificate = certificate
+        self._tls_port = reserve_port()
         self._other_ports = [reserve_port(), reserve_port()]
         self._epmd: subprocess.Popen[bytes] | None = None
 
@@ -190,19 +193,37 @@ class RabbitMQ(Server):
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}"
 
+    @property
+    def tls_url(self) -> str:
+        return f"amqps://guest:guest@127.0.0.1:{port_of(self._tls_port)}"
+
     def prepare(self) -> None:
         files = {
             ".erlang.cookie": os.urandom(16).hex(),
             "plugins": "[].",
             "env.conf": "",
-            "rabbitmq.conf": "disk_free_limit.absolute = 1MB\nvm_memory_high_watermark.absolute = 1GB\n",
+            "rabbitmq.conf": "disk_free_limit.absolute = 1MB\nvm_memory_high_watermark.absolute = 1GB\n" + self._tls(),
         }
+        if self._certificate is not None:
+            files |= {"tls.pem": self._certificate.file.read_text(), "tls.key": self._certificate.key.read_text()}
         for name, text in files.items():
             file = self.folder / name
             file.write_text(text)
             file.chmod(0o400 if name == ".erlang.cookie" else 0o644)
             if self.user:
                 os.chown(file, self.user.pw_uid, self.user.pw_gid)
+
+    def _tls(self) -> str:
+        if self._certificate is None:
+            return ""
+        settings = {
+            "listeners.ssl.1": f"127.0.0.1:{port_of(self._tls_port)}",
+            "ssl_options.certfile": str(self.folder / "tls.pem"),
+            "ssl_options.keyfile": str(self.folder / "tls.key"),
+            "ssl_options.verify": "verify_none",
+            "ssl_options.fail_if_no_peer_cert": "false",
+        }
+        return "".join(f"{name} = {value}\n" for name, value in settings.items())
 
     def start(self) -> None:
         if self._epmd is None:  # Erlang would start one that outlives the test
@@ -214,7 +235,7 @@ class RabbitMQ(Server):
         if self._epmd is not None:
             self._epmd.kill()
             self._epmd.wait()
-        for port in self._other_ports:
+        for port in (self._tls_port, *self._other_ports):
             port.close()
 
     def _command(self) -> list[str]:
@@ -358,9 +379,9 @@ def mariadb(*, durable: bool = False) -> Server:
     return _started(MariaDB(durable=durable))
 
 
-def rabbitmq() -> RabbitMQ:
-    """A running RabbitMQ."""
-    broker = RabbitMQ()
+def rabbitmq(certificate: Certificate | None = None) -> RabbitMQ:
+    """A running RabbitMQ; with a certificate it accepts TLS too, at a port of its own."""
+    broker = RabbitMQ(certificate=certificate)
     _started(broker)
     return broker
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import psycopg
 import pymysql
 import pytest
@@ -67,3 +71,12 @@ def test_a_killed_server_comes_back_with_what_it_held(kind):
 def test_no_other_server_can_reach_the_temporary_tables(link):
     """MariaDB removes all it finds where it starts, and one that loses a table it has just made crashes."""
     assert link.rows("SELECT CONCAT(@@tmpdir, '/data/') = @@datadir") == [(1,)]
+
+
+def test_settings_that_a_shell_exports_do_not_reach_the_tests():
+    """A bot prefers them to the server in its zip: its tests would call that server."""
+    name = "tests/bot/test_main.py::test_a_zip_tells_what_is_in_it_and_whom_it_would_call[this]"
+    env = {**os.environ, "MYRMIDON_SERVER": "http://127.0.0.1:9", "MYRMIDON_BOT_DIR": "/nowhere"}
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--databases", "sqlite", "-p", "no:cacheprovider", name]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -53,6 +53,14 @@ def output_of(label: str, position: int = 0, kind: str = INT) -> dict[str, Any]:
     return {"kind": "output_of", "type": kind, "label": label, "position": position}
 
 
+def gathered(*labels: str, kind: str = INT) -> dict[str, Any]:
+    return {"kind": "gathered", "type": f"List<{kind}>", "parts": [a_part(label, kind) for label in labels]}
+
+
+def a_part(label: str, kind: str = INT) -> dict[str, Any]:
+    return {"label": label, "position": 0, "type": kind}
+
+
 def a_node(*requires: str, task: dict[str, Any] | None = None, **given: Any) -> dict[str, Any]:
     return {"requires": list(requires), "task": task or a_task(), **given}
 

@@ -1,1 +1,67 @@
-"""Myrmidon runs tasks and graphs of tasks on a fleet of bots. ARCHITECTURE.md describes the packages."""
+"""Myrmidon runs tasks and graphs of tasks on a fleet of bots. ARCHITECTURE.md describes the packages.
+
+The names of the Python API are imported when they are first used: this file is also a part of the bot zip, which has
+``task`` and ``context``, but no client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from myrmidon.functions.context import context as context
+    from myrmidon.functions.graph_errors import GraphError as GraphError
+    from myrmidon.functions.graph_errors import HandleMisuse as HandleMisuse
+    from myrmidon.functions.graph_errors import WiringError as WiringError
+    from myrmidon.functions.task_function import TaskFunction as TaskFunction
+    from myrmidon.functions.task_function import task as task
+    from myrmidon.functions.types import Int8 as Int8
+    from myrmidon.functions.types import Int16 as Int16
+    from myrmidon.functions.types import Int32 as Int32
+    from myrmidon.functions.types import Int64 as Int64
+    from myrmidon.sdk.async_client import AsyncClient as AsyncClient
+    from myrmidon.sdk.client import Client as Client
+    from myrmidon.sdk.errors import JobFailed as JobFailed
+    from myrmidon.sdk.errors import WaitedTooLong as WaitedTooLong
+    from myrmidon.sdk.task_failed import TaskFailed as TaskFailed
+
+_HOMES = {
+    "task": "myrmidon.functions.task_function",
+    "TaskFunction": "myrmidon.functions.task_function",
+    "context": "myrmidon.functions.context",
+    "GraphError": "myrmidon.functions.graph_errors",
+    "HandleMisuse": "myrmidon.functions.graph_errors",
+    "WiringError": "myrmidon.functions.graph_errors",
+    "Int8": "myrmidon.functions.types",
+    "Int16": "myrmidon.functions.types",
+    "Int32": "myrmidon.functions.types",
+    "Int64": "myrmidon.functions.types",
+    "Client": "myrmidon.sdk.client",
+    "AsyncClient": "myrmidon.sdk.async_client",
+    "TaskFailed": "myrmidon.sdk.task_failed",
+    "JobFailed": "myrmidon.sdk.errors",
+    "WaitedTooLong": "myrmidon.sdk.errors",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'myrmidon' has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        found = getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("myrmidon.sdk"):
+            raise
+        raise ImportError(
+            f"myrmidon.{name} is a part of the client, which bots do not have; functions on a bot use task and context"
+        ) from None
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 
@@ -31,6 +32,7 @@ MAY_WRITE_SQL = {
         "views/listings",
         "views/overview",
         "views/search",
+        "views/task_count",
         "views/task_search",
     )
 }
@@ -106,13 +108,23 @@ def test_the_core_reads_no_clock_and_no_chance(part):
 
 def test_the_bot_stands_alone():
     """A bot runs where nothing is installed: its files import the standard library and each other."""
+    own = ("myrmidon.bot.", "myrmidon.executor.", "myrmidon.functions.")
     foreign = [
         (file, name)
-        for file in source.files("bot")
+        for file in zipped_files()
         for name in source.imported_names(file)
-        if name.split(".")[0] not in sys.stdlib_module_names and not name.startswith("myrmidon.bot.")
+        if name.split(".")[0] not in sys.stdlib_module_names and not f"{name}.".startswith(own)
     ]
     assert foreign == []
+
+
+def test_the_bot_is_written_in_the_syntax_of_python_3_8():
+    for file in zipped_files():
+        ast.parse((source.PACKAGE / file).read_text(), filename=file, feature_version=(3, 8))
+
+
+def zipped_files():
+    return [file for part in ("bot", "executor", "functions") for file in source.files(part)]
 
 
 @pytest.mark.parametrize("library", ["starlette", "uvicorn"])

@@ -25,7 +25,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "myrmidon"
 def zip_files(server: str, **changed: str | None) -> dict[str, bytes]:
     """The files of a bot's zip; a changed one replaces its own or, with None, leaves it out."""
     files = {
-        f"myrmidon/{path.relative_to(SOURCE)}": path.read_bytes() for path in sorted((SOURCE / "bot").rglob("*.py"))
+        f"myrmidon/{path.relative_to(SOURCE)}": path.read_bytes()
+        for package in ("bot", "executor", "functions")
+        for path in sorted((SOURCE / package).rglob("*.py"))
     }
     files["__main__.py"] = files["myrmidon/bot/__main__.py"]
     files["myrmidon/__init__.py"] = (SOURCE / "__init__.py").read_bytes()

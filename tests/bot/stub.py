@@ -44,6 +44,7 @@ class Stub:
         self.bot_of: dict[int, str] = {}
         self.latest: dict[str, int] = {}
         self.claims: dict[tuple[int, int], list[dict[str, Any]]] = {}
+        self.turns: dict[int, int] = {}
         self.given_back: set[tuple[str, int, int]] = set()
         self.faults: list[tuple[str, str]] = []
         self.holes = threading.Event()
@@ -136,11 +137,14 @@ class Stub:
     def exchange(self, body: dict[str, Any]) -> dict[str, Any]:
         lengths = [self._append(p["run"], p["stream"], p["offset"], b64decode(p["data"])) for p in body["logs"]]
         replies = [self._take(report, body) for report in body["reports"]]
+        turn = self.turns[body["session"]] = self.turns.get(body["session"], 0) + 1
         tasks = self._claim(body)
         self.change.notify_all()
         end = time.monotonic() + body["wait_s"]
         while not (tasks or self._has_news(body) or self._over(body)) and time.monotonic() < end:
             self.change.wait(min(0.2, end - time.monotonic()))
+            if self.turns[body["session"]] != turn:
+                break  # the bot has given this call up and made another one
             tasks = self._claim(body)
         more = bool(self.waiting)
         return {"replies": replies, "log_lengths": lengths, "tasks": tasks, "more": more, **self._orders(body)}

@@ -31,13 +31,15 @@ def server() -> Iterator[LiveServer]:
 
 
 @contextmanager
-def live_bot(server: LiveServer, folder: Path, pool: str, python: str = sys.executable) -> Iterator[BotProcess]:
+def live_bot(
+    server: LiveServer, folder: Path, pool: str, *flags: str, python: str = sys.executable
+) -> Iterator[BotProcess]:
     """A bot of a pool of its own, so that the tests of this file do not take each other's tasks."""
     token = server.new_token("bot-bootstrap")
     folder.mkdir(parents=True, exist_ok=True)
     wait_for(lambda: server.call("GET", "/bot/v1/zip", token=token).status == 200, "the zip")
     (folder / "bot.zip").write_bytes(server.call("GET", "/bot/v1/zip", token=token).data)
-    with a_bot(server.url, folder, "--pool", pool, python=python, token=token) as bot:
+    with a_bot(server.url, folder, "--pool", pool, *flags, python=python, token=token) as bot:
         name = folder.name
         wait_for(lambda: server.get(f"/api/v1/bots/{name}")[0] == 200, f"{name}'s handshake")
         yield bot
@@ -84,7 +86,7 @@ def log(server: LiveServer, task_id: str, stream: str = "stdout") -> bytes:
 def pool(server: LiveServer, interpreter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A bot that many tests share."""
     name = "old" if "3.8" in interpreter else "new"
-    with live_bot(server, tmp_path_factory.mktemp("live") / f"bot-{name}", name, interpreter):
+    with live_bot(server, tmp_path_factory.mktemp("live") / f"bot-{name}", name, python=interpreter):
         yield name
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from myrmidon.sdk import client, transport
+from myrmidon.wire.logs import Ended
 from tests.chaos import chaos
 from tests.cli.conftest import Up
 from tests.cli.proxy import cutting
@@ -74,11 +75,11 @@ def test_a_hole_is_noticed_and_the_call_said_again(up: Up, monkeypatch: pytest.M
             transport.Transport(proxy.url, token, retry_policy=transport.RetryPolicy(before_first_answer_s=0.1))
         )
         properties = {"command": ["echo", "hello"], "dimensions": {"pool": ["default"]}}
-        [made] = caller.submit([{"name": "in-a-hole", "slices": [{"properties": properties}]}])
+        [made] = caller.api.submit_tasks([{"name": "in-a-hole", "slices": [{"properties": properties}]}])
         proxy.plan = ["hole"]
-        *_, end = caller.follow(made["task_id"])
-        assert isinstance(end, dict)
-        assert end["state"] == "SUCCEEDED"
+        *_, end = caller.follow(str(made.task_id))
+        assert isinstance(end, Ended)
+        assert end.state == "SUCCEEDED"
         proxy.calm()
     assert len(up.terminal.json("tasks", "--name", "in-a-hole")["tasks"]) == 1
 

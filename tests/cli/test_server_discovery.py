@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from myrmidon.cli import server_discovery
-from myrmidon.cli.server_discovery import find_endpoint
+from myrmidon.cli.context import find_endpoint
+from myrmidon.sdk import server_discovery
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ from myrmidon.scheduler import (
     cancel,
     extend,
     hold,
+    job_codes,
     outages,
     report,
     rerun,
@@ -29,8 +30,24 @@ from myrmidon.scheduler import (
     sweep,
     terminate,
 )
+from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
+from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
 from myrmidon.store.tables import outbox, sink
-from tests.world import INT, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
+from tests.world import (
+    INT,
+    SECOND,
+    World,
+    a_function,
+    a_node,
+    a_part,
+    a_task,
+    constant,
+    fault,
+    finish,
+    gathered,
+    output_of,
+    start,
+)
 
 Facts = dict[str, Any]
 DAY = 86_400 * SECOND
@@ -188,7 +205,7 @@ def _(w: World, f: Facts) -> Any:
 
 def _drop_staged(w: World, f: Facts) -> None:
     w.now += 3601 * SECOND
-    while w.do(sweep.sweep_jobs):
+    while w.do(sweep_jobs):
         pass
     w.carry_all()
 
@@ -202,6 +219,38 @@ def _(w: World, f: Facts) -> Any:
 def _(w: World, f: Facts) -> Any:
     more = {"more": a_node("last"), "other": a_node(task=a_function(output_of("x")))}
     return w.do(extend.extend, f["job"], {"name": "more", "tasks": more}, group_id=w.group)
+
+
+def a_function_that_maps(w: World) -> Facts:
+    w.bot("b1")
+    tasks = {
+        "map": a_node(task=a_function()),
+        "join": a_node("map", task=a_function(gathered())),
+        "reader": a_node(task=a_function(output_of("map"))),
+    }
+    job = w.job(tasks)
+    return {"job": job.job_id, "ids": job.task_ids, "run": w.running("b1")[0]}
+
+
+@verb("extend with parts and a delegate", a_function_that_maps)
+def _(w: World, f: Facts) -> Any:
+    more = {"name": "more", "tasks": {"m0": a_node(task=a_function()), "d": a_node(task=a_function())}}
+    growth = {"parts": {"join": {"0": [a_part("m0")]}}, "delegates": {"d": "map"}}
+    return w.do(extend.extend, f["job"], {**more, **growth}, group_id=w.group, by=f["run"].task_id)
+
+
+def a_failed_function_with_code(w: World) -> Facts:
+    w.bot("b1")
+    task = a_function(constant())
+    task["function"]["code"] = "ab" * 32
+    job = w.job({"x": a_node(task=task)})
+    w.report(finish(w.claim("b1")[0], exit_code=1))
+    return {"job": job.job_id, "ids": job.task_ids}
+
+
+@verb("replacing code", a_failed_function_with_code)
+def _(w: World, f: Facts) -> Any:
+    return w.db.write(lambda tx: job_codes.replace_code(tx, f["job"], {"ab" * 32: "cd" * 32}))
 
 
 @verb("seal", a_job)
@@ -425,19 +474,19 @@ def _(w: World, f: Facts) -> Any:
 @verb("sweep of lost runs", a_running_task)
 def _(w: World, f: Facts) -> Any:
     w.now += 301 * SECOND
-    return w.do(sweep.sweep_runs)
+    return w.do(sweep_runs)
 
 
 @verb("sweep of runs that never started", a_claimed_task)
 def _(w: World, f: Facts) -> Any:
     w.now += 31 * SECOND
-    return w.do(sweep.sweep_runs)
+    return w.do(sweep_runs)
 
 
 @verb("sweep of dead bots", _impatient)
 def _(w: World, f: Facts) -> Any:
     w.now += 601 * SECOND
-    return w.do(sweep.sweep_bots)
+    return w.do(sweep_bots)
 
 
 def _two_slices(w: World) -> Facts:
@@ -450,13 +499,13 @@ def _two_slices(w: World) -> Facts:
 @verb("sweep of expired slices", _two_slices)
 def _(w: World, f: Facts) -> Any:
     w.now += 61 * SECOND
-    return w.do(sweep.sweep_slices)
+    return w.do(sweep_slices)
 
 
 @verb("sweep of tasks past their deadline", a_job_under_way)
 def _(w: World, f: Facts) -> Any:
     w.now += 8 * DAY
-    return w.do(sweep.sweep_tasks)
+    return w.do(sweep_tasks)
 
 
 def _old_task(w: World) -> Facts:
@@ -468,19 +517,19 @@ def _old_task(w: World) -> Facts:
 @verb("sweep of tasks past their retention", _old_task)
 def _(w: World, f: Facts) -> Any:
     w.now += 31 * DAY
-    return w.do(sweep.sweep_tasks)
+    return w.do(sweep_tasks)
 
 
 @verb("sweep of jobs that wait for their retry", a_job_to_retry)
 def _(w: World, f: Facts) -> Any:
-    w.do(sweep.sweep_jobs)
+    w.do(sweep_jobs)
     return w.carry_all()
 
 
 @verb("sweep of jobs past their retention", a_finished_job, chunk=3)
 def _(w: World, f: Facts) -> Any:
     w.now += 31 * DAY
-    w.do(sweep.sweep_jobs)
+    w.do(sweep_jobs)
     return w.carry_all()
 
 

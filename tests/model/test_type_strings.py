@@ -18,8 +18,8 @@ from myrmidon.model.type_strings import (
     Primitive,
     TupleOf,
     canonical,
+    fits,
     parse,
-    same,
     show,
 )
 
@@ -58,8 +58,44 @@ def test_aliases_are_normalised_at_every_depth(alias):
 
 
 def test_types_are_the_same_when_their_canonical_texts_are():
-    assert same(parse("List<int>"), parse(" List<int64> "))
-    assert not same(parse("List<int8>"), parse("string"))
+    assert parse("List<int>") == parse(" List<int64> ")
+    assert parse("List<int8>") != parse("string")
+
+
+FITS = [
+    ("int64", "int64"),
+    ("int64", "double"),
+    ("int64", "Optional<int64>"),
+    ("int64", "Optional<double>"),
+    ("Optional<int64>", "Optional<double>"),
+    ("List<int64>", "List<double>"),
+    ("List<int64>", "Optional<List<Optional<double>>>"),
+    ("Map<string,int64>", "Map<string,double>"),
+    ("Tuple<int64,string>", "Tuple<double,Optional<string>>"),
+    ("lib.Shape", "Optional<lib.Shape>"),
+]
+
+
+@pytest.mark.parametrize(("output", "given"), FITS)
+def test_a_type_fits_its_optional_and_whole_numbers_fit_double_at_every_depth(output, given):
+    assert fits(output, given)
+
+
+@pytest.mark.parametrize(
+    ("output", "given"),
+    [
+        ("double", "int64"),
+        ("Optional<int64>", "int64"),
+        ("int32", "double"),
+        ("string", "bytes"),
+        ("Map<int64,string>", "Map<string,string>"),
+        ("Tuple<int64>", "Tuple<int64,int64>"),
+        ("List<int64>", "Tuple<int64>"),
+        ("lib.Shape", "lib.Circle"),
+    ],
+)
+def test_other_types_do_not_fit(output, given):
+    assert not fits(output, given)
 
 
 REFUSED = [

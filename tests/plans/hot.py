@@ -23,15 +23,20 @@ from myrmidon.scheduler import (
     sweep,
 )
 from myrmidon.scheduler.claim import Poll
+from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
+from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
 from myrmidon.store.tables import (
     activity,
     bot_event,
     dedupe,
+    delegate,
     edge,
+    job_code,
     log_times,
     outbox,
     request_key,
     session,
+    stored_file,
     tag_counts,
     task_queues,
     task_request,
@@ -42,10 +47,25 @@ from myrmidon.store.tables import (
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
-from myrmidon.store.views import listings, next_due, run_details, task_search
+from myrmidon.store.tables import value as values
+from myrmidon.store.views import job_values, listings, next_due, run_details, run_files, task_count, task_search
 from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.task_search import TaskSearch
-from tests.world import INT, KEY, SECOND, World, a_function, a_node, a_task, constant, fault, finish, output_of, start
+from tests.world import (
+    INT,
+    KEY,
+    SECOND,
+    World,
+    a_function,
+    a_node,
+    a_task,
+    constant,
+    fault,
+    finish,
+    gathered,
+    output_of,
+    start,
+)
 
 Facts = dict[str, Any]
 Call = Callable[[Any, World, Facts], Any]
@@ -64,6 +84,8 @@ def prepare(w: World) -> Facts:
         {
             "x": a_node(task=a_function(constant())),
             "y": a_node(task=a_function(output_of("x"), shared=True)),
+            **{f"p{i}": a_node("c79", task=a_function(output_of("x"))) for i in range(3)},
+            "z": a_node(task=a_function(gathered("x", "p0", "p1", "p2"))),
             **{f"c{i}": a_node("x") for i in range(80)},
             **{f"d{i}": a_node("y") for i in range(20)},
         },
@@ -100,6 +122,27 @@ def _tallied(tx: Any, w: World, first_id: int) -> None:
     tag_counts.save(tx, structs.replace(span, sealed=1, num_tasks=1, check_at=None), rows, tag_counts.lock(tx))
 
 
+def _results(tx: Any, w: World, f: Facts) -> Any:
+    """The results of tasks, one value, and the files of a run."""
+    ids = sorted(f["ids"].values())[:50]
+    return (
+        job_values.ends(tx, ids),
+        job_values.outputs(tx, ids),
+        job_values.read(tx, f["value"]),
+        run_files.needs(tx, ids[0], "0" * 64),
+    )
+
+
+def _files(tx: Any, w: World, f: Facts) -> Any:
+    """What uploads, references and the collection of unused files ask."""
+    digests = [f"{n:064x}" for n in range(3)]
+    stored_file.insert(tx, digests[0], w.group, size=1, now=w.now)
+    stored_file.renew(tx, digests, w.group, now=w.now)
+    stored_file.known(tx, digests)
+    stored_file.unused(tx, "00", before=w.now, n=10)
+    return stored_file.delete_unused(tx, digests, before=w.now)
+
+
 def _newest(w: World, n: int) -> int:
     return int(w.value("SELECT id FROM task_results ORDER BY id DESC LIMIT 1 OFFSET :n", n=n))
 
@@ -114,9 +157,9 @@ def _counts(tx: Any, w: World, f: Facts) -> Any:
     edges = tag_counts.whole_spans(tx, low, task_search.MAX_ID)
     assert edges is not None
     return (
-        task_search._count_rows(tx, _search(), low, task_search.MAX_ID),
-        task_search._count_rows(tx, TaskSearch(states=("READY",)), low, task_search.MAX_ID),
-        task_search._count_ids(tx, _search(), sorted(f["ids"].values())[:50]),
+        task_count._count_rows(tx, _search(), low, task_search.MAX_ID),
+        task_count._count_rows(tx, TaskSearch(states=("READY",)), low, task_search.MAX_ID),
+        task_count._count_ids(tx, _search(), sorted(f["ids"].values())[:50]),
         tag_counts.sums(tx, "pool:default", edges, None),
         tag_counts.sums(tx, "", edges, w.group),
         tag_counts.is_counted(tx, "pool:default", edges),
@@ -202,6 +245,24 @@ def _extend(tx: Any, w: World, f: Facts) -> Any:
     return extend.extend(tx, f["job"], raw, group_id=w.group, now=w.now, ids=w.ids)
 
 
+def _values(tx: Any, w: World, f: Facts) -> None:
+    """What claims, reports, reruns and extensions ask about values."""
+    ids = sorted(f["ids"].values())[:50]
+    value_id = min(values.outputs(tx, ids).values())[0][1]
+    values.inputs(tx, ids)
+    values.num_values(tx, ids)
+    values.gathered_inputs(tx, ids)
+    values.part_values(tx, ids)
+    values.lacks_input(tx, f["ids"]["z"])
+    values.write(tx, {value_id: Payload(inline=b"1", size=1), value_id + 1: Payload(inline=b"1", size=1)})
+    edge.waiting_children(tx, f["ids"]["x"])
+    delegate.of_tasks(tx, ids)
+    delegate.delegated_by(tx, f["ids"]["x"])
+    job_code.replaced(tx, [f["job"]])
+    job_code.of_job(tx, f["job"])
+    task_run.set_progress(tx, [(run.task_id, run.run, 0.5) for run in f["running"]])
+
+
 def _heartbeat(tx: Any, w: World, f: Facts) -> Any:
     held = [(run.task_id, run.run, run.token) for run in f["running"]]
     return report.heartbeat(tx, "b1", held, session=1, now=w.now + SECOND)
@@ -261,19 +322,20 @@ HOT: dict[str, Call] = {
     "feed children of several": lambda tx, w, f: edge.unsatisfied_of(tx, sorted(f["ids"].values())[:10], 100),
     "feed and ready": _feed,
     "extend": _extend,
+    "values": _values,
     "cancel": lambda tx, w, f: cancel.cancel(tx, sorted(f["ids"].values())[-5:], now=w.now, ids=w.ids),
     "cancel a job": lambda tx, w, f: cancel.cancel_job(tx, f["job"], now=w.now, ids=w.ids),
     "cancel by tag": lambda tx, w, f: task_request.tagged(tx, ["k:v"], after=0, until=1 << 62, n=1000),
     "rerun": lambda tx, w, f: rerun.rerun(tx, f["ids"]["c1"], now=w.now, ids=w.ids, force=True),
     "what is due": lambda tx, w, f: next_due.first(tx),
-    "sweep runs": _later(301, sweep.sweep_runs),
-    "sweep slices": _later(61, sweep.sweep_slices),
-    "sweep tasks": _later(8 * 86_400, sweep.sweep_tasks),
-    "sweep jobs": _later(40 * 86_400, sweep.sweep_jobs),
-    "sweep bots": _later(601, sweep.sweep_bots),
+    "sweep runs": _later(301, sweep_runs),
+    "sweep slices": _later(61, sweep_slices),
+    "sweep tasks": _later(8 * 86_400, sweep_tasks),
+    "sweep jobs": _later(40 * 86_400, sweep_jobs),
+    "sweep bots": _later(601, sweep_bots),
     "sweep nothing": lambda tx, w, f: [
         step(tx, now=w.now - SECOND, ids=w.ids)
-        for step in (sweep.sweep_runs, sweep.sweep_slices, sweep.sweep_tasks, sweep.sweep_jobs, sweep.sweep_bots)
+        for step in (sweep_runs, sweep_slices, sweep_tasks, sweep_jobs, sweep_bots)
     ],
     "forget": lambda tx, w, f: sweep.delete_old(tx, now=w.now),
     "what is left to carry on": lambda tx, w, f: chunked_work.pending(tx),
@@ -303,6 +365,8 @@ HOT: dict[str, Call] = {
     "count tasks": _counts,
     "tally a span": _tally,
     "what a bot ran and went through": _of_bot,
+    "results": _results,
+    "files": _files,
 }
 
 
@@ -342,6 +406,9 @@ NAMED = {
         task_queues.SERVED,
         task_queues.COUNT_SERVING,
         run_details.ENDS,
+        job_values.ENDS,
+        job_values.OUTPUTS,
+        stored_file.DELETE_UNUSED,
         request_key.READ,
     )
 }

@@ -155,7 +155,7 @@ BUGS = [
     Bug(
         "two-grants",
         "a slow task would be given out twice by one right",
-        "scheduler/sweep.py",
+        "scheduler/sweep_runs.py",
         "task.state != TaskState.RUNNING or granted:",
         "task.state != TaskState.RUNNING:",
         _in("scheduler/test_instances.py", "test_a_straggler_is_granted_one_instance_at_a_time"),

@@ -25,10 +25,11 @@ from myrmidon.scheduler import (
     resource_groups,
     retention,
     shared_values,
-    sweep,
 )
+from myrmidon.scheduler.sweep_runs import sweep_runs
+from myrmidon.scheduler.sweep_tasks import sweep_slices
 from myrmidon.store.tables import outbox
-from tests.world import INT, SECOND, World, a_function, a_node, a_task, finish
+from tests.world import INT, SECOND, World, a_function, a_node, a_part, a_task, finish, gathered, output_of
 
 Facts = dict[str, Any]
 
@@ -174,6 +175,35 @@ class FinishAddParents:
         else:
             assert w.state(out.b.task_ids["more"]) == "READY"
             assert w.state(f["join"]) == "WAITING"
+
+
+@pair("finish/add parts and a delegate", loses=(WrongState,))
+class FinishGrow:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        join = a_node("x", task=a_function(output_of("x"), gathered()))
+        job = w.job({"x": a_node(task=a_function()), "join": join})
+        return {"job": job.job_id, "join": job.task_ids["join"], "x": w.running("b1")[0]}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"], b"\x01"))
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        tasks = {"more": a_node(task=a_function()), "d": a_node(task=a_function())}
+        raw = {"tasks": tasks, "parts": {"join": {"1": [a_part("more")]}}, "delegates": {"d": "x"}}
+        return w.do(extend.extend, f["job"], raw, group_id=w.group, by=f["x"].task_id)
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        if out.lost_b:
+            assert w.state(f["join"]) == "READY"
+            assert w.value("SELECT COUNT(*) FROM task_input_parts") == 0
+        else:
+            assert (w.state(out.b.task_ids["d"]), w.state(f["join"])) == ("READY", "WAITING")
+            assert w.value("SELECT num_parts FROM task_inputs WHERE num_parts IS NOT NULL") == 1
 
 
 @pair("finish/cancel")
@@ -480,7 +510,7 @@ class ClaimSweepOfExpiredSlices:
     @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 61 * SECOND
-        return w.do(sweep.sweep_slices)
+        return w.do(sweep_slices)
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -506,7 +536,7 @@ class ReportSweepOfALostLease:
     @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
-        return w.do(sweep.sweep_runs)
+        return w.do(sweep_runs)
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -533,7 +563,7 @@ class HeartbeatSweepOfALostLease:
     @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
-        return w.do(sweep.sweep_runs)
+        return w.do(sweep_runs)
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -553,7 +583,7 @@ class SweepSweepOfALostLease:
     @staticmethod
     def a(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
-        return w.do(sweep.sweep_runs)
+        return w.do(sweep_runs)
 
     b = a
 
@@ -695,7 +725,7 @@ class ClaimHandshakeOfTheSameBot:
         assert out.lost_b is None
         assert w.all("SELECT session FROM bots") == [(2,)]
         w.now += 31 * SECOND
-        w.do(sweep.sweep_runs)
+        w.do(sweep_runs)
         assert w.all("SELECT state FROM task_results") == [("READY",)]
 
 
@@ -767,6 +797,28 @@ class SubmitSubmitWithOneExternalId:
         assert w.value("SELECT COUNT(*) FROM task_results") == 2
 
 
+@pair("submit/submit with one request key and one external id", symmetric=True, may_retry=True)
+class SubmitSubmitWithOneRequestKeyAndOneExternalId:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.submit()
+        return {name: w.draft(a_task(external_id="name"), key="k") for name in ("one", "two")}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["one"]])[0]
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        return w.submit_drafts([f["two"]])[0]
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.a.task_id == out.b.task_id
+        assert out.a.repeated != out.b.repeated
+        assert w.value("SELECT COUNT(*) FROM task_results") == 2
+
+
 @pair("submit_job/submit_job with one external id", loses=(Conflict,), symmetric=True, may_retry=True)
 class SubmitJobSubmitJobWithOneExternalId:
     @staticmethod
@@ -783,6 +835,25 @@ class SubmitJobSubmitJobWithOneExternalId:
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
         assert bool(out.lost_a) != bool(out.lost_b)
+        assert w.value("SELECT COUNT(*) FROM jobs") == 1
+
+
+@pair("submit_job/submit_job with one request key and one external id", symmetric=True, may_retry=True)
+class SubmitJobSubmitJobWithOneRequestKeyAndOneExternalId:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.submit()
+        return {}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.job({"x": a_node()}, key="k", external_id="name")
+
+    b = a
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.a.job_id == out.b.job_id
         assert w.value("SELECT COUNT(*) FROM jobs") == 1
 
 

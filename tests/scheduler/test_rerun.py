@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from myrmidon.model.errors import Conflict, NotFound, WrongState
+from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import cancel, rerun, resource_groups, retention, shared_values
+from myrmidon.scheduler import cancel, job_codes, rerun, resource_groups, retention, shared_values
 from myrmidon.store.tables import shared_value
 from myrmidon.store.tables import value as values
 from tests import invariants
-from tests.builders import a_function, output_of, returned, seconds, shared_output
+from tests.builders import a_function, a_graph, output_of, returned, seconds, shared_output
 
 CHAIN = {"a": [], "b": ["a"], "c": ["b"]}
 
@@ -466,3 +466,21 @@ def test_nothing_runs_again_in_a_group_that_is_being_deleted(w, what):
     w.do(resource_groups.delete_group, w.group.id)
     with pytest.raises(WrongState, match="being deleted"):
         w.rerun(job["a"]) if what == "task" else w.do(rerun.rerun_job, job.id)
+
+
+# ---------------------------------------------------------------- code
+
+
+def test_functions_run_replaced_code_from_the_next_claim_on(w):
+    old, new = "ab" * 32, "cd" * 32
+    raw = a_graph({"a": [], "b": ["a"]}, {label: {"task": a_function()} for label in "ab"})
+    for label in "ab":
+        raw["tasks"][label]["task"]["function"]["code"] = old
+    job = w.job_raw(raw)
+    assert w.take("b1").code == old
+    w.db.write(lambda tx: job_codes.replace_code(tx, job.id, {old: new}))
+    w.lose("b1")
+    w.bot("b1")
+    assert [w.do_one("b1").code for _ in range(2)] == [new, new]
+    with pytest.raises(InvalidRequest, match="code that the job has"):
+        w.db.write(lambda tx: job_codes.replace_code(tx, job.id, {"ef" * 32: new}))

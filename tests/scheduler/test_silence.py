@@ -131,3 +131,16 @@ def test_a_goodbye_ends_a_task_that_must_not_run_twice(w):
 def test_when_a_bot_is_silent(dead_after_s, silent_after_s):
     rules = structs.replace(RULES, dead_after=seconds(dead_after_s))
     assert rules.silent_after == seconds(silent_after_s)
+
+
+def test_a_task_whose_only_bot_is_silent_is_told_so(w):
+    task = w.submit()
+    assert why(w, task).summary == "1 bot can run it. It is the next one in its queue."
+    w.advance(16)
+    told = why(w, task)
+    assert told.summary == "1 bot matches, but it is not available: b1 (silent: no heartbeat for 16 s)."
+    assert (told.num_bots, told.num_serving, [bot.state for bot in told.unavailable]) == (1, 0, ["silent"])
+    w.bot("b2")
+    told = why(w, task)
+    assert told.summary == "1 bot can run it. It is the next one in its queue."
+    assert [(bot.bot_id, bot.state) for bot in told.unavailable] == [("b1", "silent")]

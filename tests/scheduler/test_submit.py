@@ -314,7 +314,7 @@ def test_stdin_reaches_every_run_of_its_task(world):
 
 
 def test_runs_with_much_stdin_are_claimed_a_few_at_a_time(world, monkeypatch):
-    monkeypatch.setattr(claim, "MAX_STDIN_BYTES", 10)
+    monkeypatch.setattr(claim, "MAX_BYTES", 10)
     world.bot("b1")
     tasks = [world.submit(stdin=b64encode(b"x" * n).decode()) for n in (11, 4, 5, 2)] + [world.submit()]
     taken = [[run.task_id for run in world.claim("b1", 10)] for _ in range(3)]

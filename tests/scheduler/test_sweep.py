@@ -6,6 +6,7 @@ import pytest
 from msgspec import json, structs
 
 from myrmidon.scheduler import bot_end, sweep
+from myrmidon.scheduler.sweep_tasks import sweep_tasks
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import task_queues, task_result, task_run, task_to_run
 from tests.builders import RULES, World, blind_once, seconds
@@ -309,7 +310,7 @@ def test_a_ready_retry_dies_at_its_deadline(w):
     task = w.submit(deadline_s=60, expiration_s=86_400)
     w.fault(w.take("b1"), "reboot")
     w.advance(60)
-    w.do(sweep.sweep_tasks)
+    w.do(sweep_tasks)
     assert (w.state(task), w.task(task).reason) == ("BOT_DIED", "deadline")
 
 

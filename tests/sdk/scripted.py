@@ -77,7 +77,9 @@ def scripted(*answers: Answer) -> Iterator[Scripted]:
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length)
             with lock:
-                seen.append(Seen(self.command, self.path, dict(self.headers), json.loads(body) if body else None))
+                is_json = body and self.headers.get("Content-Type", "application/json") == "application/json"
+                decoded = json.loads(body) if is_json else body or None
+                seen.append(Seen(self.command, self.path, dict(self.headers), decoded))
                 given = waiting.pop(0) if len(waiting) > 1 else waiting[0]
             if given.meanwhile:
                 given.meanwhile()

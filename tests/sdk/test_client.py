@@ -1,20 +1,27 @@
-"""The client and the server's route table name the same calls."""
+"""The client and the server's route table name the same calls, with the same structs."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import pytest
+from msgspec.json import decode, encode
+
+from myrmidon.sdk.api import administration, caller, overview
+from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import CallFailed
+from myrmidon.sdk.function_client import FunctionMethods
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.transport import KEY_HEADER, Reply
 from myrmidon.server.asgi.routes import every_route
+from myrmidon.server.calls import Route
 
-CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "submit": (([{}],), {}),
+API_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "submit_tasks": (([{}],), {}),
     "tasks": ((), {}),
     "tags": ((), {}),
     "task": (("1",), {}),
@@ -57,18 +64,41 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "revoke_token": (("1",), {}),
     "submit_job": (({},), {}),
     "check_job": (({},), {}),
-    "job": (("j",), {}),
     "jobs": ((), {}),
-    "call": (("GET", "server", dict), {}),
     "webhooks": ((), {}),
     "create_webhook": (("http://h",), {}),
     "delete_webhook": (("1",), {}),
     "webhook_deliveries": (("1",), {}),
     "replay_delivery": (("1", "2"), {}),
-    "ready": ((), {}),
-    "readiness_notes": ((), {}),
+    "readiness": ((), {}),
+    "overview": ((), {}),
+    "search": (("text",), {}),
+    "changes": ((["tasks"],), {}),
+    "count_tasks": ((), {}),
+    "change_tasks": (("cancel", ["1"]), {}),
+    "log_times": (("1",), {}),
+    "job_names": ((), {}),
+    "flaky_labels": (("nightly",), {}),
+    "timeline": (("j",), {}),
+    "job_failures": (("j",), {}),
+    "functions": ((), {}),
+    "function": (("pkg:f",), {}),
+    "bot_counts": ((), {}),
+    "bot_series": (("b",), {}),
+    "pool_loads": ((), {}),
+    "shared_values": ((), {}),
+    "session": ((), {}),
+    "login_link": ((), {}),
     "query": (("tasks/list",), {"limit": 1}),
     "post": (("tasks/new", {}), {}),
+}
+
+
+CLIENT_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "submit_job": (({},), {}),
+    "check_job": (({},), {}),
+    "job": (("j",), {}),
+    **{name: API_CALLS[name] for name in ("jobs", "tasks", "task", "wait", "cancel", "rerun", "log", "follow")},
 }
 
 
@@ -97,51 +127,101 @@ JOB_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
+class Called(NamedTuple):
+    """One request, and the type that its answer is decoded as; None for bytes and streams."""
+
+    method: str
+    path: str
+    key: str | None
+    body: Any = None
+    answer: Any = None
+
+
 class Recorder:
     """Notes what would be called, and answers with nothing."""
 
     def __init__(self) -> None:
-        self.called: list[tuple[str, str, str | None]] = []
+        self.called: list[Called] = []
 
-    def call(self, method: str, path: str, *, key: str | None = None, **_: Any) -> Reply:
-        self.called.append((method, path, key))
-        return Reply(200, {"X-Log-Length": "0"}, b'{"tasks": []}' if "log" not in path else b"")
+    def call(self, method: str, path: str, *, key: str | None = None, body: Any = None, **_: Any) -> Reply:
+        self.called.append(Called(method, path, key, body))
+        return Reply(200, {"X-Log-Length": "0"}, b"")
 
     def stream(self, path: str, **_: Any) -> Any:
-        self.called.append(("GET", path, None))
+        self.called.append(Called("GET", path, None))
         return iter(())
 
 
-def called() -> list[tuple[str, str, str | None]]:
+def called(monkeypatch: pytest.MonkeyPatch) -> list[Called]:
     recorder = Recorder()
+
+    def decode(_: bytes, answer: Any) -> Any:
+        recorder.called[-1] = recorder.called[-1]._replace(answer=answer)
+        raise CallFailed("nothing to decode")
+
+    monkeypatch.setattr(caller, "decode", decode)
+    monkeypatch.setattr(administration, "decode", decode)
+    monkeypatch.setattr(overview, "decode", decode)
     client = Client(recorder)  # type: ignore[arg-type]
     named = {"external_id": "e"}
     calls = [
-        *((getattr(client, name), given) for name, given in CALLS.items()),
+        *((getattr(client, name), given) for name, given in CLIENT_CALLS.items()),
+        *((getattr(client.api, name), given) for name, given in API_CALLS.items()),
         *((getattr(client.job("j"), name), given) for name, given in JOB_CALLS.items()),
         (client.submit_job, ((named,), {})),
     ]
     for call, (arguments, options) in calls:
-        with contextlib.suppress(CallFailed):  # the recorder's answers do not have the types of jobs
+        with contextlib.suppress(CallFailed):
             answer = call(*arguments, **options)
             if isinstance(answer, Iterator):
                 list(answer)
     return recorder.called
 
 
+def route_of(call: Called) -> Route:
+    fits = [
+        route
+        for route in every_route()
+        if route.method == call.method and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", route.path), call.path)
+    ]
+    assert fits, call
+    return next((route for route in fits if route.path == call.path), fits[0])  # tasks/wait is no task
+
+
+def methods(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
 def test_every_method_of_the_client_is_tried_here():
-    assert {name for name in vars(Client) if not name.startswith("_")} == set(CALLS)
-    assert {name for name in vars(Job) if not name.startswith("_")} == set(JOB_CALLS)
+    without_calls = methods(FunctionMethods) | {"close"}  # tests/sdk/test_new_job.py, tests/functions
+    assert methods(Client) - without_calls == set(CLIENT_CALLS)
+    assert methods(Api) - {"call"} == set(API_CALLS)
+    assert methods(Job) == set(JOB_CALLS)
 
 
-def test_every_call_of_the_client_is_a_route_and_the_other_way_round():
-    table = {(route.method, re.sub(r"\{\w+\}", "[^/]+", route.path)): route for route in every_route()}
+def test_every_call_of_the_client_is_a_route_and_the_other_way_round(monkeypatch):
     met = set()
-    for method, path, key in called():
-        fits = [line for line in table if line[0] == method and re.fullmatch(line[1], path)]
-        assert fits, (method, path)
-        found = (method, path) if (method, path) in fits else fits[0]  # tasks/wait is no task
-        assert (key is not None) == table[found].mutates, (KEY_HEADER, method, path)
-        met.add(found)
-    api = {line for line in table if line[1].startswith("/api/v1/")}
+    for call in called(monkeypatch):
+        route = route_of(call)
+        assert (call.key is not None) == route.mutates, (KEY_HEADER, call)
+        met.add((route.method, route.path))
+    api = {(route.method, route.path) for route in every_route() if route.path.startswith("/api/v1/")}
     assert api - met == set()
+
+
+def test_every_answer_is_the_struct_that_the_route_declares(monkeypatch):
+    answers = {}
+    for call in called(monkeypatch):
+        route = route_of(call)
+        if route.path.startswith("/api/v1/") or call.answer is not None:
+            answers[route.method, route.path] = (call.answer, route.out)
+    assert len(answers) > 50
+    assert {name: pair for name, pair in answers.items() if pair[0] is not pair[1]} == {}
+
+
+def test_every_body_is_one_that_the_route_accepts(monkeypatch):
+    bodies = [(route_of(call).body, call.body) for call in called(monkeypatch) if call.body is not None]
+    assert len(bodies) > 20
+    for struct, body in bodies:
+        if struct is not None:
+            decode(encode(body), type=struct)

@@ -8,7 +8,8 @@ from threading import Thread
 
 import pytest
 
-from myrmidon.sdk.client import MAX_BYTES_PER_CALL, MAX_TASKS_PER_CALL, Client, batches
+from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.api.tasks import MAX_BYTES_PER_CALL, MAX_TASKS_PER_CALL, batches
 from myrmidon.sdk.errors import (
     CallFailed,
     Conflict,
@@ -20,6 +21,7 @@ from myrmidon.sdk.errors import (
     Unreachable,
 )
 from myrmidon.sdk.transport import KEY_HEADER, RetryPolicy, Transport, parse_events
+from myrmidon.wire.queues import QueueList
 from tests.sdk.scripted import CUT, Answer, answer, events, scripted
 from tests.servers import port_of, reserve_port
 
@@ -39,15 +41,22 @@ class FakeTime:
         self.slept.append(seconds)
 
 
-def client(url: str, clock: FakeTime | None = None, **more: object) -> Client:
-    return Client(Transport(url, "myr_secret", clock=clock or FakeTime(), **more))  # type: ignore[arg-type]
+NO_QUEUES: dict[str, object] = {"queues": [], "cursor": None}
+
+
+def transport(url: str, clock: FakeTime | None = None, **more: object) -> Transport:
+    return Transport(url, "myr_secret", clock=clock or FakeTime(), **more)  # type: ignore[arg-type]
+
+
+def client(url: str, clock: FakeTime | None = None, **more: object) -> Api:
+    return Api(transport(url, clock, **more))
 
 
 def test_a_cut_reply_is_asked_for_again_with_the_same_key():
     accepted = answer(200, {"tasks": [{"task_id": "5cee4880088100", "state": "READY"}]})
     with scripted(CUT, Answer(200, b"{", whole=False), accepted) as server:
-        [task] = client(server.url).submit([{"name": "one"}])
-    assert task["task_id"] == "5cee4880088100"
+        [task] = client(server.url).submit_tasks([{"name": "one"}])
+    assert task.task_id == "5cee4880088100"
     keys = [request.headers[KEY_HEADER] for request in server.seen]
     assert len(keys) == 3
     assert len(set(keys)) == 1
@@ -57,13 +66,13 @@ def test_a_cut_reply_is_asked_for_again_with_the_same_key():
 def test_two_calls_have_two_keys():
     with scripted(answer(200, {"tasks": [{}]})) as server:
         caller = client(server.url)
-        caller.submit([{}])
-        caller.submit([{}])
+        caller.submit_tasks([{}])
+        caller.submit_tasks([{}])
     assert server.seen[0].headers[KEY_HEADER] != server.seen[1].headers[KEY_HEADER]
 
 
 def test_reading_needs_no_key():
-    with scripted(answer(200, {"tasks": []})) as server:
+    with scripted(answer(200, {"tasks": [], "cursor": None})) as server:
         client(server.url).tasks(state="READY", tag=["a:b", "c:d"], name=None)
     assert KEY_HEADER not in server.seen[0].headers
     assert server.seen[0].path == "/api/v1/tasks?state=READY&tag=a%3Ab&tag=c%3Ad"
@@ -72,8 +81,8 @@ def test_reading_needs_no_key():
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_come_back_later_is_obeyed(status: int):
     clock = FakeTime()
-    with scripted(answer(status, Retry_After=7), answer(200, {"queues": []})) as server:
-        assert client(server.url, clock).queues() == {"queues": []}
+    with scripted(answer(status, Retry_After=7), answer(200, NO_QUEUES)) as server:
+        assert client(server.url, clock).queues() == QueueList([], None)
     assert len(clock.slept) == 1
     assert 7 <= clock.slept[0] <= 7.1
 
@@ -97,10 +106,10 @@ def test_nobody_there_is_told_soon_and_an_outage_is_sat_out():
         client(f"http://127.0.0.1:{port_of(nobody)}", clock).queues()
     assert clock.now <= 5
 
-    with scripted(answer(200, {"queues": []}), *[CUT] * 12, answer(200, {"queues": [1]})) as server:
+    with scripted(answer(200, NO_QUEUES), *[CUT] * 12, answer(200, {"queues": [], "cursor": "1"})) as server:
         caller = client(server.url)
         caller.queues()
-        assert caller.queues() == {"queues": [1]}
+        assert caller.queues().cursor == "1"
 
 
 def test_a_server_that_dies_while_it_holds_its_first_answer_is_waited_for():
@@ -108,7 +117,7 @@ def test_a_server_that_dies_while_it_holds_its_first_answer_is_waited_for():
     died = Answer(0, b"", meanwhile=lambda: clock.sleep(25))
     with scripted(died, *[CUT] * 3, answer(200, {"tasks": [], "done": True})) as server:
         caller = client(server.url, clock, retry_policy=RetryPolicy(before_first_answer_s=0, after_first_answer_s=5))
-        assert caller.wait(["5cee4880088100"])["done"]
+        assert caller.wait(["5cee4880088100"]).done
     assert len(server.seen) == 5
 
 
@@ -140,7 +149,7 @@ def greet(listening: socket.socket) -> None:
 
 def test_an_outage_is_told_once():
     told: list[str] = []
-    with scripted(*[CUT] * 4, answer(200, {"queues": []})) as server:
+    with scripted(*[CUT] * 4, answer(200, NO_QUEUES)) as server:
         client(server.url, on_retry=told.append).queues()
     assert len(told) == 1
     assert "trying again" in told[0]
@@ -169,8 +178,8 @@ def test_an_internal_error_is_retried_with_the_same_key():
     broken = answer(500, {"error": {"code": "broken_promise", "message": "Internal error."}})
     clock = FakeTime()
     with scripted(broken, broken, answer(200, {"tasks": [{"task_id": "5cee4880088100"}]})) as server:
-        [task] = client(server.url, clock).submit([{"name": "one"}])
-    assert task["task_id"] == "5cee4880088100"
+        [task] = client(server.url, clock).submit_tasks([{"name": "one"}])
+    assert task.task_id == "5cee4880088100"
     assert len({request.headers[KEY_HEADER] for request in server.seen}) == 1
     assert len(clock.slept) == 2
 
@@ -192,7 +201,7 @@ def test_what_a_server_does_not_implement_is_not_asked_again():
 def test_many_tasks_are_several_calls_whose_keys_belong_together():
     names = [f"task {n}" for n in range(2 * MAX_TASKS_PER_CALL + 1)]
     with scripted(answer(200, {"tasks": [{"task_id": "1"}]})) as server:
-        answers = client(server.url).submit([{"name": name} for name in names], key="mine", group="g")
+        answers = client(server.url).submit_tasks([{"name": name} for name in names], key="mine", group="g")
     assert len(answers) == 3, "one entry for each call of the script"
     assert [task["name"] for request in server.seen for task in request.body["tasks"]] == names
     assert [request.headers[KEY_HEADER] for request in server.seen] == ["mine", "mine.1", "mine.2"]
@@ -219,8 +228,8 @@ def test_the_token_goes_with_every_call_and_into_no_error():
 
 @pytest.mark.parametrize("token", ["myr_se\ncret", "myr_se\rcret", "myr_sécret", "myr_se\udcffcret"])
 def test_a_token_that_fits_into_no_header_is_refused_without_being_shown(token: str):
-    with scripted(answer(200, {"queues": []})) as server:
-        caller = Client(Transport(server.url, token))
+    with scripted(answer(200, NO_QUEUES)) as server:
+        caller = Api(Transport(server.url, token))
         with pytest.raises(NotAllowed) as failed:
             caller.queues()
         assert server.seen == []
@@ -228,13 +237,13 @@ def test_a_token_that_fits_into_no_header_is_refused_without_being_shown(token: 
 
 
 def test_what_stands_around_a_token_is_no_part_of_it():
-    with scripted(answer(200, {"queues": []})) as server:
-        Client(Transport(server.url, " myr_secret\r\n")).queues()
+    with scripted(answer(200, NO_QUEUES)) as server:
+        Api(Transport(server.url, " myr_secret\r\n")).queues()
     assert server.seen[0].headers["Authorization"] == "Bearer myr_secret"
 
 
 def test_an_id_is_one_part_of_a_path():
-    with scripted(answer(200, {})) as server:
+    with scripted(answer(404, {})) as server, pytest.raises(NotFound):
         client(server.url).bot("a/../b?c")
     assert server.seen[0].path == "/api/v1/bots/a%2F..%2Fb%3Fc"
 
@@ -244,7 +253,7 @@ def test_a_broken_stream_is_taken_up_after_its_last_event():
     first = events(*whole, "event: c", "data: z", whole=False)
     second = events(": still here", "", "event: c", "id: 3", "data: z", "")
     with scripted(first, second) as server:
-        stream = client(server.url).events()
+        stream = transport(server.url).stream("/api/v1/events")
         seen = [(event.name, event.data, event.id) for _, event in zip(range(3), stream, strict=False)]
     assert seen == [("a", "x", "1"), ("b", "y", "2"), ("c", "z", "3")]
     assert [request.headers.get("Last-Event-ID") for request in server.seen] == [None, "2"]
@@ -255,7 +264,7 @@ def test_a_stream_that_is_cut_between_its_pieces_is_told_in_words():
     chunked = {"Transfer-Encoding": "chunked", "Content-Type": "text/event-stream"}
     piece = b"9\r\ndata: x\n\n\r\n"
     with scripted(Answer(200, piece, chunked, whole=False), events("data: y", "")) as server:
-        stream = client(server.url, on_retry=told.append).events()
+        stream = transport(server.url, on_retry=told.append).stream("/api/v1/events")
         assert [next(stream).data, next(stream).data] == ["x", "y"]
     assert told == ["The event stream broke (the response was cut off); reconnecting."]
 

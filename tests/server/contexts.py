@@ -161,14 +161,6 @@ def start(task: Any) -> dict[str, Any]:
     return {"type": "start", "run": task["run"], "token": task["token"]}
 
 
-async def all_written(context: ServerContext) -> None:
-    """Whatever the last call has set going is done: what it wakes writes next, and SQLite's writer keeps the order."""
-    for _ in range(2):
-        for _ in range(5):
-            await asyncio.sleep(0)
-        await context.db.write(lambda tx: None)
-
-
 async def until(true: Any) -> None:
     """Wait for something that only shows in memory."""
     async with asyncio.timeout(HANG_S):

@@ -176,7 +176,8 @@ def test_data_and_backups_are_for_their_owner_alone_whatever_the_folder_allows(t
         assert {oct(path.stat().st_mode & 0o777) for path in made} == {"0o600"}
     (tmp_path / "new").mkdir(mode=0o755)
     restore(settings_at(tmp_path / "new"), tmp_path / "copy")
-    assert {oct(path.stat().st_mode & 0o777) for path in (tmp_path / "new").iterdir()} == {"0o600"}
+    modes = {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in (tmp_path / "new").rglob("*")}
+    assert modes == {(True, "0o700"), (False, "0o600")}
     (tmp_path / "new" / "myrmidon.db").chmod(0o640)
     with inside(tmp_path / "new"):
         assert (tmp_path / "new" / "myrmidon.db-wal").stat().st_mode & 0o777 == 0o640
@@ -227,7 +228,7 @@ def test_a_server_is_backed_up_and_restored_as_of_one_moment(installation, serve
     restore(settings_at(tmp_path / "new", other), tmp_path / "copy")
     assert everything(other, other) == everything(server_url, server_url)
     files = sorted(path.name for path in (tmp_path / "copy").iterdir())
-    assert files == ["backup.json", "myrmidon.db", "myrmidon.db-logs"]
+    assert files == ["backup.json", "files", "myrmidon.db", "myrmidon.db-logs"]
 
 
 def test_logs_with_a_database_of_their_own_are_moved_backed_up_and_restored(installation, server_url, tmp_path):

@@ -31,7 +31,6 @@ from tests.server.contexts import (
     BotClient,
     a_server_context,
     a_task,
-    all_written,
     finish,
     serving,
     start,
@@ -235,11 +234,16 @@ def test_a_fleet_that_is_asleep_finishes_what_it_has_and_begins_nothing_until_it
         (late,) = await submit(context, a_task())
         told = await task_actions.explain_task(context, Call(who=ADMIN, params={"id": late}))
         assert "asleep" in told.summary
-        await all_written(context)
-        assert not poll.done()
+        other = BotClient(context, "b3")
+        other_config = (await other.shake()).config
+        assert (await other.exchange(config=other_config, wait_s=0))["tasks"] == [], "it would claim at once"
+        woken_at = context.now()
         write(settings, bots_toml=GROUPS)
         await heart._folder.poll()
-        assert len((await poll)["tasks"]) == 1
+        (task,) = (await poll)["tasks"]
+        task_id = parse_id(task["run"])[0]
+        (begun,) = await context.db.read(lambda tx: task_run.read(tx, [task_id]))
+        assert begun.claimed_at >= woken_at
 
     run(story)
 

@@ -101,6 +101,8 @@ def test_a_file_that_is_not_there_or_not_toml_is_told(tmp_path):
     [
         ({"tls_certificate": "/none"}, "tls_certificate"),
         ({"tls_certificate": "/none"}, "tls_key"),
+        ({"amqp": {"ca_file": "/none"}}, "amqp.ca_file"),
+        ({"webhooks": {"ca_file": __file__}}, "webhooks.ca_file"),
         ({"host": "0.0.0.0"}, "host"),
         ({"host": "192.168.1.5"}, "host"),
         ({"port": 65_536}, "port"),

@@ -209,15 +209,16 @@ class Clients(Actor):
             inputs: list[Raw] = []
             if function:
                 inputs = self._some_inputs(group)
-                for parent in list(parents):
-                    outputs = known[parent].get("outputs") or []
-                    if outputs and rng.random() < 0.8:
-                        inputs.append({"kind": "output_of", "type": TYPE, "label": parent, "position": 0})
-                        if rng.random() < 0.5:
-                            parents.remove(parent)
+                writers = [parent for parent in parents if known[parent].get("outputs") and rng.random() < 0.8]
+                parts = [{"type": TYPE, "label": parent, "position": 0} for parent in writers]
+                if rng.random() < 0.3:
+                    inputs.append({"kind": "gathered", "type": f"List<{TYPE}>", "parts": parts})
+                else:
+                    inputs += [{"kind": "output_of", **part} for part in parts]
+                parents = [parent for parent in parents if parent not in writers or rng.random() < 0.5]
             task = self._task(function=function, inputs=inputs)
             node: Raw = {"requires": parents, "task": task}
-            if rng.random() < 0.25 and not any(given["kind"] == "output_of" for given in inputs):
+            if rng.random() < 0.25 and not any(given["kind"] in ("output_of", "gathered") for given in inputs):
                 node["requires_policy"] = "all-resolved"
             if rng.random() < 0.06:
                 node["hold"] = True

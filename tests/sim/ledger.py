@@ -142,7 +142,7 @@ class Ledger:
     def _check_inputs(self, db: Db, c: Claimed) -> None:
         """A function sees what the winners among its parents wrote, and all of it."""
         forced, any_end = db.read(lambda tx: tx.one(FUNCTION, id=c.task_id)) or (1, 1)
-        for value in c.inputs:
+        for value in [one for given in c.inputs for one in ([given] if given.parts is None else given.parts)]:
             if value.size is None:
                 if not forced and not any_end:
                     raise Violation(f"task {c.task_id} runs before its input {value.id} is written")

@@ -67,8 +67,8 @@ class Load(threading.Thread):
             while not self._over.wait(0.02):
                 text = f"task {len(self.promised)}"
                 properties = {"command": ["/bin/echo", text], "dimensions": {"pool": ["default"]}}
-                answer = self._client.submit([{"name": text, "slices": [{"properties": properties}]}])
-                self.promised[answer[0]["task_id"]] = text
+                [answer] = self._client.api.submit_tasks([{"name": text, "slices": [{"properties": properties}]}])
+                self.promised[str(answer.task_id)] = text
         except BaseException as error:
             self.failed.append(error)
             raise
@@ -81,8 +81,8 @@ class Load(threading.Thread):
         script = f"while [ ! -e {gate} ]; do echo . >&2; sleep 0.05; done; echo {gate.name}"
         properties = {"command": ["/bin/sh", "-c", script], "dimensions": {"pool": ["default"]}}
         request = {"name": gate.name, "priority": 20, "slices": [{"properties": properties}]}
-        task_id = str(self._client.submit([request])[0]["task_id"])
-        wait_for(lambda: self._client.task(task_id)["result"]["state"] == "RUNNING", "a bot for the long task")
+        task_id = str(self._client.api.submit_tasks([request])[0].task_id)
+        wait_for(lambda: self._client.task(task_id).result.state == "RUNNING", "a bot for the long task")
         self.promised[task_id] = gate.name
         return task_id
 
@@ -117,11 +117,11 @@ class Installation:
 
 
 def versions(client: Client) -> set[str]:
-    return {bot["version"] for bot in client.bots()["bots"] if bot["alive"]}
+    return {bot.version for bot in client.api.bots().bots if bot.alive}
 
 
 def finished(client: Client, ids: list[str]) -> int:
-    states = [one["state"] for one in client.wait(ids, all_of=True, wait_s=0)["tasks"]] if ids else []
+    states = [one.state for one in client.wait(ids, all_of=True, wait_s=0).tasks] if ids else []
     return sum(state == "SUCCEEDED" for state in states)
 
 
@@ -162,7 +162,7 @@ def test_releases_side_by_side_rolled_forward_and_back_lose_nothing(
         fleet.leave(fleet.old)
         wait_for(lambda: len(versions(client)) == 2, "a new release for those bots that may have it")
         assert first < versions(client), "the busy bot finishes with what it began with"
-        assert client.task(busy)["result"]["state"] == "RUNNING"
+        assert client.task(busy).result.state == "RUNNING"
         (tmp_path / "forward").touch()
         wait_for(lambda: versions(client) != first and len(versions(client)) == 1, "all bots of the new release")
         goes_on()

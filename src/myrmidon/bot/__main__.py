@@ -11,9 +11,11 @@ import sys
 USAGE = """usage: bot.zip COMMAND
   start --dir DIR [--server URL] [--token-file FILE] [--bot-id ID] [--suffix N] [--pool POOL]
         [--dimension KEY=VALUE]... [--isolation auto|off] [--task-user USER] [--hide DIR]... [--pass-env NAME]...
+        [--slots N]
               run the bot in the foreground; options are stored in DIR (default $MYRMIDON_BOT_DIR or ~/myrmidon-bot);
               FILE must be readable by its owner only, and is deleted;
-              --suffix is for several bots on one machine: the bot id becomes ID--N
+              --suffix is for several bots on one machine: the bot id becomes ID--N;
+              --slots is how many functions run at a time (default: auto, the number of processors)
   self-test [--server URL]
               test this zip; exit code 0 if it works and the server, if given, answers
   version     print the digest of this zip
@@ -46,6 +48,8 @@ def main(argv: list[str]) -> int:
         from myrmidon.bot import worker
 
         return worker.main(rest)
+    if command == "executor":  # internal: started by the worker, to run functions
+        return _run_functions(rest)
     if command in ("self-test", "is_fine"):  # is_fine is Swarming's name
         from myrmidon.bot import self_test
 
@@ -70,6 +74,15 @@ def _hide() -> None:
     from myrmidon.bot.system import processes
 
     processes.hide()
+
+
+def _run_functions(rest: list[str]) -> int:
+    """Run functions. What they leave behind stays below this process, so that it is killed with it."""
+    from myrmidon.bot.system import processes
+    from myrmidon.executor import main as executor
+
+    processes.become_reaper()
+    return executor.main(rest)
 
 
 def _start(rest: list[str]) -> int:

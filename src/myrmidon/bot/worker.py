@@ -1,4 +1,4 @@
-"""The worker process: the main thread runs commands, others talk to the server and watch long commands."""
+"""The worker process: the main thread runs commands; others run functions, talk to the server, watch long commands."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from myrmidon.bot.run.task_context import last_started_tasks
 from myrmidon.bot.run.task_hooks import TaskHooks
 from myrmidon.bot.run.task_runner import TaskRunner
 from myrmidon.bot.signals import SignalThread
+from myrmidon.bot.slots.launcher import Launcher
+from myrmidon.bot.slots.slot_loop import SlotLoop
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host, processes
@@ -49,7 +51,7 @@ class Worker:
             startup.folder
         )  # before the runner overwrites what an earlier process has left
         self.runner = _make_runner(startup, caches, self.watcher)
-        self.run_queue = RunQueue(self.journal.recovered)
+        self.run_queue = RunQueue(self.journal.recovered, startup.slots)
         self.session_loop = SessionLoop(
             startup, self.run_queue, journal=self.journal, spool=spool, caches=caches, watcher=self.watcher
         )
@@ -57,14 +59,38 @@ class Worker:
         self.watcher.on_output = self.session_loop.notify
         self.session_loop.status.on_dimensions = self.runner.context.set_dimensions
         self.session_loop.status.isolation = self.runner.isolation.methods()
-        self.session_loop.status.on_refresh = self.runner.isolation.refresh
         self.task_hooks = TaskHooks(self.session_loop.status, self.runner, self.run_queue)
+        self.slot_loop = self._make_slot_loop(startup)
+        self.session_loop.status.on_refresh = self._refresh_isolation
         if caches.problem:
             self.session_loop.reporter.report_error(caches.problem)
+
+    def _make_slot_loop(self, startup: StartupConfig) -> SlotLoop:
+        session_loop = self.session_loop
+        launcher = _make_launcher(startup)
+        slot_loop = SlotLoop(
+            self.run_queue,
+            launcher,
+            journal=self.journal,
+            spool=self.spool,
+            server=startup.server,
+            bot_id=startup.bot_id,
+            report_error=session_loop.reporter.report_error,
+        )
+        slot_loop.on_results = session_loop.notify
+        slot_loop.on_success = session_loop.note_success
+        slot_loop.usd_per_s = lambda: session_loop.status.usd_per_s
+        slot_loop.server_unreachable = lambda: session_loop.link.unreachable
+        return slot_loop
+
+    def _refresh_isolation(self) -> None:
+        self.runner.isolation.refresh()
+        self.slot_loop.launcher.isolation.refresh()
 
     def run(self) -> int:
         """Run tasks until told to end; the exit code. An exception ends the process, and a new worker is started."""
         self.watcher.start()
+        self.slot_loop.start()
         loop_thread = threading.Thread(target=self.session_loop.run, name="session", daemon=True)
         loop_thread.start()
         run_queue, task_hooks, hooks = self.run_queue, self.task_hooks, self.session_loop.status.hooks
@@ -90,6 +116,7 @@ class Worker:
             if task_hooks.succeeded:
                 self.session_loop.task_succeeded = True
         loop_thread.join(SHUTDOWN_S)
+        self.slot_loop.close()
         host.unregister_bot(self.folder)
         return run_queue.exit_code
 
@@ -122,9 +149,20 @@ class Worker:
         os._exit(exit_codes.UNKILLABLE_COMMAND)
 
 
-def _make_runner(startup: StartupConfig, caches: NamedCaches, watcher: CommandWatcher) -> TaskRunner:
-    """What runs commands: with their environment, and kept away from the bot as far as this machine can do that."""
+def _make_launcher(startup: StartupConfig) -> Launcher:
+    """What starts the processes for functions: kept away from the bot, and from commands, as commands are."""
     isolation = Isolation(startup.find_task_user())
+
+    def isolate(launcher: Launcher) -> None:
+        if startup.isolation != startup_config.OFF:
+            writable, readable = launcher.root, launcher.shared
+            isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=startup.hidden)
+
+    return Launcher(startup.folder, isolation, _environment(startup, isolation), isolate)
+
+
+def _environment(startup: StartupConfig, isolation: Isolation) -> dict[bytes, bytes]:
+    """The environment of commands and functions, before a task adds to it."""
     marker, _, value = os.fsdecode(processes.environment_marker(startup.folder)).partition("=")
     added = {
         **(isolation.user.environment if isolation.user is not None else {}),
@@ -135,7 +173,13 @@ def _make_runner(startup: StartupConfig, caches: NamedCaches, watcher: CommandWa
         "SWARMING_SERVER": startup.server,
         marker: value,
     }
-    runner = TaskRunner(startup.folder, caches, watcher, base_environment(startup.pass_env, added), isolation)
+    return base_environment(startup.pass_env, added)
+
+
+def _make_runner(startup: StartupConfig, caches: NamedCaches, watcher: CommandWatcher) -> TaskRunner:
+    """What runs commands: with their environment, and kept away from the bot as far as this machine can do that."""
+    isolation = Isolation(startup.find_task_user())
+    runner = TaskRunner(startup.folder, caches, watcher, _environment(startup, isolation), isolation)
     if startup.isolation != startup_config.OFF:
         writable, readable = runner.workdir.root, runner.context.folder
         isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=startup.hidden)
@@ -180,7 +224,8 @@ def _make_console(worker: Worker) -> DebugConsole:
 
 
 def _on_supervisor_death(number: int, _: object) -> None:
-    """The supervisor was killed: kill all commands and exit."""
+    """The supervisor was killed: kill all commands and functions, and exit."""
+    processes.kept.clear()
     processes.kill_all_children(timeout_s=5.0)
     os._exit(128 + number)
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from myrmidon.cli import exit_codes, output, server_discovery
-from myrmidon.cli.context import json_option
+from myrmidon.cli import exit_codes, output
+from myrmidon.cli.context import find_endpoint, json_option
 from myrmidon.cli.server import hide_password, settings_from_options
+from myrmidon.sdk import server_discovery
 
 if TYPE_CHECKING:
     from myrmidon.server.settings import Settings
@@ -58,10 +59,16 @@ def backup(folder: Path, *, as_json: bool, **options: Any) -> None:
     _copy_token(settings.data_folder / server_discovery.TOKEN_FILE, folder / server_discovery.TOKEN_FILE)
     if as_json:
         source = {"data_dir": str(settings.data_folder), "database": hide_password(settings.database_url)}
-        output.print_json({"folder": str(folder), **source, "made_at": about.made_at, "version": about.version})
+        made = {"made_at": about.made_at, "version": about.version}
+        files = {"num_files": about.num_files, "damaged_files": about.damaged_files}
+        output.print_json({"folder": str(folder), **source, **made, **files})
         return
-    size = sum(file.stat().st_size for file in folder.iterdir())
+    size = sum(file.stat().st_size for file in folder.rglob("*"))
     output.echo(f"Backed up {_described(settings)} to {folder}: {output.size(size)}.")
+    if about.num_files is None:
+        output.note(f"There are no files of values at {settings.files_folder}: the backup has none.")
+    if about.damaged_files:
+        output.note(f"{output.plural(len(about.damaged_files), 'file')} of values: damaged, not in the backup.")
     output.next_step(f"myrmidon restore {folder} --data-dir NEW, to test the backup")
 
 
@@ -128,7 +135,7 @@ def _data_dir_of(server: str | None) -> str | None:
 
     A selected server whose folder is unknown is an error: the data of another one would be copied.
     """
-    endpoint = server_discovery.find_endpoint(server, None)
+    endpoint = find_endpoint(server, None)
     local = server_discovery.local_server(endpoint.server)
     if not local and endpoint.server_source != server_discovery.DEFAULT_SOURCE:
         raise click.UsageError(

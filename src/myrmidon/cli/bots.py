@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
@@ -15,6 +15,10 @@ from myrmidon.cli.bot_start import bot_command, bot_environment
 from myrmidon.cli.context import CliContext, connected, fetch_pages
 from myrmidon.cli.request_options import Duration, Id, Pair
 from myrmidon.cli.tokens import bootstrap_command
+
+if TYPE_CHECKING:
+    from myrmidon.wire.bots import BotChanged, BotSummary
+    from myrmidon.wire.fields import Done
 
 _BOT_ARGUMENT = click.argument("bot_id", metavar="BOT", type=Id())
 _STATES = ("alive", "dead", "silent", "idle", "busy", "draining", "quarantined", "maintenance")
@@ -43,27 +47,27 @@ def bots(cli: CliContext, dimensions: tuple[tuple[str, str], ...], state: str | 
     `myrmidon bot show BOT` shows all of them.
     """
     filters = [f"{key}:{value}" for key, value in dimensions]
-    listing = fetch_pages(cli.client.bots, "bots", limit, dimension=filters, state=state)
+    listing = fetch_pages(cli.api.bots, "bots", limit, dimension=filters, state=state)
     if cli.as_json:
-        output.print_json(listing)
+        output.print_struct(listing)
         return
     output.table(
         ("bot", "state", "pool", "os", "seen", "runs", "details"),
-        [_row(bot) for bot in listing["bots"]],
+        [_row(bot) for bot in listing.bots],
         empty="No matching bots." if dimensions or state else _NO_BOTS,
     )
 
 
-def _row(bot: dict[str, Any]) -> tuple[object, ...]:
-    dimensions = bot["dimensions"]
-    details = bot["quarantined"] or bot["maintenance"] or output.dimensions(dimensions, leave_out=("id", "pool", "os"))
+def _row(bot: BotSummary) -> tuple[object, ...]:
+    dimensions = bot.dimensions
+    details = bot.quarantined or bot.maintenance or output.dimensions(dimensions, leave_out=("id", "pool", "os"))
     return (
-        bot["bot_id"],
-        output.state(bot["status"]),
+        bot.bot_id,
+        output.state(bot.status),
         ",".join(dimensions.get("pool", ())),
         max(dimensions.get("os", ("",)), key=len),  # the most specific one: Debian-12, not Linux
-        output.ago(bot["last_seen_at"]),
-        " ".join(bot["runs"]),
+        output.ago(bot.last_seen_at),
+        " ".join(bot.runs),
         details,
     )
 
@@ -94,28 +98,28 @@ def bot() -> None:
 @connected
 def show_bot(cli: CliContext, bot_id: str, events: int) -> None:
     """Show a bot, its current runs and its latest events."""
-    bot = cli.client.bot(bot_id)
-    bot["events"] = cli.client.bot_events(bot_id, limit=events)["events"] if events else []
+    bot = cli.api.bot(bot_id)
+    latest = cli.api.bot_events(bot_id, limit=events).events if events else []
     if cli.as_json:
-        output.print_json(bot)
+        output.print_json({**output.as_json(bot), "events": output.as_json(latest)})
         return
     output.fields(
         [
-            ("bot", bot["bot_id"]),
-            ("state", output.state(bot["status"])),
-            ("quarantined", bot["quarantined"]),
-            ("maintenance", bot["maintenance"]),
-            ("runs", " ".join(bot["runs"])),
-            ("seen", output.ago(bot["last_seen_at"])),
-            ("first seen", output.local_time(bot["first_seen_at"])),
-            ("address", bot["address"]),
-            ("version", bot["version"][:12]),
-            ("dimensions", output.dimension_list(bot["dimensions"])),
+            ("bot", bot.bot_id),
+            ("state", output.state(bot.status)),
+            ("quarantined", bot.quarantined),
+            ("maintenance", bot.maintenance),
+            ("runs", " ".join(bot.runs)),
+            ("seen", output.ago(bot.last_seen_at)),
+            ("first seen", output.local_time(bot.first_seen_at)),
+            ("address", bot.address),
+            ("version", bot.version[:12]),
+            ("dimensions", output.dimension_list(bot.dimensions)),
         ]
     )
-    if bot["events"]:
+    if latest:
         output.echo()
-        rows = [(output.local_time(event["at"]), event["kind"], event["message"]) for event in bot["events"]]
+        rows = [(output.local_time(event.at), event.kind, event.message) for event in latest]
         output.table(("time", "event", "message"), rows, empty="")
 
 
@@ -125,7 +129,7 @@ def show_bot(cli: CliContext, bot_id: str, events: int) -> None:
 @connected
 def drain(cli: CliContext, bot_id: str, *, undo: bool) -> None:
     """Give a bot no new tasks; its current run continues."""
-    answer = cli.client.drain(bot_id, draining=not undo)
+    answer = cli.api.drain(bot_id, draining=not undo)
     _print_result(cli, answer, f"Bot {bot_id} {'gets tasks again' if undo else 'gets no new tasks'}.")
 
 
@@ -136,7 +140,7 @@ def drain(cli: CliContext, bot_id: str, *, undo: bool) -> None:
 @connected
 def quarantine(cli: CliContext, bot_id: str, reason: str, *, undo: bool) -> None:
     """Quarantine a bot: it gets no tasks until the quarantine is ended."""
-    answer = cli.client.quarantine(bot_id, None if undo else reason)
+    answer = cli.api.quarantine(bot_id, None if undo else reason)
     _print_result(cli, answer, f"Bot {bot_id} {'is no longer' if undo else 'is'} quarantined.")
 
 
@@ -147,9 +151,9 @@ def quarantine(cli: CliContext, bot_id: str, reason: str, *, undo: bool) -> None
 @connected
 def terminate(cli: CliContext, bot_id: str, reason: str, *, wait: bool) -> None:
     """Make a bot exit after its current run, by a task addressed to it."""
-    answer = cli.client.terminate(bot_id, reason=reason)
-    task_id = answer.get("task_id")
-    while wait and task_id is not None and not cli.client.wait([task_id])["done"]:
+    answer = cli.api.terminate(bot_id, reason=reason)
+    task_id = answer.task_id
+    while wait and task_id is not None and not cli.api.wait([task_id]).done:
         pass
     _print_result(
         cli, answer, f"Bot {bot_id} {'has ended' if wait else 'exits after its current run'} (task {task_id})."
@@ -166,7 +170,7 @@ def delete(cli: CliContext, bot_id: str, *, force: bool) -> None:
     If it connects again, it needs a bootstrap token like a new bot. A bot that is alive is deleted with --force only:
     `bot terminate` ends it.
     """
-    _print_result(cli, cli.client.delete_bot(bot_id, force=force), f"Bot {bot_id} is deleted.")
+    _print_result(cli, cli.api.delete_bot(bot_id, force=force), f"Bot {bot_id} is deleted.")
 
 
 @bot.command()
@@ -178,12 +182,12 @@ def revoke(cli: CliContext, bot_id: str) -> None:
     The bot is rejected at once. Its runs end with their leases, because their commands may go on until then. To use
     the bot again, start it with a new token: see `bot invite`.
     """
-    _print_result(cli, cli.client.revoke_bot(bot_id), f"The credentials of bot {bot_id} are revoked.")
+    _print_result(cli, cli.api.revoke_bot(bot_id), f"The credentials of bot {bot_id} are revoked.")
 
 
-def _print_result(cli: CliContext, answer: dict[str, Any], sentence: str) -> None:
+def _print_result(cli: CliContext, answer: BotChanged | Done, sentence: str) -> None:
     if cli.as_json:
-        output.print_json(answer)
+        output.print_struct(answer)
     else:
         output.echo(sentence)
 
@@ -216,9 +220,9 @@ def invite(
     The machine needs curl and Python 3.8 or newer. The command contains a new token that can only introduce such bots;
     `myrmidon token revoke` revokes it. A bot whose id a group's prefix trusts needs --group, or --id with that prefix.
     """
-    info = cli.client.server()
-    server = info.get("public_url") or cli.endpoint.server
-    created = cli.client.create_token(
+    info = cli.api.server()
+    server = info.public_url or cli.endpoint.server
+    created = cli.api.create_token(
         "invited bots",
         role="bot-bootstrap",
         expires_in_s=expires,
@@ -228,13 +232,13 @@ def invite(
         uses=uses,
     )
     bot_id = bot_ids if bot_ids and not bot_ids.endswith("*") else None
-    command = bootstrap_command(server, created["token"], pool=pool, bot_id=bot_id, dimensions=dimensions)
+    command = bootstrap_command(server, created.token or "", pool=pool, bot_id=bot_id, dimensions=dimensions)
     if cli.as_json:
-        output.print_json({**created, "command": command})
+        output.print_json({**output.as_json(created), "command": command})
         return
     output.echo(command)
-    until = output.local_time(created["expires_at"])
-    output.note(f"token {created['id']} introduces {output.plural(uses, 'bot')} until {until}")
+    until = output.local_time(created.expires_at)
+    output.note(f"token {created.id} introduces {output.plural(uses, 'bot')} until {until}")
     if urlsplit(server).hostname in _LOOPBACK:
         output.note(
             "This address works on this machine only; for others, start the server with --host and --public-url."

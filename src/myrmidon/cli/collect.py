@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -20,6 +20,7 @@ from myrmidon.sdk.errors import NotFound, WaitedTooLong
 
 if TYPE_CHECKING:
     from myrmidon.wire import jobs as wire
+    from myrmidon.wire.tasks import TaskInfo
 
 
 @click.command()
@@ -68,11 +69,11 @@ def _find_job(cli: CliContext, name: str) -> str:
 
 
 def _has_unknown_tasks(cli: CliContext, ids: Sequence[str]) -> bool:
-    from myrmidon.sdk.client import MAX_TASKS_PER_WAIT
+    from myrmidon.sdk.api.tasks import MAX_TASKS_PER_WAIT
 
     try:
         for start in range(0, len(ids), MAX_TASKS_PER_WAIT):
-            cli.client.wait(ids[start : start + MAX_TASKS_PER_WAIT], all_of=True, wait_s=0)
+            cli.api.wait(ids[start : start + MAX_TASKS_PER_WAIT], all_of=True, wait_s=0)
     except NotFound:
         return True
     return False
@@ -123,7 +124,7 @@ def _collect_jobs(cli: CliContext, tasks: list[str], jobs: list[str], timeout: f
         ended.append(info)
         output.echo(_ended_job_line(info), err=cli.as_json or logs)
         if logs:
-            from myrmidon.cli.job_views import STARTED, print_job_log  # late, for startup time
+            from myrmidon.cli.job_log import STARTED, print_job_log  # late, for startup time
 
             print_job_log(cli, cli.client.job(name), None, STARTED)
     if cli.as_json:
@@ -145,56 +146,56 @@ def collect_tasks(cli: CliContext, task_ids: list[str], timeout: float | None, *
     """Wait for tasks and report each when it has ended; the exit code of the first that did not succeed."""
     results, waiting = _wait_for_tasks(cli, task_ids, timeout, logs=logs)
     if cli.as_json:
-        output.print_json({"tasks": results, "waiting": waiting})
+        output.print_struct({"tasks": results, "waiting": waiting})
     return _exit_code(results, waiting)
 
 
-def _exit_code(results: Sequence[dict[str, Any]], waiting: Sequence[str]) -> int:
+def _exit_code(results: Sequence[TaskInfo], waiting: Sequence[str]) -> int:
     if waiting:
         output.note(f"{output.plural(len(waiting), 'task')} did not end within the timeout.")
         return exit_codes.BUSY
-    return exit_codes.of_results([task["result"] for task in results])
+    return exit_codes.of_results([task.result for task in results])
 
 
 def _wait_for_tasks(
     cli: CliContext, task_ids: list[str], timeout: float | None, *, logs: bool
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[TaskInfo], list[str]]:
     """The tasks that have ended, and the ids of those that have not within the timeout."""
-    ended: dict[str, dict[str, Any]] = {}
+    ended: dict[str, TaskInfo] = {}
     interactive = sys.stderr.isatty() and not cli.as_json
     reporter = _progress_bar(len(task_ids)) if interactive else _plain_lines(to_stderr=cli.as_json or logs)
     with reporter as report:
         for task in _as_they_end(cli, task_ids, timeout):
-            ended[task["task_id"]] = task
+            ended[task.task_id] = task
             report(task)
             if interactive and not logs and not sys.stdout.isatty():  # the bar is on stderr; stdout is a file or pipe
                 output.echo(_ended_line(task))
             if logs:
-                print_log(cli, task["result"]["deduped_from"] or task["task_id"])
+                print_log(cli, task.result.deduped_from or task.task_id)
     return [ended[task_id] for task_id in task_ids if task_id in ended], [
         task_id for task_id in task_ids if task_id not in ended
     ]
 
 
-def _as_they_end(cli: CliContext, task_ids: list[str], timeout: float | None) -> Iterator[dict[str, Any]]:
+def _as_they_end(cli: CliContext, task_ids: list[str], timeout: float | None) -> Iterator[TaskInfo]:
     """Each task once, in the order of their end; stops at the timeout."""
-    from myrmidon.sdk.client import MAX_TASKS_PER_WAIT, MAX_WAIT_S
+    from myrmidon.sdk.api.tasks import MAX_TASKS_PER_WAIT, MAX_WAIT_S
 
     pending = list(task_ids)
     until = None if timeout is None else time.monotonic() + timeout
     while pending:
         remaining_s = None if until is None else max(0.0, until - time.monotonic())
         wait_s = MAX_WAIT_S if remaining_s is None else min(MAX_WAIT_S, round(remaining_s))
-        states = cli.client.wait(pending[:MAX_TASKS_PER_WAIT], wait_s=wait_s, within_s=remaining_s)["tasks"]
-        ended = [task["task_id"] for task in states if task["final"]]
+        states = cli.api.wait(pending[:MAX_TASKS_PER_WAIT], wait_s=wait_s, within_s=remaining_s).tasks
+        ended = [task.task_id for task in states if task.final]
         for task_id in ended:
-            yield cli.client.task(task_id)
+            yield cli.api.task(task_id)
         pending = [task_id for task_id in pending if task_id not in ended]
         if not ended and until is not None and time.monotonic() >= until:
             return
 
 
-Report: TypeAlias = Callable[[dict[str, Any]], None]
+Report: TypeAlias = "Callable[[TaskInfo], None]"
 
 
 @contextlib.contextmanager
@@ -216,9 +217,9 @@ def _progress_bar(total: int) -> Iterator[Report]:
         bar = progress.add_task("", total=total)
         failed = 0
 
-        def report(task: dict[str, Any]) -> None:
+        def report(task: TaskInfo) -> None:
             nonlocal failed
-            failed += task["result"]["state"] != "SUCCEEDED"
+            failed += task.result.state != "SUCCEEDED"
             line = output.render(_ended_line(task), colour=output.has_colours(err=True))
             progress.console.print(Text.from_ansi(line))
             progress.update(bar, advance=1, description=f"{failed} failed" if failed else "")
@@ -226,8 +227,8 @@ def _progress_bar(total: int) -> Iterator[Report]:
         yield report
 
 
-def _ended_line(task: dict[str, Any]) -> str:
-    result = task["result"]
-    code = f" exit {exit_codes.as_in_a_shell(result['exit_code'])}" if result["exit_code"] else ""
-    took = f"  {output.duration(result['duration'])}" if result["duration"] is not None else ""
-    return f"{task['task_id']}  {output.state(result['state'])}{code}  {task['request']['name']}{took}"
+def _ended_line(task: TaskInfo) -> str:
+    result = task.result
+    code = f" exit {exit_codes.as_in_a_shell(result.exit_code)}" if result.exit_code else ""
+    took = f"  {output.duration(result.duration)}" if result.duration is not None else ""
+    return f"{task.task_id}  {output.state(result.state)}{code}  {task.request.name}{took}"

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from myrmidon.cli import output
-from myrmidon.cli.server_discovery import Endpoint, find_endpoint
+from myrmidon.sdk import server_discovery
+from myrmidon.sdk.server_discovery import Endpoint
 
 if TYPE_CHECKING:
+    from myrmidon.sdk.api.calls import Api
     from myrmidon.sdk.client import Client
+    from myrmidon.wire.bots import BotList
+    from myrmidon.wire.queues import PoolList, QueueList
+    from myrmidon.wire.tasks import TaskList
+    from myrmidon.wire.tokens import TokenList
+
+Page = TypeVar("Page", "BotList", "PoolList", "QueueList", "TaskList", "TokenList")
 
 
 def _record_json_flag(ctx: click.Context, _option: click.Parameter, value: bool) -> bool:
@@ -38,6 +46,14 @@ json_option = click.option(
 )
 
 
+def find_endpoint(server: str | None, token: str | None) -> Endpoint:
+    """The server and the token that the options select; an invalid address is an error of usage."""
+    try:
+        return server_discovery.find_endpoint(server, token)
+    except server_discovery.InvalidAddress as error:
+        raise click.UsageError(str(error)) from None
+
+
 class CliContext:
     """The server that a command's options select, a client for it, and whether to print JSON."""
 
@@ -56,6 +72,10 @@ class CliContext:
 
         return Client(Transport(self.endpoint.server, self.endpoint.token, on_retry=output.note))
 
+    @property
+    def api(self) -> Api:
+        return self.client.api
+
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --server, --token and --json to a command; its first argument becomes a CliContext."""
@@ -70,13 +90,15 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_context
 
 
-def fetch_pages(fetch: Callable[..., dict[str, Any]], key: str, limit: int, **filters: Any) -> dict[str, Any]:
-    """Up to ``limit`` rows of a paginated list, over as many pages as needed: ``{key: [...], cursor}``."""
-    rows: list[dict[str, Any]] = []
+def fetch_pages(fetch: Callable[..., Page], key: str, limit: int, **filters: Any) -> Page:
+    """Up to ``limit`` rows of a paginated list, over as many pages as needed, as one page; ``key`` has the rows."""
+    from msgspec import structs  # late, for startup time
+
+    rows: list[object] = []
     cursor = filters.pop("cursor", None)
     while True:
         page = fetch(limit=min(limit - len(rows), 200), cursor=cursor, **filters)
-        rows += page[key]
-        cursor = page.get("cursor")
+        rows += getattr(page, key)
+        cursor = page.cursor
         if not cursor or len(rows) >= limit:
-            return {key: rows, "cursor": cursor}
+            return structs.replace(page, **{key: rows})

@@ -11,8 +11,9 @@ from typing import Final
 
 import click
 
-from myrmidon.cli import exit_codes, output, server_discovery
+from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected, fetch_pages
+from myrmidon.sdk import server_discovery
 from myrmidon.sdk.errors import CallFailed, NotAllowed, Unreachable, Untrusted
 
 _MAX_SKEW_S: Final = 5.0
@@ -69,15 +70,15 @@ def _findings(cli: CliContext) -> Iterator[Finding]:
         return
     before = time.time()
     try:
-        info = cli.client.server()
+        info = cli.api.server()
     except CallFailed as error:
         yield _token_problem(cli, error)
         return
-    yield Finding("token", "ok", f"{info['who']} with role {info['role']}, from {cli.endpoint.token_source}.")
-    yield _clock(info["time"] / 1e6, before, time.time())
-    if info.get("retention_waits_until"):  # servers of the previous release do not report it
-        yield _retention(info["retention_waits_until"] - info["time"])
-    yield _local_disk() if info.get("disk_free") is None else _disk(info["disk_free"], "the server's data folder")
+    yield Finding("token", "ok", f"{info.who} with role {info.role}, from {cli.endpoint.token_source}.")
+    yield _clock(info.time / 1e6, before, time.time())
+    if info.retention_waits_until:  # servers of the previous release do not report it
+        yield _retention(info.retention_waits_until - info.time)
+    yield _local_disk() if info.disk_free is None else _disk(info.disk_free, "the server's data folder")
     for check in (_servers, _bots, _lost_runs, _releases, _queues, _sinks):
         try:
             yield check(cli)
@@ -89,7 +90,7 @@ def _server(cli: CliContext) -> Finding:
     endpoint = cli.endpoint
     address = f"{endpoint.server} (from {endpoint.server_source})"
     try:
-        cli.client.ready()
+        cli.api.readiness()
     except NotAllowed:
         pass  # the server answers; the token is checked next
     except CallFailed as error:
@@ -126,18 +127,18 @@ def _retention(wait: int) -> Finding:
 
 
 def _servers(cli: CliContext) -> Finding:
-    alive = sum(server["alive"] for server in cli.client.servers()["servers"])
+    alive = sum(server.alive for server in cli.api.servers().servers)
     return Finding("servers", "ok", f"{output.plural(alive, 'server')} alive.")
 
 
 def _bots(cli: CliContext) -> Finding:
-    bots = fetch_pages(cli.client.bots, "bots", 10_000)["bots"]
-    alive = [bot for bot in bots if bot["alive"]]
+    bots = fetch_pages(cli.api.bots, "bots", 10_000).bots
+    alive = [bot for bot in bots if bot.alive]
     if not alive:
         message = "All bots are dead." if bots else "There are no bots."
         advice = "start one here with `myrmidon bot`, or elsewhere with the command of `myrmidon bot invite`."
         return Finding("bots", "wrong", message, advice)
-    quarantined = [f"{bot['bot_id']} ({bot['quarantined']})" for bot in alive if bot["quarantined"]]
+    quarantined = [f"{bot.bot_id} ({bot.quarantined})" for bot in alive if bot.quarantined]
     counts = f"{output.plural(len(alive), 'bot')} alive, {len(bots) - len(alive)} dead, {len(quarantined)} quarantined"
     if not quarantined:
         return Finding("bots", "ok", f"{counts}.")
@@ -148,25 +149,25 @@ def _bots(cli: CliContext) -> Finding:
 
 def _lost_runs(cli: CliContext) -> Finding:
     """Runs of bots that send nothing: their tasks are still shown as running."""
-    bots = fetch_pages(cli.client.bots, "bots", 10_000, state="busy")["bots"]
-    lost = [bot for bot in bots if bot["status"] in ("dead", "silent") and bot["runs"]]
+    bots = fetch_pages(cli.api.bots, "bots", 10_000, state="busy").bots
+    lost = [bot for bot in bots if bot.status in ("dead", "silent") and bot.runs]
     if not lost:
         return Finding("runs", "ok", "No dead bot holds a run.")
-    named = [f"{bot['bot_id']} ({bot['status']}: {' '.join(bot['runs'])})" for bot in lost]
-    message = f"{output.plural(sum(len(bot['runs']) for bot in lost), 'run')} on dead or silent bots: {_first(named)}."
+    named = [f"{bot.bot_id} ({bot.status}: {' '.join(bot.runs)})" for bot in lost]
+    message = f"{output.plural(sum(len(bot.runs) for bot in lost), 'run')} on dead or silent bots: {_first(named)}."
     return Finding("runs", "warning", message, "check these machines; a run is given up when its lease ends.")
 
 
 def _releases(cli: CliContext) -> Finding:
     """Reverted releases of the bot. One that is newer than the active one means that bots run an older version."""
-    releases = cli.client.releases()["releases"]
-    reverted = [release for release in releases if release["state"] == "bad"]
+    releases = cli.api.releases().releases
+    reverted = [release for release in releases if release.state == "bad"]
     if not reverted:
         return Finding("releases", "ok", "No release of the bot was reverted.")
-    named = [f"{release['digest'][:12]} ({release['why'] or 'no reason given'})" for release in reverted]
+    named = [f"{release.digest[:12]} ({release.why or 'no reason given'})" for release in reverted]
     message = f"{output.plural(len(reverted), 'release')} of the bot reverted: {_first(named)}."
-    active = max((release["created_at"] for release in releases if release["state"] == "active"), default=0)
-    newer = any(release["created_at"] > active for release in reverted)
+    active = max((release.created_at for release in releases if release.state == "active"), default=0)
+    newer = any(release.created_at > active for release in reverted)
     return Finding("releases", "warning" if newer else "ok", message, "`myrmidon releases` lists them.")
 
 
@@ -177,9 +178,9 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _queues(cli: CliContext) -> Finding:
-    queues = fetch_pages(cli.client.queues, "queues", 10_000)["queues"]
-    waiting = sum(queue["num_ready"] for queue in queues)
-    stuck = sum(queue["num_ready"] for queue in queues if not queue["num_bots"])
+    queues = fetch_pages(cli.api.queues, "queues", 10_000).queues
+    waiting = sum(queue.num_ready for queue in queues)
+    stuck = sum(queue.num_ready for queue in queues if not queue.num_bots)
     if stuck:
         message = f"{output.plural(stuck, 'task')} of {waiting} waiting cannot run on any bot."
         return Finding("queues", "warning", message, "`myrmidon queues`, then `myrmidon task why TASK`.")
@@ -188,7 +189,7 @@ def _queues(cli: CliContext) -> Finding:
 
 def _sinks(cli: CliContext) -> Finding:
     """Receivers of messages that are behind; tasks are not affected."""
-    notes = cli.client.readiness_notes()
+    notes = cli.api.readiness().notes
     if notes:
         advice = "check the receiver, and the server's log for `sink is unavailable`; tasks run meanwhile."
         return Finding("messages", "warning", f"{'; '.join(notes)}.", advice)

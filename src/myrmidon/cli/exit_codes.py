@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from myrmidon.sdk import errors
 
 if TYPE_CHECKING:
     from myrmidon.wire.jobs import JobInfo
+    from myrmidon.wire.tasks import ResultInfo
 
 OK: Final = 0
 FAILED: Final = 1
@@ -105,9 +106,9 @@ def of_start_failure(error: OSError) -> int:
     return PROGRAM_NOT_FOUND if isinstance(error, FileNotFoundError | NotADirectoryError) else NOT_EXECUTABLE
 
 
-def of_results(results: Sequence[Mapping[str, Any]]) -> int:
+def of_results(results: Sequence[ResultInfo]) -> int:
     """The exit code of the first task that did not succeed, or OK."""
-    codes = [of_task(result["state"], result["exit_code"]) for result in results]
+    codes = [of_task(result.state, result.exit_code) for result in results]
     return next((code for code in codes if code), OK)
 
 

@@ -47,7 +47,7 @@ class FailureReporter:
         if task.state not in ("EXPIRED", "NO_RESOURCE"):
             return []
         try:
-            return [capacity] if (capacity := self._cli.client.why(task.task_id).get("capacity")) else []
+            return [capacity] if (capacity := self._cli.api.why(task.task_id).capacity) else []
         except CallFailed:
             return []
 
@@ -55,7 +55,7 @@ class FailureReporter:
         if task.run is None:
             return []
         try:
-            tail = self._cli.client.log_tail(task.task_id)
+            tail = self._cli.api.log_tail(task.task_id)
         except CallFailed:
             return []
         return tail.decode(errors="replace").splitlines()[-LOG_LINES:]

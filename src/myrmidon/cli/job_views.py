@@ -1,4 +1,4 @@
-"""`job tree`, `job graph` and `job log`: the tasks of a job as a tree, as a drawing, and their output."""
+"""`job tree` and `job graph`: the tasks of a job as a tree, and as a drawing."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from myrmidon.cli import exit_codes, output
+from myrmidon.cli import output
 from myrmidon.cli.context import CliContext, connected
-from myrmidon.cli.job_changes import JobChanges
-from myrmidon.cli.job_lines import describe_end, group_lines, tree_lines
+from myrmidon.cli.job_lines import group_lines, tree_lines
 from myrmidon.cli.jobs import JOB_ARGUMENT, handle
-from myrmidon.cli.logs import exit_on_broken_pipe, follow_log, print_log
 from myrmidon.sdk.job_graph import FAILED
 
 if TYPE_CHECKING:
-    from myrmidon.sdk.jobs import Job
     from myrmidon.wire import jobs as wire
 
-STARTED: Final = ("RUNNING", "SUCCEEDED", *FAILED)
 MAX_TREE: Final = 500
 _COLOURS: Final = {
     "SUCCEEDED": "#2e7d32", "RUNNING": "#f9a825", "READY": "#0288d1", "WAITING": "#90a4ae", "CANCELED": "#8e24aa",
@@ -142,52 +138,3 @@ def _svg(nodes: Sequence[tuple[str, str, int]], edges: Sequence[tuple[int, int]]
             f'<text x="{x + 8}" y="{y + 17}" fill="#fff">{html.escape(shown)}</text></g>'
         )
     return "\n".join([*parts, "</svg>"])
-
-
-# ---------------------------------------------------------------- logs
-
-
-@click.command()
-@JOB_ARGUMENT
-@click.option("--failed", is_flag=True, help="Only tasks that did not succeed.")
-@click.option("--label", "pattern", metavar="GLOB", help="Only tasks whose label matches, such as 'test-*'.")
-@click.option(
-    "--follow", "-f", is_flag=True, help="Follow each task until it ends, one after the other, until the job ends."
-)
-@connected
-@exit_on_broken_pipe()
-def log(cli: CliContext, name: str, pattern: str | None, *, failed: bool, follow: bool) -> int:
-    """Print the output of the tasks of a job, each below a line with its label.
-
-    With -f, exits with the job's result.
-    """
-    the_job = handle(cli, name)
-    if not follow:
-        print_job_log(cli, the_job, pattern, FAILED if failed else STARTED)
-        return exit_codes.OK
-    changes, printed = JobChanges(the_job), set[str | None]()
-    while True:
-        waited = the_job.poll(wait_s=1.0)
-        for task in changes.read(state=FAILED if failed else STARTED, label=pattern):
-            if task.run not in printed:
-                printed.add(task.run)
-                _print_task_log(cli, task, follow=task.state == "RUNNING")
-        if waited.done:
-            return exit_codes.of_job(waited.job)
-
-
-def print_job_log(cli: CliContext, job: Job, pattern: str | None, states: Sequence[str]) -> None:
-    """Print the output so far of the tasks of a job, in the order of their start."""
-    tasks = [task for task in job.tasks(state=states, label=pattern) if task.started_at or task.deduped_from]
-    for task in sorted(tasks, key=lambda task: task.started_at or 0):
-        _print_task_log(cli, task, follow=False)
-
-
-def _print_task_log(cli: CliContext, task: wire.JobTask, *, follow: bool) -> None:
-    end = "" if task.resolution is None or not task.resolution.failed else f": {describe_end(task)}"
-    output.note(f"--- {task.label}{end}")
-    source = task.deduped_from or task.task_id
-    if follow:
-        follow_log(cli, source)
-    elif task.run is not None or task.deduped_from is not None:
-        print_log(cli, source)

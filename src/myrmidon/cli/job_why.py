@@ -54,4 +54,4 @@ def _waiting(cli: CliContext, job: Job, info: wire.JobInfo) -> dict[str, str]:
     tasks = list(job.tasks(state=["READY"], limit=_READY_SHOWN)) if info.counts.get("READY") else []
     if not tasks and not info.counts.get("RUNNING") and info.ended_at is None:
         tasks = [task for task in job.tasks(state=["WAITING"]) if task.held][:_READY_SHOWN]
-    return {task.label: cli.client.why(task.task_id)["summary"] for task in tasks}
+    return {task.label: cli.api.why(task.task_id).summary for task in tasks}

@@ -6,8 +6,9 @@ import sys
 
 import click
 
-from myrmidon.cli import output, server_discovery
-from myrmidon.cli.context import CliContext, json_option
+from myrmidon.cli import output
+from myrmidon.cli.context import CliContext, find_endpoint, json_option
+from myrmidon.sdk import server_discovery
 
 
 @click.command()
@@ -23,18 +24,18 @@ def login(server: str, *, as_json: bool) -> None:
     if not token:
         raise click.UsageError("No token given; an administrator creates one with `myrmidon token create`.")
     cli = CliContext(server, token, as_json=as_json)
-    info = cli.client.server()
+    info = cli.api.server()
     file = server_discovery.write_config(cli.endpoint.server, token)
     if as_json:
-        output.print_json({"server": cli.endpoint.server, "who": info["who"], "role": info["role"], "file": str(file)})
+        output.print_json({"server": cli.endpoint.server, "who": info.who, "role": info.role, "file": str(file)})
         return
-    output.echo(f"Logged in to {cli.endpoint.server} as {info['who']} ({info['role']}); saved in {file}.")
+    output.echo(f"Logged in to {cli.endpoint.server} as {info.who} ({info.role}); saved in {file}.")
     _warn_if_overridden(cli.endpoint.server, token)
 
 
 def _warn_if_overridden(server: str, token: str) -> None:
     """Say so if the next command would use another server or token than those that were just saved."""
-    used = server_discovery.find_endpoint(None, None)
+    used = find_endpoint(None, None)
     if used.server != server:
         output.note(f"Commands use {used.server} (from {used.server_source}); for this server, add --server {server}.")
     elif used.token != token:

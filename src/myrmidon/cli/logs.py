@@ -56,12 +56,13 @@ def _number(run_id: str) -> int:
 @exit_on_broken_pipe()
 def follow_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: str = "both") -> None:
     """Print the log until the task has ended."""
+    from myrmidon.wire.logs import LogBytes  # late, for startup time
+
     printer = LogPrinter(cli)
     try:
-        for chunk in cli.client.follow(task_id, run=run, stream=stream):
-            if isinstance(chunk, dict):
-                return
-            printer.write(chunk.run, chunk.stream, chunk.data)
+        for chunk in cli.api.follow(task_id, run=run, stream=stream):
+            if isinstance(chunk, LogBytes):
+                printer.write(chunk.run, chunk.stream, chunk.data)
     finally:
         printer.finish()
 
@@ -71,6 +72,6 @@ def print_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: 
     printer = LogPrinter(cli)
     for number, name in enumerate(("stdout", "stderr")):
         if stream in ("both", name):
-            for data in cli.client.log(task_id, run=run, stream=name):
+            for data in cli.api.log(task_id, run=run, stream=name):
                 printer.write(task_id, number, data)
     printer.finish()

@@ -34,6 +34,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "tasks": ("tasks:tasks", "List tasks."),
         "job": ("job_commands:job", "Submit a graph of tasks, watch or change it: submit, watch, rerun, extend, ..."),
         "jobs": ("jobs:jobs", "List jobs."),
+        "value": ("values:value", "Inspect the inputs and outputs of functions: list, show, get."),
     },
     "Inspect": {
         "bots": ("bots:bots", "List bots."),

@@ -10,8 +10,6 @@ import click
 from myrmidon.cli import output
 from myrmidon.cli.context import CliContext, connected
 
-LINK_S = 60
-
 
 @click.command(name="open")
 @click.argument("path", default="/")
@@ -25,10 +23,10 @@ def open_page(cli: CliContext, path: str, *, print_only: bool) -> None:
     """
     if not path.startswith("/"):
         raise click.UsageError(f"PATH must begin with a slash: /{path}")
-    link = cli.client.login_link(path, lifetime_s=LINK_S)
-    url = page_url(cli.endpoint.server, link["path"])
+    link = cli.client.api.login_link(path)
+    url = page_url(cli.endpoint.server, link.path)
     if cli.as_json:
-        output.print_json({"url": url, "expires_at": link["expires_at"]})
+        output.print_json({"url": url, "expires_at": link.expires_at})
         return
     output.echo(url)
     if not print_only and _has_browser():

@@ -93,9 +93,14 @@ def print_json(value: object, *, indent: bool | None = None) -> None:
 
 def print_struct(value: object, *, indent: bool | None = None) -> None:
     """Print an answer of the SDK as JSON."""
+    print_json(as_json(value), indent=indent)
+
+
+def as_json(value: object) -> Any:
+    """An answer of the SDK as the value that print_json prints."""
     import msgspec  # late, for startup time
 
-    print_json(msgspec.to_builtins(value), indent=indent)
+    return msgspec.to_builtins(value)
 
 
 def note(text: str) -> None:
@@ -149,6 +154,12 @@ class LogWriter:
             self._in_line = not data.endswith(b"\n")
             self._out.buffer.write(data)
             self._out.flush()
+
+
+def write_bytes(data: bytes) -> None:
+    """Write bytes to stdout unchanged: JSON in ASCII, or for a file or pipe."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()
 
 
 # -- tables and fields ---------------------------------------------------------------------------------------

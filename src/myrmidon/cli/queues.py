@@ -14,25 +14,25 @@ _MAX_ROWS = 10_000
 @connected
 def queues(cli: CliContext) -> None:
     """List waiting tasks by dimensions, with the number of bots that can run them."""
-    listing = fetch_pages(cli.client.queues, "queues", _MAX_ROWS)
+    listing = fetch_pages(cli.api.queues, "queues", _MAX_ROWS)
     if cli.as_json:
-        output.print_json(listing)
+        output.print_struct(listing)
         return
     output.table(
         ("ready", "oldest", "bots", "group", "dimensions"),
         [
             (
-                queue["num_ready"],
-                output.ago(queue["oldest_at"]),
-                queue["num_bots"],
-                queue["group"],
-                output.dimensions(queue["dimensions"]),
+                queue.num_ready,
+                output.ago(queue.oldest_at),
+                queue.num_bots,
+                queue.group,
+                output.dimensions(queue.dimensions),
             )
-            for queue in sorted(listing["queues"], key=lambda queue: -queue["num_ready"])
+            for queue in sorted(listing.queues, key=lambda queue: -queue.num_ready)
         ],
         empty="No queues: no tasks were submitted recently.",
     )
-    if stuck := [queue for queue in listing["queues"] if queue["num_ready"] and not queue["num_bots"]]:
+    if stuck := [queue for queue in listing.queues if queue.num_ready and not queue.num_bots]:
         output.note(f"{output.plural(len(stuck), 'queue')} without a matching bot; `myrmidon task why TASK` explains.")
 
 
@@ -40,20 +40,20 @@ def queues(cli: CliContext) -> None:
 @connected
 def pools(cli: CliContext) -> None:
     """List pools and their task order."""
-    listing = fetch_pages(cli.client.pools, "pools", _MAX_ROWS)
+    listing = fetch_pages(cli.api.pools, "pools", _MAX_ROWS)
     if cli.as_json:
-        output.print_json(listing)
+        output.print_struct(listing)
         return
     output.table(
         ("pool", "bots", "order", "ageing"),
         [
             (
-                pool["name"],
-                pool["num_bots"],
-                pool["task_order"],
-                output.duration(pool["ageing"] / 1e6) if pool["ageing"] else None,
+                pool.name,
+                pool.num_bots,
+                pool.task_order,
+                output.duration(pool.ageing / 1e6) if pool.ageing else None,
             )
-            for pool in listing["pools"]
+            for pool in listing.pools
         ],
         empty="No pools: no bot has connected and no task was submitted yet.",
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from myrmidon.cli import output
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.request_options import Id
+
+if TYPE_CHECKING:
+    from myrmidon.wire.releases import ReleaseInfo
 
 _SHOWN_DIGITS = 12
 
@@ -20,29 +23,29 @@ def releases(ctx: click.Context, cli: CliContext) -> None:
     """List the releases of the bot, newest first. `releases revert DIGEST` reverts one, `releases allow` ends that."""
     if ctx.invoked_subcommand is not None:
         return
-    listing = cli.client.releases()
+    listing = cli.api.releases()
     if cli.as_json:
-        output.print_json(listing)
+        output.print_struct(listing)
         return
     output.table(
         ("release", "state", "since", "servers", "failures", "by", "why"),
-        [_row(release) for release in listing["releases"]],
+        [_row(release) for release in listing.releases],
         empty="No releases yet.",
     )
 
 
-def _row(release: dict[str, Any]) -> tuple[Any, ...]:
-    share = release["canary_share"]
-    state = f"{release['state']} ({share}%)" if share is not None else release["state"]
-    since = output.ago(release["changed_at"])
+def _row(release: ReleaseInfo) -> tuple[Any, ...]:
+    share = release.canary_share
+    state = f"{release.state} ({share}%)" if share is not None else release.state
+    since = output.ago(release.changed_at)
     return (
-        release["digest"][:_SHOWN_DIGITS],
+        release.digest[:_SHOWN_DIGITS],
         state,
         since,
-        release["num_servers"],
-        release["num_failures"],
-        release["who"],
-        release["why"],
+        release.num_servers,
+        release.num_failures,
+        release.who,
+        release.why,
     )
 
 
@@ -52,11 +55,11 @@ def _row(release: dict[str, Any]) -> tuple[Any, ...]:
 @connected
 def revert(cli: CliContext, digest: str, reason: str) -> None:
     """Revert a release: bots return to the previous one, and no bot updates to this one until it is allowed again."""
-    reverted = cli.client.revert_release(_full_digest(cli, digest), reason=reason)
+    reverted = cli.api.revert_release(_full_digest(cli, digest), reason=reason)
     if cli.as_json:
-        output.print_json(reverted)
+        output.print_struct(reverted)
         return
-    output.echo(f"Release {reverted['digest'][:_SHOWN_DIGITS]} is {reverted['state']}; bots no longer update to it.")
+    output.echo(f"Release {reverted.digest[:_SHOWN_DIGITS]} is {reverted.state}; bots no longer update to it.")
 
 
 @releases.command()
@@ -68,17 +71,17 @@ def allow(cli: CliContext, digest: str, reason: str) -> None:
 
     A bot that failed with it tries it again after an hour.
     """
-    allowed = cli.client.allow_release(_full_digest(cli, digest), reason=reason)
+    allowed = cli.api.allow_release(_full_digest(cli, digest), reason=reason)
     if cli.as_json:
-        output.print_json(allowed)
+        output.print_struct(allowed)
         return
-    output.echo(f"Release {allowed['digest'][:_SHOWN_DIGITS]} is {allowed['state']}.")
+    output.echo(f"Release {allowed.digest[:_SHOWN_DIGITS]} is {allowed.state}.")
 
 
 def _full_digest(cli: CliContext, digest: str) -> str:
     """The digest of the release that begins with these digits."""
-    releases = cli.client.releases()["releases"]
-    matches = [release["digest"] for release in releases if release["digest"].startswith(digest)]
+    releases = cli.api.releases().releases
+    matches = [release.digest for release in releases if release.digest.startswith(digest)]
     if len(matches) > 1:
         raise click.UsageError(f"{len(matches)} releases begin with {digest!r}; give more digits.")
     return matches[0] if matches else digest

@@ -7,20 +7,23 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from myrmidon.cli import exit_codes, output
 
+if TYPE_CHECKING:
+    from myrmidon.wire.tasks import TaskInfo
 
-def run_locally(task: dict[str, Any], extra: list[str], folder: str | None, *, to_stderr: bool) -> int:
+
+def run_locally(task: TaskInfo, extra: list[str], folder: str | None, *, to_stderr: bool) -> int:
     """Run the command and return its exit code. Without ``folder``, a temporary one is used and removed."""
-    properties = task["request"]["slices"][task["result"]["slice"]]["properties"]
+    properties = task.request.slices[task.result.slice].properties
     command = [*properties.get("command", []), *extra]
     if not command:
         raise click.UsageError("This task runs a function; only commands can be reproduced.")
-    if task["request"]["stdin_size"] is not None:
+    if task.request.stdin_size is not None:
         output.note("The server does not return the task's stdin; the command reads that of this shell.")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -25,6 +25,9 @@ from myrmidon.cli.request_options import (
 )
 from myrmidon.cli.task_file import submit_file
 from myrmidon.sdk.errors import CallFailed, error_for_item
+
+if TYPE_CHECKING:
+    from myrmidon.wire.tasks import TaskAnswer, TaskInfo
 
 _EXPLAIN_AFTER_S: Final = 3.0
 _OPTIONS_BEFORE_COMMAND: Final = {"allow_interspersed_args": False}
@@ -47,19 +50,19 @@ def run(cli: CliContext, **options: Any) -> int:
       myrmidon run -d os=Linux --timeout 10m -e CI=1 -- sh -c 'echo hello; exit 3'
     """
     task = _submit(cli, **options)
-    if options["evaluate_only"]:
+    if task.task_id is None:
         return _print_valid(cli, task)
-    output.note(f"task {task['task_id']}" + (" (deduped)" if task.get("deduped_from") else ""))
+    output.note(f"task {task.task_id}" + (" (deduped)" if task.deduped_from else ""))
     if not options["stdin"] and options["secret_file"] != "-":
         standard_input.warn_if_ignored()
-    with _confirm_ctrl_c(cli, task["task_id"]), _explain_long_wait(cli, task["task_id"]):
-        follow_log(cli, task.get("deduped_from") or task["task_id"])
-        ended = cli.client.task(task["task_id"])
+    with _confirm_ctrl_c(cli, task.task_id), _explain_long_wait(cli, task.task_id):
+        follow_log(cli, task.deduped_from or task.task_id)
+        ended = cli.api.task(task.task_id)
     if cli.as_json:
-        output.print_json(ended)
+        output.print_struct(ended)
     else:
         _print_end(cli, ended)
-    return exit_codes.of_results([ended["result"]])
+    return exit_codes.of_results([ended.result])
 
 
 @click.command(context_settings=_OPTIONS_BEFORE_COMMAND)
@@ -87,15 +90,15 @@ def trigger(cli: CliContext, *, wait: bool, file: str | None, **options: Any) ->
     if not options["command"]:
         raise click.UsageError("Give a COMMAND, or a file of task requests with --file.")
     task = _submit(cli, **options)
-    if options["evaluate_only"]:
+    if task.task_id is None:
         return _print_valid(cli, task)
     if wait:
-        return collect_tasks(cli, [task["task_id"]], timeout=None, logs=False)
+        return collect_tasks(cli, [task.task_id], timeout=None, logs=False)
     if cli.as_json:
-        output.print_json({"tasks": [task]})
+        output.print_struct({"tasks": [task]})
     else:
-        output.echo(task["task_id"])
-        output.next_step(f"myrmidon task log -f {task['task_id']}")
+        output.echo(task.task_id)
+        output.next_step(f"myrmidon task log -f {task.task_id}")
     return exit_codes.OK
 
 
@@ -105,7 +108,7 @@ def _trigger_file(cli: CliContext, file: str, group: str | None, *, wait: bool) 
         code = collect_tasks(cli, submitted.task_ids, timeout=None, logs=False)
         return submitted.exit_code or code
     if cli.as_json:
-        output.print_json({"tasks": submitted.entries})
+        output.print_struct({"tasks": submitted.entries})
     return submitted.exit_code
 
 
@@ -118,21 +121,21 @@ def _refuse_request_options() -> None:
             raise click.UsageError(f"{option.opts[0]} cannot be used with --file: write it into the requests.")
 
 
-def _submit(cli: CliContext, command: Sequence[str], **options: Any) -> dict[str, Any]:
+def _submit(cli: CliContext, command: Sequence[str], **options: Any) -> TaskAnswer:
     """Submit one task. Raises the server's error, with the options that it is about."""
     request, group = build_request(command, **options)
-    [answer] = cli.client.submit([request], group=group)
-    if answer.get("error"):
-        error = error_for_item(answer["error"])
+    [answer] = cli.api.submit_tasks([request], group=group)
+    if answer.error is not None:
+        error = error_for_item(answer.error)
         error.problems = with_options(error.problems)
         raise error
     return answer
 
 
-def _print_valid(cli: CliContext, answer: dict[str, Any]) -> int:
+def _print_valid(cli: CliContext, answer: TaskAnswer) -> int:
     """The result of --evaluate-only: there is no task."""
     if cli.as_json:
-        output.print_json({"tasks": [answer]})
+        output.print_struct({"tasks": [answer]})
     else:
         output.echo("The request is valid; no task was stored.")
     return exit_codes.OK
@@ -175,9 +178,9 @@ def _explain_long_wait(cli: CliContext, task_id: str) -> Iterator[None]:
 
     def explain() -> None:
         with contextlib.suppress(CallFailed):
-            explanation = cli.client.why(task_id)
-            if explanation["state"] in ("WAITING", "READY"):
-                output.note(f"waiting: {explanation['summary']}")
+            explanation = cli.api.why(task_id)
+            if explanation.state in ("WAITING", "READY"):
+                output.note(f"waiting: {explanation.summary}")
 
     timer = threading.Timer(_EXPLAIN_AFTER_S, explain)
     timer.daemon = True
@@ -191,25 +194,25 @@ def _explain_long_wait(cli: CliContext, task_id: str) -> Iterator[None]:
 def _cancel(cli: CliContext, task_id: str) -> None:
     """Runs in a thread: the main thread is following the log, where it sees the task end."""
     try:
-        cli.client.cancel(task_id, kill_running=True)
+        cli.api.cancel(task_id, kill_running=True)
     except CallFailed as error:
         output.echo(f"The task could not be cancelled: {error.message}", err=True)
 
 
-def _print_end(cli: CliContext, task: dict[str, Any]) -> None:
+def _print_end(cli: CliContext, task: TaskInfo) -> None:
     """Print how the task ended, unless the command ended by itself: then its output and exit code say it."""
-    state, reason = task["result"]["state"], task["result"]["reason"]
-    if state == "SUCCEEDED" or (state == "FAILED" and task["result"]["exit_code"]):
+    state, reason = task.result.state, task.result.reason
+    if state == "SUCCEEDED" or (state == "FAILED" and task.result.exit_code):
         return
     why = f" ({reason})" if reason else ""
-    output.echo(f"Task {task['task_id']} ended: {output.state(state)}{why}.", err=True)
+    output.echo(f"Task {task.task_id} ended: {output.state(state)}{why}.", err=True)
     if state in ("EXPIRED", "NO_RESOURCE"):
-        _print_missing(cli, task["task_id"])
-    output.next_step(f"myrmidon task show {task['task_id']}")
+        _print_missing(cli, task.task_id)
+    output.next_step(f"myrmidon task show {task.task_id}")
 
 
 def _print_missing(cli: CliContext, task_id: str) -> None:
     """Print what the fleet lacked for a task that found no bot."""
     with contextlib.suppress(CallFailed):
-        if capacity := cli.client.why(task_id).get("capacity"):
+        if capacity := cli.api.why(task_id).capacity:
             output.echo(capacity, err=True)

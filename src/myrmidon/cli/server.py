@@ -153,21 +153,21 @@ def hide_password(url: str) -> str:
 @connected
 def servers(cli: CliContext) -> None:
     """List the servers of this database, dead ones included."""
-    listing = cli.client.servers()
+    listing = cli.api.servers()
     if cli.as_json:
-        output.print_json(listing)
+        output.print_struct(listing)
         return
     output.table(
         ("server", "state", "address", "heartbeat", "started"),
         [
             (
-                server["id"],
-                output.state("alive" if server["alive"] else "dead") + (" (this)" if server["this"] else ""),
-                f"{server['address']}:{server['port']}",
-                output.ago(server["heartbeat"]),
-                output.local_time(server["started_at"]),
+                server.id,
+                output.state("alive" if server.alive else "dead") + (" (this)" if server.this else ""),
+                f"{server.address}:{server.port}",
+                output.ago(server.heartbeat),
+                output.local_time(server.started_at),
             )
-            for server in listing["servers"]
+            for server in listing.servers
         ],
         empty="No servers.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -13,16 +13,19 @@ from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext
 from myrmidon.sdk.errors import CallFailed, error_for_item
 
+if TYPE_CHECKING:
+    from myrmidon.wire.tasks import TaskAnswer
+
 
 class Submitted(NamedTuple):
     """The server's entries, one per request, and the error of the first request that it refused."""
 
-    entries: list[dict[str, Any]]
+    entries: list[TaskAnswer]
     refused: CallFailed | None
 
     @property
     def task_ids(self) -> list[str]:
-        return [entry["task_id"] for entry in self.entries if entry.get("task_id")]
+        return [entry.task_id for entry in self.entries if entry.task_id]
 
     @property
     def exit_code(self) -> int:
@@ -34,21 +37,22 @@ def submit_file(cli: CliContext, file: str, group: str | None) -> Submitted:
 
     The whole file is read first: a line that is not JSON is an error before anything is submitted.
     """
-    from myrmidon.sdk.client import batches  # late, for startup time
+    from myrmidon.sdk.api.tasks import batches  # late, for startup time
 
     numbered = _read_requests(file)
     numbers = iter([number for number, _ in numbered])
-    entries, refused = list[dict[str, Any]](), list[CallFailed]()
+    entries: list[TaskAnswer] = []
+    refused: list[CallFailed] = []
     for batch in batches(request for _, request in numbered):
-        for entry in cli.client.submit(batch, group=group):
+        for entry in cli.api.submit_tasks(batch, group=group):
             number = next(numbers)
             entries.append(entry)
-            if entry.get("error"):
-                refused.append(error_for_item(entry["error"]))
+            if entry.error is not None:
+                refused.append(error_for_item(entry.error))
                 for line in output.problem_lines(refused[-1]) or [refused[-1].message]:
                     output.echo(f"{_shown(file)}:{number}: {line}", err=True)
             elif not cli.as_json:
-                output.echo(entry.get("task_id") or f"{_shown(file)}:{number}: valid")
+                output.echo(entry.task_id or f"{_shown(file)}:{number}: valid")
     if refused:
         rest = "the others are stored" if len(refused) < len(entries) else "nothing is stored"
         output.note(f"{len(refused)} of {output.plural(len(entries), 'task')} refused; {rest}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from myrmidon.cli.job_refs import TaskName, task_id_of
 from myrmidon.cli.logs import follow_log, print_log
 from myrmidon.cli.request_options import Duration, Tag
 from myrmidon.sdk.errors import CallFailed, NotFound, Refused
+
+if TYPE_CHECKING:
+    from myrmidon.wire.tasks import Cancelled, RequestInfo, RunInfo, TaskInfo, TaskSummary
 
 STATES = (
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED",
@@ -48,30 +51,30 @@ def tasks(
 ) -> None:
     """List tasks, newest first."""
     start = None if since is None else max(0, int((time.time() - since) * 1e6))
-    listing = fetch_pages(cli.client.tasks, "tasks", limit, state=list(states), tag=list(tags), start=start, **filters)
+    listing = fetch_pages(cli.api.tasks, "tasks", limit, state=list(states), tag=list(tags), start=start, **filters)
     if cli.as_json:
-        output.print_json(listing)
+        output.print_struct(listing)
         return
     output.table(
         ("task", "state", "created", "duration", "bot", "name"),
-        [_row(task) for task in listing["tasks"]],
+        [_row(task) for task in listing.tasks],
         empty="No tasks.",
     )
-    if listing["cursor"]:
+    if listing.cursor:
         output.note(f"There are more tasks; use a higher --limit, such as {limit * 10}.")
 
 
-def _row(task: dict[str, Any]) -> tuple[object, ...]:
-    started, ended = task["started_at"], task["completed_at"]
+def _row(task: TaskSummary) -> tuple[object, ...]:
+    started, ended = task.started_at, task.completed_at
     duration = (ended - started) / 1e6 if started and ended else None
-    state = output.state(task["state"]) + (" (deduped)" if task["deduped_from"] else "")
+    state = output.state(task.state) + (" (deduped)" if task.deduped_from else "")
     return (
-        task["task_id"],
+        task.task_id,
         state,
-        output.ago(task["created_at"]),
+        output.ago(task.created_at),
         output.duration(duration),
-        task["bot_id"],
-        task["name"],
+        task.bot_id,
+        task.name,
     )
 
 
@@ -91,60 +94,60 @@ def show_task(cli: CliContext, task_id: str) -> None:
     """Show a task's request, result and runs."""
     task = _get_task(cli, task_id)
     if cli.as_json:
-        output.print_json(task)
+        output.print_struct(task)
         return
     output.fields(_summary(task))
-    if task["runs"]:
+    if task.runs:
         output.echo()
         output.table(
             ("run", "state", "exit", "bot", "started", "duration", "reason"),
-            [_run_row(run) for run in task["runs"]],
+            [_run_row(run) for run in task.runs],
             empty="",
         )
-    if task["annotation"]:
+    if task.annotation:
         output.echo()
-        output.echo_lines(task["annotation"]["content"].rstrip())
+        output.echo_lines(task.annotation.content.rstrip())
     _print_next_step(task)
 
 
-def _get_task(cli: CliContext, task_id: str) -> dict[str, Any]:
+def _get_task(cli: CliContext, task_id: str) -> TaskInfo:
     """The task with this id or name, or with a run of this id. Raises NotFound if it has no such run."""
     task_id = job_refs.task_id(cli, task_id)
-    task = cli.client.task(task_id)
-    if task_id not in (task["task_id"], *(run["run"] for run in task["runs"])):
-        raise NotFound(f"Task {task['task_id']} has no run {task_id}.")
+    task = cli.api.task(task_id)
+    if task_id not in (task.task_id, *(run.run for run in task.runs)):
+        raise NotFound(f"Task {task.task_id} has no run {task_id}.")
     return task
 
 
-def _summary(task: dict[str, Any]) -> list[tuple[str, object]]:
-    request, result = task["request"], task["result"]
-    slices = request["slices"]
-    properties = slices[result["slice"]]["properties"]
-    code = "" if result["exit_code"] is None else f" ({_exit_code_text(result['exit_code'])})"
-    flags = "".join(f" {flag}" for flag in ("held", "killing") if result[flag])
+def _summary(task: TaskInfo) -> list[tuple[str, object]]:
+    request, result = task.request, task.result
+    slices = request.slices
+    properties = slices[result.slice].properties
+    code = "" if result.exit_code is None else f" ({_exit_code_text(result.exit_code)})"
+    flags = "".join(f" {flag}" for flag in ("held", "killing") if getattr(result, flag))
     return [
-        ("task", task["task_id"]),
-        ("name", request["name"]),
-        ("state", f"{output.state(result['state'])}{code}{flags}"),
-        ("reason", "" if result["reason"] == "exit_code" else result["reason"]),
-        ("silent", "\n".join(_silence(run) for run in task["runs"] if run.get("silent_since"))),
-        ("deduped from", result["deduped_from"]),
+        ("task", task.task_id),
+        ("name", request.name),
+        ("state", f"{output.state(result.state)}{code}{flags}"),
+        ("reason", "" if result.reason == "exit_code" else result.reason),
+        ("silent", "\n".join(_silence(run) for run in task.runs if run.silent_since)),
+        ("deduped from", result.deduped_from),
         ("command", output.command_line(properties.get("command", []))),
         ("folder", properties.get("relative_cwd")),
         ("env", [f"{key}={value}" for key, value in properties.get("env", {}).items()]),
-        ("secret", "set" if request["has_secret"] else None),
-        ("stdin", None if request["stdin_size"] is None else output.plural(request["stdin_size"], "byte")),
+        ("secret", "set" if request.has_secret else None),
+        ("stdin", None if request.stdin_size is None else output.plural(request.stdin_size, "byte")),
         ("dimensions", output.dimensions(properties["dimensions"])),
-        ("slice", f"{result['slice'] + 1} of {len(slices)}" if len(slices) > 1 else None),
-        ("group", task["group"]),
-        ("user", request["user"]),
-        ("priority", request["priority"]),
+        ("slice", f"{result.slice + 1} of {len(slices)}" if len(slices) > 1 else None),
+        ("group", task.group),
+        ("user", request.user),
+        ("priority", request.priority),
         ("tags", " ".join(_user_tags(request))),
-        ("parent", request["parent"]),
-        ("created", output.local_time(request["created_at"])),
-        ("started", output.local_time(result["started_at"])),
-        ("ended", output.local_time(result["completed_at"])),
-        ("duration", output.duration(result["duration"])),
+        ("parent", request.parent),
+        ("created", output.local_time(request.created_at)),
+        ("started", output.local_time(result.started_at)),
+        ("ended", output.local_time(result.completed_at)),
+        ("duration", output.duration(result.duration)),
     ]
 
 
@@ -153,34 +156,34 @@ def _exit_code_text(code: int) -> str:
     return f"exit code {exit_codes.as_in_a_shell(code)}{signal_text}"
 
 
-def _silence(run: dict[str, Any]) -> str:
+def _silence(run: RunInfo) -> str:
     """Since when the bot of a run has sent nothing, and when the run is given up."""
-    since, until = output.local_time(run["silent_since"]), output.local_time(run["given_up_at"])
-    return f"{run['bot_id']} since {since}; its run is given up at {until}"
+    since, until = output.local_time(run.silent_since), output.local_time(run.given_up_at)
+    return f"{run.bot_id} since {since}; its run is given up at {until}"
 
 
-def _user_tags(request: dict[str, Any]) -> list[str]:
+def _user_tags(request: RequestInfo) -> list[str]:
     """The tags without those that the server derives from the request, which is shown already."""
     derived = {"priority", "user", "service_account", "parent_task_id"}
-    derived.update(key for task_slice in request["slices"] for key in task_slice["properties"]["dimensions"])
-    return [tag for tag in request["tags"] if tag.partition(":")[0] not in derived]
+    derived.update(key for task_slice in request.slices for key in task_slice.properties["dimensions"])
+    return [tag for tag in request.tags if tag.partition(":")[0] not in derived]
 
 
-def _run_row(run: dict[str, Any]) -> tuple[object, ...]:
+def _run_row(run: RunInfo) -> tuple[object, ...]:
     return (
-        run["run"],
-        output.state(run["state"]),
-        None if run["exit_code"] is None else exit_codes.as_in_a_shell(run["exit_code"]),
-        run["bot_id"],
-        output.local_time(run["started_at"]),
-        output.duration(run["duration"]),
-        run["reason"],
+        run.run,
+        output.state(run.state),
+        None if run.exit_code is None else exit_codes.as_in_a_shell(run.exit_code),
+        run.bot_id,
+        output.local_time(run.started_at),
+        output.duration(run.duration),
+        run.reason,
     )
 
 
-def _print_next_step(task: dict[str, Any]) -> None:
-    verb = {"WAITING": "why", "READY": "why", "RUNNING": "log -f"}.get(task["result"]["state"], "log")
-    output.next_step(f"myrmidon task {verb} {task['task_id']}")
+def _print_next_step(task: TaskInfo) -> None:
+    verb = {"WAITING": "why", "READY": "why", "RUNNING": "log -f"}.get(task.result.state, "log")
+    output.next_step(f"myrmidon task {verb} {task.task_id}")
 
 
 @task.command()
@@ -202,15 +205,15 @@ def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follo
     """
     task_id = job_refs.task_id(cli, task_id)
     task = _get_task(cli, task_id)
-    source = task["result"]["deduped_from"] or task_id
+    source = task.result.deduped_from or task_id
     if follow:
         follow_log(cli, source, run=number, stream=stream)
-        task = cli.client.task(task_id)
+        task = cli.api.task(task_id)
     else:
         print_log(cli, source, run=number, stream=stream)
     if cli.as_json:
-        output.print_json(task)
-    return exit_codes.of_results([task["result"]]) if follow else exit_codes.OK
+        output.print_struct(task)
+    return exit_codes.of_results([task.result]) if follow else exit_codes.OK
 
 
 @task.command()
@@ -218,23 +221,23 @@ def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follo
 @connected
 def why(cli: CliContext, task_id: str) -> None:
     """Explain why a task is not running."""
-    explanation = cli.client.why(job_refs.task_id(cli, task_id))
+    explanation = cli.api.why(job_refs.task_id(cli, task_id))
     if cli.as_json:
-        output.print_json(explanation)
+        output.print_struct(explanation)
         return
-    output.echo(explanation["summary"])
-    if explanation.get("dimensions"):
+    output.echo(explanation.summary)
+    if explanation.dimensions:
         output.echo()
-        rows = [(step["dimension"], step["left"], step["removes"]) for step in explanation["dimensions"]]
+        rows = [(step.dimension, step.left, step.removes) for step in explanation.dimensions]
         output.table(("dimension", "bots left", "bots removed"), rows, empty="")
-    if explanation.get("unavailable"):
+    if explanation.unavailable:
         output.echo()
         output.echo("Bots that match but get no tasks:")
         output.table(
             ("bot", "state", "seen", "reason"),
             [
-                (bot["bot_id"], output.state(bot["state"]), output.ago(bot["last_seen_at"]), bot["reason"])
-                for bot in explanation["unavailable"]
+                (bot.bot_id, output.state(bot.state), output.ago(bot.last_seen_at), bot.reason)
+                for bot in explanation.unavailable
             ],
             empty="",
         )
@@ -260,19 +263,22 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
     """
     if not task_ids and not tags:
         raise click.UsageError("Give task ids or --tag.")
-    answers, refused = [], list[CallFailed]()
+    answers, refused = list[object](), list[CallFailed]()
     for task_id in task_ids:
         try:
-            answer = cli.client.cancel(job_refs.task_id(cli, task_id), kill_running=kill)
+            cancelled = cli.api.cancel(job_refs.task_id(cli, task_id), kill_running=kill)
         except Refused as error:
             refused.append(error)
-            answer = {"task_id": task_id, "error": error.as_dict()}
-        answers.append(answer)
+            answers.append({"task_id": task_id, "error": error.as_dict()})
+            line, is_error = f"Task {task_id}: {error.message}", True
+        else:
+            answers.append(cancelled)
+            line, is_error = _cancel_line(cancelled), False
         if not cli.as_json:
-            output.echo(_cancel_line(answer), err="error" in answer)
-    num_tagged = cli.client.cancel_tagged(tags, group=group, kill_running=kill)["num_tasks"] if tags else 0
+            output.echo(line, err=is_error)
+    num_tagged = cli.api.cancel_tagged(tags, group=group, kill_running=kill).num_tasks if tags else 0
     if cli.as_json:
-        output.print_json({"tasks": answers, "tags": list(tags), "num_tagged": num_tagged})
+        output.print_struct({"tasks": answers, "tags": list(tags), "num_tagged": num_tagged})
     elif num_tagged:
         output.echo(f"Cancelling {output.plural(num_tagged, 'task')} with {' and '.join(tags)}.")
     elif tags:
@@ -283,12 +289,10 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
     return exit_codes.NOT_FOUND if tags and not num_tagged else exit_codes.OK
 
 
-def _cancel_line(answer: dict[str, Any]) -> str:
-    if "error" in answer:
-        return f"Task {answer['task_id']}: {answer['error']['message']}"
-    if answer["state"] != "RUNNING":
-        return f"Task {answer['task_id']}: {output.state(answer['state'])}."
-    return f"Task {answer['task_id']} " + ("is being stopped." if answer["ok"] else "keeps running; --kill stops it.")
+def _cancel_line(answer: Cancelled) -> str:
+    if answer.state != "RUNNING":
+        return f"Task {answer.task_id}: {output.state(answer.state)}."
+    return f"Task {answer.task_id} " + ("is being stopped." if answer.ok else "keeps running; --kill stops it.")
 
 
 @task.command()
@@ -300,10 +304,10 @@ def rerun(cli: CliContext, task_id: str, *, force: bool, cascade: bool) -> None:
     """Rerun a task that has ended."""
     task_id = job_refs.task_id(cli, task_id)
     if task_id != task_id_of(task_id):
-        task_id = _get_task(cli, task_id)["task_id"]
-    answer = cli.client.rerun(task_id, force=force, cascade=cascade)
+        task_id = _get_task(cli, task_id).task_id
+    answer = cli.api.rerun(task_id, force=force, cascade=cascade)
     if cli.as_json:
-        output.print_json(answer)
+        output.print_struct(answer)
         return
     output.echo(f"Task {task_id} runs again.")
     output.next_step(f"myrmidon task log -f {task_id}")
@@ -330,5 +334,5 @@ def reproduce(cli: CliContext, task_id: str, extra: tuple[str, ...], folder: str
     task = _get_task(cli, task_id)
     code = reproduction.run_locally(task, list(extra), folder, to_stderr=cli.as_json)
     if cli.as_json:
-        output.print_json({"task_id": task["task_id"], "exit_code": code})
+        output.print_json({"task_id": task.task_id, "exit_code": code})
     return code

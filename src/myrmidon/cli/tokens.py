@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import click
@@ -13,6 +13,9 @@ import click
 from myrmidon.cli import output
 from myrmidon.cli.context import CliContext, connected, fetch_pages
 from myrmidon.cli.request_options import Duration, Id
+
+if TYPE_CHECKING:
+    from myrmidon.wire.tokens import TokenInfo
 
 ROLES = ("admin", "user", "viewer", "bot-bootstrap")
 
@@ -44,20 +47,21 @@ def create(
         raise click.UsageError(
             "--group cannot be used with role admin: administrators have access to all resource groups."
         )
-    created = cli.client.create_token(name, role=role, group=group, expires_in_s=expires, hawk=hawk, **binding)
+    created = cli.api.create_token(name, role=role, group=group, expires_in_s=expires, hawk=hawk, **binding)
     if cli.as_json:
-        output.print_json(created)
+        output.print_struct(created)
         return
-    if hawk:
-        output.echo(f"export TASKCLUSTER_CLIENT_ID={created['hawk']['client_id']}")
-        output.echo(f"export TASKCLUSTER_ACCESS_TOKEN={created['hawk']['access_key']}")
-        output.note(f"Hawk credentials of token {created['id']} for {name}, role {role}; they cannot be shown again")
+    if created.hawk is not None:
+        output.echo(f"export TASKCLUSTER_CLIENT_ID={created.hawk.client_id}")
+        output.echo(f"export TASKCLUSTER_ACCESS_TOKEN={created.hawk.access_key}")
+        output.note(f"Hawk credentials of token {created.id} for {name}, role {role}; they cannot be shown again")
         output.note(f"their clients' baseUrl: {cli.endpoint.server}/v1")
         return
-    output.echo(created["token"])
-    output.note(f"token {created['id']} for {name}, role {role}; it cannot be shown again")
+    text = created.token or ""
+    output.echo(text)
+    output.note(f"token {created.id} for {name}, role {role}; it cannot be shown again")
     if role == "bot-bootstrap":
-        output.note("to start a bot on another machine: " + bootstrap_command(cli.endpoint.server, created["token"]))
+        output.note("to start a bot on another machine: " + bootstrap_command(cli.endpoint.server, text))
     else:
         output.note(f"to use it: myrmidon login {cli.endpoint.server}")
 
@@ -80,45 +84,45 @@ def bootstrap_command(
 @connected
 def list_tokens(cli: CliContext) -> None:
     """List tokens, without their secrets."""
-    listing = fetch_pages(cli.client.tokens, "tokens", 10_000)
+    listing = fetch_pages(cli.api.tokens, "tokens", 10_000)
     if cli.as_json:
-        output.print_json(listing)
+        output.print_struct(listing)
         return
     output.table(
         ("id", "role", "group", "state", "created", "name", "introduces"),
         [
             (
-                row["id"],
-                row["role"],
-                row["group"],
+                row.id,
+                row.role,
+                row.group,
                 _state(row),
-                output.local_time(row["created_at"]),
-                row["name"],
+                output.local_time(row.created_at),
+                row.name,
                 _binding(row),
             )
-            for row in listing["tokens"]
+            for row in listing.tokens
         ],
         empty="No tokens.",
     )
 
 
-def _binding(token: dict[str, Any]) -> str:
+def _binding(token: TokenInfo) -> str:
     """The bots that a bootstrap token introduces."""
-    if token["role"] != "bot-bootstrap":
+    if token.role != "bot-bootstrap":
         return ""
-    uses = token["uses_left"]
-    limits = [(name, token[f"bot_{name}"]) for name in ("pool", "group", "ids")]
+    uses = token.uses_left
+    limits = [(name, getattr(token, f"bot_{name}")) for name in ("pool", "group", "ids")]
     words = [f"{name} {value}" for name, value in limits if value is not None]
     return " ".join([output.plural(uses, "bot") if uses is not None else "bots", *words])
 
 
-def _state(token: dict[str, Any]) -> str:
-    if token["revoked_at"]:
+def _state(token: TokenInfo) -> str:
+    if token.revoked_at:
         return "revoked"
-    if token["expires_at"] and token["expires_at"] <= time.time() * 1e6:
+    if token.expires_at and token.expires_at <= time.time() * 1e6:
         return "expired"
-    if token["expires_at"]:
-        return f"until {output.local_time(token['expires_at'])}"
+    if token.expires_at:
+        return f"until {output.local_time(token.expires_at)}"
     return "valid"
 
 
@@ -127,8 +131,8 @@ def _state(token: dict[str, Any]) -> str:
 @connected
 def revoke(cli: CliContext, token_id: str) -> None:
     """Revoke a token. It takes effect on every server within 30 seconds."""
-    answer = cli.client.revoke_token(token_id)
+    answer = cli.api.revoke_token(token_id)
     if cli.as_json:
-        output.print_json(answer)
+        output.print_struct(answer)
         return
     output.echo(f"Token {token_id} is revoked.")

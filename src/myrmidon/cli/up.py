@@ -24,10 +24,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from myrmidon.cli import child_processes, exit_codes, output, server_discovery
+from myrmidon.cli import child_processes, exit_codes, output
 from myrmidon.cli.bot_start import bot_command, bot_environment
 from myrmidon.cli.context import CliContext, json_option
 from myrmidon.cli.open_page import page_url
+from myrmidon.sdk import server_discovery
 from myrmidon.sdk.errors import CallFailed
 
 _SERVER_START_S: Final = 120.0
@@ -157,14 +158,14 @@ class LocalCluster:
         address = listening[1].decode()
         self.settings["port"] = urlsplit(address).port
         self.url = self.settings.get("public_url") or address.replace("//0.0.0.0:", "//127.0.0.1:")
-        self.admin.client.ready()
+        self.admin.api.readiness()
 
     def _revoke_shared_token(self) -> None:
         """Revoke the token that all bots of this folder had before each got its own; tasks could read it."""
         file = self.folder / "bot-bootstrap.token"
         if file.exists():
             with contextlib.suppress(CallFailed):  # a restored backup may not contain it
-                self.admin.client.revoke_token(file.read_text().split("_")[1])
+                self.admin.api.revoke_token(file.read_text().split("_")[1])
             file.unlink()
 
     def _start_bot(self, number: int) -> None:
@@ -189,7 +190,7 @@ class LocalCluster:
             time.sleep(0.05)
 
     def _num_alive_bots(self) -> int:
-        return sum(1 for bot in self.admin.client.bots(limit=1000)["bots"] if bot["alive"])
+        return sum(1 for bot in self.admin.api.bots(limit=1000).bots if bot.alive)
 
     def print_summary(self) -> None:
         self.is_up = True
@@ -208,9 +209,9 @@ class LocalCluster:
         self._echo("In another terminal, try:")
         self._echo(f"  {myrmidon} run -- sh -c 'echo hello from $(hostname)'")
         self._echo(f"  {myrmidon} bots")
-        link = self.admin.client.login_link(lifetime_s=_LINK_S)
+        link = self.admin.client.api.login_link(lifetime_s=_LINK_S)
         self._echo("\nThe web page, for ten minutes and one browser (`myrmidon open` prints another link):")
-        self._echo(f"  {page_url(self.url, link['path'])}")
+        self._echo(f"  {page_url(self.url, link.path)}")
         self._echo("\nPress Ctrl-C to stop.")
 
     def run_first(self, command: Sequence[str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-from msgspec import to_builtins
 
 from myrmidon.cli import output
 from myrmidon.cli.context import CliContext, connected
@@ -23,9 +22,9 @@ def webhook() -> None:
 @connected
 def create(cli: CliContext, url: str, kinds: tuple[str, ...], group: str | None) -> None:
     """Send messages to URL from now on, and print the secret that they are signed with."""
-    created = cli.client.create_webhook(url, kinds=kinds, group=group)
+    created = cli.api.create_webhook(url, kinds=kinds, group=group)
     if cli.as_json:
-        output.print_json(to_builtins(created))
+        output.print_struct(created)
         return
     output.echo(created.secret or "")
     output.note(f"webhook {created.id}; the secret of its signatures cannot be shown again")
@@ -35,9 +34,9 @@ def create(cli: CliContext, url: str, kinds: tuple[str, ...], group: str | None)
 @connected
 def list_webhooks(cli: CliContext) -> None:
     """List webhooks, without their secrets."""
-    listing = cli.client.webhooks()
+    listing = cli.api.webhooks()
     if cli.as_json:
-        output.print_json(to_builtins(listing))
+        output.print_struct(listing)
         return
     output.table(
         ("id", "group", "state", "waiting", "dropped", "kinds", "url"),
@@ -62,9 +61,9 @@ def _kinds(hook: WebhookInfo) -> str:
 @connected
 def delete(cli: CliContext, webhook_id: str) -> None:
     """Delete a webhook. Messages that wait are not sent."""
-    answer = cli.client.delete_webhook(webhook_id)
+    answer = cli.api.delete_webhook(webhook_id)
     if cli.as_json:
-        output.print_json(answer)
+        output.print_struct(answer)
         return
     output.echo(f"Webhook {webhook_id} is deleted.")
 
@@ -75,9 +74,9 @@ def delete(cli: CliContext, webhook_id: str) -> None:
 @connected
 def deliveries(cli: CliContext, webhook_id: str, limit: int) -> None:
     """List the messages of a webhook, newest first: waiting, delivered or failed."""
-    listing = cli.client.webhook_deliveries(webhook_id, limit=limit)
+    listing = cli.api.webhook_deliveries(webhook_id, limit=limit)
     if cli.as_json:
-        output.print_json(to_builtins(listing))
+        output.print_struct(listing)
         return
     output.table(
         ("id", "state", "kind", "message", "attempts", "last attempt", "error"),
@@ -103,8 +102,8 @@ def deliveries(cli: CliContext, webhook_id: str, limit: int) -> None:
 @connected
 def replay(cli: CliContext, webhook_id: str, delivery: str) -> None:
     """Send a message again; DELIVERY is an id of `webhook deliveries`."""
-    answer = cli.client.replay_delivery(webhook_id, delivery)
+    answer = cli.api.replay_delivery(webhook_id, delivery)
     if cli.as_json:
-        output.print_json(answer)
+        output.print_struct(answer)
         return
     output.echo(f"Delivery {delivery} is sent again.")

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from myrmidon.model.job import Graph, Node
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.task_request import OutputOf
+from myrmidon.model.task_request import Gathered, OutputOf, Part
+from myrmidon.model.type_strings import fits
 from myrmidon.model.validation import Checker, Path
 
 
@@ -93,9 +94,15 @@ class DagBuilder:
                 continue
             explicit.add(label)
             self.add_parent(label, i, own, existing, position=position)
-        for position, source in enumerate(node.request.inputs):
-            if isinstance(source, OutputOf):
-                self.add_data_edge(source, i, own, existing, position=position)
+        is_function = node.request.function is not None
+        for position, given in enumerate(node.request.inputs):
+            # A command has no inputs that a user has given, but references in its properties.
+            path = ("tasks", node.label, "task", *(("inputs", position) if is_function else ("$output",)))
+            if isinstance(given, OutputOf):
+                self.add_data_edge(given, i, own, existing, path)
+            elif isinstance(given, Gathered):
+                for number, part in enumerate(given.parts):
+                    self.add_data_edge(part, i, own, existing, (*path, "parts", number))
         if len(own) + len(existing) > self.check.limits.parents:
             shown = f"{len(own) + len(existing)} parents"
             self.check.note_shown(("tasks", node.label), shown, f"at most {self.check.limits.parents}", "too_many")
@@ -112,8 +119,7 @@ class DagBuilder:
         elif self.is_existing(label, path):
             existing.add(label)
 
-    def add_data_edge(self, source: OutputOf, child: int, own: set[int], existing: set[str], *, position: int) -> None:
-        path: Path = ("tasks", self.nodes[child].label, "task", "inputs", position)
+    def add_data_edge(self, source: OutputOf | Part, child: int, own: set[int], existing: set[str], path: Path) -> None:
         parent = self.index.get(source.label)
         if parent is not None:
             if parent == child:
@@ -122,11 +128,11 @@ class DagBuilder:
                 return
             own.add(parent)
             if source.label not in self.broken:
-                self.check_types(source, [o.type for o in self.nodes[parent].request.outputs], path)
+                check_source(self.check, source, [o.type for o in self.nodes[parent].request.outputs], path)
         elif self.is_existing(source.label, (*path, "label")):
             existing.add(source.label)
             if self.existing:
-                self.check_types(source, self.existing[source.label].outputs, path)
+                check_source(self.check, source, self.existing[source.label].outputs, path)
 
     def is_existing(self, label: str, path: Path) -> bool:
         """Whether the job already has this task; a label that it does not have is a problem."""
@@ -137,20 +143,23 @@ class DagBuilder:
         self.check.note(path, label, "the label of a task of this job", "unknown_label")
         return False
 
-    def check_types(self, source: OutputOf, outputs: Sequence[str], path: Path) -> None:
-        """The parent's output at that position must have exactly the type of the child's input."""
-        if source.position >= len(outputs):
-            rule = f"a position of {source.label}, which has {len(outputs)} outputs"
-            self.check.note((*path, "position"), source.position, rule, "position")
-        elif source.type and outputs[source.position] != source.type:
-            rule = f"{outputs[source.position]}, which {source.label} returns at position {source.position}"
-            self.check.note((*path, "type"), source.type, rule, "type_mismatch")
-
     def note_cycles(self, parents: list[list[int]], order: list[int]) -> None:
         for cycle in find_cycles(parents, order):
             labels = [self.nodes[i].label for i in cycle]
             rule = "no cycle; each of these waits for the next"
             self.check.note_shown(("tasks", labels[0], "requires"), show_cycle(labels), rule, "cycle")
+
+
+def check_source(check: Checker, source: OutputOf | Part, outputs: Sequence[str], path: Path) -> None:
+    """The producer must have an output at that position whose type fits that of the input."""
+    if source.position >= len(outputs):
+        rule = f"a position of {source.label}, which has {len(outputs)} outputs"
+        check.note((*path, "position"), source.position, rule, "position")
+        return
+    output = outputs[source.position]
+    if source.type and output and not fits(output, source.type):
+        rule = f"{output}, which {source.label} returns at position {source.position}, or a type that it fits"
+        check.note((*path, "type"), source.type, rule, "type_mismatch")
 
 
 def topological_order(parents: list[list[int]]) -> list[int]:

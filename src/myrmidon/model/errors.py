@@ -9,6 +9,9 @@
     ├── WrongState            wrong_state                   not possible in the object's current state
     ├── TooLarge              request.too_large             the body exceeds the size limit of this call
     ├── TooSlow               request.too_slow              the body did not arrive in time
+    ├── UnknownFile           unknown_file                  a reference to a file that the group has not stored
+    ├── FileDamaged           files.damaged                 the stored bytes are not those of the digest, or are gone
+    ├── FilesUnavailable      files.unavailable             the folder of the files cannot be used
     ├── Overloaded            overloaded                    too many requests; sent with Retry-After
     │   ├── QuotaExceeded     quota                         the resource group has used up its quota
     │   └── Stopping          stopping                      this server is shutting down
@@ -105,6 +108,8 @@ NOT_FOUND_ADVICE: Final[Mapping[str, str]] = {
     "delivery": "`myrmidon webhook deliveries WEBHOOK` lists them; they are deleted after three days.",
     "token": "`myrmidon token list` lists the tokens.",
     "configuration file": "`GET /api/v1/config` lists the files.",
+    "value": "`myrmidon value list JOB` lists the values of a job.",
+    "file of this run": "A run may read the files that are its inputs or its code.",
     "release": "`myrmidon releases` lists the releases.",
     "bot zip": "`GET /api/v1/server` has the digest of the active one as `bot_version`.",
     "page": "`/api/docs` lists the paths of the API.",
@@ -160,6 +165,35 @@ class TooSlow(MyrmidonError):
     code = "request.too_slow"
     status = 408
     advice = "Nothing was stored; send the request again over a better connection."
+
+
+class UnknownFile(MyrmidonError):
+    """A request refers to files that its resource group has not stored."""
+
+    code = "unknown_file"
+    status = 409
+    advice = "Nothing was stored; upload them with `PUT /api/v1/files/{digest}` and send the request again."
+
+    def __init__(self, digests: Sequence[str]) -> None:
+        more = f" and {len(digests) - 3} more" if len(digests) > 3 else ""
+        super().__init__(f"The resource group has no file {', '.join(digests[:3])}{more}.")
+
+
+class FileDamaged(MyrmidonError):
+    """The stored bytes of a file are not those that its digest names, or they are gone."""
+
+    code = "files.damaged"
+    status = 410
+    advice = "Upload the file again, or run the task again that has produced it."
+
+
+class FilesUnavailable(MyrmidonError):
+    """The folder of the files cannot be used: its disk is full or failed, or it belongs to another database."""
+
+    code = "files.unavailable"
+    status = 503
+    retry_after_s = 5
+    advice = "Nothing was stored; see the server's log and `/readyz`."
 
 
 class Overloaded(MyrmidonError):

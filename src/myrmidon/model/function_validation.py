@@ -5,6 +5,7 @@ Problems are collected as in task_validation.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -15,10 +16,12 @@ from myrmidon.model.slice_validation import read_digest
 from myrmidon.model.task_request import (
     Constant,
     Function,
+    Gathered,
     Input,
     Language,
     Output,
     OutputOf,
+    Part,
     Payload,
     Shared,
 )
@@ -28,6 +31,8 @@ _LANGUAGES: Final = {name: lang for lang in Language for name in (lang.value, la
 _FUNCTION_KEYS: Final = frozenset(Function.__struct_fields__)
 _PAYLOAD_KEYS: Final = frozenset(Payload.__struct_fields__)
 _OUTPUT_KEYS: Final = frozenset(Output.__struct_fields__)
+_PART_KEYS: Final = frozenset(Part.__struct_fields__)
+_DIGEST_OR_NOTHING: Final = re.compile("[0-9a-f]{64}|")
 
 
 def read_function(check: Checker, raw: dict[str, object], path: Path) -> Function | None:
@@ -36,12 +41,18 @@ def read_function(check: Checker, raw: dict[str, object], path: Path) -> Functio
     here = (*path, "function")
     given = check.record(raw["function"], here)
     check.unknown_keys(given, _FUNCTION_KEYS, here)
-    limit = check.limits.function_name_chars
+    limits = check.limits
     return Function(
-        package_name=check.text(given, "package_name", here, limit, minimum=1),
-        func_name=check.text(given, "func_name", here, limit, minimum=1),
+        package_name=check.text(given, "package_name", here, limits.function_name_chars, minimum=1),
+        func_name=check.text(given, "func_name", here, limits.function_name_chars, minimum=1),
         language=check.choice(given, "language", here, _LANGUAGES, Language.PYTHON),
+        code=check.text(given, "code", here, 64, pattern=_DIGEST_OR_NOTHING, allowed=_CODE_RULE, default=""),
+        signature=check.text(given, "signature", here, limits.signature_chars, default=""),
+        memory_mb=check.optional_integer(given, "memory_mb", here, 1, limits.memory_max_mb),
     )
+
+
+_CODE_RULE: Final = "SHA-256 of a zip as 64 lower-case hex, or nothing for a package that is installed on the bot"
 
 
 def read_inputs(check: Checker, raw: dict[str, object], path: Path) -> list[Input]:
@@ -87,10 +98,35 @@ def _output_of(check: Checker, raw: dict[str, object], path: Path) -> OutputOf:
     )
 
 
+def _gathered(check: Checker, raw: dict[str, object], path: Path) -> Gathered:
+    check.unknown_keys(raw, frozenset({"kind", "type", "parts", "shape"}), path)
+    parts = check.listing(raw, "parts", path, check.limits.inputs)
+    shape = raw.get("shape")
+    return Gathered(
+        type=_type(check, raw, path),
+        parts=[read_part(check, part, (*path, "parts", i)) for i, part in enumerate(parts)],
+        shape=None if shape is None else _payload(check, shape, (*path, "shape")),
+    )
+
+
+def read_part(check: Checker, value: object, path: Path) -> Part:
+    """One part of a gathered input."""
+    raw = check.record(value, path)
+    if raw is NO_RECORD:
+        return Part(type="", label="")
+    check.unknown_keys(raw, _PART_KEYS, path)
+    return Part(
+        type=_type(check, raw, path),
+        label=check.text(raw, "label", path, check.limits.label_chars, minimum=1),
+        position=check.integer(raw, "position", path, 0, check.limits.outputs - 1, default=0),
+    )
+
+
 _INPUT_KINDS: Final[dict[str, Callable[[Checker, dict[str, object], Path], Input]]] = {
     "constant": _constant,
     "shared": _shared,
     "output_of": _output_of,
+    "gathered": _gathered,
 }
 
 

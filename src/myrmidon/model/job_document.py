@@ -2,7 +2,8 @@
 
     {"name": ..., "tasks": {"build": {"task": {...}}, "test": {"task": {...}, "requires": ["build"]}}}
 
-``{"$subs": "taskId:build"}`` anywhere in a task's properties is replaced by the id of that task.
+``{"$subs": "taskId:build"}`` anywhere in a task's properties is replaced by the id of that task. References to outputs
+are read in output_refs.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from msgspec import structs
 from myrmidon.model.dag import DagBuilder, ExistingTask
 from myrmidon.model.job import FailurePolicy, Graph, Node, RequiresPolicy, composed_routing
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.task_request import OutputOf, TaskRequest
+from myrmidon.model.output_refs import labels_in
+from myrmidon.model.task_request import TaskRequest, reads_outputs
 from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags, read_task
 from myrmidon.model.validation import MAX_DEPTH, NO_RECORD, Checker, Path, show_value
 
@@ -49,10 +51,16 @@ def labels_read(raw: object) -> set[str]:
     found: set[str] = set()
     for node in nodes:
         task = node.get("task") if isinstance(node, dict) else None
-        inputs = task.get("inputs") if isinstance(task, dict) else None
-        labels = [given.get("label") for given in inputs if isinstance(given, dict)] if isinstance(inputs, list) else []
-        found.update(label for label in labels if isinstance(label, str))
+        if isinstance(task, dict):
+            given = _objects(task.get("inputs"))
+            parts = [part for source in given for part in _objects(source.get("parts"))]
+            found.update(label for source in (*given, *parts) if isinstance(label := source.get("label"), str))
+            found |= labels_in(task.get("slices"))
     return found
+
+
+def _objects(value: object) -> list[dict[str, object]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def parse_graph(
@@ -166,7 +174,7 @@ def _node(check: Checker, value: object, path: Path, *, label: str, subs: Mappin
     check.unknown_keys(raw, _LISTED_NODE_KEYS if listed else _NODE_KEYS, path)
     request = _node_request(check, raw, path, label=label, subs=subs)
     policy = check.choice(raw, "requires_policy", path, _REQUIRES, RequiresPolicy.ALL_SUCCEEDED)
-    if policy == RequiresPolicy.ALL_RESOLVED and any(isinstance(source, OutputOf) for source in request.inputs):
+    if policy == RequiresPolicy.ALL_RESOLVED and any(map(reads_outputs, request.inputs)):
         rule = "all-succeeded for a task that reads outputs: a parent that failed has none"
         check.note_shown((*path, "requires_policy"), policy.value, rule, "contradiction")
     return Node(

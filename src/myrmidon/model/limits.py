@@ -66,6 +66,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     grace_period_max_s: int = 3_600
     # a function and its values
     function_name_chars: int = 255
+    signature_chars: int = 16_384
+    memory_max_mb: int = 16_777_216
     inputs: int = 10_000
     outputs: int = 1_024
     type_chars: int = 1024

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from myrmidon.model.dimensions import task_dimensions
+from myrmidon.model.output_refs import FoundOutputs
 from myrmidon.model.task_request import (
     Cache,
     FilesRef,
@@ -39,14 +40,17 @@ FieldReader: TypeAlias = Callable[[Checker, dict[str, object], Path], Any]
 """Reads one optional field of a JSON object."""
 
 _SLICE_KEYS: Final = frozenset(Slice.__struct_fields__)
-_PROPERTIES_KEYS: Final = frozenset(Properties.__struct_fields__)
+_PROPERTIES_KEYS: Final = frozenset(Properties.__struct_fields__) - {"output_refs"}
 _FILES_KEYS: Final = frozenset(FilesRef.__struct_fields__)
 _CACHE_KEYS: Final = frozenset(Cache.__struct_fields__)
 
 
-def read_slices(check: Checker, raw: dict[str, object], path: Path, function: Function | None) -> list[Slice]:
+def read_slices(
+    check: Checker, raw: dict[str, object], path: Path, function: Function | None, outputs: FoundOutputs
+) -> list[Slice]:
+    """The slices; ``outputs`` collects the references to outputs of other tasks."""
     values = check.listing(raw, "slices", path, check.limits.slices, minimum=1)
-    slices = [_slice(check, value, (*path, "slices", i), function) for i, value in enumerate(values)]
+    slices = [_slice(check, value, (*path, "slices", i), function, outputs) for i, value in enumerate(values)]
     if len(slices) > 1:
         _check_slices(check, slices, (*path, "slices"))
     return slices
@@ -67,12 +71,12 @@ def _check_slices(check: Checker, slices: list[Slice], path: Path) -> None:
                 break
 
 
-def _slice(check: Checker, value: object, path: Path, function: Function | None) -> Slice:
+def _slice(check: Checker, value: object, path: Path, function: Function | None, outputs: FoundOutputs) -> Slice:
     limits = check.limits
     raw = check.record(value, path)
     check.unknown_keys(raw, _SLICE_KEYS, path)
     return Slice(
-        properties=_properties(check, raw.get("properties"), (*path, "properties"), function),
+        properties=_properties(check, raw.get("properties"), (*path, "properties"), function, outputs),
         expiration_s=check.integer(
             raw,
             "expiration_s",
@@ -85,12 +89,15 @@ def _slice(check: Checker, value: object, path: Path, function: Function | None)
     )
 
 
-def _properties(check: Checker, value: object, path: Path, function: Function | None) -> Properties:
+def _properties(
+    check: Checker, value: object, path: Path, function: Function | None, outputs: FoundOutputs
+) -> Properties:
     limits = check.limits
     raw = check.record(value, path)
     if raw is NO_RECORD:
         return Properties(dimensions={})
     check.unknown_keys(raw, _PROPERTIES_KEYS, path)
+    raw, output_refs = outputs.replace(check, raw, path)
     longest = limits.execution_timeout_max_s
     shortest = limits.function_timeout_min_s if function else limits.execution_timeout_min_s
     usual = limits.function_timeout_default_s if function else limits.execution_timeout_default_s
@@ -101,6 +108,7 @@ def _properties(check: Checker, value: object, path: Path, function: Function | 
         grace_period_s=check.integer(
             raw, "grace_period_s", path, 0, limits.grace_period_max_s, default=limits.grace_period_default_s
         ),
+        output_refs=output_refs,
         **{key: read(check, raw, path) for key, read in _OPTIONAL_IN_PROPERTIES.items() if key in raw},
     )
 

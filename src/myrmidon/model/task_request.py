@@ -4,7 +4,7 @@
     ├── slices[]          tried in order, each with its own expiry
     │   └── properties    what to run and where: the part that is hashed for dedupe
     ├── function          instead of a command: a typed function of a package
-    ├── inputs[]          Constant | Shared | OutputOf
+    ├── inputs[]          Constant | Shared | OutputOf | Gathered
     └── outputs[]
 
 This file has the structs and their canonical texts, which are stored and hashed. It does not parse user input
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import sha256
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
@@ -39,6 +39,13 @@ class Cache(Struct, frozen=True, kw_only=True):
 
     name: str
     path: str
+
+
+class OutputRef(Struct, frozen=True, kw_only=True, gc=False):
+    """Where the value of an input goes: the path in the properties, and the number of the input."""
+
+    path: list[str | int]
+    input: int
 
 
 class Properties(Struct, frozen=True, kw_only=True, gc=False):
@@ -65,6 +72,8 @@ class Properties(Struct, frozen=True, kw_only=True, gc=False):
     """A JSON object as text, which the command gets as a file; empty for none."""
     api: str = ""
     """``job``: the run gets a token for its own job; empty for none."""
+    output_refs: list[OutputRef] = []
+    """Places of a command that get outputs of other tasks; users write ``{"$output": "label:position"}`` there."""
 
 
 class Slice(Struct, frozen=True, kw_only=True, gc=False):
@@ -84,11 +93,18 @@ class Language(StrEnum):
 
 
 class Function(Struct, frozen=True, kw_only=True):
-    """A typed function of a package."""
+    """A typed function of a package: the module to import, and the qualified name in it.
+
+    ``code`` is the digest of a zip that has the module; without it, the package is installed on the bot. ``signature``
+    is what the function must look like there. ``memory_mb`` limits what a call may allocate.
+    """
 
     package_name: str
     func_name: str
     language: Language = Language.PYTHON
+    code: str = ""
+    signature: str = ""
+    memory_mb: int | None = None
 
 
 class Payload(Struct, frozen=True, kw_only=True):
@@ -121,7 +137,43 @@ class OutputOf(Struct, frozen=True, kw_only=True, tag="output_of", tag_field="ki
     position: int
 
 
-Input: TypeAlias = Constant | Shared | OutputOf
+class Part(Struct, frozen=True, kw_only=True):
+    """One part of a gathered input: an output of another task of the same job, which makes a data edge."""
+
+    type: str
+    label: str
+    position: int = 0
+
+
+class Gathered(Struct, frozen=True, kw_only=True, tag="gathered", tag_field="kind"):
+    """An input that is composed of the outputs of other tasks.
+
+    ``shape`` is msgpack in which an extension of type 1 marks the place of each part, by its number. Without a shape
+    the input is the list of all parts.
+    """
+
+    type: str
+    parts: list[Part]
+    shape: Payload | None = None
+
+
+Input: TypeAlias = Constant | Shared | OutputOf | Gathered
+
+
+def reads_outputs(given: Input) -> bool:
+    """Whether an input is produced by other tasks of the job."""
+    return isinstance(given, (OutputOf, Gathered))
+
+
+def labels_of_inputs(request: TaskRequest) -> set[str]:
+    """The labels of the tasks whose outputs a request reads."""
+    found: set[str] = set()
+    for given in request.inputs:
+        if isinstance(given, OutputOf):
+            found.add(given.label)
+        elif isinstance(given, Gathered):
+            found.update([part.label for part in given.parts])
+    return found
 
 
 class Output(Struct, frozen=True, kw_only=True):
@@ -179,9 +231,23 @@ def encode_task(request: TaskRequest, *, secret: bool = False) -> dict[str, obje
     raw: dict[str, object] = msgspec.to_builtins(request)
     if request.parent is not None:
         raw["parent"] = show_run(*request.parent)
+    if request.function is None:
+        raw["inputs"] = []
+    for task_slice, given in zip(request.slices, cast("list[Any]", raw["slices"]), strict=True):
+        _show_output_refs(request, task_slice.properties, given["properties"])
     if not secret:
         del raw["secret_bytes"], raw["stdin"]
     return raw
+
+
+def _show_output_refs(request: TaskRequest, properties: Properties, raw: dict[str, Any]) -> None:
+    """Write references to outputs as users do. Those in the payload were never replaced."""
+    del raw["output_refs"]
+    for ref in properties.output_refs:
+        source = request.inputs[ref.input]
+        part, *rest = ref.path
+        if part != "payload" and isinstance(source, OutputOf):
+            raw[str(part)][rest[0]] = {"$output": f"{source.label}:{source.position}"}
 
 
 def properties_json(properties: Properties) -> str:

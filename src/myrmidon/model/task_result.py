@@ -98,6 +98,8 @@ class TaskRun(Struct, gc=False):
     stdout_size: int | None = None
     stderr_size: int | None = None
     outputs_ref: str | None = None
+    error: str | None = None
+    progress: float | None = None
 
     @property
     def live(self) -> bool:
@@ -130,7 +132,8 @@ class Finish(Struct, frozen=True, kw_only=True, tag="finish", gc=False):
 
     ``killed`` means that the bot stopped it on request of the server. ``start_failed`` means that the command could not
     be started; the exit code is then the one that a shell would return. Logs are uploaded before this report; the sizes
-    are their totals.
+    are their totals. ``delegated`` means that a task which this one has added to its job writes the outputs. ``error``
+    is the exception of a function as JSON.
     """
 
     task_id: int
@@ -149,6 +152,8 @@ class Finish(Struct, frozen=True, kw_only=True, tag="finish", gc=False):
     cost_usd: float = 0.0
     stats: PerformanceStats | None = None
     message: str = ""
+    delegated: bool = False
+    error: str | None = None
 
     @property
     def clean(self) -> bool:

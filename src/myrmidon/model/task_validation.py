@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from msgspec import structs
+
 from myrmidon.model.function_validation import read_function, read_inputs, read_outputs
 from myrmidon.model.ids import try_parse_id
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
+from myrmidon.model.output_refs import FoundOutputs
 from myrmidon.model.slice_validation import FieldReader, read_slices
 from myrmidon.model.task_request import (
     Function,
+    Gathered,
     OutputOf,
     TaskRequest,
 )
@@ -36,9 +40,15 @@ def parse_task(raw: object, limits: Limits = DEFAULT_LIMITS) -> TaskRequest:
     check = Checker(limits)
     request = read_task(check, raw, ())
     for i, source in enumerate(request.inputs):
-        if isinstance(source, OutputOf):
-            allowed = "constant or shared inputs: this task is in no job"
+        allowed = "constant or shared inputs: this task is in no job"
+        if isinstance(source, OutputOf) and request.function is None:
+            check.note(("slices", "$output"), source.label, "no outputs of tasks: this task is in no job", "job")
+        elif isinstance(source, OutputOf):
             check.note(("inputs", i, "label"), source.label, allowed, "job")
+        elif isinstance(source, Gathered):
+            check.note(("inputs", i, "parts"), source.parts, allowed, "job")
+    if request.outputs and request.function is None:
+        check.note(("outputs",), request.outputs, "none: only commands in a job have outputs", "job")
     check.finish()
     return request
 
@@ -51,9 +61,10 @@ def read_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskR
         return TaskRequest(name=label, slices=[])
     check.unknown_keys(given, _TASK_KEYS, path)
     function = read_function(check, given, path)
+    outputs = FoundOutputs()
     request = TaskRequest(
         name=_name(check, given, path, usual=label or function),
-        slices=read_slices(check, given, path, function),
+        slices=read_slices(check, given, path, function, outputs),
         function=function,
         priority=check.integer(given, "priority", path, 0, limits.priority_max, default=limits.priority_default),
         retries=check.integer(given, "retries", path, 0, limits.retries_max, default=limits.retries_default),
@@ -63,7 +74,15 @@ def read_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskR
         **{key: read(check, given, path) for key, read in _OPTIONAL_IN_TASK.items() if key in given},
     )
     _check_contradictions(check, request, path)
-    return request
+    return _with_sources(check, request, outputs, path) if outputs.sources else request
+
+
+def _with_sources(check: Checker, request: TaskRequest, outputs: FoundOutputs, path: Path) -> TaskRequest:
+    """A command with the outputs of other tasks that its properties refer to as inputs."""
+    if request.function is not None:
+        shown = f"{outputs.sources[0].label}:{outputs.sources[0].position}"
+        check.note((*path, "slices", "$output"), shown, "none with a function: use inputs", "contradiction")
+    return structs.replace(request, inputs=outputs.sources)
 
 
 def _name(check: Checker, raw: dict[str, object], path: Path, usual: str | Function | None) -> str:
@@ -77,14 +96,9 @@ def _name(check: Checker, raw: dict[str, object], path: Path, usual: str | Funct
 
 def _check_contradictions(check: Checker, request: TaskRequest, path: Path) -> None:
     """Record problems of fields that are valid alone but not together."""
-    if request.function is None and (request.inputs or request.outputs):
-        field = "inputs" if request.inputs else "outputs"
-        check.note(
-            (*path, field),
-            getattr(request, field),
-            "none without a function; files go into properties",
-            "contradiction",
-        )
+    if request.function is None and request.inputs:
+        rule = 'none without a function; a command gets outputs of other tasks by {"$output": "label:position"}'
+        check.note((*path, "inputs"), request.inputs, rule, "contradiction")
     if request.function is not None and request.stdin is not None:
         check.note_shown((*path, "stdin"), f"{len(request.stdin)} bytes", "none with a function", "contradiction")
     soft = request.soft_timeout_s

@@ -101,9 +101,32 @@ def show(shown: Type) -> str:
             assert_never(shown)
 
 
-def same(a: Type, b: Type) -> bool:
-    """Whether an output of type a may feed an input of type b: only if they are equal, nothing is converted."""
-    return a == b
+@lru_cache(maxsize=4096)
+def fits(output: str, given: str) -> bool:
+    """Whether an output of one type may feed an input of another; both are canonical texts.
+
+    Besides equal types, T fits ``Optional<T>`` and ``int64`` fits ``double``, also inside of other types. The keys of
+    maps must be equal, because a key is never converted.
+    """
+    return output == given or _fits(parse(output), parse(given))
+
+
+def _fits(a: Type, b: Type) -> bool:
+    match a, b:
+        case OptionalOf(item), OptionalOf(other):
+            return _fits(item, other)
+        case _, OptionalOf(other):
+            return _fits(a, other)
+        case ListOf(item), ListOf(other):
+            return _fits(item, other)
+        case MapOf(key, value), MapOf(other_key, other):
+            return key == other_key and _fits(value, other)
+        case TupleOf(items), TupleOf(others):
+            return len(items) == len(others) and all(map(_fits, items, others))
+        case Primitive("int64"), Primitive("double"):
+            return True
+        case _:
+            return a == b
 
 
 @lru_cache(maxsize=4096)

@@ -5,6 +5,7 @@ its job; a shared value exists while anything references it. Payloads over the i
 bytes are in the file store.
 """
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -13,13 +14,17 @@ from myrmidon.model.task_request import Payload
 
 
 class Value(Struct, frozen=True, gc=False):
-    """A value of a job; no payload until its producer has succeeded."""
+    """A value of a job; no payload until its producer has succeeded.
+
+    ``parts`` are those of a gathered input; the payload is then the shape, and empty for a list of the parts.
+    """
 
     id: int
     type: str
     payload: bytes | None
     digest: str | None
     size: int | None
+    parts: Sequence["Value"] | None = None
 
     @property
     def written(self) -> bool:

@@ -18,6 +18,7 @@ import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.exceptions import AMQPError
 
+from myrmidon.relays import tls
 from myrmidon.relays.messages import KINDS, Message
 from myrmidon.relays.relay import SinkUnavailable
 
@@ -33,8 +34,9 @@ class AmqpSink:
 
     name = "amqp"
 
-    def __init__(self, url: str, exchange_prefix: str = "") -> None:
+    def __init__(self, url: str, exchange_prefix: str = "", *, ca_file: str = "") -> None:
         self._url = url
+        self._ca_file = ca_file
         self._prefix = exchange_prefix
         self._thread: _LoopThread | None = None
         self._connection: _Connection | None = None
@@ -57,7 +59,7 @@ class AmqpSink:
     async def _publish(self, batch: Sequence[Message]) -> None:
         try:
             if self._connection is None or self._connection.closed:
-                self._connection = _Connection(self._url)
+                self._connection = _Connection(self._url, self._ca_file)
                 async with asyncio.timeout(CONNECT_S):
                     await self._connection.open([self._prefix + kind for kind in KINDS])
             await self._connection.publish([(self._prefix + message.kind, message) for message in batch])
@@ -77,8 +79,10 @@ class AmqpSink:
 class _Connection:
     """One connection with one channel in confirm mode, made for a single life: after an error it is dropped."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, ca_file: str) -> None:
         parameters = pika.URLParameters(url)
+        if parameters.ssl_options is not None:
+            parameters.ssl_options = pika.SSLOptions(tls.client_context(ca_file), parameters.host)
         parameters.heartbeat = HEARTBEAT_S
         parameters.connection_attempts = 1
         parameters.socket_timeout = parameters.stack_timeout = CONNECT_S

@@ -16,10 +16,11 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+
+from myrmidon.relays import tls
 
 TIMEOUT_S = 10.0
 EXCERPT_S = 1.0
@@ -123,13 +124,16 @@ def signature(secret: bytes, timestamp: int, body: bytes) -> str:
     return f"v1={hmac.digest(secret, b'%d.' % timestamp + body, hashlib.sha256).hex()}"
 
 
-async def post(url: str, headers: Mapping[str, str], body: bytes, *, allowed: Sequence[Network]) -> Outcome:
+async def post(
+    url: str, headers: Mapping[str, str], body: bytes, *, allowed: Sequence[Network], ca_file: str = ""
+) -> Outcome:
     """Send a request; never raises for anything that the receiver does."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             target = parse_url(url)
             addresses = await checked_addresses(target, allowed)
-            return await _exchange(target, addresses, _request(target, headers, body))
+            context = tls.client_context(ca_file) if target.https else None
+            return await _exchange(target, addresses, _request(target, headers, body), context)
     except Refused as error:
         return Outcome(None, str(error))
     except TimeoutError:
@@ -148,8 +152,10 @@ def _request(target: Target, headers: Mapping[str, str], body: bytes) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-async def _exchange(target: Target, addresses: Sequence[str], request: bytes) -> Outcome:
-    reader, writer = await _connect(target, addresses)
+async def _exchange(
+    target: Target, addresses: Sequence[str], request: bytes, context: ssl.SSLContext | None
+) -> Outcome:
+    reader, writer = await _connect(target, addresses, context)
     try:
         writer.write(request)
         status = await _status(reader)
@@ -160,10 +166,11 @@ async def _exchange(target: Target, addresses: Sequence[str], request: bytes) ->
         writer.transport.abort()
 
 
-async def _connect(target: Target, addresses: Sequence[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(
+    target: Target, addresses: Sequence[str], context: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the first of the checked addresses that accepts; the certificate must be the host's."""
     failure: OSError = OSError(f"{target.host} has no address")
-    context = _tls_context() if target.https else None
     for address in addresses:
         try:
             return await asyncio.open_connection(
@@ -172,11 +179,6 @@ async def _connect(target: Target, addresses: Sequence[str]) -> tuple[asyncio.St
         except OSError as error:
             failure = error
     raise failure
-
-
-@cache
-def _tls_context() -> ssl.SSLContext:
-    return ssl.create_default_context()
 
 
 async def _status(reader: asyncio.StreamReader) -> int:

@@ -43,10 +43,14 @@ _kinds = json.Decoder(list[str]).decode
 
 
 class WebhookRules(Struct, frozen=True):
-    """``allowed_networks``: networks that are not public and may be called. ``max_backlog``: per webhook."""
+    """``allowed_networks``: networks that are not public and may be called. ``max_backlog``: per webhook.
+
+    ``ca_file``: a PEM file with authorities that are trusted besides those of this machine.
+    """
 
     allowed_networks: tuple[str, ...] = ()
     max_backlog: int = 10_000
+    ca_file: str = ""
 
     @property
     def networks(self) -> list[webhook_http.Network]:
@@ -119,7 +123,7 @@ class WebhookSender:
         secret_of: Callable[[int], bytes],
     ) -> None:
         self._database = database
-        self._networks = rules.networks
+        self._networks, self._ca_file = rules.networks, rules.ca_file
         self._holder = holder
         self._now = now
         self._secret_of = secret_of
@@ -181,7 +185,7 @@ class WebhookSender:
             "X-Myrmidon-Timestamp": str(timestamp),
             "X-Myrmidon-Signature": webhook_http.signature(self._secret_of(hook.id), timestamp, body),
         }
-        outcome = await webhook_http.post(hook.url, headers, body, allowed=self._networks)
+        outcome = await webhook_http.post(hook.url, headers, body, allowed=self._networks, ca_file=self._ca_file)
         now = self._now()
         if outcome.ok:
             kept = await self._database.write(

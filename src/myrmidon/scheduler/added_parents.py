@@ -17,7 +17,7 @@ from myrmidon.model.limits import Limits
 from myrmidon.model.states import SUCCEEDED, WAITING
 from myrmidon.model.task_result import TaskResult
 from myrmidon.model.validation import Checker
-from myrmidon.scheduler.new_tasks import NewTask
+from myrmidon.scheduler.new_task import NewTask
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import edge, task_result
 from myrmidon.store.tables import job as jobs
@@ -29,12 +29,12 @@ class AddedParents(Struct, frozen=True):
 
     edges: list[tuple[str, str]]
 
+    parts_of: list[str] = []
+    """Labels of tasks that get further parts of their inputs, perhaps without a new edge."""
+
     @property
     def children(self) -> list[str]:
-        return sorted({child for _, child in self.edges})
-
-
-NO_PARENTS = AddedParents([])
+        return sorted({*self.parts_of, *(child for _, child in self.edges)})
 
 
 def read_added_parents(
@@ -62,20 +62,17 @@ def read_added_parents(
 
 
 def find_new_edges(
-    uow: UnitOfWork, requires: Mapping[str, Sequence[str]], existing: Mapping[str, tuple[int, str]]
-) -> AddedParents:
-    """Those of the wanted edges that the job does not have yet."""
-    if not requires:
-        return NO_PARENTS
-    has = set(edge.parents(uow.tx, sorted(existing[child][0] for child in requires)))
-    return AddedParents(
-        [
-            (parent, child)
-            for child, parents in requires.items()
-            for parent in dict.fromkeys(parents)
-            if parent not in existing or (existing[parent][0], existing[child][0]) not in has
-        ]
-    )
+    uow: UnitOfWork, wanted: Sequence[tuple[str, str]], existing: Mapping[str, tuple[int, str]]
+) -> list[tuple[str, str]]:
+    """Those of the wanted edges (label of the parent, label of the child) that the job does not have yet."""
+    if not wanted:
+        return []
+    has = set(edge.parents(uow.tx, sorted({existing[child][0] for _, child in wanted})))
+    return [
+        (parent, child)
+        for parent, child in dict.fromkeys(wanted)
+        if parent not in existing or (existing[parent][0], existing[child][0]) not in has
+    ]
 
 
 def store_added_parents(
@@ -93,7 +90,7 @@ def store_added_parents(
     ``by``: the running task that asks for it, which must be one of those that the children wait for; None for a caller
     that is no task.
     """
-    if not added.edges:
+    if not added.children:
         return
     children = {ids[label]: label for label in added.children}
     new = {new_task.task_id for new_task in new_tasks}
@@ -101,8 +98,10 @@ def store_added_parents(
     locked = task_result.lock(uow.tx, sorted({*children, *(parent for parent, _ in edges if parent not in new)}))
     _check_waiting(uow, children, locked, by)
     _check_count(edges, children, locked, limits)
-    _check_cycles(uow, job_id, edges, ids, new_tasks)
-    _store(uow, job_id, edges, locked)
+    if _may_close_a_cycle(edges, new_tasks, by):
+        _check_cycles(uow, job_id, edges, ids, new_tasks)
+    if edges:
+        _store(uow, job_id, edges, locked)
 
 
 def _check_waiting(
@@ -130,6 +129,16 @@ def _check_count(
         if count > limits.parents:
             check.note_shown(("requires", label), f"{count} parents", f"at most {limits.parents}", "too_many")
     check.finish()
+
+
+def _may_close_a_cycle(edges: Sequence[tuple[int, int]], new_tasks: Sequence[NewTask], by: int | None) -> bool:
+    """Whether a new parent could be a descendant of its child. If so, all edges of the job have to be read.
+
+    New parents that depend on new tasks and on ``by`` only cannot be: every child waits for ``by``.
+    """
+    new = {new_task.task_id for new_task in new_tasks}
+    of_new_tasks = {parent for new_task in new_tasks for parent in new_task.parents}
+    return not new.issuperset(parent for parent, _ in edges) or not of_new_tasks <= new | {by}
 
 
 def _check_cycles(

@@ -20,7 +20,7 @@ from myrmidon.store.tables import chunked_work, task_request
 from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.request_key import for_number
-from myrmidon.store.views import task_search
+from myrmidon.store.views import task_count
 from myrmidon.store.views.task_search import TaskSearch
 
 
@@ -161,7 +161,7 @@ def _count_selected(tx: Tx, selection: TagSelection, after: int) -> int:
         low=after + 1,
         high=selection.until + 1,
     )
-    return task_search.count(tx, search)
+    return task_count.count(tx, search)
 
 
 def cancel_tagged_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:

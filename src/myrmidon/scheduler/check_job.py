@@ -76,7 +76,7 @@ def _matching_bots(tx: Tx, required: set[str]) -> Mapping[str, tuple[int, int]]:
         pool = dimensions.pool_of(canonical)
         if pool not in by_pool:
             rows = bots.bots_with(tx, f"pool:{pool}")
-            by_pool[pool] = [(dimensions.bot_sets(text), bool(serving)) for _, text, serving in rows]
+            by_pool[pool] = [(dimensions.bot_sets(bot.dimensions), bool(bot.serving)) for bot in rows]
         matches = [serving for has, serving in by_pool[pool] if dimensions.matches(canonical, has)]
         found[canonical] = (sum(matches), len(matches) - sum(matches))
     return found
@@ -85,7 +85,7 @@ def _matching_bots(tx: Tx, required: set[str]) -> Mapping[str, tuple[int, int]]:
 def _dedupe_sources(
     tx: Tx, group_id: int, requests: Sequence[TaskRequest], *, now: Micros, rules: Rules
 ) -> list[int | None]:
-    """The task whose result would answer each request; none for functions, whose keys depend on values."""
+    """The task whose result would answer each request; none for those whose keys depend on values."""
     keys = [_dedupe_keys(group_id, request, rules) for request in requests]
     every_key = sorted({key for several in keys for key in several})
     sources = dedupe.find(tx, every_key, now - rules.dedupe_window) if every_key else {}
@@ -93,9 +93,11 @@ def _dedupe_sources(
 
 
 def _dedupe_keys(group_id: int, request: TaskRequest, rules: Rules) -> list[str]:
-    """The key of each idempotent slice of a command."""
+    """The key of each idempotent slice of a command without values."""
+    if request.function is not None or request.inputs or request.outputs:
+        return []
     secret, stdin = secret_hmac(request.secret_bytes, rules), secret_hmac(request.stdin, rules)
-    idempotent = [s.properties for s in request.slices if s.properties.idempotent and request.function is None]
+    idempotent = [s.properties for s in request.slices if s.properties.idempotent]
     return [
         dedupe_key(
             properties_hash(p, secret_hmac=secret, stdin_hmac=stdin),

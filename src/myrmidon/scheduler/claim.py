@@ -27,15 +27,18 @@ from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_f
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import shared_value, task_queues, task_request, task_result, task_run, task_to_run
+from myrmidon.store.tables import job_code, shared_value, task_queues, task_request, task_result, task_run, task_to_run
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import Work
+from myrmidon.store.views import job_details
 
 _CACHES = '"caches":['
 _MAX_QUEUES = 32
 _MAX_ROWS = 512
-MAX_STDIN_BYTES = 4 << 20
-"""How much stdin the runs of one claim may have together, because all of it is in one response to the bot."""
+MAX_BYTES = 4 << 20
+"""How much stdin and how many bytes of inputs the runs of one claim may have together: all is in one response."""
+_VALUE_BYTES = 1024
+"""The size of an inline value at most."""
 
 
 class Poll(Struct, frozen=True, kw_only=True):
@@ -57,6 +60,10 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False):
     work: Work
     inputs: list[Value]
     secret_bytes: bytes | None
+    output_types: list[str] = []
+    label: str = ""
+    code: str = ""
+    """The code of a function: that of its request, or what has replaced it since."""
     stdin: bytes | None = None
     resource_group_id: int = 0
     nonce: int = 0
@@ -82,18 +89,19 @@ def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFA
     if poll.n < 1:
         return []
     taken = _take(uow, bot, min(poll.n, rules.claim_limit)) if bot.serving else _take_terminate_task(uow, bot)
-    return _start(uow, bot, poll, _limit_stdin(uow, taken)) if taken else []
+    return _start(uow, bot, poll, _limit_bytes(uow, taken)) if taken else []
 
 
-def _limit_stdin(uow: UnitOfWork, taken: list[tuple[TaskToRun, TaskResult]]) -> list[tuple[TaskToRun, TaskResult]]:
-    """The first of these tasks, at least one, whose stdin fits into one response; the others stay in their queues."""
-    special = [task.id for _, task in taken if not task.skips_request_lookup]
+def _limit_bytes(uow: UnitOfWork, taken: list[tuple[TaskToRun, TaskResult]]) -> list[tuple[TaskToRun, TaskResult]]:
+    """The first of these tasks, at least one, whose stdin and inputs fit into one response; the others stay queued."""
+    special = sorted(task.id for _, task in taken if not task.skips_request_lookup)
     if len(taken) == 1 or not special:
         return taken
-    sizes, total = task_request.stdin_sizes(uow.tx, sorted(special)), 0
+    sizes, total = task_request.stdin_sizes(uow.tx, special), 0
+    num_values = values.num_values(uow.tx, special)
     for number, (_, task) in enumerate(taken):
-        total += sizes.get(task.id, 0)
-        if number and total > MAX_STDIN_BYTES:
+        total += sizes.get(task.id, 0) + num_values.get(task.id, 0) * _VALUE_BYTES
+        if number and total > MAX_BYTES:
             return taken[:number]
     return taken
 
@@ -319,8 +327,12 @@ def _claimed(
     if not runs:
         return []
     todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
-    functions = [task_id for task_id in special if todo[task_id].func_name is not None]
-    inputs = values.inputs(uow.tx, functions) if functions else {}
+    readers = [task_id for task_id in special if todo[task_id].num_inputs]
+    inputs = values.inputs(uow.tx, readers) if readers else {}
+    writers = [task_id for task_id in special if todo[task_id].num_outputs]
+    outputs = values.outputs(uow.tx, writers) if writers else {}
+    labels = job_details.labels_of(uow.tx, [task_id for task_id in special if todo[task_id].func_name is not None])
+    replaced = _replaced_codes(uow, [todo[task_id] for task_id in special])
     secret_bytes = task_request.secrets(uow.tx, special) if special else {}
     stdin = task_request.stdin(uow.tx, special) if special else {}
     return [
@@ -330,6 +342,9 @@ def _claimed(
             token=token,
             work=todo[run.task_id],
             inputs=inputs.get(run.task_id, []),
+            output_types=[kind for _, _, _, kind in outputs.get(run.task_id, ())],
+            label=labels.get(run.task_id, ""),
+            code=replaced.get(run.task_id) or todo[run.task_id].code or "",
             secret_bytes=secret_bytes.get(run.task_id),
             stdin=stdin.get(run.task_id),
             resource_group_id=run.resource_group_id,
@@ -337,3 +352,13 @@ def _claimed(
         )
         for run in runs
     ]
+
+
+def _replaced_codes(uow: UnitOfWork, special: Sequence[Work]) -> dict[int, str]:
+    """The code of the functions whose own was replaced by a rerun of their job."""
+    coded = [work for work in special if work.code is not None]
+    if not coded:
+        return {}
+    replaced = job_code.replaced(uow.tx, sorted({work.job_id for work in coded if work.job_id is not None}))
+    codes = {work.task_id: replaced.get((work.job_id or 0, work.code or "")) for work in coded} if replaced else {}
+    return {task_id: code for task_id, code in codes.items() if code is not None}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from hashlib import sha256
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from myrmidon.model.states import SUCCEEDED, WAITING
 from myrmidon.model.task_request import dedupe_key
@@ -11,7 +11,7 @@ from myrmidon.model.task_result import TaskResult
 from myrmidon.model.value import Value
 from myrmidon.scheduler.outputs import Produced, copy_outputs, read_produced
 from myrmidon.scheduler.unit_of_work import UnitOfWork
-from myrmidon.store.tables import dedupe, edge
+from myrmidon.store.tables import dedupe, edge, job_code
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 
@@ -24,6 +24,8 @@ class Source(Struct, frozen=True):
     cost_usd: float
     slice: int
     outputs: Sequence[Produced] = ()
+    copied_to: Sequence[values.OutputRow] = ()
+    """The outputs of the task that takes over the result."""
 
 
 # ---------------------------------------------------------------- looking up
@@ -35,7 +37,7 @@ def find_sources(uow: UnitOfWork, tasks: Sequence[TaskResult]) -> dict[int, Sour
     A rerun must run again. A READY task only moves to another slice: it was looked up when it became ready.
     """
     fresh = [t for t in tasks if t.run_number == 0 and t.generation == 1 and t.state == WAITING]
-    idempotent = [task for task in fresh if _is_idempotent(uow, task)]
+    idempotent = _with_own_code(uow, [task for task in fresh if _is_idempotent(uow, task)])
     if not idempotent:
         return {}
     keys = dedupe_keys(uow, [task.id for task in idempotent])
@@ -51,19 +53,27 @@ def find_sources(uow: UnitOfWork, tasks: Sequence[TaskResult]) -> dict[int, Sour
 
 
 def _with_outputs(uow: UnitOfWork, hits: dict[int, Source]) -> dict[int, Source]:
-    """The same hits with the outputs to copy; functions whose outputs are gone or erased meanwhile are left out."""
-    functions = [task_id for task_id in hits if uow.requests[task_id].func_name is not None]
-    if not functions:
+    """The same hits with the outputs to copy; tasks whose outputs are gone or erased meanwhile are left out."""
+    takers = [task_id for task_id in hits if uow.requests[task_id].num_outputs]
+    if not takers:
         return hits
-    produced = read_produced(uow, [hits[task_id].task_id for task_id in functions])
-    number = {task_id: len(rows) for task_id, rows in values.outputs(uow.tx, functions).items()}
-    checked = {task_id: hit for task_id, hit in hits.items() if task_id not in functions}
-    for task_id in functions:
+    produced = read_produced(uow, [hits[task_id].task_id for task_id in takers])
+    own = values.outputs(uow.tx, takers)
+    checked = {task_id: hit for task_id, hit in hits.items() if task_id not in own}
+    for task_id, rows in own.items():
         hit = hits[task_id]
         outputs = produced.get(hit.task_id)
-        if outputs is not None and len(outputs) == number.get(task_id, 0):
-            checked[task_id] = Source(hit.task_id, hit.run, hit.cost_usd, hit.slice, outputs)
+        if outputs is not None and len(outputs) == len(rows):
+            checked[task_id] = structs.replace(hit, outputs=outputs, copied_to=rows)
     return checked
+
+
+def _with_own_code(uow: UnitOfWork, tasks: Sequence[TaskResult]) -> list[TaskResult]:
+    """Those of the tasks whose code was not replaced by a rerun: their keys name the code that they run."""
+    coded = [task for task in tasks if uow.requests[task.id].code is not None]
+    jobs = sorted({task.job_id for task in coded if task.job_id is not None})
+    replaced = job_code.replaced(uow.tx, jobs) if jobs else {}
+    return [t for t in tasks if (t.job_id, uow.requests[t.id].code) not in replaced] if replaced else list(tasks)
 
 
 def _is_idempotent(uow: UnitOfWork, task: TaskResult) -> bool:
@@ -81,8 +91,7 @@ def take_over(uow: UnitOfWork, task: TaskResult, source: Source) -> None:
     task.deduped_run = source.run
     task.cost_saved_usd = source.cost_usd
     task.current_task_slice = source.slice
-    if uow.requests[task.id].func_name is not None:
-        copy_outputs(uow, task, source.outputs)
+    copy_outputs(uow, task, source.copied_to, source.outputs)
     uow.move(task, SUCCEEDED, "deduped")
 
 
@@ -92,12 +101,12 @@ def take_over(uow: UnitOfWork, task: TaskResult, source: Source) -> None:
 def dedupe_keys(uow: UnitOfWork, task_ids: Sequence[int]) -> dict[int, dict[int, str]]:
     """The dedupe key of each idempotent slice of each task.
 
-    A function's key covers the bytes of its inputs, so it is known only when its
+    A key covers the bytes of the task's inputs, so it is known only when its
     parents have succeeded; that is why dedupe happens when a task becomes ready and not at submission.
     """
     uow.load_requests(task_ids)
-    functions = [i for i in task_ids if uow.requests[i].func_name is not None]
-    inputs = values.inputs(uow.tx, functions) if functions else {}
+    readers = [i for i in task_ids if uow.requests[i].num_inputs]
+    inputs = values.inputs(uow.tx, readers) if readers else {}
     return {
         task_id: {
             task_slice.slice: _dedupe_key(uow, uow.requests[task_id], task_slice, inputs.get(task_id, []))
@@ -113,11 +122,18 @@ def _dedupe_key(uow: UnitOfWork, request: RequestRow, task_slice: SliceRow, inpu
     if inputs:
         digest = sha256(content.encode())
         for value in inputs:
-            payload = value.digest or sha256(value.payload or b"").hexdigest()
-            digest.update(f"\n{value.type}\n{payload}".encode())
+            digest.update(_content_of(value))
+            if value.parts is not None:
+                digest.update(f"\n{len(value.parts)} parts".encode())
+                digest.update(b"".join(map(_content_of, value.parts)))
         content = digest.hexdigest()
     queue = uow.queue(task_slice.queue)
     return dedupe_key(content, request.resource_group_id, queue.pool if queue else "", request.service_account)
+
+
+def _content_of(value: Value) -> bytes:
+    payload = value.digest or sha256(value.payload or b"").hexdigest()
+    return f"\n{value.type}\n{payload}".encode()
 
 
 # ---------------------------------------------------------------- storing
@@ -130,8 +146,9 @@ def store_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> None:
     idempotent = [task for task in candidates if uow.run_policy(task.id).idempotent]
     _forget_earlier_generations(uow, idempotent)
     uow.load_requests(task.id for task in idempotent)
-    sources = [task for task in idempotent if uow.slices[task.id][task.current_task_slice].idempotent]
-    replaced = _with_replaced_inputs(uow, [t.id for t in sources if uow.requests[t.id].func_name is not None])
+    own_code = _with_own_code(uow, idempotent)
+    sources = [task for task in own_code if uow.slices[task.id][task.current_task_slice].idempotent]
+    replaced = _with_replaced_inputs(uow, [t.id for t in sources if uow.requests[t.id].num_inputs])
     sources = [task for task in sources if task.id not in replaced]
     if not sources:
         return
@@ -149,6 +166,6 @@ def _forget_earlier_generations(uow: UnitOfWork, tasks: Sequence[TaskResult]) ->
         dedupe.delete(uow.tx, rerun)
 
 
-def _with_replaced_inputs(uow: UnitOfWork, functions: Sequence[int]) -> set[int]:
-    """The functions with a parent that has run again since they read their inputs: the stored inputs are newer."""
-    return edge.children_of_reruns(uow.tx, functions) if functions else set()
+def _with_replaced_inputs(uow: UnitOfWork, readers: Sequence[int]) -> set[int]:
+    """The tasks with a parent that has run again since they read their inputs: the stored inputs are newer."""
+    return edge.children_of_reruns(uow.tx, readers) if readers else set()

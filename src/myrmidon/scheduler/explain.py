@@ -17,6 +17,7 @@ from myrmidon.scheduler.silence import silent_runs
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import edge, task_queues, task_request, task_result, task_run, task_to_run
+from myrmidon.store.tables.bot import BotWith
 
 _SHOWN_PARENTS = 20
 _SHOWN_BOTS = 20
@@ -85,10 +86,10 @@ def explain(tx: Tx, task_id: int, *, now: Micros = 0, rules: Rules = DEFAULT_RUL
     if task.state == TaskState.WAITING:
         return _explain_waiting(tx, task)
     if task.state == TaskState.READY:
-        return _explain_ready(tx, task)
+        return _explain_ready(tx, task, now, rules)
     if task.state == TaskState.RUNNING:
         return _explain_running(tx, task, now, rules)
-    return _explain_ended(tx, task)
+    return _explain_ended(tx, task, now, rules)
 
 
 def _explain_running(tx: Tx, task: TaskResult, now: Micros, rules: Rules) -> Explanation:
@@ -147,10 +148,10 @@ def _unreachable(tx: Tx, task: TaskResult) -> int | None:
     return None
 
 
-def _explain_ready(tx: Tx, task: TaskResult) -> Explanation:
+def _explain_ready(tx: Tx, task: TaskResult, now: Micros, rules: Rules) -> Explanation:
     rows = task_to_run.of_tasks(tx, [task.id])
     position = task_to_run.position(tx, rows[0]) if rows else 0
-    capacity = _capacity(tx, task)
+    capacity = _capacity(tx, task, now, rules)
     if capacity is None:
         return Explanation(task_id=task.id, state=task.state, summary="The task waits for a bot.")
     sentence = _describe(capacity)
@@ -172,11 +173,11 @@ def _tasks_are(number: int) -> str:
     return "1 task is" if number == 1 else f"{number} tasks are"
 
 
-def _explain_ended(tx: Tx, task: TaskResult) -> Explanation:
+def _explain_ended(tx: Tx, task: TaskResult, now: Micros, rules: Rules) -> Explanation:
     why = f" ({task.reason})" if task.reason else ""
     ended = f"The task has ended: {task.state}{why}."
     found_no_bot = task.state in (TaskState.EXPIRED, TaskState.NO_RESOURCE) and task.ready_at is not None
-    capacity = _capacity(tx, task) if found_no_bot else None
+    capacity = _capacity(tx, task, now, rules) if found_no_bot else None
     if capacity is None:
         return Explanation(task_id=task.id, state=task.state, summary=ended)
     sentence = _describe(capacity)
@@ -206,41 +207,48 @@ def _describe(capacity: Capacity) -> str:
     return f"{match} is {'not ' if capacity.num_bots == 1 else ''}available: {named}{others}."
 
 
-def _capacity(tx: Tx, task: TaskResult) -> Capacity | None:
+def _capacity(tx: Tx, task: TaskResult, now: Micros, rules: Rules) -> Capacity | None:
     """What the fleet has now for the task's current slice; None if its queue was deleted after weeks without use."""
     task_slice = task_request.slices(tx, [task.id])[task.id][task.current_task_slice]
     queue = task_queues.read(tx, [task_slice.queue]).get(task_slice.queue)
     if queue is None:
         return None
     steps, matching = _filter_bots(tx, queue.dimensions, queue.pool)
-    unavailable = [bot_id for bot_id, serving in matching if not serving]
+    silent = {bot.id for bot in matching if bot.serving and now - bot.heartbeat > rules.silent_after}
+    unavailable = [bot.id for bot in matching if not bot.serving or bot.id in silent]
     return Capacity(
         dimensions=steps,
         num_bots=len(matching),
-        num_serving=len(task_queues.serving_bots(tx, queue.id, 1000)),
+        num_serving=len(set(task_queues.serving_bots(tx, queue.id, 1000)) - silent),
         num_unavailable=len(unavailable),
-        unavailable=[_unavailable_bot(bot) for bot in bots.read_many(tx, unavailable[:_SHOWN_BOTS])],
+        unavailable=[
+            _unavailable_bot(bot, now - bot.heartbeat if bot.id in silent else None)
+            for bot in bots.read_many(tx, unavailable[:_SHOWN_BOTS])
+        ],
     )
 
 
-def _unavailable_bot(bot: Bot) -> UnavailableBot:
+def _unavailable_bot(bot: Bot, silent_for: Micros | None) -> UnavailableBot:
+    """A silent bot is not marked as unavailable: it counts as dead only after a longer time."""
+    if silent_for is not None:
+        return UnavailableBot(bot.id, "silent", f"no heartbeat for {silent_for // SECOND} s", bot.heartbeat)
     state = bot.unavailable or "alive"
     reason = {"quarantined": bot.quarantined, "maintenance": bot.maintenance}.get(state)
     return UnavailableBot(bot.id, state, reason, bot.heartbeat)
 
 
-def _filter_bots(tx: Tx, required: str, pool: str) -> tuple[list[Removed], list[tuple[str, int]]]:
+def _filter_bots(tx: Tx, required: str, pool: str) -> tuple[list[Removed], list[BotWith]]:
     """Apply the required dimensions one by one to the bots of the pool.
 
-    Returns the steps, and the bots that match (id, whether it serves). A terminate task has no pool: there it starts
-    with the bots that have its id.
+    Returns the steps, and the bots that match. A terminate task has no pool: there it starts with the bots that have
+    its id.
     """
     values = [f"pool:{pool}"] if pool else dimensions.narrowest_values(required)
-    found = {bot[0]: bot for value in values for bot in bots.bots_with(tx, value)}
-    left = [(bot_id, serving, dimensions.bot_sets(text)) for bot_id, text, serving in found.values()]
+    found = {bot.id: bot for value in values for bot in bots.bots_with(tx, value)}
+    left = [(bot, dimensions.bot_sets(bot.dimensions)) for bot in found.values()]
     steps = []
     for single in dimensions.split_values(required):
         before = len(left)
-        left = [bot for bot in left if dimensions.matches(single, bot[2])]
+        left = [(bot, sets) for bot, sets in left if dimensions.matches(single, sets)]
         steps.append(Removed(dimensions.show_single(single), before - len(left), len(left)))
-    return steps, [(bot_id, serving) for bot_id, serving, _ in left]
+    return steps, [bot for bot, _ in left]

@@ -4,27 +4,31 @@ The job is locked, so that concurrent changes are safe: a parent that ended befo
 ends later finds its new children. A job that has ended or was sealed accepts no more tasks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from myrmidon.model.dag import Dag, ExistingTask, build_dag
 from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError, NotFound, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
-from myrmidon.model.job import Graph, Node, RequiresPolicy
+from myrmidon.model.job import Graph, RequiresPolicy
 from myrmidon.model.job_document import labels_of, labels_read, parse_graph
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.states import JobState
+from myrmidon.model.states import RUNNING, JobState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.model.validation import Checker
-from myrmidon.scheduler.added_parents import (
-    NO_PARENTS,
-    find_new_edges,
-    read_added_parents,
-    satisfies,
-    store_added_parents,
+from myrmidon.scheduler.added_parents import satisfies
+from myrmidon.scheduler.growth import (
+    GROWTH_KEYS,
+    Growth,
+    check_growth,
+    further_parents,
+    read_growth,
+    store_growth,
 )
-from myrmidon.scheduler.new_tasks import NewTask, OutputSlot, check_parents, check_shared, open_group, store_new_tasks
+from myrmidon.scheduler.new_task import NewTask, OutputSlot
+from myrmidon.scheduler.new_tasks import check_parents, open_group, store_new_tasks
+from myrmidon.scheduler.new_values import check_shared
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
@@ -81,22 +85,23 @@ def extend(
     _compare(existing, definitions)
     _check_size(new_labels)
     check = Checker(limits)
-    requires = read_added_parents(check, raw, existing, new_labels)
-    added = find_new_edges(uow, requires, existing) if not check.problems else NO_PARENTS
-    adds_no_tasks = _has_only_known_tasks(raw, definitions, new_labels) and bool(definitions or requires)
-    if adds_no_tasks and not added.edges and not check.problems:
+    growth = read_growth(uow, check, raw, existing, new_labels, by)
+    adds_no_tasks = _has_only_known_tasks(raw, definitions, new_labels) and bool(definitions or growth.wanted)
+    if adds_no_tasks and growth.is_empty and not check.problems:
         return Extended(job_id=job_id, state=job.state, task_ids=_ids(existing, definitions), num_new=0)
     _check_open(uow, job)
     task_ids = dict(zip(new_labels, ids.block(len(new_labels), now), strict=True))
     ids_by_label = {**{label: task_id for label, (task_id, _) in existing.items()}, **task_ids}
-    outputs = _outputs_read(uow, raw, existing)
+    outputs = _outputs_read(uow, {*labels_read(raw), *growth.labels_read}, existing)
     graph, dag = _read(raw, existing, ids_by_label, outputs, check=check, is_empty=adds_no_tasks)
     if check_graph is not None:
         check_graph(graph)
-    new_tasks = _new_tasks(uow, job, _Extension(graph, dag, ids_by_label, definitions, authenticated, by))
+    check_growth(uow, check, growth, graph, ids=ids_by_label, outputs=outputs)
+    extension = _Extension(graph, dag, ids_by_label, definitions, authenticated, by)
+    new_tasks = _new_tasks(uow, job, extension, growth, outputs)
     _check(uow, group_id, new_tasks)
     tasks = _store(uow, job, new_tasks, output_slots(outputs))
-    store_added_parents(uow, job_id, added, ids=ids_by_label, new_tasks=new_tasks, limits=limits, by=by)
+    store_growth(uow, job_id, growth, ids=ids_by_label, new_tasks=new_tasks, limits=limits)
     make_ready(uow, [t for t in tasks if t.satisfied and not t.held])
     jobs.add_event(tx, job, "extended", now)
     propagate(uow)
@@ -169,9 +174,11 @@ class _Extension:
         self.by = by
 
 
-def _outputs_read(uow: UnitOfWork, raw: object, existing: Mapping[str, tuple[int, str]]) -> dict[str, list[OutputRow]]:
-    """The outputs of those existing tasks that new ones read, by label."""
-    tasks = {label: existing[label][0] for label in labels_read(raw) if label in existing}
+def _outputs_read(
+    uow: UnitOfWork, labels: Iterable[str], existing: Mapping[str, tuple[int, str]]
+) -> dict[str, list[OutputRow]]:
+    """The outputs of those of the labels that the job has."""
+    tasks = {label: existing[label][0] for label in labels if label in existing}
     found = values.outputs(uow.tx, sorted(tasks.values())) if tasks else {}
     return {label: found.get(task_id, []) for label, task_id in tasks.items()}
 
@@ -213,7 +220,7 @@ def _read(
 
 def _new_nodes(raw: object, existing: Mapping[str, object]) -> object:
     """The document without what is read here: parents of existing tasks, and tasks that the job already has."""
-    document = {key: value for key, value in raw.items() if key != "requires"} if isinstance(raw, dict) else raw
+    document = {key: value for key, value in raw.items() if key not in GROWTH_KEYS} if isinstance(raw, dict) else raw
     return without_existing(document, existing)
 
 
@@ -235,22 +242,48 @@ def _label_of(node: object) -> str | None:
     return label if isinstance(label, str) else None
 
 
-def _new_tasks(uow: UnitOfWork, job: Job, extension: _Extension) -> list[NewTask]:
-    e = extension
-    old = sorted({e.ids[label] for labels in e.dag.existing_parents for label in labels})
-    parents = task_result.lock(uow.tx, old) if old else {}
-    return [_new_task(uow, job, e, index=index, node=e.graph.nodes[index], parents=parents) for index in e.dag.order]
+def _new_tasks(
+    uow: UnitOfWork, job: Job, e: _Extension, growth: Growth, outputs: Mapping[str, Sequence[OutputRow]]
+) -> list[NewTask]:
+    old = {
+        node.label: {e.ids[label] for label in labels}
+        for node, labels in zip(e.graph.nodes, e.dag.existing_parents, strict=True)
+    }
+    more = further_parents(uow, growth, e.graph, ids=e.ids, read=outputs)
+    new_ids = {e.ids[node.label] for node in e.graph.nodes}
+    for label, several in more.items():
+        old[label] |= several - new_ids
+    ids = sorted({parent for several in old.values() for parent in several})
+    parents = task_result.lock(uow.tx, ids) if ids else {}
+    new_tasks = []
+    for index in e.dag.order:
+        label = e.graph.nodes[index].label
+        own = {e.ids[e.graph.nodes[i].label] for i in e.dag.parents[index]} | (more.get(label, set()) & new_ids)
+        new_tasks.append(_new_task(uow, job, e, index=index, new=own, old={i: parents[i] for i in sorted(old[label])}))
+    if growth.delegator is not None:
+        _delegate_outputs(growth, new_tasks, parents, output_slots(outputs)[growth.delegator])
+    return new_tasks
+
+
+def _delegate_outputs(
+    growth: Growth, new_tasks: Sequence[NewTask], parents: Mapping[int, TaskResult], slots: Sequence[OutputSlot]
+) -> None:
+    """Let delegates write the outputs of the task that adds them."""
+    if parents[growth.by or 0].state != RUNNING:
+        raise WrongState("the task that calls is not running any more; only a running task can delegate its outputs")
+    for new_task in new_tasks:
+        if new_task.label in growth.delegates:
+            new_task.writes_for = slots
 
 
 def _new_task(
-    uow: UnitOfWork, job: Job, e: _Extension, *, index: int, node: Node, parents: Mapping[int, TaskResult]
+    uow: UnitOfWork, job: Job, e: _Extension, *, index: int, new: set[int], old: Mapping[int, TaskResult]
 ) -> NewTask:
-    new = [e.ids[e.graph.nodes[i].label] for i in e.dag.parents[index]]
-    old = [e.ids[label] for label in e.dag.existing_parents[index]]
+    node = e.graph.nodes[index]
     done = [
-        (i, parents[i].instance_id)
-        for i in sorted(old)
-        if satisfies(parents[i], resolves_all=node.policy == RequiresPolicy.ALL_RESOLVED)
+        (i, parent.instance_id)
+        for i, parent in old.items()
+        if satisfies(parent, resolves_all=node.policy == RequiresPolicy.ALL_RESOLVED)
     ]
     allowed = node.request.deadline_s
     return NewTask(

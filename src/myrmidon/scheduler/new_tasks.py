@@ -6,64 +6,32 @@ Submitting tasks, submitting a job and extending a job all build ``NewTask`` str
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct, json, structs
+from msgspec import json, structs
 
 from myrmidon.model import dimensions
-from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, Problem, WrongState
+from myrmidon.model.errors import InvalidRequest, NotFound, Problem, WrongState
 from myrmidon.model.ids import Micros, show_task
 from myrmidon.model.job import RequiresPolicy
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_request import (
-    Constant,
-    OutputOf,
-    Shared,
     TaskRequest,
     automatic_tags,
     properties_row,
 )
 from myrmidon.model.task_result import TaskResult
+from myrmidon.scheduler.new_task import NewTask, OutputSlot
+from myrmidon.scheduler.new_values import store_values
 from myrmidon.scheduler.policy import SECOND, Rules
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.sql import Row
-from myrmidon.store.tables import edge, pool_order, resource_group, shared_value, task_queues, task_request, task_result
+from myrmidon.store.tables import edge, pool_order, resource_group, task_queues, task_request, task_result
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import value as values
 from myrmidon.store.tables.resource_group import ResourceGroup
 from myrmidon.store.tables.task_queues import Queue
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 
 _QUEUE_TOUCH_INTERVAL: Micros = 3600 * SECOND
 _encode = json.Encoder().encode
-
-
-class NewTask(Struct, kw_only=True, gc=False):
-    """One task to be stored. ``parents`` are its distinct parents; ``satisfied`` are those whose edge is complete."""
-
-    task_id: int
-    request: TaskRequest
-    authenticated: str
-    deadline_at: Micros
-    job_id: int | None = None
-    insertion: int | None = None
-    label: str | None = None
-    definition_hash: str = ""
-    parents: Sequence[int] = ()
-    satisfied: Sequence[tuple[int, int | None]] = ()
-    policy: RequiresPolicy = RequiresPolicy.ALL_SUCCEEDED
-    hold: bool = False
-    user: str = ""
-    root: int | None = None
-    tags: Sequence[str] = ()
-    added_by: int | None = None
-    """The running task that adds it to its job."""
-
-
-class OutputSlot(Struct, frozen=True):
-    """One output position of a task: its value, whether it is shared, and the shared value once it is written."""
-
-    value_id: int
-    shared: bool
-    shared_value_id: int | None = None
 
 
 def open_group(uow: UnitOfWork, group_id: int) -> ResourceGroup:
@@ -112,31 +80,6 @@ def _count_children(uow: UnitOfWork, new_tasks: Iterable[NewTask]) -> None:
             counts[new_task.request.parent[0]] = counts.get(new_task.request.parent[0], 0) + 1
     for task_id, n in sorted(counts.items()):
         task_result.count_children(uow.tx, task_id, n)
-
-
-def check_shared(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -> dict[int, Forbidden | InvalidRequest]:
-    """Check that this group may read the shared inputs and that their types match; returns errors by task id."""
-    wanted = [
-        (new_task, given) for new_task in new_tasks for given in new_task.request.inputs if isinstance(given, Shared)
-    ]
-    if not wanted:
-        return {}
-    ids = sorted({given.shared_value_id for _, given in wanted})
-    found = shared_value.lock(uow.tx, ids)
-    allowed = shared_value.referenced_by_group(uow.tx, ids, group_id) | shared_value.referenced_in_group(
-        uow.tx, ids, group_id
-    )
-    refused: dict[int, Forbidden | InvalidRequest] = {}
-    for new_task, given in wanted:
-        value = found.get(given.shared_value_id)
-        if value is None or value.id not in allowed:
-            refused[new_task.task_id] = Forbidden(
-                f"this resource group does not reference the shared value {given.shared_value_id}; reference it first"
-            )
-        elif value.type != given.type:
-            problem = Problem("inputs", given.type, f"{value.type}, the type of the shared value", "type")
-            refused[new_task.task_id] = InvalidRequest([problem])
-    return refused
 
 
 # ---------------------------------------------------------------- queues
@@ -207,7 +150,9 @@ def store_new_tasks(
         task_slices += _slice_rows(uow, new_task, [queues[text] for text in texts])
     _count_children(uow, new_tasks)
     _store_requests(uow, new_tasks, requests, task_slices)
-    _store_values(uow, new_tasks, dict(produced or {}))
+    with_values = [p for p in new_tasks if p.job_id is not None and _has_values(p.request)]
+    if with_values:
+        store_values(uow, with_values[0].job_id or 0, with_values, produced or {})
     _store_edges(uow, new_tasks)
     tasks = [_waiting_task(uow, group_id, new_task) for new_task in new_tasks]
     if staged:
@@ -216,6 +161,11 @@ def store_new_tasks(
     for task in tasks:
         uow.add(task)
     return tasks
+
+
+def _has_values(request: TaskRequest) -> bool:
+    """Whether a request has values or code, which belong to its job."""
+    return request.function is not None or bool(request.inputs or request.outputs)
 
 
 def _request_row(uow: UnitOfWork, group_id: int, new_task: NewTask) -> Row:
@@ -252,6 +202,11 @@ def _request_row(uow: UnitOfWork, group_id: int, new_task: NewTask) -> Row:
         r.routing,
         _encode(new_task.tags).decode(),
         _encode(r.metadata).decode() if r.metadata else "{}",
+        (function.code or None) if function else None,
+        (function.signature or None) if function else None,
+        function.memory_mb if function else None,
+        len(r.inputs),
+        len(r.outputs),
     )
     uow.requests[new_task.task_id] = RequestRow(*row)
     return row
@@ -351,7 +306,7 @@ def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResu
 
 
 def _skips_request_lookup(request: TaskRequest) -> int:
-    if request.function is not None or request.max_instances > 1:
+    if request.max_instances > 1 or _has_values(request):
         return 0
     if request.secret_bytes is not None or request.stdin is not None:
         return 0
@@ -359,76 +314,6 @@ def _skips_request_lookup(request: TaskRequest) -> int:
         if task_slice.properties.idempotent:
             return 0
     return 1
-
-
-# ---------------------------------------------------------------- values
-
-
-def _store_values(uow: UnitOfWork, new_tasks: Sequence[NewTask], produced: dict[str, Sequence[OutputSlot]]) -> None:
-    """Create a value for every output and constant, and link inputs to the values they read."""
-    functions = [
-        new_task for new_task in new_tasks if new_task.request.function is not None and new_task.job_id is not None
-    ]
-    if not functions:
-        return
-    job_id = functions[0].job_id or 0
-    writer = _ValueWriter(uow, job_id)
-    for new_task in functions:
-        slots = writer.outputs(new_task)
-        if new_task.label is not None:
-            produced[new_task.label] = slots
-    for new_task in functions:
-        writer.inputs(new_task, produced)
-    writer.store()
-
-
-class _ValueWriter:
-    """Collects the value rows of many tasks, to be inserted together."""
-
-    def __init__(self, uow: UnitOfWork, job_id: int) -> None:
-        self.uow = uow
-        self.job_id = job_id
-        self.next_data_id = values.last_data_id(uow.tx, job_id) + 1
-        self.rows: list[tuple[int, int, int, str, bytes | None, str | None, int | None]] = []
-        self.input_rows: list[tuple[int, int, str, int | None, int | None]] = []
-        self.output_rows: list[tuple[int, int, str, int | None, int | None]] = []
-        self.refs: set[int] = set()
-
-    def outputs(self, new_task: NewTask) -> list[OutputSlot]:
-        produced = []
-        for position, output in enumerate(new_task.request.outputs):
-            value_id = self._value(output.type, None, None, None)
-            kind = values.SHARED if output.shared else values.VALUE
-            self.output_rows.append((new_task.task_id, position, kind, value_id, None))
-            produced.append(OutputSlot(value_id, output.shared))
-        return produced
-
-    def inputs(self, new_task: NewTask, produced: Mapping[str, Sequence[OutputSlot]]) -> None:
-        for position, given in enumerate(new_task.request.inputs):
-            match given:
-                case Constant(type=kind, payload=payload):
-                    value_id = self._value(kind, payload.inline, payload.digest, payload.size)
-                    self.input_rows.append((new_task.task_id, position, values.VALUE, value_id, None))
-                case Shared(shared_value_id=shared):
-                    self.input_rows.append((new_task.task_id, position, values.SHARED, None, shared))
-                    self.refs.add(shared)
-                case OutputOf(label=label, position=at):
-                    source = produced[label][at]
-                    kind = values.SHARED if source.shared else values.VALUE
-                    self.input_rows.append((new_task.task_id, position, kind, source.value_id, source.shared_value_id))
-
-    def _value(self, kind: str, payload: bytes | None, digest: str | None, size: int | None) -> int:
-        value_id = self.uow.new_id()
-        self.rows.append((value_id, self.next_data_id, self.job_id, kind, payload, digest, size))
-        self.next_data_id += 1
-        return value_id
-
-    def store(self) -> None:
-        values.insert(self.uow.tx, self.rows)
-        values.insert_inputs(self.uow.tx, self.input_rows)
-        values.insert_outputs(self.uow.tx, self.output_rows)
-        if self.refs:
-            shared_value.ref_by_job(self.uow.tx, sorted(self.refs), self.job_id)
 
 
 def digest_of(raw: object, key: bytes) -> str:

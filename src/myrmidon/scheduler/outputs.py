@@ -1,4 +1,4 @@
-"""The outputs of functions: written by the run that wins, copied by dedupe, erased before a task runs again.
+"""The outputs of tasks: written by the run that wins, copied by dedupe, erased before a task runs again.
 
 An output is a value row that exists from submission on, with content once it is produced. A shared output also links a
 shared value, which the job references. Every function here expects the job and the task to be locked.
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from myrmidon.model.task_request import Payload
-from myrmidon.model.task_result import TaskResult
-from myrmidon.model.value import OutputValue, SharedValue, Value
+from myrmidon.model.task_result import Finish, TaskResult
+from myrmidon.model.value import SharedValue, Value
 from myrmidon.scheduler.unit_of_work import UnitOfWork
-from myrmidon.store.tables import shared_value
+from myrmidon.store.tables import delegate, shared_value
 from myrmidon.store.tables import value as values
 
 _INLINE_LIMIT = 1024
@@ -26,29 +26,60 @@ class Produced(Struct, frozen=True):
     payload: Payload
 
 
-def write_outputs(uow: UnitOfWork, task: TaskResult, given: Sequence[OutputValue]) -> bool:
-    """Store what the winning run of a function returned; False when it does not have the requested types.
+class ReportedOutputs:
+    """Checks and stores what the runs of one report have returned; the declared outputs are read once for all."""
 
-    A task that runs again replaces the outputs of its last run: its children kept reading those until now.
-    """
-    expected = values.outputs(uow.tx, [task.id]).get(task.id, [])
-    if [type_string for _, _, _, type_string in expected] != [output.type for output in given]:
-        return False
-    if any(not _is_valid(output.payload) for output in given):
-        return False
-    replaced = [shared_id for _, _, shared_id, _ in expected if shared_id is not None]
-    for position, (kind, value_id, _, type_string) in enumerate(expected):
-        payload = given[position].payload
-        if kind == values.SHARED:
-            new_id = uow.new_id()
-            data_id = values.data_id(uow.tx, value_id)
-            shared_value.insert(uow.tx, [(new_id, data_id, type_string, payload, uow.now)])
-            share_output(uow, task, position, value_id=value_id, shared_value_id=new_id)
-        else:
-            values.write(uow.tx, value_id, payload)
-    if replaced and task.job_id is not None:
-        _drop_references(uow, task.job_id, replaced)
-    return True
+    def __init__(self, uow: UnitOfWork, finishes: Iterable[Finish]) -> None:
+        several = list(finishes)
+        ids = sorted({item.task_id for item in several if uow.run_policy(item.task_id).num_outputs})
+        delegated = sorted({item.task_id for item in several if item.delegated})
+        self.uow = uow
+        self.declared = values.outputs(uow.tx, ids) if ids else {}
+        self.delegates = delegate.of_tasks(uow.tx, delegated) if delegated else {}
+
+    def write(self, task: TaskResult, item: Finish) -> str:
+        """Store the outputs of the winning run of a task; what is wrong with them, or an empty text.
+
+        A task that runs again replaces the outputs of its last run: its children kept reading those until now.
+        """
+        declared = self.declared.get(task.id, [])
+        problem = self._problem(task, item, declared)
+        if problem or item.delegated:
+            return problem
+        replaced = [shared_id for _, _, shared_id, _ in declared if shared_id is not None]
+        for position, (kind, value_id, _, type_string) in enumerate(declared):
+            payload = item.outputs[position].payload
+            if kind == values.SHARED:
+                self._share(task, position, value_id, type_string, payload)
+            else:
+                self.uow.write_value(value_id, payload)
+        if replaced and task.job_id is not None:
+            _drop_references(self.uow, task.job_id, replaced)
+        return ""
+
+    def _problem(self, task: TaskResult, item: Finish, declared: Sequence[values.OutputRow]) -> str:
+        if item.delegated:
+            if item.outputs:
+                return "the run returned outputs although it has delegated them"
+            return (
+                "" if task.id in self.delegates or not declared else "no task of the job writes the delegated outputs"
+            )
+        wanted = [type_string for _, _, _, type_string in declared]
+        given = [output.type for output in item.outputs]
+        if wanted != given:
+            return f"the run returned {_show_types(given)}, not {_show_types(wanted)}"
+        wrong = [number for number, output in enumerate(item.outputs) if not _is_valid(output.payload)]
+        return f"the output {wrong[0]} is neither at most {_INLINE_LIMIT} bytes nor a stored file" if wrong else ""
+
+    def _share(self, task: TaskResult, position: int, value_id: int, type_string: str, payload: Payload) -> None:
+        new_id = self.uow.new_id()
+        data_id = values.data_id(self.uow.tx, value_id)
+        shared_value.insert(self.uow.tx, [(new_id, data_id, type_string, payload, self.uow.now)])
+        share_output(self.uow, task, position, value_id=value_id, shared_value_id=new_id)
+
+
+def _show_types(types: Sequence[str]) -> str:
+    return ", ".join(types)[:1000] or "nothing"
 
 
 def _is_valid(payload: Payload) -> bool:
@@ -114,14 +145,15 @@ def _produced(
     return Produced(shared_id if kind == values.SHARED else None, payload)
 
 
-def copy_outputs(uow: UnitOfWork, task: TaskResult, produced: Sequence[Produced]) -> None:
-    """Give a task the outputs of an equal one."""
-    mine = values.outputs(uow.tx, [task.id]).get(task.id, [])
-    for position, ((_, value_id, _, _), earlier) in enumerate(zip(mine, produced, strict=True)):
+def copy_outputs(
+    uow: UnitOfWork, task: TaskResult, own: Sequence[values.OutputRow], produced: Sequence[Produced]
+) -> None:
+    """Give a task the outputs of an equal one; ``own`` are the outputs that it declares."""
+    for position, ((_, value_id, _, _), earlier) in enumerate(zip(own, produced, strict=True)):
         if earlier.shared_value_id is not None:
             share_output(uow, task, position, value_id=value_id, shared_value_id=earlier.shared_value_id)
         else:
-            values.write(uow.tx, value_id, earlier.payload)
+            uow.write_value(value_id, earlier.payload)
 
 
 # ---------------------------------------------------------------- running again

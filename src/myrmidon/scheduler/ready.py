@@ -28,7 +28,7 @@ def make_ready(uow: UnitOfWork, tasks: Sequence[TaskResult], *, avoid: Mapping[i
     hits = find_sources(uow, due)
     to_queue = [task for task in due if task.id not in hits]
     served = task_queues.served(uow.tx, _queues_needing_bots(uow, to_queue))
-    shared = values.reads_shared(uow.tx, [t.id for t in to_queue if uow.requests[t.id].func_name is not None])
+    shared = values.reads_shared(uow.tx, [t.id for t in to_queue if uow.requests[t.id].num_inputs])
     for task in due:
         if task.id in hits:
             take_over(uow, task, hits[task.id])

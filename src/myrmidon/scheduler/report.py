@@ -26,10 +26,9 @@ from myrmidon.model.task_result import (
     TaskResult,
     TaskRun,
 )
-from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.capacity import handle_lost_capacity
 from myrmidon.scheduler.claim import token_hash
-from myrmidon.scheduler.outputs import write_outputs
+from myrmidon.scheduler.outputs import ReportedOutputs
 from myrmidon.scheduler.policy import (
     DEFAULT_RULES,
     Rules,
@@ -93,7 +92,7 @@ def report(
     uow = UnitOfWork(tx, now, ids, rules)
     tasks = uow.lock(item.task_id for item in reports)
     runs = {(run.task_id, run.run): run for run in task_run.read_for_report(tx, sorted(tasks))} if tasks else {}
-    handler = _ReportHandler(uow, bot_id, tasks, runs)
+    handler = _ReportHandler(uow, bot_id, tasks, runs, reports)
     replies = [handler.take(item) for item in reports]
     make_ready(uow, handler.requeued, avoid=handler.avoid)
     propagate(uow)
@@ -114,11 +113,13 @@ class _ReportHandler:
         bot_id: str,
         tasks: Mapping[int, TaskResult],
         runs: Mapping[tuple[int, int], TaskRun],
+        reports: Sequence[Report],
     ) -> None:
         self.uow = uow
         self.bot_id = bot_id
         self.tasks = tasks
         self.runs = runs
+        self.reports = reports
         self.by_task: dict[int, list[TaskRun]] = {}
         for run in runs.values():
             self.by_task.setdefault(run.task_id, []).append(run)
@@ -129,6 +130,7 @@ class _ReportHandler:
         self.ended = False
         self._hashes: dict[str, str] = {}
         self._policies_loaded = False
+        self._outputs: ReportedOutputs | None = None
 
     def take(self, item: Report) -> Reply:
         run = self.runs.get((item.task_id, item.run))
@@ -187,6 +189,7 @@ class _ReportHandler:
         run.outputs_ref = json.encode(item.outputs_ref).decode() if item.outputs_ref else None
         if item.message:
             run.evidence = json.encode(Evidence(message=item.message[:4096])).decode()
+        run.error = item.error
         if item.stats is not None:
             self.stats.append((run.task_id, run.run, item.stats))
         if run.generation != task.generation:
@@ -194,8 +197,9 @@ class _ReportHandler:
             self._end(task, run, judge_outdated(task))
             return _ACCEPTED
         verdict = judge_finish(task, item, reruns=0 if item.clean else self._run_policy(task).max_num_retries)
-        if verdict.state == SUCCEEDED and not self._write_outputs(task, item.outputs):
+        if verdict.state == SUCCEEDED and (problem := self._write_outputs(task, item)):
             verdict = Verdict(TaskState.FAILED, "bad_outputs")
+            run.evidence = json.encode(Evidence(message=problem)).decode()
         self.uow.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
         self._end(task, run, verdict)
         return _ACCEPTED
@@ -224,11 +228,15 @@ class _ReportHandler:
         self._end(task, run, judge_unstarted(task))
         return _ACCEPTED
 
-    def _write_outputs(self, task: TaskResult, given: Sequence[OutputValue]) -> bool:
-        """Store the outputs of a function; False when they do not have the requested types."""
-        if task.skips_request_lookup or self._run_policy(task).func_name is None:
-            return not given
-        return write_outputs(self.uow, task, given)
+    def _write_outputs(self, task: TaskResult, item: Finish) -> str:
+        """Store the outputs of a run; what is wrong with them, or an empty text."""
+        if task.skips_request_lookup:
+            return "the run returned outputs that were not requested" if item.outputs else ""
+        if self._outputs is None:
+            self._run_policy(task)  # loads those of all tasks
+            clean = [item for item in self.reports if isinstance(item, Finish) and item.clean]
+            self._outputs = ReportedOutputs(self.uow, [item for item in clean if item.task_id in self.tasks])
+        return self._outputs.write(task, item)
 
     def _end(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
         self.ended = True
@@ -301,11 +309,17 @@ def _quarantine_failing_bot(uow: UnitOfWork, bot_id: str, faults: int) -> None:
 
 
 def heartbeat(
-    tx: Tx, bot_id: str, holds: Sequence[tuple[int, int, str]], *, session: int, now: Micros
+    tx: Tx,
+    bot_id: str,
+    holds: Sequence[tuple[int, int, str]],
+    *,
+    session: int,
+    now: Micros,
+    progress: Mapping[tuple[int, int], float] | None = None,
 ) -> list[tuple[int, int]]:
     """Renew the leases of a bot and all its runs with one write; returns the held runs that the bot must stop.
 
-    ``holds`` are (task id, run number, token).
+    ``holds`` are (task id, run number, token). ``progress`` says how far some of them have come, from 0 to 1.
     """
     if not bots.heartbeat_if_alive(tx, bot_id, session, now):
         bot = bots.read(tx, bot_id)
@@ -317,11 +331,15 @@ def heartbeat(
         return []
     mine = task_run.live_tokens(tx, sorted({task_id for task_id, _, _ in holds}), bot_id)
     hashed = {token: token_hash(token) for token in {token for _, _, token in holds}}
-    return [
+    stop = [
         (task_id, run)
         for task_id, run, token in holds
         if not compare_digest(mine.get((task_id, run), ""), hashed[token])
     ]
+    if progress:
+        own = {(task_id, run) for task_id, run, _ in holds}.difference(stop)
+        task_run.set_progress(tx, sorted((*held, share) for held, share in progress.items() if held in own))
+    return stop
 
 
 class LogBytes(Struct, frozen=True, kw_only=True):

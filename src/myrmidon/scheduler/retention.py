@@ -15,11 +15,14 @@ from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import (
     chunked_work,
+    delegate,
     edge,
+    job_code,
     notes,
     outbox,
     resource_group,
     shared_value,
+    stored_file,
     tag_counts,
     task_queues,
     task_request,
@@ -71,6 +74,7 @@ def _delete_job(uow: UnitOfWork, job_id: int) -> None:
         shared_value.delete_unreferenced(uow.tx, refs)
         refs = shared_value.of_job(uow.tx, job_id, n=CHUNK)
     values.delete_of_job(uow.tx, job_id)
+    job_code.delete_of_job(uow.tx, job_id)
     outbox.delete(uow.tx, [job_id])
     jobs.delete(uow.tx, job_id)
     uow.jobs.pop(job_id, None)
@@ -85,6 +89,7 @@ def delete_tasks(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
     edge.delete_of_tasks(uow.tx, task_ids)
     notes.delete_of_tasks(uow.tx, task_ids)
     values.delete_of_tasks(uow.tx, task_ids)
+    delegate.delete_of_tasks(uow.tx, task_ids)
     task_result.delete(uow.tx, task_ids)
     task_request.delete(uow.tx, task_ids, tags)
     outbox.delete(uow.tx, task_ids)
@@ -118,6 +123,7 @@ def delete_group_chunk(uow: UnitOfWork, work: ChunkedWork) -> list[int]:
         return []
     task_queues.delete_of_group(uow.tx, group_id)
     webhook.delete_of_group(uow.tx, group_id)
+    stored_file.delete_of_group(uow.tx, group_id)
     resource_group.delete(uow.tx, group_id)
     uow.finish_chunked_work(work)
     return []

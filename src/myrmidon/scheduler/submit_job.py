@@ -19,15 +19,9 @@ from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.idempotency import check_key, key_conflict
-from myrmidon.scheduler.new_tasks import (
-    NewTask,
-    OutputSlot,
-    check_parents,
-    check_shared,
-    digest_of,
-    open_group,
-    store_new_tasks,
-)
+from myrmidon.scheduler.new_task import NewTask, OutputSlot
+from myrmidon.scheduler.new_tasks import check_parents, digest_of, open_group, store_new_tasks
+from myrmidon.scheduler.new_values import check_shared
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
@@ -159,8 +153,11 @@ def _chunks(draft: JobDraft) -> list[list[int]]:
 def _existing_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitted | None:
     """The result if this draft was stored before: by its request key, or by an earlier attempt of the transaction.
 
-    Raises Conflict if the key or the external id belongs to another job.
+    Raises Conflict if the key or the external id belongs to another job. The external id is read first: if the same
+    request is stored by another transaction between the two, its key is found, and not its external id alone.
     """
+    external_id = draft.graph.external_id
+    holder = jobs.by_external(uow.tx, group_id, external_id) if external_id is not None else None
     if draft.request_key is not None:
         found = request_keys.read(uow.tx, group_id, [draft.request_key]).get(draft.request_key)
         if found is not None:
@@ -169,10 +166,8 @@ def _existing_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitt
             return _repeated(uow, found[1])
     if uow.tx.attempt > 1 and (mine := jobs.read(uow.tx, [draft.job_id]).get(draft.job_id)) and not mine.staged:
         return _repeated(uow, draft.job_id)
-    if draft.graph.external_id is not None:
-        taken = jobs.by_external(uow.tx, group_id, draft.graph.external_id)
-        if taken is not None and taken != draft.job_id:
-            raise Conflict(f"the external id {draft.graph.external_id} belongs to another job; choose another one")
+    if holder is not None and holder != draft.job_id:
+        raise Conflict(f"the external id {external_id} belongs to another job; choose another one")
     return None
 
 

@@ -23,6 +23,7 @@ from myrmidon.model.states import (
     check_job_move,
     check_move,
 )
+from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.task_to_run import Order, TaskToRun
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
@@ -39,6 +40,7 @@ from myrmidon.store.tables import (
     task_to_run,
 )
 from myrmidon.store.tables import job as jobs_store
+from myrmidon.store.tables import value as values_store
 from myrmidon.store.tables.chunked_work import ChunkedWork
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.task_queues import Queue
@@ -71,6 +73,7 @@ class UnitOfWork:
         self._dirty: dict[int, TaskResult] = {}
         self._new: set[int] = set()
         self._runs: dict[tuple[int, int], TaskRun] = {}
+        self._values: dict[int, Payload] = {}
         self._to_run: list[TaskToRun] = []
         self._unqueued: set[int] = set()
         self._reopened: list[int] = []
@@ -218,6 +221,10 @@ class UnitOfWork:
     def touch_run(self, run: TaskRun) -> None:
         self._runs[(run.task_id, run.run)] = run
 
+    def write_value(self, value_id: int, payload: Payload) -> None:
+        """Set the content of a value of a locked job."""
+        self._values[value_id] = payload
+
     def enqueue(self, row: TaskToRun) -> None:
         """Add a row to task_to_run, so that bots can claim the task."""
         queue = self.queue(row.queue) if row.shared else None
@@ -284,6 +291,9 @@ class UnitOfWork:
         if self._runs:
             task_run.save(self.tx, list(self._runs.values()), self.now)
             self._runs = {}
+        if self._values:
+            values_store.write(self.tx, self._values)
+            self._values = {}
         if self._unqueued:
             task_to_run.remove(self.tx, sorted(self._unqueued))
             self._unqueued = set()

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from myrmidon.wire.fields import ErrorInfo
     from myrmidon.wire.jobs import JobInfo
 
 
@@ -135,8 +136,11 @@ _BY_CODE: dict[str, int] = {
 }
 
 
-def error_for_item(error: Mapping[str, Any]) -> CallFailed:
+def error_for_item(item: Mapping[str, Any] | ErrorInfo) -> CallFailed:
     """The exception for one failed item of a batch, whose error has a code but no HTTP status."""
+    import msgspec  # late: see above
+
+    error = msgspec.to_builtins(item)
     return error_for_response(_BY_CODE.get(str(error.get("code")), 400), {"error": error})
 
 

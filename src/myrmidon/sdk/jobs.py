@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from typing import Any, TypeVar
 
+from myrmidon.sdk.api.caller import Caller, segment
 from myrmidon.sdk.errors import JobFailed, WaitedTooLong
 from myrmidon.sdk.job_graph import FAILED, blockers
 from myrmidon.sdk.transport import new_key
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
 from myrmidon.wire.notes import JobMeta
-
-if TYPE_CHECKING:
-    from myrmidon.sdk.client import Client
 
 T = TypeVar("T")
 
@@ -26,8 +23,8 @@ PAGE = 1_000
 class Job:
     """Handle of one job. Every method asks the server; nothing is cached."""
 
-    def __init__(self, client: Client, job_id: str) -> None:
-        self._client = client
+    def __init__(self, api: Caller, job_id: str) -> None:
+        self._api = api
         self.id = job_id
 
     def __repr__(self) -> str:
@@ -36,7 +33,7 @@ class Job:
     # -- read
 
     def info(self) -> wire.JobInfo:
-        return self._client.call("GET", f"jobs/{_segment(self.id)}", wire.JobInfo)
+        return self._api.call("GET", f"jobs/{segment(self.id)}", wire.JobInfo)
 
     def tasks(
         self,
@@ -54,7 +51,7 @@ class Job:
         left = limit
         while left is None or left > 0:
             query["limit"] = PAGE if left is None else min(left, PAGE)
-            page = self._client.call("GET", f"jobs/{_segment(self.id)}/tasks", wire.JobTasks, query=query)
+            page = self._api.call("GET", f"jobs/{segment(self.id)}/tasks", wire.JobTasks, query=query)
             yield from page.tasks
             left = None if left is None else left - len(page.tasks)
             if page.cursor is None:
@@ -69,15 +66,15 @@ class Job:
     def graph(self, *, max_nodes: int = 2_000, prefix: str | None = None, depth: int | None = None) -> wire.JobGraph:
         """Nodes and edges; above ``max_nodes`` nodes in groups, of which ``prefix`` and ``depth`` select one."""
         query = {"max_nodes": max_nodes, "prefix": prefix, "depth": depth}
-        return self._client.call("GET", f"jobs/{_segment(self.id)}/graph", wire.JobGraph, query=query)
+        return self._api.call("GET", f"jobs/{segment(self.id)}/graph", wire.JobGraph, query=query)
 
     def outputs(self) -> wire.JobOutputs:
         """The results of the tasks without children; the first 1,000."""
-        return self._client.call("GET", f"jobs/{_segment(self.id)}/outputs", wire.JobOutputs, query={"limit": PAGE})
+        return self._api.call("GET", f"jobs/{segment(self.id)}/outputs", wire.JobOutputs, query={"limit": PAGE})
 
     def compare(self, other: str, *, cursor: str | None = None) -> wire.JobComparison:
         query = {"other": other, "cursor": cursor}
-        return self._client.call("GET", f"jobs/{_segment(self.id)}/compare", wire.JobComparison, query=query)
+        return self._api.call("GET", f"jobs/{segment(self.id)}/compare", wire.JobComparison, query=query)
 
     def errors(self) -> dict[str, list[wire.JobTask]]:
         """Tasks that ended without success, grouped by what happened."""
@@ -97,7 +94,7 @@ class Job:
     def poll(self, *, wait_s: float = MAX_WAIT_S, seq: int | None = None) -> wire.JobWaited:
         """One long poll: the job when it has ended, has changed since ``seq``, or after ``wait_s``."""
         body = {"wait_s": wait_s, "seq": seq}
-        return self._client.call("POST", f"jobs/{_segment(self.id)}/wait", wire.JobWaited, body=body, wait_s=wait_s)
+        return self._api.call("POST", f"jobs/{segment(self.id)}/wait", wire.JobWaited, body=body, wait_s=wait_s)
 
     def wait(self, timeout: float | None = None) -> wire.JobInfo:
         """The job once it has ended; WaitedTooLong after ``timeout`` seconds."""
@@ -140,10 +137,16 @@ class Job:
         force: bool = False,
         full: bool = False,
         dry_run: bool = False,
+        code: Mapping[str, str] | None = None,
         key: str | None = None,
     ) -> wire.JobRerun:
-        """Run again what did not succeed; with ``full`` everything, with ``task`` only that label."""
-        body = {"task": task, "cascade": cascade, "force": force, "full": full, "dry_run": dry_run}
+        """Run again what did not succeed; with ``full`` everything, with ``task`` only that label.
+
+        ``code``: functions that have the code with a digest run from now on the code with another one.
+        """
+        body: dict[str, Any] = {"task": task, "cascade": cascade, "force": force, "full": full, "dry_run": dry_run}
+        if code:
+            body["code"] = dict(code)
         return self._post("rerun", wire.JobRerun, body, key)
 
     def hold(self, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:
@@ -160,18 +163,14 @@ class Job:
 
     def meta(self) -> dict[str, str]:
         """The small texts of the job by name."""
-        return self._client.call("GET", f"jobs/{_segment(self.id)}/meta", JobMeta).values
+        return self._api.call("GET", f"jobs/{segment(self.id)}/meta", JobMeta).values
 
     def set_meta(self, name: str, value: str | None, *, key: str | None = None) -> dict[str, str]:
         """Set a text of the job, or delete it with None; all texts afterwards."""
         return self._post("meta", JobMeta, {"name": name, "value": value}, key).values
 
     def delete(self, *, key: str | None = None) -> None:
-        self._client.call("DELETE", f"jobs/{_segment(self.id)}", Done, key=key or new_key())
+        self._api.call("DELETE", f"jobs/{segment(self.id)}", Done, key=key or new_key())
 
     def _post(self, verb: str, answer: type[T], body: Mapping[str, Any], key: str | None) -> T:
-        return self._client.call("POST", f"jobs/{_segment(self.id)}/{verb}", answer, body=body, key=key or new_key())
-
-
-def _segment(text: str) -> str:
-    return quote(text, safe="")
+        return self._api.call("POST", f"jobs/{segment(self.id)}/{verb}", answer, body=body, key=key or new_key())

@@ -3,7 +3,7 @@
 A call is retried when there was no response or when the status was 429, 500, 502, 503 or 504. Every call that changes
 something sends an idempotency key, the same one in each attempt, so a lost response cannot make it take effect twice.
 A server that answers 500 is retried for a shorter time, because the fault may be permanent.
-Delays have full jitter, so that clients that failed together do not retry together. Routes are in client.py.
+Delays have full jitter, so that clients that failed together do not retry together. Paths are in api/.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 KEY_HEADER: Final = "Idempotency-Key"
 _LENGTH_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
+_MAX_IDLE: Final = 32
+"""Connections that are kept for further calls. urllib3 logs a warning when threads use more."""
 _CONNECT_S: Final = 5.0
 _READ_S: Final = 30.0
 _STREAM_READ_S: Final = 60.0  # longer than the interval of the server's keep-alive comments
@@ -120,7 +122,11 @@ class Transport:
         self._on_retry = on_retry or (lambda _: None)
         self._clock = clock
         self._answered = False
-        self._pool = urllib3.PoolManager(retries=False, maxsize=4, ca_certs=ca_file)
+        self._pool = urllib3.PoolManager(retries=False, maxsize=_MAX_IDLE, ca_certs=ca_file)
+
+    def close(self) -> None:
+        """Close the idle connections. Later calls open new ones."""
+        self._pool.clear()
 
     def call(
         self,
@@ -132,16 +138,19 @@ class Transport:
         key: str | None = None,
         wait_s: float = 0.0,
         within_s: float | None = None,
+        data: bytes | None = None,
+        content_type: str = "application/json",
     ) -> Reply:
         """Make a call, with retries, and return its response.
 
-        ``wait_s`` is how long a long poll may hold the response; ``within_s`` limits the retries further.
+        ``body`` is sent as JSON; ``data`` is a body that is encoded already. ``wait_s`` is how long a long poll may
+        hold the response; ``within_s`` limits the retries further.
         """
         headers = self._headers(key)
-        data = None
         if body is not None:
             data = json.dumps(body, separators=(",", ":")).encode()
-            headers["Content-Type"] = "application/json"
+        if data is not None:
+            headers["Content-Type"] = content_type
 
         def send() -> Reply:
             response = self._send(method, path, query, headers, data, read_s=_READ_S + wait_s)

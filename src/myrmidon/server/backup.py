@@ -1,8 +1,9 @@
 """Backs up, restores and copies the databases of an installation.
 
 A backup is a folder with two SQLite files, whatever database the installation uses: on SQLite they are copies of its
-own two files, on a database server each is an export of a consistent snapshot. The server keeps running meanwhile. A
-backup contains tokens and keys, so it is as secret as the installation itself.
+own two files, on a database server each is an export of a consistent snapshot. Beside them is a copy of the folder of
+the files, if that is on this machine. The server keeps running meanwhile. A backup contains tokens and keys, so it is
+as secret as the installation itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from myrmidon.files.folder import FileFolder
+from myrmidon.files.folder_copy import copy_files
 from myrmidon.model.errors import StoreRefused
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler import servers
@@ -35,16 +38,23 @@ from myrmidon.store.views import run_details
 MAIN_FILE = "myrmidon.db"
 LOG_FILE = "myrmidon.db-logs"
 INFO_FILE = "backup.json"
+FILES_FOLDER = "files"
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 """A database file and its companions. They move together: a companion of another database would corrupt a new one."""
 
 
 class BackupInfo(Struct, frozen=True):
-    """The content of backup.json: the version and kind of database that the backup was made of, and when."""
+    """The content of backup.json: the version and kind of database that the backup was made of, and when.
+
+    ``num_files`` is None if the folder of the files was not on this machine, or if an older version made the backup;
+    ``damaged_files`` were not copied.
+    """
 
     version: str
     made_at: Micros
     database: str
+    num_files: int | None = None
+    damaged_files: list[str] = []
 
 
 # ---------------------------------------------------------------- backup
@@ -61,7 +71,9 @@ def backup(settings: Settings, folder: Path) -> BackupInfo:
         # Logs last: then the copy has all output that the copied tasks had written.
         for source, name, is_log in ((url, MAIN_FILE, False), (log_url, LOG_FILE, True)):
             _export(source, fresh / name, logs_only=is_log, durable=settings.durable)
-        about = BackupInfo(version("myrmidon"), wall_time(), url.partition(":")[0])
+        # Files last: every file that the copied database refers to was there before.
+        copied = _back_up_files(FileFolder(settings.files_folder), FileFolder(fresh / FILES_FOLDER))
+        about = BackupInfo(version("myrmidon"), wall_time(), url.partition(":")[0], *copied)
         (fresh / INFO_FILE).write_bytes(msgspec.json.encode(about))
         for path in [*fresh.iterdir(), fresh]:
             _fsync(path)
@@ -71,6 +83,16 @@ def backup(settings: Settings, folder: Path) -> BackupInfo:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     return about
+
+
+def _back_up_files(source: FileFolder, target: FileFolder) -> tuple[int | None, list[str]]:
+    """How many files were copied, None if the folder is not on this machine; and which ones are damaged."""
+    number = source.read_id()
+    if number is None:
+        return None, []
+    target.claim(number)
+    copied = copy_files(source, target)
+    return copied.num_files, copied.damaged
 
 
 def _export(url: str, to: Path, *, logs_only: bool, durable: bool) -> None:
@@ -93,16 +115,44 @@ def restore(settings: Settings, folder: Path, *, replace: bool = False) -> Backu
     """Restore a backup. The server must be stopped.
 
     Existing SQLite files are an error; with ``replace`` they are renamed. A database server's database must be empty.
+    A folder with files of another installation is an error too; with ``replace`` it is renamed.
     """
     info = _read_info(folder)
+    files, kept_files = FileFolder(folder / FILES_FOLDER), FileFolder(settings.files_folder)
+    if _belongs_to_another(kept_files, files) and not replace:
+        raise StoreRefused(
+            f"{kept_files.root} has files of another installation. Use --replace to replace it (it is kept under"
+            " another name), or --data-dir to restore to another data folder."
+        )
+    _restore_databases(settings, folder, replace=replace)
+    _restore_files_folder(files, kept_files)
+    return info
+
+
+def _belongs_to_another(folder: FileFolder, backup: FileFolder) -> bool:
+    return folder.read_id() not in (None, backup.read_id()) and not folder.is_empty()
+
+
+def _restore_files_folder(source: FileFolder, target: FileFolder) -> None:
+    """Add the files of a backup to the folder of the files; nothing if the backup has none."""
+    number = source.read_id()
+    if number is None:
+        return
+    if _belongs_to_another(target, source):
+        target.root.rename(f"{target.root}{_new_suffix([target.root])}")
+    target.claim(number)
+    copy_files(source, target)
+
+
+def _restore_databases(settings: Settings, folder: Path, *, replace: bool) -> None:
     for name in (MAIN_FILE, LOG_FILE):
         sqlite.check_file(folder / name)
     urls = (settings.database_url, settings.log_database_url)
     for path in (url.removeprefix("sqlite:///") for url in urls if url.startswith("sqlite:")):
         Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if len(set(urls)) == 2 and all(url.startswith("sqlite:") for url in urls):
-        _restore_files(dict(zip(urls, (MAIN_FILE, LOG_FILE), strict=True)), folder, replace=replace)
-        return info
+        _restore_sqlite(dict(zip(urls, (MAIN_FILE, LOG_FILE), strict=True)), folder, replace=replace)
+        return
     with ExitStack() as opened:
         main, log = (f"sqlite:///{_working_copy(opened, folder / name)}" for name in (MAIN_FILE, LOG_FILE))
         source = _open_both(opened, main, log)
@@ -110,7 +160,6 @@ def restore(settings: Settings, folder: Path, *, replace: bool = False) -> Backu
         for db in (*source, *target):  # the backup may be of an earlier version
             migrate(db, wall_time())
         _copy_both(source, target)
-    return info
 
 
 def _read_info(folder: Path) -> BackupInfo:
@@ -126,7 +175,7 @@ def _working_copy(stack: ExitStack, path: Path) -> Path:
     return Path(shutil.copy2(path, folder / path.name))
 
 
-def _restore_files(urls: dict[str, str], folder: Path, *, replace: bool) -> None:
+def _restore_sqlite(urls: dict[str, str], folder: Path, *, replace: bool) -> None:
     targets = {Path(url.removeprefix("sqlite:///")): folder / name for url, name in urls.items()}
     with ExitStack() as stack:
         for target in targets:

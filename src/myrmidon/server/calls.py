@@ -5,7 +5,7 @@ No web framework and no database here, so that tests can call handlers directly.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -77,6 +77,23 @@ class Identity(Struct, frozen=True):
 NOBODY = Identity("nobody", Role.NOBODY)
 
 
+class StreamedBody:
+    """The body of a call that its handler reads while it arrives, instead of having it in memory as a whole.
+
+    Iterating raises TooLarge beyond the limit of the route, and TooSlow.
+    """
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+    async def close(self) -> None:
+        """End the iteration; the rest of the body is dropped."""
+        await self._pieces.aclose()
+
+
 class Call(Struct, kw_only=True):
     """One decoded request. ``body`` and ``query`` are the structs that the route names."""
 
@@ -93,7 +110,10 @@ class Call(Struct, kw_only=True):
 
 
 class Answer(Struct, kw_only=True):
-    """A response with its own status or headers; the body is a struct, bytes or an async iterator of bytes."""
+    """A response with its own status or headers; the body is a struct, bytes or an async iterator of bytes.
+
+    An iterator whose total size is known has it in the header ``content-length``.
+    """
 
     status: int = 200
     headers: dict[str, str] = {}
@@ -114,7 +134,7 @@ class Route(Struct, frozen=True, kw_only=True):
     who: frozenset[Role]
     summary: str
     body: Any = None
-    """The struct that the body is decoded into; ``bytes`` for the raw body."""
+    """The struct that the body is decoded into; ``bytes`` for the raw body, ``StreamedBody`` for a large raw one."""
     query: Any = None
     out: Any = None
     """The struct of the response; None for bytes, text and streams, whose type is ``media``."""

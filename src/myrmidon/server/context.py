@@ -20,10 +20,11 @@ from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler import resource_groups, servers
 from myrmidon.scheduler.policy import Rules
 from myrmidon.scheduler.pools import set_pool_order
-from myrmidon.scheduler.sweep import count_no_resource
+from myrmidon.scheduler.sweep_effects import count_no_resource
 from myrmidon.server.clock import SETTLE_WITH_DATABASE, Clock, boot_time, wall_time
 from myrmidon.server.config.config_folder import NO_CONFIG, FleetConfig, check_folder
 from myrmidon.server.database import AsyncDatabase, SchedulingDatabase, start_executor
+from myrmidon.server.file_store import FileStore, open_file_store
 from myrmidon.server.groups import GroupDirectory
 from myrmidon.server.keys import Keys, open_keys
 from myrmidon.server.large_documents import LargeDocuments
@@ -86,6 +87,7 @@ class ServerContext:
         log_db: Db,
         *,
         keys: Keys,
+        files: FileStore,
         server: Scheduler,
         ids: IdSource,
         metrics: Metrics | None = None,
@@ -94,6 +96,8 @@ class ServerContext:
         self.rules: Rules = settings.rules(keys.secret)
         self.limits: Limits = settings.limits()
         self.keys = keys
+        self.files = files
+        """Large values, and the code of functions."""
         self.server = server
         """This server's row among the servers on the database."""
         self.ids = ids
@@ -142,6 +146,7 @@ class ServerContext:
         self.db.executor.close()
         if self.logs.executor is not self.db.executor:
             self.logs.executor.close()
+        self.files.close()
         engine, log_engine = self.db.engine, self.logs.engine
         try:
             engine.write(lambda tx: servers.unregister(tx, self.server))
@@ -204,4 +209,5 @@ def _enroll(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
     for pool, order in settings.pools.items():
         chosen = Order(order.task_order, seconds(order.ageing_s))
         db.write(partial(set_pool_order, pool=pool, order=chosen, now=now, ids=ids))
-    return ServerContext(settings, db, log_db, keys=keys, server=server, ids=ids)
+    files = open_file_store(settings.files_folder, db)
+    return ServerContext(settings, db, log_db, keys=keys, files=files, server=server, ids=ids)

@@ -31,6 +31,7 @@ from myrmidon.server.context import ServerContext, open_context
 from myrmidon.server.settings import Settings
 from myrmidon.server.settings_reader import read_settings
 from myrmidon.server.web.login import link_path
+from myrmidon.wire.session import FIRST_LINK_S
 
 log = structlog.get_logger("server")
 
@@ -172,9 +173,7 @@ def first_link(context: ServerContext, url: str, token_file: Path | None) -> str
     if token_file is None:
         return ""
     token_id, now = int(token_file.read_text().split("_")[1], 16), context.now()
-    code = context.db.engine.write(
-        lambda tx: sessions.begin_link(tx, token_id, now=now, lifetime_s=sessions.FIRST_LINK_S)
-    )
+    code = context.db.engine.write(lambda tx: sessions.begin_link(tx, token_id, now=now, lifetime_s=FIRST_LINK_S))
     return f"{context.settings.public_url.rstrip('/') or url}{link_path(code)}"
 
 

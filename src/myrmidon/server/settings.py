@@ -47,17 +47,33 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Amqp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The RabbitMQ server that messages are published to, and what the names of their exchanges begin with."""
+    """The RabbitMQ server that messages are published to, and what the names of their exchanges begin with.
+
+    ``ca_file``: a PEM file with authorities that are trusted for amqps:// besides those of this machine.
+    """
 
     url: str = ""
     exchange_prefix: str = ""
+    ca_file: str = ""
 
 
 class Webhooks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Networks that webhooks may call although they are not public, and how many messages of one may wait."""
+    """Networks that webhooks may call although they are not public, and how many messages of one may wait.
+
+    ``ca_file``: a PEM file with authorities that are trusted for https:// besides those of this machine.
+    """
 
     allowed_networks: list[str] = []
     max_backlog: int = 10_000
+    ca_file: str = ""
+
+
+class Files(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where large values and the code of functions are stored, and how long one that nothing refers to is kept."""
+
+    folder: str = ""
+    """Default: ``files`` in ``data_dir``. All servers of a database need the same one."""
+    unused_hours: float = 24.0
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,6 +88,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The URL of the database for the output of tasks; default: a second file on SQLite, otherwise ``database``."""
     config_dir: str = ""
     """The folder with the fleet configuration; default: ``config`` in ``data_dir``."""
+    files: Files = Files()
     durable: bool = True
     """False accepts database servers that may lose committed data; for tests only."""
 
@@ -177,6 +194,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Path(self.config_dir).expanduser() if self.config_dir else self.data_folder / "config"
 
     @property
+    def files_folder(self) -> Path:
+        """The folder of the files."""
+        return Path(self.files.folder).expanduser() if self.files.folder else self.data_folder / "files"
+
+    @property
     def database_url(self) -> str:
         return self.database or f"sqlite:///{self.data_folder / 'myrmidon.db'}"
 
@@ -192,7 +214,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def webhook_rules(self) -> WebhookRules:
-        return WebhookRules(tuple(self.webhooks.allowed_networks), self.webhooks.max_backlog)
+        return WebhookRules(tuple(self.webhooks.allowed_networks), self.webhooks.max_backlog, self.webhooks.ca_file)
 
     @property
     def sinks(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.limits import DEFAULT_LIMITS
 from myrmidon.model.task_to_run import FIFO, LIFO
 from myrmidon.model.validation import show_value
+from myrmidon.relays import tls
 from myrmidon.scheduler.resource_groups import NAME, is_name
 from myrmidon.server.settings import ALL_ADDRESSES, LOG_LEVELS, ROLES, Amqp, Settings
 
@@ -178,9 +179,14 @@ def check(settings: Settings) -> list[Problem]:
     problems += _check_groups(settings)
     problems += _check_pools(settings)
     problems += _check_amqp(settings.amqp)
+    problems += _check_authorities("amqp.ca_file", settings.amqp.ca_file)
+    problems += _check_authorities("webhooks.ca_file", settings.webhooks.ca_file)
     if not 1 <= settings.webhooks.max_backlog <= _MAX_BACKLOG:
         backlog = str(settings.webhooks.max_backlog)
         problems.append(Problem("webhooks.max_backlog", backlog, f"1 to {_MAX_BACKLOG}", "range"))
+    if not _MIN_UNUSED_HOURS <= settings.files.unused_hours <= _CENTURY_DAYS * 24:
+        allowed = f"{_MIN_UNUSED_HOURS} to {_CENTURY_DAYS * 24}"
+        problems.append(Problem("files.unused_hours", str(settings.files.unused_hours), allowed, "range"))
     return problems
 
 
@@ -234,6 +240,16 @@ def _check_tls(certificate: str, key: str) -> list[Problem]:
     except (OSError, ValueError) as error:
         allowed = f"a PEM certificate chain whose key, without a password, is in tls_key ({error})"
         return [Problem("tls_certificate", certificate, allowed, "file")]
+    return []
+
+
+def _check_authorities(name: str, path: str) -> list[Problem]:
+    if not path:
+        return []
+    try:
+        tls.client_context(path)
+    except OSError as error:  # also if it has no certificate
+        return [Problem(name, path, f"a PEM file with certificates ({error})", "file")]
     return []
 
 
@@ -312,6 +328,8 @@ def _check_amqp(amqp: Amqp) -> list[Problem]:
 
 _AMQP_URL = re.compile(r"amqps?://([^\s/@]*@)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(/[^\s/]*)?")
 _MAX_BACKLOG = 1_000_000
+_MIN_UNUSED_HOURS = 2
+"""A multiple of the time after which a use of a file is recorded again (``stored_file.RENEW_AFTER``)."""
 _EXCHANGE_PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,100}")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+MAX_INT64: Final = (1 << 63) - 1
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+(?!\n)$")]
 """In Python ``$`` alone also matches before a final newline; JSON Schema, which the OpenAPI document uses, has no
@@ -14,6 +15,10 @@ Micros: TypeAlias = int
 """Microseconds UTC since 1970."""
 Moment = Annotated[int, Meta(ge=0, le=9_000_000_000_000_000)]
 """A time in a request. The maximum is in the year 2255: ids cannot hold times beyond 2288."""
+TaskStateName = Literal[
+    "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
+    "NO_RESOURCE", "CLIENT_ERROR",
+]  # fmt: skip
 
 
 class PageQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,3 +30,20 @@ class PageQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Done(Struct, frozen=True):
     ok: bool = True
+
+
+class ProblemInfo(Struct, frozen=True):
+    """One problem of a request: where it is, what was given, and what is allowed there."""
+
+    path: str
+    value: str
+    allowed: str
+    code: str
+
+
+class ErrorInfo(Struct, frozen=True, omit_defaults=True):
+    """An error as calls answer it. ``problems`` lists all of an invalid request."""
+
+    code: str
+    message: str
+    problems: list[ProblemInfo] = []

@@ -6,13 +6,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from myrmidon.wire.fields import Limit, Micros, Moment, Name
+from myrmidon.wire.fields import Limit, Micros, Moment, Name, TaskStateName
+from myrmidon.wire.functions import FunctionError
 
 JobStateName = Literal["RUNNING", "PENDING_RETRY", "SUCCEEDED", "FAILED", "CANCELLED"]
-TaskStateName = Literal[
-    "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
-    "NO_RESOURCE", "CLIENT_ERROR",
-]  # fmt: skip
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Label = Annotated[str, Meta(min_length=1, max_length=255)]
 MAX_NODES = 5_000
 """How many nodes the graph of a job has at most in one answer."""
@@ -143,6 +141,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     reason: str
     exit_code: int | None
     bot_id: str | None
+    error: FunctionError | None = None
+    """The exception that has ended a function."""
 
 
 class JobInfo(JobSummary, frozen=True, kw_only=True):
@@ -200,6 +200,10 @@ class JobTask(Struct, frozen=True, kw_only=True):
     modified_at: Micros
     waited_s: float | None
     duration_s: float | None
+    progress: float | None = None
+    """How far the run has come, from 0 to 1, if it says so."""
+    error: FunctionError | None = None
+    """The exception that has ended a function."""
 
 
 class JobTasksQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -266,6 +270,7 @@ class JobGraph(Struct, frozen=True, kw_only=True):
 class OutputValue(Struct, frozen=True, kw_only=True):
     """A value that an output task has produced; ``data`` is its MessagePack form in base64, if it is inline."""
 
+    value_id: str
     type: str
     size: int | None
     data: bytes | None
@@ -313,7 +318,8 @@ class RerunJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``full``: all tasks again, not only those that did not succeed.
 
     ``task``: only this label, and with ``cascade`` all that depend on it; ``force``: also if it has succeeded.
-    ``dry_run``: change nothing, but say what would run again.
+    ``dry_run``: change nothing, but say what would run again. ``code``: from now on the functions of the job that have
+    the code with the first digest run that with the second one.
     """
 
     task: Label | None = None
@@ -321,6 +327,7 @@ class RerunJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     force: bool = False
     full: bool = False
     dry_run: bool = False
+    code: Annotated[dict[Digest, Digest], Meta(max_length=1_000)] = {}
 
 
 class JobRerun(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from myrmidon.bot.link.next_action import (
     Wait,
     next_action,
 )
-from myrmidon.bot.run.command import MAX_INLINE_BYTES
+from myrmidon.bot.run.run_log import MAX_INLINE_BYTES
 
 NOW = 1000.0
 LARGE = MAX_INLINE_BYTES + 1

@@ -12,9 +12,9 @@ from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import show_run, show_task
 from myrmidon.scheduler import resource_groups, submit_job
 from myrmidon.server.api import events
-from myrmidon.server.api.events import EventsQuery
 from myrmidon.server.calls import Call, Identity, Role
 from myrmidon.store.tables.outbox import Event, JobBody, TaskBody, body_of
+from myrmidon.wire.events import EventsQuery
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import ADMIN, BotClient, a_server_context, a_task, finish, serving, submit, until
 

@@ -12,10 +12,10 @@ from msgspec import Raw
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.scheduler import resource_groups
 from myrmidon.server.api import jobs, live
-from myrmidon.server.api.live import LiveQuery
 from myrmidon.server.calls import Call, Identity, Role
 from myrmidon.store.tables import outbox
 from myrmidon.wire.jobs import SubmitJob
+from myrmidon.wire.live import LiveQuery
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import ADMIN, BotClient, a_server_context, a_task, finish, serving, submit
 

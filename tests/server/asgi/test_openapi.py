@@ -20,7 +20,7 @@ from schemathesis import GenerationMode
 
 from myrmidon.model.task_request import Properties, Slice, TaskRequest
 from myrmidon.model.task_validation import parse_task
-from myrmidon.server.api.submit import EXAMPLE
+from myrmidon.wire.tasks import EXAMPLE
 from tests.deadline import HANG_S
 from tests.live import live_server
 from tests.server.contexts import a_task

@@ -7,21 +7,25 @@ import itertools
 import json
 import re
 from functools import partial
+from hashlib import sha256
 
 import pytest
 
+from myrmidon.model.ids import show_task
 from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.calls import Role, Style
+from myrmidon.server.calls import Role, StreamedBody, Style
 from myrmidon.server.settings import Webhooks
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
 from tests.server.contexts import a_task
+from tests.server.functions import world_of
 from tests.server.inside import BOT, Inside, Reply, inside
+from tests.world import a_function, a_node, constant
 
 TABLE = tuple(line for line in every_route() if line.style is Style.OURS)  # the facades' tests have the others
 ROLES = list(Role)
-OWNED = ("/api/v1/tasks/{id}", "/api/v1/jobs/{id}", "/api/v1/webhooks/{id}")
 STREAMS = {"/api/v1/events", "/api/v1/stream", "/api/v1/tasks/{id}/log/follow"}
+OWNED = ("/api/v1/tasks/{id}", "/api/v1/jobs/{id}", "/api/v1/webhooks/{id}", "/api/v1/values/{id}")
 A_JOB = {"name": "j", "tasks": {"a": {"task": {"payload": {"command": ["true"]}}}}}
 _keys = itertools.count(1)
 LOCAL_WEBHOOKS = Webhooks(allowed_networks=["127.0.0.0/8"])
@@ -56,6 +60,8 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
         "digest": app.context.hub.active_release,
         "name": "default",
     }
+    if "/files/" in route.path:
+        values["digest"] = sha256(b"text").hexdigest()
     if route.path.endswith(("/revert", "/allow")):
         values["digest"] = a_release(app)
     if route.path.startswith("/api/v1/bots/"):
@@ -66,6 +72,8 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
         values |= a_webhook(app, token, deliveries="{delivery}" in route.path)
     if route.path.startswith("/api/v1/jobs/{id}"):
         values["id"] = f"put-{next(_keys)}" if route.method == "PUT" else a_job(app, token, route)
+    if route.path == "/api/v1/values/{id}":
+        values["id"] = a_value(app, group)
     if route.path == "/api/v1/groups/{name}":
         values["name"] = f"g{next(_keys)}"
         app.post("/api/v1/groups", {"name": values["name"]})
@@ -91,6 +99,13 @@ def a_webhook(app: Inside, token: str, *, deliveries: bool) -> dict[str, str]:
     return {"id": hook, "delivery": "7"}
 
 
+def a_value(app: Inside, group: str) -> str:
+    """A constant of a job of this group."""
+    job = world_of(app, group).job({"f": a_node(task=a_function(constant()))})
+    listed = app.get(f"/api/v1/jobs/{show_task(job.job_id)}/values").json["values"]
+    return next(str(one["value_id"]) for one in listed if one["written"])
+
+
 def a_job(app: Inside, token: str, route) -> str:
     """A running job, or for what needs it an ended one."""
     job = app.post("/api/v1/jobs", {"job": A_JOB}, token=token).json["job_id"]
@@ -113,6 +128,8 @@ def a_body(app: Inside, route, task: str, group: str) -> object:
         "/api/v1/tasks/{id}/annotation": {"content": "# All is well"},
         "/api/v1/tasks/cancel": {"tags": ["none:such"]},
         "/api/v1/tasks/batch": {"action": "cancel", "task_ids": app.submit(a_task(), token=app.token("user", group))},
+        "/api/v1/files/missing": {"files": [{"digest": "0" * 64, "size": 1}]},
+        "/api/v1/results": {"task_ids": app.submit(a_task(), token=app.token("user", group)), "wait_s": 0},
         "/api/v1/tasks/wait": {"task_ids": app.submit(a_task(), token=app.token("user", group)), "wait_s": 0},
         "/api/v1/webhooks": A_WEBHOOK,
         "/api/v1/tokens": {"name": "new", "role": "viewer", "group": group},
@@ -125,7 +142,7 @@ def a_body(app: Inside, route, task: str, group: str) -> object:
         "/bot/v1/heartbeat": {"session": 1},
         "/bot/v1/event": {"session": 1, "kind": "bot_log", "message": "hello"},
     }
-    return b"text" if route.body is bytes else bodies.get(route.path, {})
+    return b"text" if route.body in (bytes, StreamedBody) else bodies.get(route.path, {})
 
 
 def name_of(route) -> str:
@@ -146,7 +163,7 @@ def test_only_those_in_the_table_may_call(app, route):
             app.delete(f"/api/v1/bots/{BOT}?force=true")  # a living bot is not introduced again
         reply = app.call(route.method, path, body, token=app.token(role))
         if role in route.who:
-            not_its_run = route.path.startswith("/bot/v1/log/")
+            not_its_run = route.path.startswith(("/bot/v1/log/", "/bot/v1/runs/"))
             not_its_job = role is Role.RUN and "{id}" in route.path
             assert reply.status == (404 if not_its_run or not_its_job else 200), (role, reply)
         else:
@@ -250,7 +267,7 @@ def test_a_key_that_cannot_be_stored_is_refused(app, key):
 )
 @pytest.mark.parametrize(
     "route",
-    [line for line in TABLE if line.body not in (None, bytes) and line.path.startswith("/api/")],
+    [line for line in TABLE if line.body not in (None, bytes, StreamedBody) and line.path.startswith("/api/")],
     ids=name_of,
 )
 def test_a_wrong_body_gets_the_one_shape_of_errors(app, route, body):

@@ -11,7 +11,6 @@ from msgspec import structs
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import cancel, servers, tag_counts
 from myrmidon.server.api import wait as api_wait
-from myrmidon.server.api.wait import WaitRequest
 from myrmidon.server.background import loop
 from myrmidon.server.background.loop import BackgroundWork
 from myrmidon.server.calls import Call
@@ -20,6 +19,7 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import chunked_work as drains
 from myrmidon.store.tables import release, schedulers
 from myrmidon.store.tables.schedulers import Scheduler
+from myrmidon.wire.tasks import WaitRequest
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import (
     ADMIN,

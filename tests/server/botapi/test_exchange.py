@@ -19,12 +19,13 @@ from myrmidon.scheduler import bot_end, cancel
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler.terminate import terminate_bot
 from myrmidon.scheduler.unit_of_work import UnitOfWork
-from myrmidon.server.api.submit import FIRST_PART, Submit, submit_tasks
+from myrmidon.server.api.submit import FIRST_PART, submit_tasks
 from myrmidon.server.botapi import heartbeat
 from myrmidon.server.calls import Call
 from myrmidon.server.dispatch import direct_assign
 from myrmidon.store.tables import bot_event, task_queues
 from myrmidon.store.tables import log as logs
+from myrmidon.wire.tasks import Submit
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import (
     ADMIN,
@@ -362,7 +363,7 @@ def test_a_task_that_cannot_be_read_harms_no_other_of_its_submit(context, bad):
         good = msgspec.Raw(msgspec.json.encode(a_task()))
         body = Submit(tasks=[good, msgspec.Raw(bad), good])
         answer = await submit_tasks(context, Call(who=ADMIN, body=body, request_key="key"))
-        assert [(one.error or {}).get("code") for one in answer.tasks] == [None, "request.invalid", None]
+        assert [one.error and one.error.code for one in answer.tasks] == [None, "request.invalid", None]
 
     run(story, context)
 

@@ -16,6 +16,7 @@ from myrmidon.server.fleet.bot_zip import bot_files, build_zip, public_url
 from myrmidon.server.fleet.rollout import bucket, canary_share, exceeds_failure_limit, release_for
 from myrmidon.store.tables import release, schedulers
 from myrmidon.store.tables.schedulers import Scheduler
+from myrmidon.wire.releases import AllowBody, BootstrapQuery, RevertBody
 from tests.deadline import HANG_S
 from tests.server.contexts import ADMIN, BotClient, a_server_context, a_task, finish, submit
 from tests.server.test_fleet import events_of, write
@@ -204,7 +205,7 @@ def test_an_administrator_lifts_a_ban_and_what_was_said_before_counts_no_more(co
         bad = await edit(context, heart, settings, "x = 2\n")
         await few.event("bot_error", "no memory", bad_release=bad)
         assert context.hub.canary_release == ""
-        call = Call(who=ADMIN, body=releases.AllowBody("it was the machine"), params={"digest": bad})
+        call = Call(who=ADMIN, body=AllowBody("it was the machine"), params={"digest": bad})
         for _ in range(2):
             allowed = await releases.allow_release(context, call)
             assert (allowed.state, allowed.num_failures) == ("canary", 0)
@@ -213,9 +214,7 @@ def test_an_administrator_lifts_a_ban_and_what_was_said_before_counts_no_more(co
         await few.event("bot_error", "no memory again", bad_release=bad)
         assert context.hub.canary_release == "", "a ban that is lifted may be needed again"
         with pytest.raises(NotFound):
-            await releases.allow_release(
-                context, Call(who=ADMIN, body=releases.AllowBody(), params={"digest": "0" * 64})
-            )
+            await releases.allow_release(context, Call(who=ADMIN, body=AllowBody(), params={"digest": "0" * 64}))
 
     run(story)
 
@@ -286,7 +285,7 @@ def test_a_release_is_taken_back_by_hand_once(plain_context, settings):
         with pytest.raises(WrongState):
             await rollout.revert(context, old, who="ann", why="")
         new = await edit(context, heart, settings, "x = 2\n")
-        body = releases.RevertBody("it leaks")
+        body = RevertBody("it leaks")
         for _ in range(2):
             done = await releases.revert_release(context, Call(who=ADMIN, body=body, params={"digest": new}))
             assert (done.state, done.who, done.why) == ("bad", "admin", "it leaks")
@@ -306,7 +305,7 @@ def test_an_own_bootstrap_script_gets_the_same_names_and_is_a_new_release_too(pl
         write(settings, bootstrap_py="print(SERVER, POOL)\n")
         await heart._folder.poll()
         assert context.hub.active_release != old
-        query = releases.BootstrapQuery(pool="lab")
+        query = BootstrapQuery(pool="lab")
         answer = await releases.bootstrap(context, Call(who=ADMIN, query=query))
         assert b"POOL = 'lab'\n" in answer.body
         assert answer.body.endswith(b"print(SERVER, POOL)\n")

@@ -1,4 +1,4 @@
-"""Files and functions are not served yet: every API says so, and what the core knows of files is shown."""
+"""Files are not served yet: every API says so, and what the core knows of files is shown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_door_refuses_files_in_the_same_words(app: Inside) -> None:
 
 
 @pytest.mark.parametrize("evaluate", [False, True])
-def test_a_function_is_refused_at_submit(app: Inside, evaluate: bool) -> None:
+def test_a_function_outside_of_a_job_is_refused_at_submit(app: Inside, evaluate: bool) -> None:
     fields = {
         "function": {"package_name": "lib", "func_name": "lib.add"},
         "slices": [{"properties": {"dimensions": {"pool": ["default"]}}}],
@@ -61,8 +61,8 @@ def test_a_function_is_refused_at_submit(app: Inside, evaluate: bool) -> None:
     }
     [refused] = app.post("/api/v1/tasks", {"tasks": [{**native(), **fields, "evaluate_only": evaluate}]}).json["tasks"]
     [problem] = refused["error"]["problems"]
-    assert (problem["path"], problem["code"]) == ("function", "not_served")
-    assert "functions are not served yet" in problem["allowed"]
+    assert (problem["path"], problem["code"]) == ("function", "no_job")
+    assert "submit a job" in problem["allowed"]
 
 
 def test_what_the_core_knows_of_files_is_shown(app: Inside) -> None:

@@ -310,6 +310,16 @@ def test_update_rows_gives_each_row_its_own_values(db: Db, count: int) -> None:
     assert notes == [(f"xname {n}",) for n in range(1, count + 1)], "made of what was there before"
 
 
+@pytest.mark.parametrize("count", [1, 30])
+def test_update_rows_writes_bytes(db: Db, count: int) -> None:
+    put(db, items(count))
+    blobs = [bytes(range(256)), b"", None, b"\\x41'\"", b"{NULL,}"]
+    rows = [(n, blobs[n % len(blobs)]) for n in range(1, count + 1)]
+    assert db.write(lambda tx: tx.update_rows(RowUpdate("item", "id", "body", types="bigint, blob"), rows)) == count
+    found = db.read(lambda tx: tx.all("SELECT id, body FROM item ORDER BY id"))
+    assert [(n, None if body is None else bytes(body)) for n, body in found] == rows
+
+
 def test_update_rows_counts_matches_even_when_nothing_changes(db: Db) -> None:
     put(db, items(3))
     update = RowUpdate("item", "id", "n, name", types="bigint, bigint, text")

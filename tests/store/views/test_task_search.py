@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from myrmidon.scheduler import bots, cancel, rerun, sweep
+from myrmidon.scheduler import bots, cancel, rerun
 from myrmidon.scheduler import tag_counts as tally
+from myrmidon.scheduler.sweep_tasks import sweep_tasks
 from myrmidon.store.tables import server_version
 from myrmidon.store.tables import tag_counts as tallies
-from myrmidon.store.views import listings, run_details, task_search
+from myrmidon.store.views import listings, run_details, task_count, task_search
 from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.task_search import DEDUPED, MAX_ID, START, TaskSearch
 from tests.world import SECOND, World, a_task, finish
@@ -33,7 +34,7 @@ KEYS = sorted(task_search.SORTABLE)
 def small_spans(monkeypatch):
     monkeypatch.setattr(tally, "SPAN", 16)
     monkeypatch.setattr(tally, "MAX_UNFINISHED", 4)
-    monkeypatch.setattr(task_search, "RARE_TAG_ROWS", 3)
+    monkeypatch.setattr(task_count, "RARE_TAG_ROWS", 3)
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def check_all(w: World) -> None:
     found = rows(w)
     for search in every_search(w, found):
         wanted = brute(found, search)
-        assert w.db.read(lambda tx, s=search: task_search.count(tx, s)) == len(wanted), search
+        assert w.db.read(lambda tx, s=search: task_count.count(tx, s)) == len(wanted), search
 
 
 def seal_all(w: World) -> int:
@@ -128,7 +129,7 @@ def test_counts_are_true_whatever_happens(world, small_spans):
     seal_all(world)
     check_few(world)
     world.now += 30 * 86_400 * SECOND - 1000 * SECOND
-    while world.do(sweep.sweep_tasks):
+    while world.do(sweep_tasks):
         check_few(world)
         world.now += 200 * SECOND
     seal_all(world)
@@ -141,17 +142,17 @@ def test_a_count_of_sealed_spans_reads_no_rows_of_tasks(world, small_spans):
     last = world.value("SELECT MAX(until_id) FROM task_spans WHERE sealed = 1")
     first_open = world.value("SELECT MIN(first_id) FROM task_spans WHERE sealed = 0") or last
     search = TaskSearch(terms=[["pool:default"]], states=("SUCCEEDED", DEDUPED), high=min(last, first_open))
-    before = world.db.read(lambda tx: task_search.count(tx, search))
+    before = world.db.read(lambda tx: task_count.count(tx, search))
     assert before > 20
     world.db.write(lambda tx: tx.run("UPDATE task_results SET state = 'FAILED'"))
-    assert world.db.read(lambda tx: task_search.count(tx, search)) == before
+    assert world.db.read(lambda tx: task_count.count(tx, search)) == before
 
 
 def check_few(w: World) -> None:
     found = rows(w)
     for terms in TERMS[:6]:
         search = TaskSearch(states=("SUCCEEDED", DEDUPED), terms=terms)
-        assert w.db.read(lambda tx, s=search: task_search.count(tx, s)) == len(brute(found, search))
+        assert w.db.read(lambda tx, s=search: task_count.count(tx, s)) == len(brute(found, search))
 
 
 def test_a_span_that_an_older_server_has_changed_is_found_out(world, small_spans):
@@ -176,13 +177,13 @@ def test_a_span_with_too_many_waiting_tasks_stays_open(db, small_spans):
     w.now += 600 * SECOND
     seal_all(w)
     assert w.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1") == 0
-    assert w.db.read(lambda tx: task_search.count(tx, TaskSearch(states=("READY",)))) == 40
+    assert w.db.read(lambda tx: task_count.count(tx, TaskSearch(states=("READY",)))) == 40
     w.bot()
     w.run_all()
     w.now += 600 * SECOND
     seal_all(w)
     assert w.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1") == 2
-    assert w.db.read(lambda tx: task_search.count(tx, TaskSearch(states=("SUCCEEDED",)))) == 40
+    assert w.db.read(lambda tx: task_count.count(tx, TaskSearch(states=("SUCCEEDED",)))) == 40
 
 
 def test_pages_are_complete_and_in_order(world, small_spans):
@@ -274,7 +275,7 @@ def test_counts_stay_true_while_spans_are_sealed_and_tasks_run_again_at_once(db,
     found = rows(w)
     for states in (("SUCCEEDED",), ("FAILED",)):
         search = TaskSearch(states=states, terms=[["k:v"]])
-        assert w.db.read(lambda tx, s=search: task_search.count(tx, s)) == len(brute(found, search))
+        assert w.db.read(lambda tx, s=search: task_count.count(tx, s)) == len(brute(found, search))
 
 
 def test_opening_nothing_changes_nothing(sqlite_db):

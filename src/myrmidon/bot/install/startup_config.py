@@ -23,10 +23,12 @@ from myrmidon.bot.system import dimensions, filesystem, users
 CONFIG_FILE = "bot.json"
 _FLAGS = (
     "--dir", "--server", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension", "--isolation",
-    "--task-user", "--hide", "--pass-env",
+    "--task-user", "--hide", "--pass-env", "--slots",
 )  # fmt: skip
 AUTO, OFF = "auto", "off"
-_DIRECTORIES = ("work", "spool", "c", "context")
+_DIRECTORIES = ("work", "spool", "c", "context", "functions")
+_OPEN_TO_TASKS = ("work", "context", "functions")
+MAX_SLOTS = 1024
 _FILES = (
     CONFIG_FILE, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "stacks.log",
     updater.NEXT_FILE, updater.FAILED_FILE, updater.BAD_FILE, *updater.NEW_ZIPS,
@@ -57,6 +59,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
         "task_user": _first_set(given["--task-user"]),
         "hidden": [_real_path(path) for path in given["--hide"]],
         "pass_env": given["--pass-env"],
+        "slots": _slots(_first_set(given["--slots"])),
     }
 
 
@@ -82,6 +85,7 @@ def prepare(argv: list[str]) -> str:
         "task_user": given["task_user"] if given["task_user"] is not None else stored.get("task_user") or "",
         "hidden": given["hidden"] or stored.get("hidden") or [],
         "pass_env": given["pass_env"] or stored.get("pass_env") or [],
+        "slots": given["slots"] if given["slots"] is not None else stored.get("slots") or 0,
     }
     _check_isolation(config, folder)
     if not config["server"]:
@@ -174,7 +178,7 @@ def _check_isolation(config: dict[str, Any], folder: str) -> None:
 def _close_entries(folder: str) -> None:
     """Make everything private that a person or an earlier start has left in the bot's folder."""
     for entry in os.scandir(folder):
-        if not entry.is_symlink() and entry.name not in ("work", "context"):
+        if not entry.is_symlink() and entry.name not in _OPEN_TO_TASKS:
             os.chmod(entry.path, stat.S_IMODE(entry.stat().st_mode) & 0o700)
 
 
@@ -192,6 +196,7 @@ class StartupConfig:
         self.task_user: str = config.get("task_user", "")
         self.hidden: list[str] = config.get("hidden", [])
         self.pass_env: list[str] = config.get("pass_env", [])
+        self.slots: int = config.get("slots") or _processors()
         self.token = _text(folder, "token")
         self.credential = _text(folder, "credential")
 
@@ -283,6 +288,24 @@ def _take_token(path: str, folder: str) -> None:
     except OSError as error:
         if not (isinstance(error, FileNotFoundError) and has_access(folder)):
             raise StartupError(f"the token file cannot be read: {error}") from error
+
+
+def _slots(given: str | None) -> int | None:
+    """How many functions run at a time: a number, or 0 for one per processor. None to use the stored value."""
+    if given is None:
+        return None
+    if given == AUTO:
+        return 0
+    if not given.isdecimal() or not 1 <= int(given) <= MAX_SLOTS:
+        raise StartupError(f"--slots {given}: use a number from 1 to {MAX_SLOTS}, or {AUTO} for one per processor")
+    return int(given)
+
+
+def _processors() -> int:
+    """The number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _pairs(given: list[str]) -> dict[str, list[str]]:

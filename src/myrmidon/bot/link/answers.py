@@ -88,6 +88,9 @@ class Answers:
         command = self.watcher.current
         if command is not None and command.run == run:
             command.discard_output = True
+        function = self.run_queue.lane.taken.get(run)
+        if function is not None:
+            function["discard_output"] = True
         self.spool.remove(run)
 
     # ---------------------------------------------------------------- tasks
@@ -121,6 +124,8 @@ class Answers:
 
         Without a grace period if the run is lost, or if its lease must have expired because the server was unreachable.
         """
+        if run in self.run_queue.lane.taken:
+            return self._stop_function(run, reason)
         if not self.run_queue.withdraw(run):
             return False
         running = self.run_queue.running or {}
@@ -130,6 +135,17 @@ class Answers:
             log.info("ending %s: %s", run, reason)
         self.link.stop = Stop(run, reason, 0.0 if reason == "lost" or expired else None)
         self.carry_out_stop()
+        return is_new
+
+    def _stop_function(self, run: str, reason: str) -> bool:
+        """Request the end of a function that has begun or is about to; whether the order is new."""
+        lane = self.run_queue.lane
+        task = lane.taken.get(run) or {}
+        expired = self.link.silent_s > float(task.get("lease_s") or 300)
+        is_new = "stopping" not in task
+        if is_new:
+            log.info("ending %s: %s", run, reason)
+            lane.request_end(run, reason, 0.0 if reason == "lost" or expired else None)
         return is_new
 
     def carry_out_stop(self) -> bool:
@@ -148,7 +164,8 @@ class Answers:
         return True
 
     def kill_current(self, reason: str) -> None:
-        """Kill the running command, if there is one, without a grace period."""
+        """Kill the running command and the functions, without a grace period."""
+        self.run_queue.lane.end_all(reason)
         command = self.watcher.current
         if command is not None:
             if command.end_request is None:

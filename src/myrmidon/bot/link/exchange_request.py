@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from typing import Any
 
-from myrmidon.bot.run.command import MAX_INLINE_BYTES
+from myrmidon.bot.run.run_log import MAX_INLINE_BYTES
 from myrmidon.bot.run.run_queue import MAX_TASKS, RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.system import clock
@@ -50,6 +51,10 @@ class ExchangeRequest:
             self.body["n"] = 0
             self.body["wait_s"] = 0.0
 
+    def stop_waiting(self) -> None:
+        """Have the server answer at once when the request is repeated: there is something else to send."""
+        self.body["wait_s"] = 0.0
+
     def move_logs_to(self, spool: LogSpool) -> None:
         """Take all output out of a request that the server rejects, so that it is uploaded in pieces of its own.
 
@@ -75,32 +80,34 @@ def build(
     spool: LogSpool,
     head: dict[str, Any],
     *,
-    start: dict[str, Any] | None = None,
-    log_run: str | None = None,
+    starts: Sequence[dict[str, Any]] = (),
+    log_runs: Sequence[str] = (),
     include_held: bool = True,
 ) -> ExchangeRequest:
-    """The next request: the oldest results, returned tasks, and the start or the log of the running command.
+    """The next request: the oldest results, returned tasks, and starts and logs of running tasks.
 
     ``head`` has session, nonce, n and wait_s. ``include_held``: list the claimed runs, so that the server can answer
     which of them must stop.
     """
-    records = _oldest_results(run_queue, spool)
+    records, has_all = _oldest_results(run_queue, spool)
     reports = [record["report"] for record in records]
     chunks = [_log_chunk(record["report"], *log) for record in records for log in record["logs"]]
-    if start is not None:
-        reports.append({"type": "start", "run": start["run"], "token": start["token"]})
+    reports += [{"type": "start", "run": task["run"], "token": task["token"]} for task in starts]
     returned = [{"type": "give_back", "run": task["run"], "token": task["token"]} for task in run_queue.take_returned()]
     spooled: list[tuple[str, int, int]] = []
-    if log_run is not None:
-        live_chunks, spooled = _spooled_chunks(spool, log_run)
+    for log_run in log_runs:
+        live_chunks, live_spooled = _spooled_chunks(spool, log_run)
         chunks += live_chunks
+        spooled += live_spooled
     holds = [[task["run"], task["token"]] for task in run_queue.held()] if include_held else []
     body = {**head, "reports": reports + returned, "logs": chunks, "holds": holds}
+    if not has_all:
+        body["wait_s"] = 0.0  # the others must not wait for the end of a poll
     return ExchangeRequest(body, records, spooled)
 
 
-def _oldest_results(run_queue: RunQueue, spool: LogSpool) -> list[dict[str, Any]]:
-    """The oldest results that fit into one request, up to the first one whose log is still in the spool."""
+def _oldest_results(run_queue: RunQueue, spool: LogSpool) -> tuple[list[dict[str, Any]], bool]:
+    """(the oldest results that fit into one request, up to the first one whose log is still in the spool, are all)."""
     records: list[dict[str, Any]] = []
     size = 0
     with run_queue.lock:
@@ -111,12 +118,13 @@ def _oldest_results(run_queue: RunQueue, spool: LogSpool) -> list[dict[str, Any]
             if records and (size > MAX_LOG_CHARS or len(records) == MAX_TASKS):
                 break
             records.append(record)
-    return records
+        return records, len(records) == len(run_queue.finished)
 
 
 def _spooled_chunks(spool: LogSpool, run: str) -> tuple[list[dict[str, Any]], list[tuple[str, int, int]]]:
     owner = {"run": run, "token": spool.tokens.get(run, "")}
-    chunks, spooled = [], []
+    chunks: list[dict[str, Any]] = []
+    spooled: list[tuple[str, int, int]] = []
     for stream in (0, 1):
         offset, data = spool.read(run, stream, MAX_INLINE_BYTES // 2)
         if data:

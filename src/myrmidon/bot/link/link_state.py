@@ -30,6 +30,11 @@ class Work(NamedTuple):
     the running command. ``unsent_log``: a run that has ended, whose log must be delivered before its result.
     ``stop_waits``: the running command must be stopped, but its process does not exist yet. ``directive``: update,
     restart, terminate or reboot is pending. ``health_changed``: the server does not know the health of this bot yet.
+
+    ``functions``: the number of function runs that the bot has, and ``long_functions`` of those that take long;
+    ``wanted``: how many more it could take; ``stuck_functions``: some wait behind long ones. ``unreported``: the server
+    does not know yet that a long one has begun. ``log_run``: the run that ``log_bytes`` belong to, if it is a function.
+    ``progress_due``: the progress of a function is to be reported.
     """
 
     run: str = ""
@@ -49,6 +54,22 @@ class Work(NamedTuple):
     refill_threshold: int = 0
     health_changed: bool = False
     quarantined: bool = False
+    functions: int = 0
+    long_functions: int = 0
+    wanted: int = 1
+    stuck_functions: bool = False
+    unreported: bool = False
+    log_run: str = ""
+    progress_due: bool = False
+
+    @property
+    def has_short_functions(self) -> bool:
+        """Whether functions run, or are about to, that are not known to take long."""
+        return self.functions > self.long_functions
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.run or self.queued or self.functions)
 
     @property
     def may_claim(self) -> bool:

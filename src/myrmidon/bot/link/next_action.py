@@ -1,8 +1,9 @@
 """Decides what the session thread does next. A pure function of the link's state, the bot's work and the time.
 
 Short tasks are claimed in batches: their results are reported together, and more are claimed before the queue is empty.
-Of tasks that take long, the bot holds only one. While a command writes nothing, a request waits at the server, so that
-a stop arrives at once. All other requests than this one and the poll for work are answered at once.
+Of commands that take long, the bot holds only one, and of functions one per slot. While they write nothing, a request
+waits at the server, so that a stop, or work for a free slot, arrives at once. All other requests than this one and the
+poll for work are answered at once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple, Union
 
 from myrmidon.bot.link.link_state import LinkState, Work
-from myrmidon.bot.run.command import MAX_INLINE_BYTES
+from myrmidon.bot.run.run_log import MAX_INLINE_BYTES
 
 REPORT_START_AFTER_S = 0.2  # a command that runs longer is reported as started
 REPORT_AFTER_S = 0.15  # how long results may wait for others to share a request
@@ -48,8 +49,8 @@ class Resend(NamedTuple):
 class Exchange(NamedTuple):
     """Send a new exchange: results and returned tasks, and a claim of up to ``n`` tasks.
 
-    ``wait_s``: how long the server may wait for tasks, or for a stop if ``n`` is 0. ``start``: report the start of the
-    running command. ``log``: include its output. ``holds``: list the claimed runs, so that the server can answer which
+    ``wait_s``: how long the server may wait for tasks, or for a stop if ``n`` is 0. ``start``: report the starts of the
+    running tasks. ``log``: include their output. ``holds``: list the claimed runs, so that the server can answer which
     of them must stop; not needed for short tasks, which end before a stop could arrive.
     """
 
@@ -75,7 +76,7 @@ class SendEvents(NamedTuple):
 
 
 class GiveBack(NamedTuple):
-    """Return the queued tasks, because the running command takes long."""
+    """Return the queued tasks of a kind, because the running ones take long."""
 
 
 class ExecuteDirective(NamedTuple):
@@ -111,10 +112,10 @@ def next_action(link: LinkState, work: Work, now: float) -> Action:
         return SendEvents()
     if link.pending is not None:
         return Resend()
-    if not work.run and not work.queued:
+    if work.is_idle:
         return _when_idle(link, work, now)
-    if work.run and now - work.begun > REPORT_START_AFTER_S:
-        return _during_long_command(link, work, now)
+    if work.long_functions or _command_is_long(work, now):
+        return _during_long_runs(link, work, now)
     return _during_short_tasks(link, work, now)
 
 
@@ -123,7 +124,7 @@ def _is_hopeless(link: LinkState, work: Work, now: float) -> bool:
 
     With results to deliver it tries for SHUTDOWN_S, else only SHUTDOWN_FAILURES times.
     """
-    if not work.signals or work.run:
+    if not work.signals or work.run or work.functions:
         return False
     return now - work.signal_at > SHUTDOWN_S or (link.failures >= SHUTDOWN_FAILURES and not work.finished)
 
@@ -156,21 +157,46 @@ def _when_idle(link: LinkState, work: Work, now: float) -> Action:
     return Exchange(n=work.claim_size, wait_s=wait_s)
 
 
+def _command_is_long(work: Work, now: float) -> bool:
+    return bool(work.run) and now - work.begun > REPORT_START_AFTER_S
+
+
+def _has_room(work: Work) -> bool:
+    """Whether the bot can take more tasks, of whichever kind."""
+    return work.may_claim and work.queued <= work.refill_threshold and work.wanted > 0
+
+
+def _results_due(link: LinkState, work: Work, now: float) -> bool:
+    """Whether results have waited long enough for others to share their request."""
+    return bool(work.finished) and now - work.finished_at > (
+        LAST_REPORT_AFTER_S if link.queue_drained else REPORT_AFTER_S
+    )
+
+
 def _during_short_tasks(link: LinkState, work: Work, now: float) -> Action:
-    if work.may_claim and not link.queue_drained and work.queued <= work.refill_threshold:
+    if _has_room(work) and not link.queue_drained:
         return Exchange(n=work.claim_size, holds=False)
-    if work.finished and now - work.finished_at > (LAST_REPORT_AFTER_S if link.queue_drained else REPORT_AFTER_S):
+    if _results_due(link, work, now):
         return Exchange(holds=False)
     return Wait(LAST_REPORT_AFTER_S)
 
 
-def _during_long_command(link: LinkState, work: Work, now: float) -> Action:
-    """A command runs long: report its start, deliver its output, send heartbeats."""
-    if work.queued and now - work.begun > GIVE_BACK_AFTER_S:
+def _during_long_runs(link: LinkState, work: Work, now: float) -> Action:
+    """A command or functions run long: report their start, deliver their output, send heartbeats.
+
+    While a command runs, nothing is claimed, because the next task may be a command as well.
+    """
+    is_long_command = _command_is_long(work, now)
+    if work.stuck_functions or (is_long_command and work.queued and now - work.begun > GIVE_BACK_AFTER_S):
         return GiveBack()
-    if link.start_reported != work.run:
+    if work.unreported or (is_long_command and link.start_reported != work.run):
         return Exchange(start=True)
-    if work.returned or work.finished:
+    may_claim = _has_room(work) and not is_long_command
+    if may_claim and not link.queue_drained:
+        return Exchange(n=work.claim_size)
+    if work.returned or _results_due(link, work, now) or (work.finished and not work.has_short_functions):
+        return _report(link, work, now, may_claim=may_claim)
+    if work.progress_due:
         return Exchange()
     output = _output_action(link, work, now)
     if isinstance(output, Exchange):
@@ -179,6 +205,8 @@ def _during_long_command(link: LinkState, work: Work, now: float) -> Action:
         return Heartbeat()
     if output is not None:
         return output
+    if may_claim and not work.stop_waits:
+        return _poll_for_more(link, work, now)
     if _may_wait_for_stop(link, work, now):
         return Exchange(wait_s=link.heartbeat_s)
     until = link.contact_at + link.heartbeat_s
@@ -187,16 +215,31 @@ def _during_long_command(link: LinkState, work: Work, now: float) -> Action:
     return Wait(min(LOG_INTERVAL_S / 2, max(0.01, until - now)))
 
 
+def _report(link: LinkState, work: Work, now: float, *, may_claim: bool) -> Exchange:
+    """Send results; with a poll for more work if there is room for it and the connection is surely alive."""
+    if not may_claim or work.stop_waits or now - link.contact_at > PROBE_AFTER_S:
+        return Exchange()
+    return _poll_for_more(link, work, now)
+
+
+def _poll_for_more(link: LinkState, work: Work, now: float) -> Exchange:
+    """Wait at the server for work for the free slots, but not longer than until output is to be sent."""
+    wait_s = link.heartbeat_s
+    if work.log_bytes:
+        wait_s = min(wait_s, max(0.01, link.log_sent_at + LOG_INTERVAL_S - now))
+    return Exchange(n=work.claim_size, wait_s=wait_s)
+
+
 def _output_action(link: LinkState, work: Work, now: float) -> Exchange | UploadLog | None:
-    """How to deliver output of the running command, if it is time: much of it by uploads, a little by an exchange."""
+    """How to deliver output of running tasks, if it is time: much of it by uploads, a little by an exchange."""
     may_upload = now >= link.log_resume_at
     if work.log_bytes > MAX_INLINE_BYTES and may_upload:
-        return UploadLog(work.run)
+        return UploadLog(work.log_run or work.run)
     if not work.log_bytes or now - link.log_sent_at < LOG_INTERVAL_S:
         return None
     if link.inline_logs:
         return Exchange(log=True)
-    return UploadLog(work.run) if may_upload else None
+    return UploadLog(work.log_run or work.run) if may_upload else None
 
 
 def _may_wait_for_stop(link: LinkState, work: Work, now: float) -> bool:

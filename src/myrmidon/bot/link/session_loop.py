@@ -98,7 +98,7 @@ class SessionLoop:
             actions.Resend: self._resend,
             actions.Heartbeat: self._heartbeat,
             actions.SendEvents: self._send_events,
-            actions.GiveBack: run_queue.return_queued,
+            actions.GiveBack: self._give_back,
             actions.ExecuteDirective: self.directives.execute,
             actions.ShutDown: self._shut_down,
             actions.GiveUp: lambda: run_queue.end(run_queue.exit_code),
@@ -114,6 +114,10 @@ class SessionLoop:
         if self.waiting_for_stop:
             self.wake()
 
+    def note_success(self) -> None:
+        """A task of this process has succeeded. Called by other threads."""
+        self.task_succeeded = True
+
     # ---------------------------------------------------------------- the loop and its errors
 
     def run(self) -> None:
@@ -127,6 +131,8 @@ class SessionLoop:
                 self._step()
             except Interrupted:
                 self.link.drop_unneeded()
+                if self.link.pending is not None:
+                    self.link.pending.stop_waiting()
             except (HttpError, NoResponse) as error:
                 self._on_failed_call(error)
             except Exception as error:
@@ -201,7 +207,7 @@ class SessionLoop:
     def _prepare(self) -> None:
         """Do what needs no call: check the machine, carry out requests of hooks and signals."""
         run_queue = self.run_queue
-        if run_queue.running is None and not run_queue.queue:
+        if run_queue.is_idle():
             self.status.check(clock.boottime())
             self.http.set_extra_headers(self.status.headers)
         self.directives.accept_hook_request()
@@ -226,6 +232,15 @@ class SessionLoop:
     def _resend(self) -> None:
         if self.link.pending is not None:
             self._send(self.link.pending)
+
+    def _give_back(self) -> None:
+        """Return what waits behind something that takes long."""
+        run_queue = self.run_queue
+        running, now = run_queue.running, clock.boottime()
+        if running is not None and now - running["begun"] > actions.GIVE_BACK_AFTER_S:
+            run_queue.return_commands()
+        if run_queue.lane.blocked:
+            run_queue.return_waiting_functions()
 
     def _send_events(self) -> None:
         if not self.reporter.send_pending():
@@ -283,10 +298,10 @@ class SessionLoop:
 
     def _exchange(self, action: actions.Exchange, running: dict[str, Any] | None) -> None:
         """Build the request of a decision and send it. Around a poll for work, hooks are called."""
-        if action.n and action.wait_s:
+        if action.n and action.wait_s and self.run_queue.is_idle():
             self._poll(action)
         elif action.wait_s:
-            self._wait_for_stop(action, running)
+            self._wait_at_server(running)
         else:
             if action.log:
                 self.link.log_sent(clock.boottime())
@@ -302,19 +317,41 @@ class SessionLoop:
             head["config"] = self.status.config
         if changes:
             head.update(changes)
-        if running is not None and link.stopping(running["run"]):
-            head["stopping"] = [running["run"]]
-        if action.start and running is not None:
-            link.run_reported(running["run"])
+        stopping = [running["run"]] if running is not None and link.stopping(running["run"]) else []
+        stopping += self.run_queue.lane.stopping()
+        if stopping:
+            head["stopping"] = stopping
+        self._add_progress(head)
         link.pending = exchange_request.build(
             self.run_queue,
             self.spool,
             head,
-            start=running if action.start else None,
-            log_run=running["run"] if action.log and running is not None else None,
+            starts=self._starts(running) if action.start else (),
+            log_runs=self._running_logs(running) if action.log else (),
             include_held=action.holds,
         )
         return link.pending
+
+    def _starts(self, running: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """The tasks that run long and whose start was not reported, now marked as reported."""
+        begun = self.run_queue.lane.unreported()
+        for task in begun:
+            task["start_reported"] = True
+        is_long = running is not None and clock.boottime() - running["begun"] > actions.REPORT_START_AFTER_S
+        if running is not None and is_long and self.link.start_reported != running["run"]:
+            self.link.run_reported(running["run"])
+            begun.append(running)
+        return begun
+
+    def _running_logs(self, running: dict[str, Any] | None) -> list[str]:
+        """The running tasks with undelivered output."""
+        tasks = ([running] if running is not None else []) + self.run_queue.lane.long_runs()
+        return [task["run"] for task in tasks if self.spool.pending_bytes(task["run"])]
+
+    def _add_progress(self, body: dict[str, Any]) -> None:
+        progress = self.run_queue.lane.take_progress(clock.boottime())
+        if progress:
+            body["progress"] = progress
 
     def _send(self, request: ExchangeRequest) -> None:
         """Send a request and apply its answer; on failure it stays pending if it must be repeated.
@@ -350,18 +387,21 @@ class SessionLoop:
         if hooks.has("on_before_poll"):
             hooks.call("on_before_poll", bot)
         self._send(self._build(action, changes=status.changes()))
-        run_queue = self.run_queue
-        is_idle = run_queue.running is None and not run_queue.queue and not self.directives.pending
+        is_idle = self.run_queue.is_idle() and not self.directives.pending
         if is_idle and hooks.has("on_bot_idle"):
             hooks.call("on_bot_idle", bot, round(clock.boottime() - self.link.active_at, 3))
 
-    def _wait_for_stop(self, action: actions.Exchange, running: dict[str, Any] | None) -> None:
-        """Wait at the server while a command runs without output. Output or the end of the command interrupts that."""
+    def _wait_at_server(self, running: dict[str, Any] | None) -> None:
+        """Wait at the server while tasks run without output. Output or the end of one of them interrupts that."""
         self.waiting_for_stop = True
         try:
-            # Checked again: output that came before the flag was set has not interrupted anything.
-            if running is self.run_queue.running and running and not self.spool.pending_bytes(running["run"]):
-                self._send(self._build(action, running))
+            # Decided again: what came before the flag was set has not interrupted anything.
+            still_running, work = self.work_reader.read(stop_waits=False)
+            again = actions.next_action(self.link, work, clock.boottime())
+            if still_running is running and isinstance(again, actions.Exchange) and again.wait_s:
+                request = self._build(again, running)
+                request.is_poll = False  # hooks are called around the polls of an idle bot only
+                self._send(request)
         finally:
             self.waiting_for_stop = False
 
@@ -371,6 +411,7 @@ class SessionLoop:
         body["holds"] = [[task["run"], task["token"]] for task in self.run_queue.held()]
         if self.status.config is not None:
             body["config"] = self.status.config
+        self._add_progress(body)
         answer = self.http.post("/bot/v1/heartbeat", body)
         self.link.answered(clock.boottime())
         self.answers.apply_orders(answer)

@@ -10,6 +10,7 @@ from myrmidon.bot.link.link_state import LinkState, Work
 from myrmidon.bot.machine.status import BotStatus
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
+from myrmidon.bot.system import clock
 
 
 class WorkReader:
@@ -42,10 +43,12 @@ class WorkReader:
 
         The running task is read first: whatever ends later is found by the next decision.
         """
-        run_queue = self.run_queue
+        run_queue, lane = self.run_queue, self.run_queue.lane
         running, queued = run_queue.snapshot()
-        is_idle = running is None and not queued
+        functions, long_runs = len(lane.queue) + len(lane.taken), lane.long_runs()
+        is_idle = running is None and not queued and not functions
         run = running["run"] if running is not None else ""
+        log_run, log_bytes = self._running_log(run, long_runs)
         return running, Work(
             run=run,
             begun=running["begun"] if running is not None else 0.0,
@@ -53,18 +56,36 @@ class WorkReader:
             finished=len(run_queue.finished),
             finished_at=run_queue.finished_at,
             returned=len(run_queue.returned),
-            log_bytes=self.spool.pending_bytes(run) if run else 0,
+            log_bytes=log_bytes,
             unsent_log=self._unsent_log() if self.spool.tokens else "",
             stop_waits=stop_waits,
             has_events=bool(self.reporter.pending),
             directive=self.directives.pending is not None,
             signals=run_queue.signals,
             signal_at=run_queue.signal_at,
-            claim_size=run_queue.claim_size(),
+            claim_size=run_queue.next_claim(),
             refill_threshold=run_queue.refill_threshold(),
             health_changed=is_idle and self._health_changed(),
             quarantined=is_idle and self.status.quarantine_reason is not None,
+            functions=functions,
+            long_functions=len(long_runs),
+            wanted=lane.wanted(),
+            stuck_functions=lane.blocked and lane.waiting() > 0,
+            unreported=any("start_reported" not in task for task in long_runs),
+            log_run=log_run,
+            progress_due=lane.progress_due(clock.boottime()),
         )
+
+    def _running_log(self, run: str, long_runs: list[dict[str, Any]]) -> tuple[str, int]:
+        """(a running function with undelivered output or empty, bytes of it or of the running command)."""
+        waiting = self.spool.pending_bytes(run) if run else 0
+        if waiting or not self.spool.tokens:
+            return "", waiting
+        for task in long_runs:
+            waiting = self.spool.pending_bytes(task["run"])
+            if waiting:
+                return task["run"], waiting
+        return "", 0
 
     def _unsent_log(self) -> str:
         """A run that has ended and whose log is not delivered; empty if there is none. Removes delivered logs."""

@@ -227,6 +227,7 @@ class BotStatus:
         price = self.settings["cost_usd_hour"]
         machine_state = machine.state(startup.folder, self.started, self.caches.sizes(), price)
         machine_state["isolation"] = " ".join(self.isolation)
+        machine_state["slots"] = startup.slots
         if machine.is_device(startup.extra):
             machine_state["host_dimensions"] = machine.host()
         self.bot.update_snapshot({**found, **self.forced}, machine_state)

@@ -7,14 +7,10 @@ into the log of a later run.
 from __future__ import annotations
 
 import os
-from base64 import b64encode
 from typing import Any
 
-from myrmidon.bot.storage.log_spool import LogSpool
+from myrmidon.bot.run.run_log import RunLog
 from myrmidon.bot.system import processes
-
-MAX_INLINE_BYTES = 65536
-"""More output than this is written to the spool; less is kept in memory and sent with the result."""
 
 
 class OutputPipes:
@@ -44,23 +40,20 @@ class OutputPipes:
             os.close(self.readers.pop())
 
 
-class Command:
+class Command(RunLog):
     """One run. ``end_request`` is (reason, grace in seconds) of the request to end it, which any thread may make.
 
-    ``end_reason`` is set when the watcher acts on that; it stays empty if the command ends by itself. ``inline`` holds
-    the output of both streams until it is ``spooled``. ``discard_output``: it cannot be stored, or the server rejects
-    it.
+    ``end_reason`` is set when the watcher acts on that; it stays empty if the command ends by itself.
     """
 
     __slots__ = (
-        "begun", "deadline", "discard_output", "end_reason", "end_request", "ended", "grace_s", "inline",
-        "io_timeout_s", "kill_at", "last_output_at", "output", "pid", "run", "sizes", "spooled", "task", "token",
+        "begun", "deadline", "end_reason", "end_request", "ended", "grace_s", "io_timeout_s", "kill_at",
+        "last_output_at", "output", "pid", "task",
     )  # fmt: skip
 
     def __init__(self, task: dict[str, Any], now: float) -> None:
+        super().__init__(task)
         self.task = task
-        self.run: str = task["run"]
-        self.token: str = task["token"]
         self.begun = now
         self.last_output_at = now
         self.deadline = now + task["execution_timeout_s"]
@@ -72,10 +65,6 @@ class Command:
         self.end_reason = ""
         self.end_request: tuple[str, float] | None = None
         self.kill_at = 0.0
-        self.sizes = [0, 0]
-        self.inline: list[list[bytes]] = [[], []]
-        self.spooled = False
-        self.discard_output = False
 
     def restart_clock(self, now: float) -> None:
         """Start the time limits now: hooks and the preparation of caches do not count as time of the command."""
@@ -93,24 +82,3 @@ class Command:
         else:
             first_reason, previous_s = self.end_request
             self.end_request = ("lost" if reason == "lost" else first_reason, min(requested_s, previous_s))
-
-    def store_output(self, stream: int, data: bytes, spool: LogSpool, *, to_spool: bool) -> None:
-        """Keep output in memory while it is small, unless ``to_spool``; else in the spool. Raises OSError."""
-        is_small = self.sizes[0] + self.sizes[1] + len(data) <= MAX_INLINE_BYTES
-        if not self.discard_output and (to_spool or self.spooled or not is_small):
-            self._move_to_spool(spool)
-            spool.append(self.run, self.token, stream, data, self.sizes[stream])
-        elif not self.discard_output:
-            self.inline[stream].append(data)
-        self.sizes[stream] += len(data)
-
-    def _move_to_spool(self, spool: LogSpool) -> None:
-        self.spooled = True
-        for stream in (0, 1):
-            if self.inline[stream]:
-                spool.append(self.run, self.token, stream, b"".join(self.inline[stream]), 0)
-                self.inline[stream] = []
-
-    def log_chunks(self) -> list[list[Any]]:
-        """The output that is in memory, as [stream, offset, base64]; empty if it is in the spool."""
-        return [[stream, 0, b64encode(b"".join(parts)).decode()] for stream, parts in enumerate(self.inline) if parts]

@@ -42,10 +42,15 @@ class Isolation:
             log.warning("commands are not restricted by Landlock: %s", error)
 
     def refresh(self) -> None:
-        """Bring the rules up to date while no command runs. If that fails, the next command will report it."""
+        """Bring the rules up to date. If that fails, the next command will report it."""
         if self.sandbox is not None:
             with contextlib.suppress(OSError):
                 self.sandbox.refresh()
+
+    def generation(self) -> int:
+        """A number that grows when new rules let commands open files that those before could not."""
+        self.refresh()
+        return self.sandbox.generation if self.sandbox is not None else 0
 
     def methods(self) -> list[str]:
         """The values of the dimension `isolation`."""
@@ -53,10 +58,15 @@ class Isolation:
         return [*found, USER] if self.user is not None else found or [NONE]
 
     def start(
-        self, argv: list[str], env: dict[bytes, bytes], cwd: str, streams: tuple[int, int, int]
+        self,
+        argv: list[str],
+        env: dict[bytes, bytes],
+        cwd: str,
+        streams: tuple[int, int, int],
+        further_files: Sequence[int] = (),
     ) -> subprocess.Popen[bytes]:
         """Start a command. Raises NotStarted, ValueError or IndexError for the command, OSError for the bot."""
-        start = partial(processes.start_command, argv, env, cwd, streams, self.user_arguments)
+        start = partial(processes.start_command, argv, env, cwd, streams, self.user_arguments, further_files)
         process: subprocess.Popen[bytes] = start() if self.sandbox is None else self.sandbox.call(start)
         return process
 

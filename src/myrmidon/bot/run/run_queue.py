@@ -1,6 +1,7 @@
-"""The state that the main thread and the session thread share: queued tasks, the running one, results, shutdown.
+"""The state that the threads share: queued tasks, the running ones, results, shutdown.
 
-All of it is protected by one lock, which is never held during I/O. This module uses no network, disk or process.
+Commands are run by the main thread, one at a time. Functions run beside them, in the ``lane``. All of it is protected
+by one lock, which is never held during I/O. This module uses no network, disk or process.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import threading
 from collections import deque
 from typing import Any
 
+from myrmidon.bot.run.function_lane import FunctionLane
 from myrmidon.bot.system import clock
 
 AHEAD_S = 0.1  # how much work the bot claims ahead
@@ -19,16 +21,20 @@ ONE_SIGNAL_S = 1.0
 
 
 class RunQueue:
-    """Claimed tasks on their way from the server to the main thread, and their results on the way back.
+    """Claimed tasks on their way from the server to the threads that run them, and their results on the way back.
 
-    ``queue``: tasks that have not started; ``running``: the task that runs. ``finished``: records to deliver, each a
-    report and its log chunks. ``returned``: tasks to give back to the server unstarted. ``stopped``: no task is started
-    any more, and the worker ends with ``exit_code``. ``mean_run_s``: moving average of the duration of tasks.
+    ``queue``: commands that have not started; ``running``: the command that runs. ``lane``: the functions.
+    ``finished``: records to deliver, each a report and its log chunks. ``returned``: tasks to give back to the server
+    unstarted. ``stopped``: no task is started any more, and the worker ends with ``exit_code``. ``mean_run_s``: moving
+    average of the duration of commands. ``functions_last``: the last tasks that came were functions, so the next ones
+    probably are.
     """
 
-    def __init__(self, recovered: list[dict[str, Any]]) -> None:
+    def __init__(self, recovered: list[dict[str, Any]], slots: int = 1) -> None:
         self.lock = threading.Lock()
         self.change = threading.Condition(self.lock)
+        self.lane = FunctionLane(self.lock, slots)
+        self.functions_last = False
         self.queue: deque[dict[str, Any]] = deque()
         self.finished: deque[dict[str, Any]] = deque(recovered)
         self.returned: deque[dict[str, Any]] = deque()
@@ -79,10 +85,34 @@ class RunQueue:
             if not self.queue or len(self.queue) == self.refill_threshold():
                 self.change.notify_all()
 
+    # ---------------------------------------------------------------- the thread that runs functions
+
+    def finish_functions(self, done: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
+        """Record the end of function runs. Wakes the session thread only when few or none are left."""
+        now = clock.boottime()
+        with self.lock:
+            if not self.finished:
+                self.finished_at = now
+            self.finished.extend(record for _, record in done if record is not None)
+            self.lane.forget(task["run"] for task, _ in done)
+            if self.lane.is_empty() or self.lane.wanted():
+                self.change.notify_all()
+
+    def return_functions(self, tasks: list[dict[str, Any]]) -> None:
+        """Return function runs that were taken and have not begun."""
+        with self.lock:
+            self.returned.extend(tasks)
+            self.lane.forget(task["run"] for task in tasks)
+            self.change.notify_all()
+
     # ---------------------------------------------------------------- session thread
 
+    def next_claim(self) -> int:
+        """How many tasks to claim, for the kind of task that came last."""
+        return max(1, self.lane.wanted()) if self.functions_last else self.claim_size()
+
     def claim_size(self) -> int:
-        """How many tasks to claim: about ``AHEAD_S`` of work."""
+        """How many commands to claim: about ``AHEAD_S`` of work."""
         return max(1, min(MAX_TASKS, int(AHEAD_S / self.mean_run_s))) if self.mean_run_s else INITIAL_TASKS
 
     def refill_threshold(self) -> int:
@@ -92,17 +122,26 @@ class RunQueue:
     def held(self) -> list[dict[str, Any]]:
         """The running and the queued tasks."""
         with self.lock:
-            return ([self.running] if self.running is not None else []) + list(self.queue)
+            commands = ([self.running] if self.running is not None else []) + list(self.queue)
+            return commands + list(self.lane.taken.values()) + list(self.lane.queue)
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs or is queued."""
+        return self.running is None and not self.queue and self.lane.is_empty()
 
     def snapshot(self) -> tuple[dict[str, Any] | None, int]:
-        """(running task, number of queued tasks), read together under the lock."""
+        """(running command, number of queued commands), read together under the lock."""
         with self.lock:
             return self.running, len(self.queue)
 
     def add(self, tasks: list[dict[str, Any]]) -> None:
         with self.lock:
-            self.queue.extend(tasks)
+            for task in tasks:
+                (self.lane.queue if task.get("function") else self.queue).append(task)
+            self.functions_last = bool(tasks and tasks[-1].get("function"))
             self.change.notify_all()
+        if self.lane.queue:
+            self.lane.wake()
 
     def return_tasks(self, tasks: list[dict[str, Any]]) -> None:
         """Return tasks that were never queued."""
@@ -116,23 +155,41 @@ class RunQueue:
 
     def return_queued(self) -> None:
         """Return all queued tasks."""
+        self.return_commands()
+        self.return_waiting_functions()
+
+    def return_commands(self) -> None:
+        """Return all queued commands."""
         with self.lock:
             self.returned.extend(self.queue)
             self.queue.clear()
 
-    def withdraw(self, run: str) -> bool:
-        """Return a run if it is queued; whether it is the running one."""
+    def return_waiting_functions(self) -> None:
+        """Return all functions that have not begun; those that the thread has taken already, a moment later."""
         with self.lock:
-            for task in [task for task in self.queue if task["run"] == run]:
-                self.queue.remove(task)
-                self.returned.append(task)
+            self.returned.extend(self.lane.queue)
+            self.lane.queue.clear()
+        self.lane.recall_waiting()
+
+    def withdraw(self, run: str) -> bool:
+        """Return a run if it is queued; whether it is the running command."""
+        with self.lock:
+            for queue in (self.queue, self.lane.queue):
+                for task in [task for task in queue if task["run"] == run]:
+                    queue.remove(task)
+                    self.returned.append(task)
             return self.running is not None and self.running["run"] == run
 
     def keep_only(self, keep: set[str]) -> bool:
-        """Drop queued runs that the server has reassigned; whether the running one is reassigned too."""
+        """Drop runs that the server has reassigned, except the running command; whether that is reassigned too."""
         with self.lock:
             self.queue = deque(task for task in self.queue if task["run"] in keep)
-            return self.running is not None and self.running["run"] not in keep
+            self.lane.queue = deque(task for task in self.lane.queue if task["run"] in keep)
+            lost = [run for run in self.lane.taken if run not in keep]
+            is_lost = self.running is not None and self.running["run"] not in keep
+        for run in lost:
+            self.lane.request_end(run, "lost", 0.0)
+        return is_lost
 
     def remove_reported(self, count: int) -> None:
         """Remove the oldest results, which the server has acknowledged."""
@@ -149,7 +206,7 @@ class RunQueue:
     def wait(self, seconds: float) -> None:
         """Wait for a change, at most so long; returns at once if nothing runs or is queued."""
         with self.lock:
-            if (self.running is not None or self.queue) and not self.stopped:
+            if not self.is_idle() and not self.stopped:
                 self.change.wait(seconds)
 
     def pause(self, seconds: float) -> None:

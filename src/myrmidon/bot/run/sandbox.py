@@ -35,7 +35,8 @@ class Sandbox:
     ``writable`` and ``readable``: folders of commands in the bot's folder. ``hidden``: further folders to keep
     commands out of. ``neighbours``: folders of other bots, and the ``hidden`` of those; once seen they stay closed,
     also when that bot has ended.
-    ``granted``: path and inode of everything that the present rules grant.
+    ``granted``: path and inode of everything that the present rules grant. ``generation``: grows when they grant
+    something new, which processes that run on with older rules cannot open.
     """
 
     def __init__(self, folder: str, *, writable: str, readable: str, hidden: Sequence[str] = ()) -> None:
@@ -50,6 +51,7 @@ class Sandbox:
         self.stamps: list[tuple[int, int]] = []
         self.is_settled = False
         self.granted: list[tuple[str, int]] = []
+        self.generation = 0
         self.thread = self._renew()
 
     def call(self, function: Callable[[], Any]) -> Any:
@@ -104,6 +106,8 @@ class Sandbox:
         if thread is not None and granted == self.granted:
             return thread
         replacement = self._start_thread([path for path, _ in granted[:-2]])
+        if any(not _is_temporary(os.path.dirname(path)) for path, _ in set(granted).difference(self.granted)):
+            self.generation += 1
         self.granted = granted
         if thread is not None:
             thread.end()
@@ -153,6 +157,13 @@ def hidden_by(folder: str) -> list[str]:
             found = (os.path.realpath(hidden) for hidden in json.loads(read_file(path)).get("hidden", []))
             return [hidden for hidden in found if hidden != "/"]
     return []
+
+
+def _is_temporary(folder: str) -> bool:
+    """Whether everybody can write to a folder, as to /tmp: new files in it come and go, and are no news."""
+    with contextlib.suppress(OSError):
+        return os.stat(folder).st_mode & (stat.S_ISVTX | stat.S_IWOTH) == stat.S_ISVTX | stat.S_IWOTH
+    return True
 
 
 def _outermost(folders: Collection[str]) -> list[str]:

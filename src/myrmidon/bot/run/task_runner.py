@@ -115,8 +115,6 @@ class TaskRunner:
     # ---------------------------------------------------------------- preparation and start
 
     def _prepare(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> tuple[str, dict[bytes, bytes]]:
-        if task.get("function"):
-            raise InvalidTask("this bot runs commands and not functions")
         if self.tmp != self.workdir.tmp:
             self.tmp = self.workdir.tmp
             self.env.update(dict.fromkeys(_TMP_NAMES, os.fsencode(self.tmp)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from myrmidon.bot.system import filesystem
@@ -20,7 +21,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class ResultJournal:
-    """Unacknowledged results. One thread adds, another one acknowledges and syncs.
+    """Unacknowledged results. Thread-safe.
 
     ``recovered`` are the records that an earlier process has left; ``open_runs`` all that are not acknowledged, by run.
     """
@@ -39,16 +40,21 @@ class ResultJournal:
 
     def add(self, record: dict[str, Any]) -> bool:
         """Write a result. False when the disk is full: then it is in memory only."""
+        return self.add_all([record])
+
+    def add_all(self, records: Sequence[dict[str, Any]]) -> bool:
+        """Write results that have ended together, by one system call."""
         with self.lock:
-            self.open_runs[record["report"]["run"]] = record
-            line = _line(record)
+            for record in records:
+                self.open_runs[record["report"]["run"]] = record
+            lines = b"".join(map(_line, records))
             try:
-                os.write(self.file, line)
+                os.write(self.file, lines)
             except OSError as error:
                 if filesystem.disk_is_full(error):
                     return False
                 raise
-            self.size += len(line)
+            self.size += len(lines)
             self.dirty = True
             return True
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta, Struct
-
-from myrmidon.model.ids import Micros, show_run, show_task
+from myrmidon.model.ids import show_run, show_task
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID
 from myrmidon.server.calls import READERS, Call, Route
@@ -17,22 +13,16 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.views import bot_history, listings
 from myrmidon.store.views.bot_history import HistoryEntry, HistoryPosition
 from myrmidon.store.views.listings import RunLine
+from myrmidon.wire.bots import (
+    BotEventInfo,
+    BotEventList,
+    BotRun,
+    BotRunList,
+    DimensionInfo,
+    DimensionList,
+    DimensionsQuery,
+)
 from myrmidon.wire.fields import PageQuery
-
-
-class BotEventInfo(Struct, frozen=True):
-    """``run`` is set for events of a run."""
-
-    at: Micros
-    kind: str
-    message: str
-    run: str | None = None
-    version: str | None = None
-
-
-class BotEventList(Struct, frozen=True):
-    events: list[BotEventInfo]
-    cursor: str | None
 
 
 async def list_events(context: ServerContext, call: Call) -> BotEventList:
@@ -56,24 +46,6 @@ async def list_events(context: ServerContext, call: Call) -> BotEventList:
 def _event_info(event: HistoryEntry) -> BotEventInfo:
     run = show_run(event.task_id, event.run) if event.task_id is not None else None
     return BotEventInfo(event.at, event.kind, event.message, run, event.version)
-
-
-class BotRun(Struct, frozen=True, kw_only=True):
-    task_id: str
-    run: str
-    name: str
-    state: str
-    reason: str
-    claimed_at: Micros
-    started_at: Micros | None
-    ended_at: Micros | None
-    exit_code: int | None
-    duration: float | None
-
-
-class BotRunList(Struct, frozen=True):
-    runs: list[BotRun]
-    cursor: str | None
 
 
 async def list_runs(context: ServerContext, call: Call) -> BotRunList:
@@ -105,24 +77,6 @@ def _bot_run(line: RunLine) -> BotRun:
 
 
 # ---------------------------------------------------------------- dimensions
-
-
-class DimensionsQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``pool`` limits the count to the bots of one pool."""
-
-    pool: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-
-
-class DimensionInfo(Struct, frozen=True):
-    """A dimension, and the number of bots for each of its values."""
-
-    key: str
-    values: dict[str, int]
-
-
-class DimensionList(Struct, frozen=True):
-    dimensions: list[DimensionInfo]
-    counted_at: Micros
 
 
 async def list_dimensions(context: ServerContext, call: Call) -> DimensionList:

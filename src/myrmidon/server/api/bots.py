@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, TypeAlias
-
-from msgspec import Meta, Raw, Struct
+from typing import TypeAlias
 
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound
-from myrmidon.model.ids import Micros, show_run
+from myrmidon.model.ids import show_run
 from myrmidon.scheduler import bot_identity
 from myrmidon.scheduler import bots as scheduler_bots
+from myrmidon.server.api.common import stored_json
 from myrmidon.server.calls import (
     ADMINS,
     READERS,
@@ -28,56 +27,21 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.views import listings
 from myrmidon.store.views.listings import BotFilter
 from myrmidon.store.views.pool_filter import PoolFilter
-from myrmidon.wire.fields import Done, Limit
+from myrmidon.wire.bots import (
+    BotChanged,
+    BotInfo,
+    BotList,
+    BotQuery,
+    BotSummary,
+    DeleteQuery,
+    DrainBody,
+    QuarantineBody,
+    TerminateBody,
+)
+from myrmidon.wire.fields import Done
 
 Busy: TypeAlias = Mapping[str, Sequence[tuple[int, int, int]]]
 """Running runs by bot id: (task id, run number, resource group id)."""
-
-
-class BotQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Filters; all must match. A ``dimension`` is ``key:value``."""
-
-    dimension: Annotated[list[str], Meta(max_length=16)] = []
-    state: Literal["alive", "dead", "silent", "quarantined", "maintenance", "draining", "busy", "idle"] | None = None
-    limit: Limit = 100
-    cursor: str | None = None
-
-
-class BotSummary(Struct, frozen=True, kw_only=True):
-    """``status`` is dead, silent, quarantined, maintenance, draining, busy or idle: the first that applies.
-
-    A silent bot has missed heartbeats. It is dead after ``dead_after_s``, and not before its runs are given up.
-    """
-
-    bot_id: str
-    status: str
-    alive: bool
-    draining: bool
-    quarantined: str | None
-    maintenance: str | None
-    dimensions: dict[str, list[str]]
-    version: str
-    address: str
-    first_seen_at: Micros
-    last_seen_at: Micros
-    runs: list[str]
-
-
-class BotInfo(BotSummary, frozen=True, kw_only=True):
-    """A bot in full. ``state`` is what the bot reports about itself; ``group`` is its group in bots.toml."""
-
-    state: Raw
-    session: int
-    boot_id: str
-    authenticated: str
-    num_quick_failures: int
-    group: str | None
-    owners: list[str]
-
-
-class BotList(Struct, frozen=True):
-    bots: list[BotSummary]
-    cursor: str | None
 
 
 async def list_bots(context: ServerContext, call: Call) -> BotList:
@@ -117,7 +81,7 @@ def _info(context: ServerContext, bot: Bot, summary: BotSummary) -> BotInfo:
     config = context.state.config.group_config(bot.id)
     return BotInfo(
         **{field: getattr(summary, field) for field in BotSummary.__struct_fields__},
-        state=Raw(bot.state.encode()),
+        state=stored_json(bot.state),
         session=bot.session,
         boot_id=bot.boot_id,
         authenticated=bot.authenticated,
@@ -156,29 +120,6 @@ def _status(bot: Bot, *, silent: bool, busy: bool) -> str:
 
 
 # ---------------------------------------------------------------- actions
-
-
-class QuarantineBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """``reason``: why the bot is quarantined; null ends the quarantine."""
-
-    reason: Annotated[str, Meta(min_length=1, max_length=1024)] | None
-
-
-class DrainBody(Struct, frozen=True, forbid_unknown_fields=True):
-    draining: bool = True
-
-
-class TerminateBody(Struct, frozen=True, forbid_unknown_fields=True):
-    reason: Annotated[str, Meta(max_length=1000)] = ""
-
-
-class BotChanged(Struct, frozen=True):
-    bot_id: str
-    alive: bool
-    draining: bool
-    quarantined: str | None
-    task_id: str | None = None
-    """The task that terminates the bot."""
 
 
 def _changed(bot: Bot) -> BotChanged:
@@ -226,12 +167,6 @@ async def terminate_bot(context: ServerContext, call: Call) -> BotChanged:
     task_id = await bot_usecases.terminate_bot(context, bot_id, call.body.reason, who=call.who.name)
     bot = await context.db.read(lambda tx: _get(tx, bot_id))
     return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
-
-
-class DeleteQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """``force``: delete a bot that is alive, too."""
-
-    force: bool = False
 
 
 async def delete_bot(context: ServerContext, call: Call) -> Done:

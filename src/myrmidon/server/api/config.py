@@ -2,52 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta, Struct
-
 from myrmidon.model.errors import NotFound
-from myrmidon.model.ids import Micros
 from myrmidon.server.calls import ADMINS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.tables import settings_version as configs
 from myrmidon.store.tables.settings_version import FOLDER, Version
-from myrmidon.wire.fields import Limit
+from myrmidon.wire.config import FleetSettings, History, HistoryQuery, VersionInfo
 
 _LAST = (1 << 63) - 1
-
-
-class VersionInfo(Struct, frozen=True, kw_only=True):
-    """A version of a file, or of the whole folder. ``who`` made the change."""
-
-    version: str
-    created_at: Micros
-    who: str
-    content: str | None = None
-
-
-class FleetSettings(Struct, frozen=True, kw_only=True):
-    """The newest configuration; ``version`` is empty if there is none. ``in_force``: this server uses it."""
-
-    version: str
-    created_at: Micros | None
-    who: str
-    in_force: bool
-    files: dict[str, VersionInfo]
-
-
-class HistoryQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``file`` is a name such as ``bots.toml`` or ``scripts/lab.py``; the whole folder if absent."""
-
-    file: Annotated[str, Meta(max_length=128)] | None = None
-    limit: Limit = 20
-    cursor: str | None = None
-
-
-class History(Struct, frozen=True):
-    versions: list[VersionInfo]
-    cursor: str | None
 
 
 async def get_config(context: ServerContext, call: Call) -> FleetSettings:

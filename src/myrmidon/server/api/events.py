@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from msgspec import Meta, Struct, json
+from msgspec import Struct, json
 
-from myrmidon.model.ids import Micros, show_run, show_task
+from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.validation import MAX_INT64
 from myrmidon.relays import messages
 from myrmidon.server.calls import (
@@ -30,34 +30,13 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import outbox, task_result
 from myrmidon.store.tables.outbox import Event
+from myrmidon.wire.events import EventData, EventsQuery
 
 BATCH = 500
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
 _encode = json.Encoder().encode
 decode_body = json.Decoder(dict[str, Any]).decode
-
-
-MAX_TASKS = 100
-Kind = Literal[
-    "task", "job",
-    "task-pending", "task-running", "task-completed", "task-failed", "task-exception",
-    "task-graph-running", "task-graph-blocked", "task-graph-finished", "task-graph-extended",
-]  # fmt: skip
-"""All events of tasks or of jobs, or the events that are messages of this kind (docs/messages.md)."""
-
-
-class EventsQuery(Struct, frozen=True, kw_only=True):
-    """``after``: the position of the last event received; 0 for all stored events; absent for new events only.
-
-    Filters: ``job``: events of a job and of its tasks; ``task``: events of these tasks; ``kind``: of these kinds.
-    An event is sent if it passes all filters that are given.
-    """
-
-    after: Annotated[int, Meta(ge=0, le=MAX_INT64)] | None = None
-    job: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    task: Annotated[list[str], Meta(max_length=MAX_TASKS)] = []
-    kind: list[Kind] = []
 
 
 class Filter(Struct, frozen=True):
@@ -67,18 +46,6 @@ class Filter(Struct, frozen=True):
     job: int | None
     tasks: frozenset[int]
     kinds: frozenset[str]
-
-
-class EventData(Struct, frozen=True):
-    """The data of an event; ``about`` has further details."""
-
-    position: int
-    kind: str
-    id: str
-    seq: int
-    state: str
-    at: Micros
-    about: dict[str, Any]
 
 
 async def events(context: ServerContext, call: Call) -> Answer:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from msgspec import Struct
-
-from myrmidon.model.ids import Micros, created_ms, show_task
+from myrmidon.model.ids import created_ms, show_task
 from myrmidon.model.states import FINAL, TaskState
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import percentile
@@ -15,51 +13,10 @@ from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.store.views import function_stats
 from myrmidon.store.views.function_stats import FunctionTask
+from myrmidon.wire.function_stats import FunctionFailures, FunctionInfo, FunctionList, FunctionSummary, FunctionTaskInfo
 
 NOT_FAILED = (TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.KILLED)
 MAX_TASKS = 50
-
-
-class FunctionSummary(Struct, frozen=True, kw_only=True):
-    """A function ``package:name``. Durations are those of its successful tasks, in seconds."""
-
-    name: str
-    num_tasks: int
-    num_running: int
-    num_failed: int
-    mean_s: float | None
-    p50_s: float | None
-    p95_s: float | None
-    last_at: Micros
-
-
-class FunctionList(Struct, frozen=True):
-    functions: list[FunctionSummary]
-
-
-class FunctionError(Struct, frozen=True, kw_only=True):
-    """Failures with the same state and reason; ``last_task_id`` is the newest one."""
-
-    state: str
-    reason: str
-    num_tasks: int
-    last_task_id: str
-
-
-class FunctionTaskInfo(Struct, frozen=True, kw_only=True):
-    task_id: str
-    state: str
-    created_at: Micros
-    duration_s: float | None
-
-
-class FunctionInfo(Struct, frozen=True, kw_only=True):
-    """``tasks``: the newest ones; ``summary`` is None if no recent task has run the function."""
-
-    name: str
-    summary: FunctionSummary | None
-    errors: list[FunctionError]
-    tasks: list[FunctionTaskInfo]
 
 
 async def list_functions(context: ServerContext, call: Call) -> FunctionList:
@@ -83,7 +40,7 @@ async def get_function(context: ServerContext, call: Call) -> FunctionInfo:
         name=name,
         summary=_summary(name, tasks) if tasks else None,
         errors=[
-            FunctionError(
+            FunctionFailures(
                 state=state,
                 reason=reason,
                 num_tasks=num,

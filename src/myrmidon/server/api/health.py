@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from importlib.metadata import version
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from myrmidon.model.errors import StoreError
 from myrmidon.model.ids import Micros, created_ms
@@ -17,21 +17,14 @@ from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Dialect, Tx
-from myrmidon.store.tables import sink, webhook
+from myrmidon.store.tables import sink, stored_file, webhook
 from myrmidon.store.views import metrics as store_metrics
+from myrmidon.wire.health import Health, ServerInfo, ServerLine, ServerList
 
 VERSION = version("myrmidon")
 READY_TIMEOUT_S = 3.0
 SINK_BEHIND_S = 10.0
 """A sink whose oldest unconfirmed event is older than this is reported."""
-
-
-class Health(Struct, frozen=True):
-    """``notes`` tell of what users may miss although this server can do its work, such as a sink that is behind."""
-
-    ok: bool
-    problems: list[str] = []
-    notes: list[str] = []
 
 
 async def healthz(context: ServerContext, call: Call) -> Health:
@@ -41,9 +34,14 @@ async def healthz(context: ServerContext, call: Call) -> Health:
 
 async def readyz(context: ServerContext, call: Call) -> Answer:
     """Readiness: 200 if this server can do its work, 503 with a list of problems if not."""
-    problems = await _problems(context)
+    problems, notes = await _problems(context), await _notes(context)
+    without_files = await _files_problem(context)
+    if without_files and await _uses_files(context):
+        problems.append(without_files)
+    elif without_files:
+        notes.append(without_files)  # commands need no files: such a server does all the work that there is
     status = 503 if problems else 200
-    health = Health(not problems, problems, await _notes(context))
+    health = Health(not problems, problems, notes)
     return Answer(status=status, headers={"retry-after": "5"} if problems else {}, body=health)
 
 
@@ -94,6 +92,26 @@ async def _problems(context: ServerContext) -> list[str]:
     return problems
 
 
+async def _files_problem(context: ServerContext) -> str:
+    """Why this server can use no files, or store none; empty if it can."""
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            problem = await context.files.problem()
+            if not problem and await context.files.run(context.files.folder.is_full):
+                return "the disk of the files is nearly full"
+    except TimeoutError:
+        problem = "its folder of the files does not answer"
+    return f"the server cannot use files: {problem}" if problem else ""
+
+
+async def _uses_files(context: ServerContext) -> bool:
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            return await context.db.read(stored_file.any_stored)
+    except (TimeoutError, StoreError):
+        return False
+
+
 def _is_disk_full(context: ServerContext) -> bool:
     return any(db.disk_is_full() for db in (context.db.engine, context.logs.engine))
 
@@ -119,20 +137,6 @@ async def metrics(context: ServerContext, call: Call) -> bytes:
     )
 
 
-class ServerInfo(Struct, frozen=True):
-    version: str
-    time: Micros
-    bot_version: str
-    public_url: str
-    disk_free: int | None
-    """Free bytes of the disk with this server's data folder; null if they cannot be determined."""
-    who: str
-    role: str
-    group: str | None
-    retention_waits_until: Micros | None
-    """When the deletion of old tasks begins again after a long gap in time; null without such a gap."""
-
-
 async def server_info(context: ServerContext, call: Call) -> ServerInfo:
     """This server's version and time, and the caller's name, role and resource group."""
     return ServerInfo(
@@ -153,22 +157,6 @@ def _disk_free(context: ServerContext) -> int | None:
         return shutil.disk_usage(context.settings.data_folder).free
     except OSError:
         return None
-
-
-class ServerLine(Struct, frozen=True):
-    """One server on the database; ``this`` is true for the one that answers."""
-
-    id: str
-    address: str
-    port: int
-    heartbeat: Micros
-    started_at: Micros
-    alive: bool
-    this: bool
-
-
-class ServerList(Struct, frozen=True):
-    servers: list[ServerLine]
 
 
 async def list_servers(context: ServerContext, call: Call) -> ServerList:

@@ -15,6 +15,7 @@ from myrmidon.scheduler import hold as holding
 from myrmidon.scheduler import priority as prioritizing
 from myrmidon.scheduler import rerun as rerunning
 from myrmidon.scheduler import rerun_preview
+from myrmidon.scheduler.job_codes import replace_code
 from myrmidon.server.api.jobs import DOCUMENT_LIMIT, job_info
 from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
@@ -183,6 +184,9 @@ def _preview(tx: Tx, job: Job, body: wire.RerunJob) -> tuple[int, list[str]]:
 
 
 def _rerun(tx: Tx, context: ServerContext, job: Job, body: wire.RerunJob, now: int) -> None:
+    if body.code:
+        jobs.lock(tx, [job.id])
+        replace_code(tx, job.id, body.code)
     if body.task is None:
         rerunning.rerun_job(tx, job.id, now=now, ids=context.ids, full=body.full, rules=context.rules)
         return

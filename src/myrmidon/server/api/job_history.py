@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, Struct, json
+from msgspec import json
 
-from myrmidon.model.ids import Micros, show_run, show_task
+from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.secret_masking import SecretForms
 from myrmidon.server.api.common import LAST_ID
 from myrmidon.server.calls import READERS, Call, Route
@@ -20,12 +20,26 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import log, resource_group, task_request
 from myrmidon.store.views import job_history
 from myrmidon.store.views.job_history import FailedTask, JobLine, LabelRuns, TaskTimes
-from myrmidon.wire.fields import Limit
+from myrmidon.wire.job_history import (
+    BotRuns,
+    FailureGroup,
+    FailureInfo,
+    FlakyLabel,
+    FlakyLabels,
+    FlakyQuery,
+    JobFailures,
+    JobName,
+    JobNames,
+    JobRunInfo,
+    NamesQuery,
+    Timeline,
+    TimelineQuery,
+    TimelineRow,
+)
 
 RUNS = 30
 """Jobs of a name that are shown as bars and looked at for flaky labels."""
 MAX_FLAKY_TASKS = 20_000
-MAX_TIMES = 10_000
 MAX_FAILED = 1_000
 MAX_GROUPS = 20
 TASKS_PER_GROUP = 50
@@ -33,37 +47,6 @@ TAIL_BYTES = 4_096
 
 
 # ---------------------------------------------------------------- by name
-
-
-class NamesQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``limit``: how many names, those with the newest jobs first."""
-
-    limit: Limit = 100
-
-
-class JobRunInfo(Struct, frozen=True, kw_only=True):
-    job_id: str
-    state: str
-    created_at: Micros
-    ended_at: Micros | None
-    num_tasks: int
-    num_failed: int
-
-
-class JobName(Struct, frozen=True, kw_only=True):
-    """Jobs of one name in a resource group; ``runs`` has the last 30, newest first."""
-
-    name: str
-    group: str
-    num_jobs: int
-    num_failed: int
-    runs: list[JobRunInfo]
-
-
-class JobNames(Struct, frozen=True):
-    """Names of the newest 5,000 jobs."""
-
-    names: list[JobName]
 
 
 async def list_names(context: ServerContext, call: Call) -> JobNames:
@@ -100,34 +83,6 @@ def _job_name(name: str, group: str, jobs: Sequence[JobLine]) -> JobName:
             for job in jobs[:RUNS]
         ],
     )
-
-
-class FlakyQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-
-
-class BotRuns(Struct, frozen=True):
-    """Runs of a label on one bot."""
-
-    bot_id: str
-    num_runs: int
-    num_failed: int
-
-
-class FlakyLabel(Struct, frozen=True, kw_only=True):
-    """A label that has failed and succeeded; ``bots`` has those on which it has failed, most failures first."""
-
-    label: str
-    num_runs: int
-    num_failed: int
-    bots: list[BotRuns]
-
-
-class FlakyLabels(Struct, frozen=True):
-    """``num_jobs``: how many of the last jobs of the name were looked at: 30, fewer if they are large."""
-
-    num_jobs: int
-    labels: list[FlakyLabel]
 
 
 async def list_flaky(context: ServerContext, call: Call) -> FlakyLabels:
@@ -176,36 +131,6 @@ def _flaky(runs: Sequence[LabelRuns]) -> list[FlakyLabel]:
 # ---------------------------------------------------------------- timeline
 
 
-class TimelineQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    limit: Annotated[int, Meta(ge=1, le=MAX_TIMES)] = 2_000
-    cursor: str | None = None
-
-
-class TimelineRow(Struct, frozen=True, kw_only=True):
-    """A task waits for a bot from ``ready_at`` to ``started_at`` and runs until ``completed_at``."""
-
-    label: str
-    task_id: str
-    state: str
-    bot_id: str | None
-    ready_at: Micros | None
-    started_at: Micros | None
-    completed_at: Micros | None
-    critical: bool
-
-
-class Timeline(Struct, frozen=True, kw_only=True):
-    """Tasks in the order of their ids. ``critical_path``: the ids of the tasks that decide when the job ends."""
-
-    created_at: Micros
-    ended_at: Micros | None
-    now: Micros
-    num_tasks: int
-    rows: list[TimelineRow]
-    critical_path: list[str]
-    cursor: str | None
-
-
 async def get_timeline(context: ServerContext, call: Call) -> Timeline:
     """When each task of a job waited and ran, and which of them decide when the job ends."""
     query: TimelineQuery = call.query
@@ -244,35 +169,6 @@ def _timeline_row(task: TaskTimes, critical: set[int]) -> TimelineRow:
 
 
 # ---------------------------------------------------------------- failures
-
-
-class FailureInfo(Struct, frozen=True, kw_only=True):
-    label: str
-    task_id: str
-    run: str | None
-    bot_id: str | None
-    exit_code: int | None
-    completed_at: Micros | None
-
-
-class FailureGroup(Struct, frozen=True, kw_only=True):
-    """Tasks that have failed alike. ``tail`` has the last lines of the first one: stdout, then stderr."""
-
-    state: str
-    reason: str
-    exit_code: int | None
-    message: str
-    num_tasks: int
-    tasks: list[FailureInfo]
-    tail: str
-
-
-class JobFailures(Struct, frozen=True, kw_only=True):
-    """The failures of a job, most frequent first. ``last_success``: the last earlier job of the name that succeeded."""
-
-    num_failed: int
-    groups: list[FailureGroup]
-    last_success: str | None
 
 
 async def get_failures(context: ServerContext, call: Call) -> JobFailures:

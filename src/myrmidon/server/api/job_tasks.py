@@ -19,13 +19,14 @@ from myrmidon.server.calls import JOB_READERS, READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.server.usecases.run_errors import shown_errors
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import edge, resource_group
-from myrmidon.store.tables import value as values
-from myrmidon.store.views import job_details
+from myrmidon.store.views import job_details, job_values
 from myrmidon.store.views.job_details import GraphNode, JobTaskLine
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import PageQuery
+from myrmidon.wire.functions import FunctionError
 
 SCAN_LIMIT = 10_000
 """Tasks that one page with a pattern reads, at most."""
@@ -83,7 +84,11 @@ def show_tasks(tx: Tx, page: Sequence[JobTaskLine]) -> list[wire.JobTask]:
     left = job_details.unsatisfied_parents(tx, ids) if ids else []
     labels = job_details.labels_of(tx, sorted({parent for parent, _ in parents}))
     requires, requires_left = _by_child(parents, labels), _by_child(left, labels)
-    return [_show_task(task, requires.get(task.id, []), requires_left.get(task.id, [])) for task in page]
+    errors = shown_errors(tx, {task.id: task.error for task in page if task.state in FINAL})
+    return [
+        _show_task(task, requires.get(task.id, []), requires_left.get(task.id, []), errors.get(task.id))
+        for task in page
+    ]
 
 
 def _by_child(edges: Sequence[tuple[int, int]], labels: dict[int, str]) -> dict[int, list[str]]:
@@ -93,7 +98,9 @@ def _by_child(edges: Sequence[tuple[int, int]], labels: dict[int, str]) -> dict[
     return found
 
 
-def _show_task(task: JobTaskLine, requires: list[str], requires_left: list[str]) -> wire.JobTask:
+def _show_task(
+    task: JobTaskLine, requires: list[str], requires_left: list[str], error: FunctionError | None
+) -> wire.JobTask:
     shown = show_task(task.id)
     final = task.state in FINAL
     url = f"/api/v1/tasks/{shown}"
@@ -120,6 +127,8 @@ def _show_task(task: JobTaskLine, requires: list[str], requires_left: list[str])
         modified_at=task.modified_at,
         waited_s=(task.started_at - task.ready_at) / SECOND if task.started_at and task.ready_at else None,
         duration_s=task.duration if final else None,
+        progress=task.progress,
+        error=error,
     )
 
 
@@ -213,8 +222,7 @@ async def get_outputs(context: ServerContext, call: Call) -> wire.JobOutputs:
     def read(tx: Tx) -> wire.JobOutputs:
         ids = job_details.output_tasks(tx, job.id, after=after, n=query.limit)
         tasks = job_details.tasks_by_id(tx, ids)
-        produced = values.outputs(tx, ids) if ids else {}
-        stored = values.read(tx, [value for outputs in produced.values() for _, value, _, _ in outputs])
+        produced = job_values.outputs(tx, ids)
         return wire.JobOutputs(
             ready=job.state == JobState.SUCCEEDED,
             state=JobState(job.state).value,
@@ -226,12 +234,13 @@ async def get_outputs(context: ServerContext, call: Call) -> wire.JobOutputs:
                     exit_code=tasks[task_id].exit_code,
                     values=[
                         wire.OutputValue(
-                            type=kind_,
-                            size=stored[value].size,
-                            data=stored[value].payload,
-                            digest=stored[value].digest,
+                            value_id=show_task(value.id),
+                            type=value.type,
+                            size=value.size,
+                            data=value.payload,
+                            digest=value.digest,
                         )
-                        for _, value, _, kind_ in produced.get(task_id, [])
+                        for value in produced.get(task_id, [])
                     ],
                 )
                 for task_id in ids

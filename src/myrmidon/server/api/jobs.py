@@ -23,6 +23,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases import jobs as job_usecases
 from myrmidon.server.usecases.jobs import find_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.server.usecases.run_errors import shown_errors
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import resource_group
 from myrmidon.store.tables.job import Job
@@ -218,6 +219,7 @@ def _failure(tx: Tx, task_id: int) -> wire.Failure | None:
         reason=task.reason,
         exit_code=task.exit_code,
         bot_id=task.bot_id,
+        error=shown_errors(tx, {task.id: task.error}).get(task.id),
     )
 
 

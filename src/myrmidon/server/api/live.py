@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
-from typing import Annotated, Any
 
-from msgspec import Meta, Struct, field, json
+from msgspec import Struct, field, json
 
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, show_run, show_task
-from myrmidon.model.validation import MAX_INT64, show_value
+from myrmidon.model.validation import show_value
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.events import KEEP_ALIVE, KEEP_ALIVE_S, about, decode_body, of_group
 from myrmidon.server.calls import READERS, Answer, Call, Route
@@ -29,6 +28,7 @@ from myrmidon.store.tables import bot_event, log, outbox
 from myrmidon.store.tables.outbox import Event
 from myrmidon.store.views import listings
 from myrmidon.store.views.pool_filter import PoolFilter
+from myrmidon.wire.live import Change, Frame, LiveQuery, LogLength
 
 FRAME_S = 0.5
 """The time between two frames."""
@@ -39,20 +39,11 @@ MAX_BEHIND = 20_000
 """A client that is further behind is told to read everything again."""
 MAX_ITEMS = 500
 """Tasks, jobs or bots of one frame."""
-MAX_TOPICS = 64
 LOGS_S = 0.5
 BOTS_S = 1.0
 """How often logs and bots are read without a notification: other servers do not notify this one of them."""
 _encode = json.Encoder().encode
 _ALL = ("tasks", "jobs", "bots")
-
-
-class LiveQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``topic``: ``tasks``, ``jobs``, ``bots`` for all that the caller may see; ``task:ID``; ``job:ID`` for a job and
-    its tasks; ``bot:ID``; ``log:RUN`` for the length of a run's log. ``after``: the id of the last frame received."""
-
-    topic: Annotated[list[Annotated[str, Meta(max_length=512)]], Meta(max_length=MAX_TOPICS)] = []
-    after: Annotated[int, Meta(ge=0, le=MAX_INT64)] | None = None
 
 
 class Topics(Struct):
@@ -68,40 +59,6 @@ class Topics(Struct):
     @property
     def wants_bots(self) -> bool:
         return "bots" in self.all or bool(self.bots)
-
-
-class Change(Struct, frozen=True, kw_only=True):
-    """The last change of a task or job; ``about`` as in the event stream."""
-
-    id: str
-    seq: int
-    state: str
-    at: Micros
-    about: dict[str, Any]
-
-
-class LogLength(Struct, frozen=True, kw_only=True):
-    """How many bytes of a run's streams have arrived."""
-
-    run: str
-    stdout: int
-    stderr: int
-
-
-class Frame(Struct, kw_only=True):
-    """One frame. ``more``: there were further changes than it lists, so what is shown should be read again."""
-
-    at: Micros
-    tasks: list[Change] = []
-    jobs: list[Change] = []
-    bots: list[str] = []
-    logs: list[LogLength] = []
-    unknown: list[str] = []
-    more: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.tasks or self.jobs or self.bots or self.logs or self.unknown or self.more)
 
 
 async def stream(context: ServerContext, call: Call) -> Answer:

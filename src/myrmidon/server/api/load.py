@@ -5,36 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, created_ms
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import percentile
-from myrmidon.server.api.overview import STEPS, WindowQuery
+from myrmidon.server.api.overview import STEPS
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views import listings, load
 from myrmidon.store.views.load import RunTimes
+from myrmidon.wire.load import BotSeries, PoolLoad, PoolLoads
+from myrmidon.wire.overview import WindowQuery
 
 _NOT_FAILED = ("SUCCEEDED", "CANCELED", "KILLED")
-
-
-class BotSeries(Struct, frozen=True, kw_only=True):
-    """Of each step of ``step`` microseconds from ``start`` on: the share of time that the bot ran tasks, and its runs.
-
-    ``busy`` is above 1 for a bot that runs several tasks at once. ``known_from``: the bot has earlier runs, but steps
-    before this time do not count them.
-    """
-
-    start: Micros
-    step: Micros
-    busy: list[float]
-    succeeded: list[int]
-    failed: list[int]
-    known_from: Micros | None
 
 
 async def get_bot_series(context: ServerContext, call: Call) -> BotSeries:
@@ -84,24 +69,6 @@ def _count_ends(runs: Sequence[RunTimes], start: Micros, step: Micros, num: int)
 
 
 # ---------------------------------------------------------------- pools
-
-
-class PoolLoad(Struct, frozen=True, kw_only=True):
-    """``wait_p50_s`` and ``wait_p95_s``: how long recent tasks waited for a bot. ``wanted_bots``: how many further bots
-    would start all that waits at once; one that serves other queues of the pool may not do."""
-
-    pool: str
-    num_ready: int
-    oldest_at: Micros | None
-    num_bots: int
-    num_busy: int
-    wanted_bots: int
-    wait_p50_s: float | None
-    wait_p95_s: float | None
-
-
-class PoolLoads(Struct, frozen=True):
-    pools: list[PoolLoad]
 
 
 async def list_pool_loads(context: ServerContext, call: Call) -> PoolLoads:

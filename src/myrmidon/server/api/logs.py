@@ -7,18 +7,14 @@ then contains a line that says how many, a stream an event ``cut``. The task's s
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
-from enum import StrEnum
-from typing import Annotated, Any
 
-from msgspec import Meta, Struct, json
+from msgspec import json
 
 from myrmidon.model.errors import NotFound
-from myrmidon.model.ids import RUN_CAP, Micros, next_run_number, show_run, show_task
+from myrmidon.model.ids import next_run_number, show_run, show_task
 from myrmidon.model.secret_masking import SecretForms
 from myrmidon.model.task_result import TaskResult, TaskRun
-from myrmidon.model.validation import MAX_INT64
 from myrmidon.server.calls import (
     READERS,
     Answer,
@@ -31,8 +27,8 @@ from myrmidon.server.usecases.tasks import parse_path_id
 from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.tables import log_times, task_result, task_run
 from myrmidon.store.tables.log import STDERR, STDOUT, LogPart
+from myrmidon.wire.logs import Ended, FollowQuery, LogBytes, LogGap, LogQuery, LogTimes, LogTimesQuery, Stream
 
-MAX_RANGE_BYTES = 8 << 20
 PIECE = 256 << 10
 TIMES_PAGE = 500
 """Pieces of output whose times are on one page."""
@@ -43,30 +39,10 @@ RECHECK_S = 5.0
 RECHECK_SHARED_S = 0.5
 """The same where other servers may write to the log: their writes do not notify this server."""
 _encode = json.Encoder().encode
-
-Offset = Annotated[int, Meta(ge=0, le=MAX_INT64)]
-RunNumber = Annotated[int, Meta(ge=1, le=RUN_CAP)]
-
-
-class Stream(StrEnum):
-    STDOUT = "stdout"
-    STDERR = "stderr"
-    BOTH = "both"
-
-
 _STREAMS = {Stream.STDOUT: (STDOUT,), Stream.STDERR: (STDERR,), Stream.BOTH: (STDOUT, STDERR)}
 
 
 # ---------------------------------------------------------------- ranges
-
-
-class LogQuery(Struct, frozen=True, kw_only=True):
-    """Which bytes. ``run`` is the task's deciding or last one if absent; with both streams, stderr follows stdout."""
-
-    run: RunNumber | None = None
-    stream: Stream = Stream.BOTH
-    offset: Offset = 0
-    limit: Annotated[int, Meta(ge=1, le=MAX_RANGE_BYTES)] = 1 << 20
 
 
 async def get_log(context: ServerContext, call: Call) -> Answer:
@@ -129,25 +105,6 @@ async def _log_of(context: ServerContext, task: TaskResult, run: int) -> RunLog:
 # ---------------------------------------------------------------- times
 
 
-class LogTimesQuery(Struct, frozen=True, kw_only=True):
-    """``run`` as for a range. ``after``: ``next`` of the page before."""
-
-    run: RunNumber | None = None
-    after: Offset = 0
-
-
-class LogTimes(Struct, frozen=True, kw_only=True):
-    """``marks``: time in microseconds, stream (0: stdout, 1: stderr) and offset: from there on, up to the next mark of
-    the stream, bytes were written at that time. The times are also the order between the streams.
-
-    Each page is sorted; the marks of the next one may be between them. ``next`` is null on the last page.
-    """
-
-    run: str | None
-    marks: list[tuple[Micros, int, int]]
-    next: Micros | None
-
-
 async def get_log_times(context: ServerContext, call: Call) -> LogTimes:
     """When the output of a run was written. Output that was sent with the result, or by older bots, has no times."""
     query: LogTimesQuery = call.query
@@ -161,23 +118,6 @@ async def get_log_times(context: ServerContext, call: Call) -> LogTimes:
 
 
 # ---------------------------------------------------------------- following
-
-
-class FollowQuery(Struct, frozen=True, kw_only=True):
-    """Which run; if absent, the task's current run and all later ones, until the task has ended."""
-
-    run: RunNumber | None = None
-    stream: Stream = Stream.BOTH
-
-
-class Ended(Struct, frozen=True):
-    """The last event of a stream: the end of the task, or of the run if one was chosen."""
-
-    task_id: str
-    run: str | None
-    state: str
-    reason: str
-    exit_code: int | None
 
 
 async def follow(context: ServerContext, call: Call) -> Answer:
@@ -292,19 +232,18 @@ class LogFollower:
         return found
 
     def _events(self, stream: int, parts: Sequence[LogPart]) -> list[bytes]:
-        events = []
+        run, events = show_run(self._task_id, self._run), []
         for part in parts:
             missing = part.start - self._offsets[stream]
             if missing > 0:
-                events.append(self._event("cut", stream, {"offset": self._offsets[stream], "missing": missing}))
-            data = {"offset": part.start, "data": b64encode(part.content).decode()}
+                gap = LogGap(run=run, stream=stream, offset=self._offsets[stream], missing=missing)
+                events.append(self._event("cut", gap))
             self._offsets[stream] = part.end
-            events.append(self._event("log", stream, data))
+            events.append(self._event("log", LogBytes(run=run, stream=stream, offset=part.start, data=part.content)))
         return events
 
-    def _event(self, name: str, stream: int, data: dict[str, Any]) -> bytes:
-        fields = {"run": show_run(self._task_id, self._run), "stream": stream, **data}
-        return b"id: %s\nevent: %s\ndata: %s\n\n" % (self._event_id(), name.encode(), _encode(fields))
+    def _event(self, name: str, data: LogBytes | LogGap | Ended) -> bytes:
+        return b"id: %s\nevent: %s\ndata: %s\n\n" % (self._event_id(), name.encode(), _encode(data))
 
     def _event_id(self) -> bytes:
         return b"%d:%d:%d" % (self._run, *self._offsets)
@@ -317,7 +256,7 @@ class LogFollower:
             reason=run.reason if self._only_run and run else task.reason,
             exit_code=run.exit_code if run else None,
         )
-        return b"id: %s\nevent: end\ndata: %s\n\n" % (self._event_id(), _encode(ended))
+        return self._event("end", ended)
 
 
 ROUTES = (

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import urlsplit
 
-from msgspec import Struct, json
+from msgspec import json
 
 from myrmidon.model.ids import Micros, created_ms, show_run
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID
 from myrmidon.server.api.jobs import summary_fields
-from myrmidon.server.api.queues import QueueInfo
-from myrmidon.server.api.tasks import TaskSummary, show_summary
+from myrmidon.server.api.tasks import show_summary
 from myrmidon.server.calls import READERS, Call, Role, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
@@ -23,6 +22,9 @@ from myrmidon.store.views import job_details, listings, overview
 from myrmidon.store.views.overview import DeepQueue
 from myrmidon.store.views.pool_filter import PoolFilter
 from myrmidon.wire.jobs import JobSummary
+from myrmidon.wire.overview import BotCounts, Overview, StuckItem, TaskSeries, Window, WindowQuery
+from myrmidon.wire.queues import QueueInfo
+from myrmidon.wire.tasks import TaskSummary
 
 QUEUES: Final = 20
 """Queues that are shown."""
@@ -36,54 +38,12 @@ UNKILLED_AFTER: Final[Micros] = 300 * SECOND
 WEBHOOK_FAILURES: Final = 3
 _CANCELED: Final = ("CANCELED", "KILLED")
 
-Window = Literal["1h", "24h", "7d"]
 STEPS: Final[Mapping[str, tuple[Micros, int]]] = {
     "1h": (60 * SECOND, 60),
     "24h": (900 * SECOND, 96),
     "7d": (7200 * SECOND, 84),
 }
 """The length of one step of a chart, and the number of steps."""
-
-
-class WindowQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """``window``: the time that the charts cover, up to now."""
-
-    window: Window = "1h"
-
-
-class TaskSeries(Struct, frozen=True, kw_only=True):
-    """Numbers of tasks in each step of ``step`` microseconds, from ``start`` on; the last step is not over yet."""
-
-    start: Micros
-    step: Micros
-    submitted: list[int]
-    succeeded: list[int]
-    failed: list[int]
-    canceled: list[int]
-
-
-class StuckItem(Struct, frozen=True, kw_only=True):
-    """Something that does not move by itself, and since when."""
-
-    kind: Literal["queue", "run", "webhook"]
-    id: str
-    name: str
-    since: Micros | None
-    summary: str
-
-
-class Overview(Struct, frozen=True, kw_only=True):
-    """``bots``: numbers by status. ``queues``: the deepest ones. ``stuck``: empty when all is well."""
-
-    now: Micros
-    bots: dict[str, int]
-    num_ready: int
-    num_running: int
-    queues: list[QueueInfo]
-    series: TaskSeries
-    stuck: list[StuckItem]
-    my_tasks: list[TaskSummary]
-    my_jobs: list[JobSummary]
 
 
 async def get_overview(context: ServerContext, call: Call) -> Overview:
@@ -209,13 +169,6 @@ def _my_jobs(tx: Tx, name: str, scope: int | None) -> list[JobSummary]:
 
 
 # ---------------------------------------------------------------- bots
-
-
-class BotCounts(Struct, frozen=True):
-    """Numbers of bots by status, and of live bots by release."""
-
-    counts: dict[str, int]
-    versions: dict[str, int]
 
 
 async def count_bots(context: ServerContext, call: Call) -> BotCounts:

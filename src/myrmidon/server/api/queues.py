@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from msgspec import Meta, Struct, json
+from msgspec import json
 
 from myrmidon.model.errors import InvalidRequest, Problem, WrongState
-from myrmidon.model.ids import Micros, created_ms
+from myrmidon.model.ids import created_ms
 from myrmidon.model.task_to_run import Order
 from myrmidon.model.validation import show_value
 from myrmidon.scheduler.pools import set_pool_order
@@ -20,24 +18,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import pool_order, resource_group
 from myrmidon.store.views import listings
 from myrmidon.wire.fields import PageQuery
-
-
-class QueueInfo(Struct, frozen=True):
-    """Tasks of one resource group that require the same dimensions; ``num_bots`` is how many bots could run them."""
-
-    id: str
-    group: str
-    pool: str
-    dimensions: dict[str, list[str]]
-    num_ready: int
-    oldest_at: Micros | None
-    num_bots: int
-    used_at: Micros
-
-
-class QueueList(Struct, frozen=True):
-    queues: list[QueueInfo]
-    cursor: str | None
+from myrmidon.wire.queues import PoolInfo, PoolList, PoolSettings, QueueInfo, QueueList
 
 
 async def list_queues(context: ServerContext, call: Call) -> QueueList:
@@ -68,25 +49,6 @@ async def list_queues(context: ServerContext, call: Call) -> QueueList:
     ]
     cursor = show_cursor(context.keys.cursor, "queues", str(queues[-1].id)) if len(queues) == query.limit else None
     return QueueList(infos, cursor)
-
-
-class PoolInfo(Struct, frozen=True):
-    name: str
-    task_order: str
-    ageing: Micros
-    num_bots: int
-
-
-class PoolList(Struct, frozen=True):
-    pools: list[PoolInfo]
-    cursor: str | None
-
-
-class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """``ageing``: a task gains one step of priority per so many microseconds of waiting; never if absent or 0."""
-
-    task_order: Literal["fifo", "lifo"] = "fifo"
-    ageing: Annotated[int, Meta(ge=0, le=30 * 86_400_000_000)] | None = None
 
 
 async def list_pools(context: ServerContext, call: Call) -> PoolList:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta, Struct
-
 from myrmidon.model.errors import NotFound
-from myrmidon.model.ids import Micros
 from myrmidon.scheduler import bots
 from myrmidon.server.auth.authenticator import bearer_of
 from myrmidon.server.calls import (
@@ -27,6 +22,7 @@ from myrmidon.server.settings import seconds
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
 from myrmidon.store.tables.release import ReleaseState
+from myrmidon.wire.releases import AllowBody, BootstrapQuery, ReleaseInfo, ReleaseList, RevertBody
 
 
 async def current_zip(context: ServerContext, call: Call) -> Answer:
@@ -53,18 +49,6 @@ def _read(tx: Tx, digest: str) -> release.Release | None:
     return release.read(tx, digest) if len(digest) == rollout.DIGEST_CHARS else None
 
 
-class BootstrapQuery(Struct, frozen=True, kw_only=True):
-    """Settings that the script writes to the new bot's folder. ``tok`` is the token for its first handshake.
-
-    A ``dimension`` is ``key:value``. A caller that its network admits needs no token, and neither does its bot.
-    """
-
-    tok: str = ""
-    pool: str = ""
-    bot_id: str = ""
-    dimension: Annotated[list[str], Meta(max_length=32)] = []
-
-
 async def bootstrap(context: ServerContext, call: Call) -> Answer:
     """A Python script that installs and starts a bot: ``curl -s SERVER/bootstrap?tok=... | python3 -``."""
     query: BootstrapQuery = call.query
@@ -84,32 +68,6 @@ async def bootstrap(context: ServerContext, call: Call) -> Answer:
 
 
 # ---------------------------------------------------------------- releases
-
-
-class ReleaseInfo(Struct, frozen=True, kw_only=True):
-    """``state``: active, canary, new, old, or bad. A bad release is not used until an administrator allows it."""
-
-    digest: str
-    state: str
-    created_at: Micros
-    changed_at: Micros
-    who: str
-    why: str
-    num_servers: int
-    num_failures: int
-    canary_share: int | None
-
-
-class ReleaseList(Struct, frozen=True):
-    releases: list[ReleaseInfo]
-
-
-class AllowBody(Struct, frozen=True, forbid_unknown_fields=True):
-    reason: Annotated[str, Meta(max_length=1024)] = ""
-
-
-class RevertBody(Struct, frozen=True, forbid_unknown_fields=True):
-    reason: Annotated[str, Meta(max_length=1024)] = ""
 
 
 async def list_releases(context: ServerContext, call: Call) -> ReleaseList:

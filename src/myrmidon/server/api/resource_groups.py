@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hmac
 
-from msgspec import Struct
-
 from myrmidon.model.errors import NotFound, WrongState
-from myrmidon.model.ids import Micros
 from myrmidon.scheduler import resource_groups
 from myrmidon.server.calls import (
     ADMINS,
@@ -20,22 +17,8 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import resource_group
 from myrmidon.store.tables.resource_group import ResourceGroup
-from myrmidon.wire.fields import Done, Name, PageQuery
-
-
-class NewGroup(Struct, frozen=True, forbid_unknown_fields=True):
-    name: Name
-
-
-class GroupInfo(Struct, frozen=True):
-    name: str
-    created_at: Micros
-    deleting: bool
-
-
-class GroupList(Struct, frozen=True):
-    groups: list[GroupInfo]
-    cursor: str | None
+from myrmidon.wire.fields import Done, PageQuery
+from myrmidon.wire.resource_groups import GroupInfo, GroupList, NewGroup
 
 
 def _info(group: ResourceGroup) -> GroupInfo:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
-
-from msgspec import Meta, Struct
 
 from myrmidon.model.ids import first_id_at, show_task
 from myrmidon.server.calls import READERS, Call, Route
@@ -14,30 +11,9 @@ from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views import search
 from myrmidon.store.views.search import Found
+from myrmidon.wire.search import FoundItem, SearchQuery, SearchResult
 
 _HEX = re.compile(r"[0-9a-f]{4,18}")
-
-
-class SearchQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``q``: the beginning of an id or tag, or a part of a name. ``limit``: how many of each kind."""
-
-    q: Annotated[str, Meta(min_length=1, max_length=200)]
-    limit: Annotated[int, Meta(ge=1, le=50)] = 8
-
-
-class FoundItem(Struct, frozen=True):
-    id: str
-    name: str
-    state: str
-
-
-class SearchResult(Struct, frozen=True, kw_only=True):
-    """What was found of each kind. Names are compared of the newest 20,000 tasks and 5,000 jobs."""
-
-    tasks: list[FoundItem]
-    jobs: list[FoundItem]
-    bots: list[str]
-    tags: list[str]
 
 
 async def find(context: ServerContext, call: Call) -> SearchResult:

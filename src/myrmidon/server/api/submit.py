@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from msgspec import Meta, MsgspecError, Raw, Struct, json
+from msgspec import MsgspecError, Raw, convert, json
 
 from myrmidon.model.errors import InvalidRequest, MyrmidonError, Problem
 from myrmidon.model.ids import Micros, show_task
@@ -23,46 +23,14 @@ from myrmidon.server.usecases.submit import (
     store_drafts,
     store_within_quota,
 )
-from myrmidon.wire.fields import Name
+from myrmidon.wire.fields import ErrorInfo
+from myrmidon.wire.tasks import Submit, SubmitAnswer, TaskAnswer
 
 THREAD_MIN_TASKS = 32
 """From this number of tasks on, a part is parsed and checked in a thread: it would block the event loop."""
 FIRST_PART, LARGEST_PART = 32, 128
-MAX_TASKS = 10_000
 _STDIN_CHARS = -(-DEFAULT_LIMITS.stdin_bytes // 3) * 4
 """The length of the largest stdin in base64."""
-EXAMPLE = {
-    "name": "hello",
-    "slices": [
-        {"properties": {"command": ["echo", "hello"], "dimensions": {"pool": ["default"]}}, "expiration_s": 600}
-    ],
-    "priority": 100,
-    "tags": ["purpose:greeting"],
-}
-"""A task request; docs/requests.md describes every field."""
-
-
-class Submit(Struct, frozen=True, forbid_unknown_fields=True):
-    """Task requests, in the format of docs/requests.md. Each is parsed and checked on its own."""
-
-    tasks: Annotated[list[Raw], Meta(min_length=1, max_length=MAX_TASKS, examples=[[EXAMPLE]])]
-    group: Name | None = None
-
-
-class TaskAnswer(Struct, frozen=True, omit_defaults=True):
-    """The result for one task: its id and state, or an error. No id if the task was only evaluated."""
-
-    task_id: str | None = None
-    state: str | None = None
-    job_id: str | None = None
-    deduped_from: str | None = None
-    cost_saved_usd: float | None = None
-    repeated: bool = False
-    error: dict[str, Any] | None = None
-
-
-class SubmitAnswer(Struct, frozen=True):
-    tasks: list[TaskAnswer]
 
 
 async def submit_tasks(context: ServerContext, call: Call) -> SubmitAnswer:
@@ -170,7 +138,7 @@ def _key_of(call: Call, number: int) -> str | None:
 
 def _answer(result: Submitted | MyrmidonError) -> TaskAnswer:
     if isinstance(result, MyrmidonError):
-        return TaskAnswer(error=result.as_dict())
+        return TaskAnswer(error=_error_info(result))
     return TaskAnswer(
         task_id=show_task(result.task_id) if result.task_id else None,
         state=result.state,
@@ -179,6 +147,10 @@ def _answer(result: Submitted | MyrmidonError) -> TaskAnswer:
         cost_saved_usd=result.cost_saved_usd,
         repeated=result.repeated,
     )
+
+
+def _error_info(error: MyrmidonError) -> ErrorInfo:
+    return convert(error.as_dict(), ErrorInfo)
 
 
 ROUTES = (

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
-from msgspec import Meta, Struct
-
-from myrmidon.model.ids import Micros, show_task
+from myrmidon.model.ids import show_task
 from myrmidon.model.states import TaskState
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.scheduler import explain as explaining
@@ -24,22 +21,17 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.tasks import check_may_cancel, get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
-from myrmidon.wire.fields import Moment, Name
-
-
-class CancelBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A running task is killed only if ``kill_running`` is true."""
-
-    kill_running: bool = False
-
-
-class Cancelled(Struct, frozen=True):
-    """``ok``: the task was canceled or killed, or is being killed. Repeated calls get the same response."""
-
-    task_id: str
-    ok: bool
-    state: str
-    was_running: bool
+from myrmidon.wire.tasks import (
+    CancelBody,
+    Cancelled,
+    CancelMany,
+    CancelStarted,
+    DimensionStep,
+    RerunAnswer,
+    RerunBody,
+    TaskExplanation,
+    UnavailableBot,
+)
 
 
 async def cancel_task(context: ServerContext, call: Call) -> Cancelled:
@@ -59,23 +51,6 @@ async def cancel_task(context: ServerContext, call: Call) -> Cancelled:
         return Cancelled(show_task(task_id), stopped, task.state, running)
 
     return await context.db.write(cancel)
-
-
-class CancelMany(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Tasks that have all these tags and were created between ``start`` and ``end``, or until now."""
-
-    tags: Annotated[list[Annotated[str, Meta(max_length=321)]], Meta(min_length=1, max_length=16)]
-    start: Moment | None = None
-    end: Moment | None = None
-    kill_running: bool = False
-    group: Name | None = None
-
-
-class CancelStarted(Struct, frozen=True):
-    """The cancellation is on disk and runs in the background; ``num_tasks`` unfinished tasks had the tags."""
-
-    num_tasks: int
-    ok: bool = True
 
 
 async def cancel_tagged(context: ServerContext, call: Call) -> CancelStarted:
@@ -99,19 +74,6 @@ async def cancel_tagged(context: ServerContext, call: Call) -> CancelStarted:
     return CancelStarted(started.num_tasks)
 
 
-class RerunBody(Struct, frozen=True, forbid_unknown_fields=True):
-    force: bool = False
-    cascade: bool = False
-
-
-class RerunAnswer(Struct, frozen=True):
-    """The task after the call. Each rerun starts a new generation."""
-
-    task_id: str
-    state: str
-    generation: int
-
-
 async def rerun_task(context: ServerContext, call: Call) -> RerunAnswer:
     """Run an ended task again. A call repeated with its request key does not start another rerun."""
     task_id = parse_path_id(call.params["id"])[0]
@@ -132,48 +94,6 @@ async def rerun_task(context: ServerContext, call: Call) -> RerunAnswer:
         return RerunAnswer(show_task(task_id), task.state, task.generation)
 
     return await context.db.write(rerun)
-
-
-class DimensionStep(Struct, frozen=True):
-    """One dimension applied as a filter: ``removes`` bots do not have it, ``left`` bots remain."""
-
-    dimension: str
-    removes: int
-    left: int
-
-
-class UnavailableBot(Struct, frozen=True):
-    """A bot that has the required dimensions but gets no tasks: its state, and the reason if one was given."""
-
-    bot_id: str
-    state: str
-    reason: str | None
-    last_seen_at: Micros
-
-
-class TaskExplanation(Struct, frozen=True, kw_only=True):
-    """Why a task does not run now: ``summary`` in one sentence, and the facts behind it.
-
-    ``capacity`` is what the fleet has for a task that waits for a bot or has found none; ``unavailable`` has the first
-    20 bots that would match but get no tasks.
-    """
-
-    task_id: str
-    state: str
-    summary: str
-    waiting_on: list[str]
-    unreachable: bool
-    held: bool
-    dimensions: list[DimensionStep]
-    num_bots: int
-    num_serving: int
-    unavailable: list[UnavailableBot]
-    capacity: str | None
-    position: int | None
-    silent_since: Micros | None
-    """The last heartbeat of the bot that runs the task, if the bot is silent."""
-    given_up_at: Micros | None
-    """When the run ends as lost if the bot stays silent."""
 
 
 async def explain_task(context: ServerContext, call: Call) -> TaskExplanation:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, structs
+from msgspec import structs
 
 from myrmidon.model.errors import MyrmidonError, WrongState
 from myrmidon.model.ids import first_id_at, show_task
@@ -15,46 +14,21 @@ from myrmidon.model.states import FINAL, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.scheduler import rerun as rerunning
-from myrmidon.server.api.tasks import STATES
 from myrmidon.server.calls import READERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.tasks import check_may_cancel, get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.views import listings, task_search
+from myrmidon.store.views import listings, task_count
 from myrmidon.store.views.listings import TaskFilter
 from myrmidon.store.views.task_search import DEDUPED, TaskSearch
-from myrmidon.wire.fields import Moment
+from myrmidon.wire.task_selection import BatchDone, CountQuery, SkippedTask, TaskBatch, TaskCounts
 
-MAX_BATCH = 1_000
 AT_ONCE = 20
 """Tasks of a batch that are changed at the same time, each in a transaction of its own."""
 
 
 # ---------------------------------------------------------------- counts
-
-
-class CountQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Filters as for the list of tasks; all must match."""
-
-    state: list[STATES] = []
-    tag: Annotated[list[str], Meta(max_length=16)] = []
-    name: str | None = None
-    pool: str | None = None
-    bot: str | None = None
-    user: str | None = None
-    mine: bool = False
-    group: str | None = None
-    start: Moment | None = None
-    end: Moment | None = None
-
-
-class TaskCounts(Struct, frozen=True, kw_only=True):
-    """Numbers of tasks by state. ``complete`` is false if only the newest 20,000 were looked at."""
-
-    counts: dict[str, int]
-    total: int
-    complete: bool
 
 
 async def count_tasks(context: ServerContext, call: Call) -> TaskCounts:
@@ -96,7 +70,7 @@ def _count(tx: Tx, filters: TaskFilter) -> tuple[dict[str, int], bool]:
         group_id=filters.group_id, terms=[[tag] for tag in filters.tags], low=filters.from_id, high=filters.until_id
     )
     states = filters.states or list(TaskState)
-    found = {state: task_search.count(tx, structs.replace(whole, states=_names(state))) for state in states}
+    found = {state: task_count.count(tx, structs.replace(whole, states=_names(state))) for state in states}
     return {state: num for state, num in found.items() if num}, True
 
 
@@ -105,32 +79,6 @@ def _names(state: str) -> Sequence[str]:
 
 
 # ---------------------------------------------------------------- changing a selection
-
-
-class TaskBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to do with these tasks. ``dry_run``: change nothing, but say how many would be changed.
-
-    Running tasks are cancelled only with ``kill_running``; tasks that have succeeded run again only with ``force``.
-    """
-
-    action: Literal["cancel", "rerun"]
-    task_ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_BATCH)]
-    kill_running: bool = False
-    force: bool = False
-    dry_run: bool = False
-
-
-class SkippedTask(Struct, frozen=True):
-    task_id: str
-    why: str
-
-
-class BatchDone(Struct, frozen=True, kw_only=True):
-    """How many tasks were changed, and why the others were not."""
-
-    num_tasks: int
-    num_changed: int
-    skipped: list[SkippedTask]
 
 
 async def change_tasks(context: ServerContext, call: Call) -> BatchDone:

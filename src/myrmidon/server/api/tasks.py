@@ -6,132 +6,42 @@ A caller whose token is bound to a resource group sees only that group's tasks; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from msgspec import Meta, Raw, Struct, json
+from msgspec import json, structs
 
-from myrmidon.model.ids import Micros, first_id_at, show_run, show_task
+from myrmidon.model.ids import first_id_at, show_run, show_task
 from myrmidon.model.secret_masking import SecretForms
 from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.silence import Silence, silent_runs
-from myrmidon.server.api.common import show_optional_task
+from myrmidon.server.api.common import show_optional_task, stored_json
 from myrmidon.server.api.notes import show_annotation
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.server.usecases.run_errors import show_error
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id, recent_tags
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import notes, resource_group, task_request, task_run
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import listings, run_details
 from myrmidon.store.views.listings import TaskFilter, TaskLine
-from myrmidon.wire.fields import Limit, Moment
-from myrmidon.wire.notes import Annotation
-
-STATES = Literal[
-    "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
-    "NO_RESOURCE", "CLIENT_ERROR",
-]  # fmt: skip
-
+from myrmidon.wire.tasks import (
+    RequestInfo,
+    ResultInfo,
+    RunInfo,
+    RunStats,
+    SliceInfo,
+    TagInfo,
+    TagList,
+    TaskInfo,
+    TaskList,
+    TaskQuery,
+    TaskSummary,
+)
 
 # ---------------------------------------------------------------- one task
-
-
-class SliceInfo(Struct, frozen=True):
-    """A slice. Slices with equal ``properties_hash`` do the same work; it covers secret bytes and stdin."""
-
-    properties: Raw
-    properties_hash: str
-    expiration_s: float
-    wait_for_capacity: bool
-
-
-class RequestInfo(Struct, frozen=True, kw_only=True):
-    """The request. Secret and stdin are not shown, only whether there is a secret and the size of the stdin."""
-
-    name: str
-    created_at: Micros
-    user: str
-    authenticated: str
-    priority: int
-    service_account: str
-    parent: str | None
-    root: str | None
-    external_id: str | None
-    function: str | None
-    retries: int
-    reruns: int
-    max_instances: int
-    lease_s: float
-    deadline_at: Micros
-    tags: list[str]
-    metadata: Raw
-    slices: list[SliceInfo]
-    has_secret: bool
-    stdin_size: int | None
-
-
-class ResultInfo(Struct, frozen=True, kw_only=True):
-    """The current state and result. ``exit_code`` and ``duration`` are those of the run that decided the result."""
-
-    state: str
-    reason: str
-    generation: int
-    held: bool
-    killing: bool
-    slice: int
-    run: str | None
-    bot_id: str | None
-    exit_code: int | None
-    duration: float | None
-    num_retries: int
-    num_reruns: int
-    deduped_from: str | None
-    cost_saved_usd: float | None
-    ready_at: Micros | None
-    started_at: Micros | None
-    completed_at: Micros | None
-    abandoned_at: Micros | None
-    modified_at: Micros
-
-
-class RunInfo(Struct, frozen=True, kw_only=True):
-    """A run. ``stats`` are None while it is running, and if its bot was lost."""
-
-    run: str
-    number: int
-    generation: int
-    state: str
-    reason: str
-    evidence: Raw | None
-    bot_id: str
-    slice: int
-    claimed_at: Micros
-    started_at: Micros | None
-    ended_at: Micros | None
-    exit_code: int | None
-    duration: float | None
-    cost_usd: float
-    stdout_size: int | None
-    stderr_size: int | None
-    outputs_ref: Raw | None
-    stats: PerformanceStats | None
-    silent_since: Micros | None = None
-    """The last heartbeat of the bot, if the run is live and its bot is silent."""
-    given_up_at: Micros | None = None
-    """When the run ends as lost if its bot stays silent."""
-
-
-class TaskInfo(Struct, frozen=True, kw_only=True):
-    task_id: str
-    group: str
-    job_id: str | None
-    request: RequestInfo
-    result: ResultInfo
-    runs: list[RunInfo]
-    annotation: Annotation | None
-    """A summary that the task has written."""
 
 
 async def get_task(context: ServerContext, call: Call) -> TaskInfo:
@@ -191,10 +101,10 @@ def _request_info(
         lease_s=row.lease / SECOND,
         deadline_at=row.deadline_at,
         tags=json.decode(row.tags, type=list[str]),
-        metadata=Raw(row.metadata.encode()),
+        metadata=stored_json(row.metadata),
         slices=[
             SliceInfo(
-                Raw(row.properties.encode()), row.properties_hash, row.expiration / SECOND, bool(row.wait_for_capacity)
+                stored_json(row.properties), row.properties_hash, row.expiration / SECOND, bool(row.wait_for_capacity)
             )
             for row in slices
         ],
@@ -230,14 +140,14 @@ def _result_info(task: TaskResult, runs: Sequence[TaskRun]) -> ResultInfo:
     )
 
 
-def _evidence(text: str, forms: SecretForms | None) -> Raw:
+def _evidence(text: str, forms: SecretForms | None) -> Any:
     """Why a run ended as it did. Its message can repeat output of the task, so the secret is masked as in the log."""
     if forms is None:
-        return Raw(text.encode())
+        return stored_json(text)
     evidence = json.decode(text, type=dict[str, Any])
     if isinstance(message := evidence.get("message"), str):
         evidence["message"] = forms.mask_text(message)
-    return Raw(json.encode(evidence))
+    return evidence
 
 
 def _run_info(
@@ -260,59 +170,16 @@ def _run_info(
         cost_usd=run.cost_usd,
         stdout_size=run.stdout_size,
         stderr_size=run.stderr_size,
-        outputs_ref=Raw(run.outputs_ref.encode()) if run.outputs_ref else None,
-        stats=stats,
+        outputs_ref=stored_json(run.outputs_ref) if run.outputs_ref else None,
+        stats=RunStats(**structs.asdict(stats)) if stats else None,
         silent_since=silence.since if silence else None,
         given_up_at=silence.given_up_at if silence else None,
+        progress=run.progress,
+        error=show_error(run.error, forms),
     )
 
 
 # ---------------------------------------------------------------- lists
-
-
-class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Filters; all must match. ``start`` and ``end`` limit the time of creation, in microseconds UTC."""
-
-    state: list[STATES] = []
-    tag: Annotated[list[str], Meta(max_length=16)] = []
-    name: str | None = None
-    pool: str | None = None
-    bot: str | None = None
-    user: str | None = None
-    mine: bool = False
-    """Only tasks that were submitted with the caller's token, or under its name."""
-    group: str | None = None
-    start: Moment | None = None
-    end: Moment | None = None
-    sort: Literal["newest", "oldest"] = "newest"
-    limit: Limit = 100
-    cursor: str | None = None
-
-
-class TaskSummary(Struct, frozen=True, kw_only=True):
-    task_id: str
-    group: str
-    name: str
-    state: str
-    reason: str
-    user: str
-    priority: int
-    tags: list[str]
-    created_at: Micros
-    started_at: Micros | None
-    completed_at: Micros | None
-    modified_at: Micros
-    bot_id: str | None
-    run: str | None
-    deduped_from: str | None
-    killing: bool
-
-
-class TaskList(Struct, frozen=True):
-    """A page. There are more pages while ``cursor`` is not null, even if this one is short or empty."""
-
-    tasks: list[TaskSummary]
-    cursor: str | None
 
 
 async def list_tasks(context: ServerContext, call: Call) -> TaskList:
@@ -365,17 +232,6 @@ def show_summary(line: TaskLine, group_names: dict[int, str]) -> TaskSummary:
         deduped_from=show_optional_task(line.deduped_from),
         killing=bool(line.killing),
     )
-
-
-class TagInfo(Struct, frozen=True):
-    """A tag key and its values; no values if there are too many to list."""
-
-    key: str
-    values: list[str]
-
-
-class TagList(Struct, frozen=True):
-    tags: list[TagInfo]
 
 
 async def list_tags(context: ServerContext, call: Call) -> TagList:

@@ -1,87 +1,170 @@
-"""Shared values: what is kept, how large it is, and who references it."""
+"""The values of jobs, their content, and the results of many tasks at once."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+import asyncio
+from collections.abc import Sequence
+from functools import partial
 
-from myrmidon.model.ids import Micros, show_task
-from myrmidon.server.api.common import LAST_ID
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.model.errors import NotFound, WrongState
+from myrmidon.model.ids import parse_id, show_run, show_task, try_parse_id
+from myrmidon.model.states import FINAL
+from myrmidon.model.value import Value
+from myrmidon.server.calls import JOB_READERS, READERS, Answer, Call, Identity, Route
 from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.files import send_file
+from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import resource_group
-from myrmidon.store.views import shared_values
+from myrmidon.store.tables import shared_value
+from myrmidon.store.views import job_values
+from myrmidon.store.views.job_values import OwnedValue, TaskEnd, ValueLine
+from myrmidon.wire import values as wire
 from myrmidon.wire.fields import PageQuery
 
-
-class SharedValueInfo(Struct, frozen=True, kw_only=True):
-    """A shared value exists while a resource group or a job references it. ``digest``: where its bytes are, if they are
-    not in the database."""
-
-    id: str
-    type: str
-    size: int
-    digest: str | None
-    created_at: Micros
-    num_groups: int
-    num_jobs: int
+RECHECK_S = 5.0
+"""How often states are read without a notification: another server may have written them."""
+MAX_WAIT_S = 120.0
 
 
-class GroupValues(Struct, frozen=True, kw_only=True):
-    """The shared values that a resource group references by itself."""
-
-    group: str
-    num_values: int
-    num_bytes: int
+# ---------------------------------------------------------------- results
 
 
-class SharedValueList(Struct, frozen=True, kw_only=True):
-    values: list[SharedValueInfo]
-    totals: list[GroupValues]
-    cursor: str | None
+async def get_results(context: ServerContext, call: Call) -> wire.Results:
+    """The results of those of the tasks that have ended; waits for the first one."""
+    body: wire.ResultsRequest = call.body
+    ids = sorted({parse_id(shown, f"task_ids[{number}]")[0] for number, shown in enumerate(body.task_ids)})
+    read = partial(_read_results, ids=ids, scope=await context.groups.scope_of(call))
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + min(body.wait_s, MAX_WAIT_S)
+    while True:
+        with context.hub.watch_ends(ids) as watch:
+            results = await context.db.read(read)
+            remaining_s = deadline - clock()
+            if results or remaining_s <= 0 or context.hub.stopping:
+                return wire.Results(results)
+            await watch.wait(min(remaining_s, RECHECK_S))
 
 
-async def list_values(context: ServerContext, call: Call) -> SharedValueList:
-    """Shared values, newest first, and how much each resource group keeps; references of other groups do not count."""
+def _read_results(tx: Tx, ids: Sequence[int], scope: int | None) -> list[wire.TaskOutcome]:
+    """The results of the tasks that have ended: one statement for the states, one for the outputs."""
+    ends = job_values.ends(tx, ids)
+    for task_id in ids:
+        if task_id not in ends or scope not in (None, ends[task_id].resource_group_id):
+            raise NotFound("task", show_task(task_id))
+    ended = [end for end in ends.values() if end.state in FINAL]
+    outputs = job_values.outputs(tx, [end.task_id for end in ended if end.state == "SUCCEEDED"])
+    return [_show_end(end, outputs.get(end.task_id, [])) for end in ended]
+
+
+def _show_end(end: TaskEnd, outputs: Sequence[Value]) -> wire.TaskOutcome:
+    return wire.TaskOutcome(
+        task_id=show_task(end.task_id),
+        state=end.state,
+        reason=end.reason,
+        bot_id=end.bot_id,
+        run=show_run(end.task_id, end.run) if end.run else None,
+        exit_code=end.exit_code,
+        outputs=[
+            wire.ResultValue(show_task(value.id), value.type, value.size, value.payload)
+            for value in outputs
+            if value.size is not None
+        ],
+    )
+
+
+# ---------------------------------------------------------------- the values of a job
+
+
+async def list_values(context: ServerContext, call: Call) -> wire.ValueList:
+    """The values of a job: constants of the request, and outputs of tasks, also those that are not written yet."""
     query: PageQuery = call.query
-    before = int(read_cursor(context.keys.cursor, "values", query.cursor)) if query.cursor else LAST_ID
+    job = await get_job(context, call, call.params["id"])
+    kind = f"values of job {job.id}"
+    after = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else 0
+    lines, last = await context.db.read(partial(job_values.of_job, job_id=job.id, after=after, n=query.limit))
+    cursor = show_cursor(context.keys.cursor, kind, str(last)) if last is not None else None
+    return wire.ValueList([_show_value(line) for line in lines], cursor)
+
+
+def _show_value(line: ValueLine) -> wire.ValueInfo:
+    value = line.value
+    return wire.ValueInfo(
+        value_id=show_task(value.id),
+        type=value.type,
+        written=value.written,
+        size=value.size,
+        digest=value.digest,
+        shared=line.shared,
+        producer=line.producer,
+        position=line.position,
+        num_consumers=line.num_consumers,
+    )
+
+
+# ---------------------------------------------------------------- one value
+
+
+async def get_value(context: ServerContext, call: Call) -> Answer:
+    """The content of a value in MessagePack; the header X-Value-Type has its type."""
+    text = call.params["id"]
     scope = await context.groups.scope_of(call)
+    value = await context.db.read(partial(_find_value, text=text, scope=scope, who=call.who))
+    headers = {wire.TYPE_HEADER: value.type}
+    if value.size is None:
+        raise WrongState(f"the value {text[:32]} has not been produced: wait until its task has succeeded")
+    if value.digest is None:
+        return Answer(headers=headers, body=value.payload or b"")
+    return await send_file(context, value.digest, headers)
 
-    def read(tx: Tx) -> SharedValueList:
-        lines = shared_values.page(tx, group_id=scope, before=before, n=query.limit)
-        totals = shared_values.totals(tx, scope)
-        names = resource_group.names(tx, sorted(group for group, _, _ in totals))
-        return SharedValueList(
-            values=[
-                SharedValueInfo(
-                    id=show_task(line.id),
-                    type=line.type,
-                    size=line.size,
-                    digest=line.digest,
-                    created_at=line.created_at,
-                    num_groups=line.num_groups,
-                    num_jobs=line.num_jobs,
-                )
-                for line in lines
-            ],
-            totals=[
-                GroupValues(group=names.get(group, ""), num_values=num, num_bytes=size) for group, num, size in totals
-            ],
-            cursor=show_cursor(context.keys.cursor, "values", str(lines[-1].id)) if len(lines) == query.limit else None,
-        )
 
-    return await context.db.read(read)
+def _find_value(tx: Tx, text: str, scope: int | None, who: Identity) -> Value:
+    """A value that the caller may see; NotFound for any other."""
+    parsed = try_parse_id(text)
+    found = job_values.read(tx, parsed[0]) if parsed and not parsed[1] else None
+    if found is None or not _is_visible(tx, found, scope, who):
+        raise NotFound("value", text[:100])
+    return found.value
+
+
+def _is_visible(tx: Tx, found: OwnedValue, scope: int | None, who: Identity) -> bool:
+    if found.job_id is not None:
+        return scope in (None, found.resource_group_id) and who.job_id in (None, found.job_id)
+    value_id = found.value.id
+    if who.job_id is not None:
+        return job_values.job_references(tx, value_id, who.job_id)
+    if scope is None:
+        return True
+    referenced = (shared_value.referenced_by_group, shared_value.referenced_in_group)
+    return any(value_id in find(tx, [value_id], scope) for find in referenced)
 
 
 ROUTES = (
     Route(
-        method="GET",
-        path="/api/v1/values",
-        call=list_values,
+        method="POST",
+        path="/api/v1/results",
+        call=get_results,
         who=READERS,
+        summary="Get the results of tasks as they end",
+        body=wire.ResultsRequest,
+        out=wire.Results,
+        waits=True,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/jobs/{id}/values",
+        call=list_values,
+        who=JOB_READERS,
         query=PageQuery,
-        out=SharedValueList,
-        summary="List shared values",
+        out=wire.ValueList,
+        summary="List the values of a job",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/values/{id}",
+        call=get_value,
+        who=JOB_READERS,
+        summary="Get the content of a value",
+        media=wire.MSGPACK,
     ),
 )

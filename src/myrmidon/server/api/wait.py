@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from enum import StrEnum
 from functools import partial
-from typing import Annotated
-
-from msgspec import Meta, Struct
 
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import parse_id, show_run, show_task
@@ -20,42 +16,11 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_result
 from myrmidon.store.views import run_details
 from myrmidon.store.views.run_details import TaskOutcome
+from myrmidon.wire.tasks import Mode, TaskEnd, Waited, WaitRequest
 
 RECHECK_S = 5.0
 """How often states are read without a notification: another server may have written them."""
-MAX_TASKS = 1000
 MAX_WAIT_S = 120.0
-
-
-class Mode(StrEnum):
-    ANY = "any"
-    ALL = "all"
-
-
-class WaitRequest(Struct, frozen=True, kw_only=True):
-    """Wait until any or all of these tasks have ended, at most ``wait_s`` seconds. The server limits that to 120."""
-
-    task_ids: Annotated[list[str], Meta(max_length=MAX_TASKS)]
-    mode: Mode = Mode.ALL
-    wait_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
-
-
-class TaskEnd(Struct, frozen=True):
-    """The state of a task. ``run`` and ``exit_code`` are those of its last run, null before the task has ended."""
-
-    task_id: str
-    state: str
-    final: bool
-    reason: str
-    run: str | None
-    exit_code: int | None
-
-
-class Waited(Struct, frozen=True):
-    """``done`` is false if the time was up, or the server is stopping."""
-
-    done: bool
-    tasks: list[TaskEnd]
 
 
 async def wait(context: ServerContext, call: Call) -> Waited:

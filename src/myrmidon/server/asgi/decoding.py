@@ -11,7 +11,7 @@ import msgspec
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.validation import MAX_PROBLEMS, Path, show_path
-from myrmidon.server.calls import Route, Style
+from myrmidon.server.calls import Route, StreamedBody, Style
 
 MAX_QUERY_FIELDS = 1000
 _ESCAPED_NUL = b"\\u0000"
@@ -47,7 +47,7 @@ def parse_query(query: bytes) -> dict[str, list[str]]:
 
 def body_decoder(route: Route) -> Callable[[bytes], Any]:
     """A function that decodes the body of a route into its struct."""
-    if route.body is bytes or route.body is None:
+    if route.body in (bytes, StreamedBody, None):
         return lambda data: data
     tolerant = route.style is not Style.OURS
     decoder = msgspec.json.Decoder(route.body, strict=not tolerant)

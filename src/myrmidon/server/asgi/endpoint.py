@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -41,7 +42,7 @@ from myrmidon.server.auth.authenticator import Authenticator, bearer_of
 from myrmidon.server.auth.cookies import session_of
 from myrmidon.server.auth.hawk import SignedCall, is_hawk
 from myrmidon.server.auth.origins import check_is_json, csrf_token
-from myrmidon.server.calls import NOBODY, Answer, Call, Identity, Role, Route, Style
+from myrmidon.server.calls import NOBODY, Answer, Call, Identity, Role, Route, StreamedBody, Style
 from myrmidon.server.context import ServerContext
 from myrmidon.server.large_documents import LARGE_BYTES
 
@@ -111,7 +112,11 @@ class Endpoint:
         context.state.num_calls += counts
         try:
             call = await self._admit(scope, receive, headers, request_id)
-            return self._build_response(await self._route.call(context, call))
+            try:
+                return self._build_response(await self._route.call(context, call))
+            finally:
+                if isinstance(call.body, StreamedBody):
+                    await call.body.close()
         except Disconnected:
             raise
         except Exception as error:  # noqa: BLE001 - logged under the request id that the caller gets
@@ -144,12 +149,13 @@ class Endpoint:
         if route.waits and (task := asyncio.current_task()):
             scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
             scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address, cookie)
-        data = await self._wait_for_body(receive, headers, identity, address) if route.body is not None else b""
+        caller = (identity.role, identity.name, identity.group) if identity.role is not Role.NOBODY else address
+        body, data = await self._body_of(receive, headers, caller) if route.body is not None else (None, b"")
         if signed is not None:
             signed.check_payload(data, headers.get("content-type", ""))
         return Call(
             who=identity,
-            body=await self._decode(data) if route.body is not None else None,
+            body=body,
             body_size=len(data),
             query=self._decode_query(query),
             params=params,
@@ -159,21 +165,49 @@ class Endpoint:
             headers=headers,
         )
 
-    async def _wait_for_body(self, receive: Receive, headers: Mapping[str, str], who: Identity, address: str) -> bytes:
-        """The body. Until it is there, the call counts as an arriving body of its caller and not as load."""
+    async def _body_of(self, receive: Receive, headers: Mapping[str, str], caller: Hashable) -> tuple[Any, bytes]:
+        """The decoded body, and its bytes. A streamed body has not arrived yet."""
+        if self._route.body is StreamedBody:
+            return StreamedBody(self._stream_body(receive, headers, caller)), b""
+        data = await self._wait_for_body(receive, headers, caller)
+        return await self._decode(data), data
+
+    async def _wait_for_body(self, receive: Receive, headers: Mapping[str, str], caller: Hashable) -> bytes:
+        """The whole body."""
+        with self._arriving(caller):
+            data = await self._read_body(receive, headers)
+        if not self._route.vital:
+            self._check_load()
+        return data
+
+    async def _stream_body(
+        self, receive: Receive, headers: Mapping[str, str], caller: Hashable
+    ) -> AsyncGenerator[bytes, None]:
+        """The body in pieces. The next one is received when the last one was used, so that few are in memory."""
+        self._check_announced(headers)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._context.settings.body_timeout_s
+        size, more = 0, True
+        with self._arriving(caller):
+            while more:
+                piece, more = await self._receive_piece(receive, size, deadline)
+                size += len(piece)
+                received_at = clock()
+                yield piece
+                deadline += clock() - received_at  # the client must not pay for a slow disk
+
+    @contextmanager
+    def _arriving(self, caller: Hashable) -> Iterator[None]:
+        """Until its body is there, the call counts as an arriving body of its caller and not as load."""
         state, counts = self._context.state, not self._route.waits
-        caller = (who.role, who.name, who.group) if who.role is not Role.NOBODY else address
         state.num_calls -= counts
         state.num_bodies += 1
         try:
             with self._bodies.arriving(caller):
-                data = await self._read_body(receive, headers)
+                yield
         finally:
             state.num_bodies -= 1
             state.num_calls += counts
-        if not self._route.vital:
-            self._check_load()
-        return data
 
     def _signed_call(self, scope: Scope, headers: Mapping[str, str]) -> SignedCall | None:
         """What a Hawk header signs, if the call has one and the route takes it."""
@@ -239,28 +273,34 @@ class Endpoint:
 
     async def _receive_body(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
         """The whole body; TooLarge beyond the limit, TooSlow when it arrives below the minimum rate."""
+        self._check_announced(headers)
+        deadline = asyncio.get_running_loop().time() + self._context.settings.body_timeout_s
+        chunks: list[bytes] = []
+        size, more = 0, True
+        while more:
+            chunk, more = await self._receive_piece(receive, size, deadline)
+            size += len(chunk)
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _check_announced(self, headers: Mapping[str, str]) -> None:
         announced = headers.get("content-length", "")
         if announced.isdigit() and int(announced) > self._body_limit:
             raise TooLarge(f"The body has {announced} bytes; this call takes {self._body_limit}.")
-        deadline = asyncio.get_running_loop().time() + self._context.settings.body_timeout_s
-        chunks: list[bytes] = []
-        size = 0
+
+    async def _receive_piece(self, receive: Receive, size: int, deadline: float) -> tuple[bytes, bool]:
+        """The next piece of a body of which ``size`` bytes have arrived, and whether more will follow."""
         try:
-            async with asyncio.timeout_at(deadline) as timeout:
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise Disconnected
-                    chunk = message.get("body", b"")
-                    size += len(chunk)
-                    if size > self._body_limit:
-                        raise self._too_large()
-                    chunks.append(chunk)
-                    if not message.get("more_body"):
-                        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-                    timeout.reschedule(deadline + size / MIN_BODY_BYTES_PER_S)
+            async with asyncio.timeout_at(deadline + size / MIN_BODY_BYTES_PER_S):
+                message = await receive()
         except TimeoutError:
             raise TooSlow("The body did not arrive in time.") from None
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        piece: bytes = message.get("body", b"")
+        if size + len(piece) > self._body_limit:
+            raise self._too_large()
+        return piece, bool(message.get("more_body"))
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"The body has more than the {self._body_limit} bytes that this call takes.")

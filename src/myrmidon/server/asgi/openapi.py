@@ -22,6 +22,7 @@ from myrmidon.server.calls import (
     Handler,
     Role,
     Route,
+    StreamedBody,
 )
 from myrmidon.server.context import ServerContext
 
@@ -130,7 +131,7 @@ def _operation(line: Route, named: dict[int, Any], components: dict[str, Any]) -
     }
     if Role.NOBODY in line.who:
         operation["security"] = [{}]
-    if line.body is bytes:
+    if line.body in (bytes, StreamedBody):
         raw = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         operation["requestBody"] = {"required": True, "content": raw}
     elif line.body is not None:

@@ -9,6 +9,7 @@ from myrmidon.server.api import (
     bots,
     config,
     events,
+    files,
     functions,
     health,
     job_actions,
@@ -24,6 +25,7 @@ from myrmidon.server.api import (
     releases,
     resource_groups,
     search,
+    shared_values,
     submit,
     task_actions,
     task_selection,
@@ -55,6 +57,8 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
         *job_tasks.ROUTES,
         *job_actions.ROUTES,
         *notes.ROUTES,
+        *files.ROUTES,
+        *values.ROUTES,
         *wait.ROUTES,
         *bots.ROUTES,
         *bot_history.ROUTES,
@@ -72,7 +76,7 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
         *functions.ROUTES,
         *task_selection.ROUTES,
         *load.ROUTES,
-        *values.ROUTES,
+        *shared_values.ROUTES,
     )
     if metrics_open:
         table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)

@@ -27,8 +27,6 @@ TOUCH_S = 60
 """How exactly the last use of a session is known."""
 MAX_SESSIONS = 20
 """Of one identity; a further one ends the oldest."""
-LINK_S = 60
-FIRST_LINK_S = 600
 KEPT_S = 7 * 24 * HOUR_S
 """How long rows of ended sessions and links are kept, for whoever looks into what happened."""
 MAX_PATH = 512

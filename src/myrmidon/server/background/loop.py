@@ -20,7 +20,9 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import SweepResult
+from myrmidon.scheduler.sweep_effects import PassEffects
 from myrmidon.server.background import activity, relays
+from myrmidon.server.background.file_collection import FileCollection
 from myrmidon.server.botapi.bot_snapshot import heartbeat_write_interval
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import cache_hints, rollout
@@ -43,6 +45,7 @@ CONFIG_S = 2.0
 CACHE_SIZES_S = 600.0
 DIMENSIONS_S = 300.0
 TAG_COUNTS_S = 5.0
+UNUSED_FILES_S = 300.0
 BATCH = 1000
 HEARTBEAT_BATCH = 500
 _OVERLAP: Micros = 5 * SECOND
@@ -110,6 +113,7 @@ class BackgroundWork:
             "cache_sizes": (CACHE_SIZES_S, partial(cache_hints.update, context)),
             "dimensions": (DIMENSIONS_S, self.count_dimensions),
             "tag_counts": (TAG_COUNTS_S, self.check_tag_counts),
+            "unused_files": (UNUSED_FILES_S, FileCollection(context).run),
             "activity": (activity.INTERVAL_S, partial(activity.count_activity, context)),
         }
         async with asyncio.TaskGroup() as group:
@@ -184,7 +188,7 @@ class BackgroundWork:
         if not await context.db.read(partial(chunked_work.pending, n=1)):
             return
         deleted: list[int] = []
-        effects = sweep.PassEffects()
+        effects = PassEffects()
         queues_to_wake = effects.queues
         now = context.now()
         await context.db.run_in_thread(

@@ -16,7 +16,7 @@ def start(context: ServerContext) -> list[Coroutine[Any, Any, None]]:
     settings, webhook_rules = context.settings, context.settings.webhook_rules
     sinks: list[Sink] = [WebhookQueue(context.db, webhook_rules, context.now)]
     if settings.amqp.url:
-        sinks.append(AmqpSink(settings.amqp.url, settings.amqp.exchange_prefix))
+        sinks.append(AmqpSink(settings.amqp.url, settings.amqp.exchange_prefix, ca_file=settings.amqp.ca_file))
     relays = [
         Relay(sink, context.db, holder=context.server.id, now=context.now, observer=context.metrics) for sink in sinks
     ]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import UNSET, UnsetType, json
 
 from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.task_request import Properties, is_terminate_task, properties_from_json
+from myrmidon.model.value import Value
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.auth.run_tokens import run_token
-from myrmidon.server.botapi.messages import AssignedRun
+from myrmidon.server.botapi.messages import AssignedInput, AssignedRun, AssignedValue
+from myrmidon.server.botapi.rendering import CannotRender, render
 
 
 def is_terminate(claimed: Claimed) -> bool:
@@ -25,15 +27,15 @@ def assigned_run(
     api_key: bytes,
     group: str | None = None,
     hints: Callable[[Properties], dict[str, int]] | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> AssignedRun:
-    """Convert a claimed run; ``hints`` is called only for tasks with caches. ``api_key`` makes the tokens of runs."""
+    """Convert a claimed run; ``hints`` is called only for tasks with caches. ``api_key`` makes the tokens of runs.
+
+    ``files`` are the contents of the files that rendering a command needs.
+    """
     work = claimed.work
-    properties = properties_from_json(work.properties)
-    function = (
-        {"package_name": work.package_name, "func_name": work.func_name, "language": work.language}
-        if work.func_name is not None
-        else None
-    )
+    properties, problem = _rendered(claimed, files or {})
+    function = _function(claimed) if work.func_name is not None else None
     return AssignedRun(
         run=show_run(claimed.task_id, claimed.run),
         token=claimed.token,
@@ -57,19 +59,53 @@ def assigned_run(
         user=work.user_name,
         priority=work.priority,
         function=function,
-        inputs=[
-            {"type": value.type, "payload": value.payload, "digest": value.digest, "size": value.size}
-            for value in claimed.inputs
-        ],
+        inputs=[_input(value) for value in claimed.inputs] if function else [],
+        problem=problem,
+        output_types=claimed.output_types,
+        label=claimed.label,
         task_id=show_task(claimed.task_id),
         dimensions=properties.dimensions,
         service_account=work.service_account,
         resource_group=group,
         cache_hints=hints(properties) if hints is not None and properties.caches else UNSET,
         api_token=_api_token(api_key, claimed) if properties.api else "",
-        job_id=show_task(work.job_id) if properties.api and work.job_id is not None else "",
+        job_id=show_task(work.job_id) if (properties.api or function) and work.job_id is not None else "",
         realm=_realm(work.metadata) if work.metadata != "{}" else UNSET,
         terminate=UNSET if properties.command or function else True,
+    )
+
+
+def _rendered(claimed: Claimed, files: Mapping[str, bytes]) -> tuple[Properties, str]:
+    """The properties with the outputs of other tasks that they refer to, and why that is not possible."""
+    properties = properties_from_json(claimed.work.properties)
+    try:
+        return render(properties, claimed.inputs, files), ""
+    except CannotRender as problem:
+        return properties, str(problem)
+
+
+def _function(claimed: Claimed) -> dict[str, object]:
+    work = claimed.work
+    return {
+        "package_name": work.package_name,
+        "func_name": work.func_name,
+        "language": work.language,
+        "code": claimed.code,
+        "signature": work.signature or "",
+        "memory_mb": work.memory_mb,
+    }
+
+
+def _input(value: Value) -> AssignedInput:
+    parts = value.parts
+    return AssignedInput(
+        type=value.type,
+        payload=value.payload or None if parts is not None else value.payload,
+        digest=value.digest,
+        size=value.size,
+        parts=[AssignedValue(type=v.type, payload=v.payload, digest=v.digest, size=v.size) for v in parts]
+        if parts is not None
+        else None,
     )
 
 

@@ -14,7 +14,15 @@ from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.report import Outcome, Reply
 from myrmidon.server.botapi.bot_snapshot import BotSnapshot, read_snapshot, register_bot
 from myrmidon.server.botapi.directives import directive_for
-from myrmidon.server.botapi.messages import ExchangeRequest, FinishReport, encode, held_runs, parse_run, to_report
+from myrmidon.server.botapi.messages import (
+    ExchangeRequest,
+    FinishReport,
+    encode,
+    held_runs,
+    parse_run,
+    progress_of,
+    to_report,
+)
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import (
     claim_size,
@@ -160,7 +168,14 @@ def apply_reports_and_claim(
                 tx, bot_id, reports, session=request.session, now=now, ids=context.ids, rules=context.rules
             )
         if request.holds or not (reports or result.n):
-            result.stop = reporting.heartbeat(tx, bot_id, held_runs(request.holds), session=request.session, now=now)
+            result.stop = reporting.heartbeat(
+                tx,
+                bot_id,
+                held_runs(request.holds),
+                session=request.session,
+                now=now,
+                progress=progress_of(request.progress),
+            )
         if result.n:
             result.tasks = claim_with_nonce(tx, context, bot_id, request.session, request.nonce, result.n, now)
     except NotFound:

@@ -30,7 +30,7 @@ async def heartbeat(context: ServerContext, call: Call) -> HeartbeatResponse:
     """Renew the leases of a busy bot's runs; returns which of them must stop."""
     body: HeartbeatRequest = call.body
     bot_id = require_bot_id(call)
-    request = ExchangeRequest(session=body.session, holds=body.holds, config=body.config)
+    request = ExchangeRequest(session=body.session, holds=body.holds, progress=body.progress, config=body.config)
     await record_config_version(context, bot_id, body.session, body.config)
     result = await write_exchange(context, bot_id, request, connected_bot(context, bot_id, body.session))
     if result.directive in EVENT_KINDS:

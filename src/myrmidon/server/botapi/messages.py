@@ -7,20 +7,22 @@ does not reject the others of its request.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from myrmidon.model.ids import Micros, try_parse_id
-from myrmidon.model.task_request import Cache, FilesRef
+from myrmidon.model.task_request import Cache, FilesRef, Payload
 from myrmidon.model.task_result import Fault, Finish, GiveBack, PerformanceStats, Report, Start
 from myrmidon.model.validation import MAX_INT64
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.report import LogBytes, Outcome, Reply
 from myrmidon.server.dispatch.claims import ATTEMPT_BITS
+from myrmidon.server.usecases.run_errors import stored_error
 from myrmidon.store.tables.log_times import Mark
+from myrmidon.wire.functions import FunctionError
 
 _NO_RUN = (0, 0)
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT64)]
@@ -33,6 +35,7 @@ _MARKS = re.compile(r"[0-9]{1,18}\.[0-9]{1,16}(?:,[0-9]{1,18}\.[0-9]{1,16})*")
 LogMark: TypeAlias = tuple[Count, LogOffset]
 Integer: TypeAlias = Annotated[int, Meta(ge=-MAX_INT64, le=MAX_INT64)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Dollars: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 
 
@@ -64,6 +67,21 @@ class StartReport(Struct, kw_only=True, frozen=True, tag_field="type", tag="star
     token: str
 
 
+class ReportedPayload(Struct, kw_only=True, frozen=True, gc=False):
+    """The bytes of a value if they are few, else the digest and size of a file that the bot has stored."""
+
+    inline: bytes | None = None
+    digest: str | None = None
+    size: Count | None = None
+
+
+class ReportedValue(Struct, kw_only=True, frozen=True, gc=False):
+    """One output of a run."""
+
+    type: str
+    payload: ReportedPayload
+
+
 class FinishReport(Struct, kw_only=True, frozen=True, tag_field="type", tag="finish", gc=False):
     """The command has ended, successfully or not."""
 
@@ -75,13 +93,17 @@ class FinishReport(Struct, kw_only=True, frozen=True, tag_field="type", tag="fin
     io_timeout: bool = False
     killed: bool = False
     start_failed: bool = False
-    outputs: list[OutputValue] = []
+    outputs: list[ReportedValue] = []
     outputs_ref: FilesRef | None = None
     stdout_size: Count | None = None
     stderr_size: Count | None = None
     cost_usd: Dollars = 0.0
     stats: PerformanceStats | None = None
     message: str = ""
+    delegated: bool = False
+    """Another task of the job writes the outputs: this one has added it with ``delegates``."""
+    error: FunctionError | None = None
+    """The exception that has ended a function."""
     caches: dict[str, Count] | None = None
     """Sizes of the named caches of the task, after the run."""
 
@@ -135,6 +157,8 @@ class ExchangeRequest(Struct, kw_only=True, frozen=True):
     logs: list[LogPiece] = []
     holds: list[tuple[str, str]] = []
     stopping: list[str] = []
+    progress: dict[str, Share] = {}
+    """How far runs among ``holds`` have come, where that has changed."""
     state: dict[str, Any] | None = None
     dimensions: dict[str, list[str]] | None = None
     config: str | None = None
@@ -146,6 +170,7 @@ class HeartbeatRequest(Struct, kw_only=True, frozen=True):
 
     session: Count
     holds: list[tuple[str, str]] = []
+    progress: dict[str, Share] = {}
     config: str | None = None
 
 
@@ -195,6 +220,21 @@ class HandshakeResponse(Struct, kw_only=True, frozen=True):
     settings: dict[str, Any]
 
 
+class AssignedValue(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
+    """A value: its bytes if they are few, else the digest of a file."""
+
+    type: str
+    payload: bytes | None = None
+    digest: str | None = None
+    size: int | None = None
+
+
+class AssignedInput(AssignedValue, kw_only=True, frozen=True, omit_defaults=True, gc=False):
+    """An input. With ``parts`` the payload is the shape in which they are placed, or absent for a list of them."""
+
+    parts: list[AssignedValue] | None = None
+
+
 class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
     """One run with everything that the bot needs for it; defaults are omitted from the JSON."""
 
@@ -220,8 +260,12 @@ class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=Fals
     user: str = ""
     priority: int
     function: dict[str, Any] | None = None
-    inputs: list[dict[str, Any]] = []
+    inputs: list[AssignedInput] = []
+    output_types: list[str] = []
+    """The types of the outputs that the run has to return."""
     task_id: str
+    label: str = ""
+    """The label of a function in its job."""
     dimensions: dict[str, list[str]]
     service_account: str = ""
     resource_group: str | None = None
@@ -229,6 +273,8 @@ class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=Fals
     """Expected sizes of the task's caches, as far as they are known."""
     realm: str | UnsetType = UNSET
     """The realm of a task of the Swarming API, for its LUCI_CONTEXT."""
+    problem: str = ""
+    """Why the command cannot be run; the bot reports this as a fault of the kind ``client_error``."""
     api_token: str = ""
     """The token with which the command may call the server for its job, if the task has ``api``."""
     job_id: str = ""
@@ -332,14 +378,27 @@ def to_report(report: BotReport) -> Report:
                 io_timeout=report.io_timeout,
                 killed=report.killed,
                 start_failed=report.start_failed,
-                outputs=report.outputs,
+                outputs=[_output(value) for value in report.outputs] if report.outputs else (),
                 outputs_ref=report.outputs_ref,
                 stdout_size=report.stdout_size,
                 stderr_size=report.stderr_size,
                 cost_usd=report.cost_usd,
                 stats=report.stats,
                 message=report.message,
+                delegated=report.delegated,
+                error=stored_error(report.error) if report.error is not None else None,
             )
+
+
+def _output(value: ReportedValue) -> OutputValue:
+    """The output as the scheduler checks it; a size of -1 is refused there."""
+    given = value.payload
+    size = given.size if given.size is not None else len(given.inline) if given.inline is not None else -1
+    return OutputValue(value.type, Payload(inline=given.inline, digest=given.digest, size=size))
+
+
+def progress_of(shares: Mapping[str, float]) -> dict[tuple[int, int], float]:
+    return {parse_run(shown): share for shown, share in shares.items()}
 
 
 def held_runs(holds: Iterable[tuple[str, str]]) -> list[tuple[int, int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from myrmidon.server.botapi.exchange import exchange
+from myrmidon.server.botapi.files import fetch_file, store_output
 from myrmidon.server.botapi.handshake import handshake
 from myrmidon.server.botapi.heartbeat import event, heartbeat
 from myrmidon.server.botapi.logs import MAX_LOG_BYTES, upload_log
@@ -18,7 +19,8 @@ from myrmidon.server.botapi.messages import (
     LogQuery,
     LogStored,
 )
-from myrmidon.server.calls import BOTS, INTRODUCERS, Route
+from myrmidon.server.calls import BOTS, INTRODUCERS, Route, StreamedBody
+from myrmidon.wire.files import MAX_FILE_BYTES, StoredFile
 
 ROUTES = (
     Route(
@@ -65,6 +67,25 @@ ROUTES = (
         out=LogStored,
         mutates=True,
         body_limit=MAX_LOG_BYTES,
+    ),
+    Route(
+        method="GET",
+        path="/bot/v1/runs/{run}/files/{digest}",
+        call=fetch_file,
+        who=BOTS,
+        summary="Fetch a file that a run needs",
+        media="application/octet-stream",
+    ),
+    Route(
+        method="PUT",
+        path="/bot/v1/runs/{run}/files/{digest}",
+        call=store_output,
+        who=BOTS,
+        summary="Store a file that a run has produced",
+        body=StreamedBody,
+        out=StoredFile,
+        mutates=True,
+        body_limit=MAX_FILE_BYTES,
     ),
     Route(
         method="POST",

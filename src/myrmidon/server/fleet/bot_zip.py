@@ -38,12 +38,16 @@ DEFAULT_BOT_CONFIG = "myrmidon/bot/hooks/default_bot_config.py"
 
 
 def bot_files(server_url: str, config_files: Mapping[str, str] | None = None) -> dict[str, bytes]:
-    """The contents of the zip: the bot's package and entry point, the server's URL, and the hooks for all bots.
+    """The contents of the zip: the bot's packages and entry point, the server's URL, and the hooks for all bots.
 
     bootstrap.py is included only because the digest must change with it: then a change of it is a new release.
     """
     config_files = config_files or {}
-    package = dict(_python_files(files("myrmidon") / "bot", "myrmidon/bot"))
+    package = {
+        path: content
+        for part in ("bot", "executor", "functions")
+        for path, content in _python_files(files("myrmidon") / part, f"myrmidon/{part}")
+    }
     included = {
         f"config/{name}": config_files[name].encode() for name in (BOT_CONFIG, BOOTSTRAP) if name in config_files
     }

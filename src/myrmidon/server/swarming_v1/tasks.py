@@ -43,7 +43,7 @@ from myrmidon.server.usecases.tasks import (
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_result
 from myrmidon.store.tables.log import STDERR, STDOUT
-from myrmidon.store.views import task_search
+from myrmidon.store.views import task_count, task_search
 from myrmidon.store.views.task_search import SortPosition, TaskSearch
 
 DEFAULT_LIMIT = 200
@@ -232,7 +232,7 @@ async def count_tasks(context: ServerContext, call: Call) -> v1.TasksCount:
     if query.start is None:
         raise InvalidRequest([Problem("start", "nothing", "a time in seconds since 1970", "missing")])
     search = await build_search(context, call, query)
-    total = await context.db.read(lambda tx: task_search.count(tx, search))
+    total = await context.db.read(lambda tx: task_count.count(tx, search))
     return v1.TasksCount(count=int64(total), now=timestamp(context.now()))
 
 

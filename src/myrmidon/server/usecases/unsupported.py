@@ -1,13 +1,14 @@
 """Refuses requests that need what no bot can do yet, with the same code and messages in every API.
 
-The scheduler stores functions and references to files; only requests over HTTP are refused. Without
-this, such a task would be accepted and then fail on its bot, or lose its outputs.
+The scheduler stores references to files; only requests over HTTP are refused. Without this, such a task would be
+accepted and then fail on its bot, or lose its outputs. A function outside of a job is refused too: nobody could read
+its result there.
 """
 
 from __future__ import annotations
 
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.task_request import TaskRequest
+from myrmidon.model.task_request import Language, TaskRequest
 from myrmidon.model.validation import show_value
 
 NOT_SERVED = "not_served"
@@ -24,12 +25,14 @@ def no_outputs(path: str, num_paths: int) -> Problem:
 
 
 def check_served(request: TaskRequest, *, in_job: bool = False) -> None:
-    """InvalidRequest for a task with a function, input files or output paths, or ``api`` outside a job."""
+    """InvalidRequest for a task with input files or output paths, or outside of a job with a function or ``api``."""
     problems: list[Problem] = []
-    if request.function is not None:
-        name = show_value(request.function.func_name)
-        allowed = "none: functions are not served yet; submit a command"
-        problems.append(Problem("function", name, allowed, NOT_SERVED))
+    if request.function is not None and not in_job:
+        allowed = "a function in a job: submit a job with this one task (POST /api/v1/jobs)"
+        problems.append(Problem("function", show_value(request.function.func_name), allowed, "no_job"))
+    if request.function is not None and request.function.language is not Language.PYTHON:
+        allowed = "PYTHON: functions in other languages are not served yet"
+        problems.append(Problem("function.language", request.function.language.value, allowed, NOT_SERVED))
     for number, task_slice in enumerate(request.slices):
         properties = task_slice.properties
         if properties.inputs is not None:

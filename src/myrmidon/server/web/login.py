@@ -6,40 +6,23 @@ The link's secret is in the fragment of its URL, which browsers do not send: the
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated, Literal
-
-from msgspec import Meta, Struct
 
 from myrmidon.model.errors import Forbidden
-from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.auth import cookies, origins, sessions
-from myrmidon.server.auth.sessions import FIRST_LINK_S, LIFETIME_S, LINK_S, NewSession
+from myrmidon.server.auth.sessions import LIFETIME_S, NewSession
 from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Identity, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import session
 from myrmidon.wire.fields import Done
+from myrmidon.wire.session import LinkInfo, LoggedIn, LogIn, LogOut, NewLink, SessionInfo, UseLink
 
 VERSION = version("myrmidon")
 LINK_PATH = "/auth/link"
-Target = Annotated[str, Meta(max_length=4096)]
 
 
 # ---------------------------------------------------------------- who is logged in
-
-
-class SessionInfo(Struct, frozen=True, kw_only=True):
-    """The caller. ``csrf_token`` must be sent as ``X-CSRF-Token`` with every change that is made by cookie."""
-
-    name: str
-    role: str
-    group: str | None
-    via: Literal["session", "token", "address"]
-    csrf_token: str | None
-    expires_at: Micros | None
-    server_time: Micros
-    version: str
 
 
 async def get_session(context: ServerContext, call: Call) -> SessionInfo:
@@ -64,18 +47,6 @@ async def get_session(context: ServerContext, call: Call) -> SessionInfo:
 # ---------------------------------------------------------------- logging in
 
 
-class LogIn(Struct, frozen=True, forbid_unknown_fields=True):
-    """``to``: the path of the page to open afterwards."""
-
-    to: Target = "/"
-
-
-class LoggedIn(Struct, frozen=True):
-    """``to``: the path to open; the first page if the requested one is not a path of this server."""
-
-    to: str
-
-
 async def log_in(context: ServerContext, call: Call) -> Answer:
     """Begin a session for the token that this call is made with. The response sets its cookie."""
     body: LogIn = call.body
@@ -87,12 +58,6 @@ def _require_token(who: Identity) -> int:
     if who.token_id is None or who.session:
         raise Forbidden("This needs a token of its own, sent as `Authorization: Bearer ...`.")
     return who.token_id
-
-
-class UseLink(Struct, frozen=True, forbid_unknown_fields=True):
-    """``code``: what follows ``#`` in the link."""
-
-    code: Annotated[str, Meta(max_length=4096)]
 
 
 async def use_link(context: ServerContext, call: Call) -> Answer:
@@ -127,10 +92,6 @@ def _require_cookie_name(context: ServerContext, call: Call) -> str:
     return name
 
 
-class LogOut(Struct, frozen=True, forbid_unknown_fields=True):
-    """Nothing needs to be said."""
-
-
 async def log_out(context: ServerContext, call: Call) -> Answer:
     """End the session of this browser; the response deletes its cookie."""
     who, now = call.who, context.now()
@@ -142,20 +103,6 @@ async def log_out(context: ServerContext, call: Call) -> Answer:
 
 
 # ---------------------------------------------------------------- links
-
-
-class NewLink(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link that opens the page ``to``, usable for ``lifetime_s`` seconds."""
-
-    to: Target = "/"
-    lifetime_s: Annotated[int, Meta(ge=1, le=FIRST_LINK_S)] = LINK_S
-
-
-class LinkInfo(Struct, frozen=True):
-    """``path`` is to be appended to the URL of the server; it can be used once."""
-
-    path: str
-    expires_at: Micros
 
 
 async def create_link(context: ServerContext, call: Call) -> LinkInfo:

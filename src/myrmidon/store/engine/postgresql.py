@@ -292,8 +292,10 @@ def _one_row_update(statement: RowUpdate, row: Row) -> tuple[bytes, list[str | N
     return text, [None if value is None else _plain_text(value) for value in row]
 
 
-def _plain_text(value: str | float) -> str:
+def _plain_text(value: str | bytes | float) -> str:
     """Enumerations are sent by their value, True as 1."""
+    if isinstance(value, bytes):
+        return f"\\x{value.hex()}"
     return str(value) if isinstance(value, str) else repr(value + 0)
 
 
@@ -304,7 +306,7 @@ def _arrays(statement: RowUpdate | RowDelete, rows: Sequence[Row]) -> tuple[str,
 
 @lru_cache(maxsize=1024)
 def _encoders(statement: RowUpdate | RowDelete) -> list[Callable[[Iterable[Any]], str]]:
-    return [_text_array if name == "text" else _array for name in statement.type_names]
+    return [_ARRAYS.get(name, _array) for name in statement.type_names]
 
 
 # Arrays are sent as text: several times cheaper than psycopg's, and one type whatever they contain.
@@ -320,6 +322,13 @@ def _array(values: Iterable[float | None]) -> str:
 
 def _text_array(values: Iterable[str | None]) -> str:
     return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
+
+
+def _blob_array(values: Iterable[bytes | None]) -> str:
+    return "{" + ",".join(["NULL" if value is None else f'"\\\\x{value.hex()}"' for value in values]) + "}"
+
+
+_ARRAYS: dict[str, Callable[[Iterable[Any]], str]] = {"text": _text_array, "blob": _blob_array}
 
 
 def _quoted(value: str) -> str:

@@ -193,8 +193,8 @@ class RowUpdate(Struct, frozen=True):
 
     A row is the key columns, then the set columns. An item of ``sets`` with an equals sign, such as ``seq = seq + 1``,
     is used unchanged and takes no value. ``types`` names the type of each key and set column in order (bigint, int,
-    text, double; default: all bigint). Blobs are not supported. The keys of one call must be distinct. Rows are locked
-    in no defined order: lock them first where that matters.
+    text, double, blob; default: all bigint). The keys of one call must be distinct. Rows are locked in no defined
+    order: lock them first where that matters.
     """
 
     table: str
@@ -238,7 +238,7 @@ class RowDelete(Struct, frozen=True):
 
 
 # PostgreSQL's names of the column types; the others need none.
-TYPES = {"bigint": "bigint", "int": "int", "text": "text", "double": "double precision"}
+TYPES = {"bigint": "bigint", "int": "int", "text": "text", "double": "double precision", "blob": "bytea"}
 
 
 def names(listed: str) -> list[str]:

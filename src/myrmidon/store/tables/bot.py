@@ -1,6 +1,7 @@
 """Bots: their present state, dimensions, heartbeats and settings."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -187,11 +188,20 @@ def set_terminating_session(tx: Tx, bot_id: str, session: int) -> None:
 
 
 BOTS_WITH = """
-    SELECT b.id, b.dimensions, b.serving FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id
+    SELECT b.id, b.dimensions, b.serving, b.heartbeat FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id
      WHERE d.dimension = :dimension ORDER BY b.id
 """
 
 
-def bots_with(tx: Tx, dimension: str) -> list[tuple[str, str, int]]:
-    """All bots with this dimension (``key:value``), dead ones too: their ids, dimensions, and whether they serve."""
-    return [(row[0], row[1], row[2]) for row in tx.all(BOTS_WITH, dimension=dimension)]
+class BotWith(NamedTuple):
+    """What matching needs of a bot. ``serving``: it is alive and gets tasks."""
+
+    id: str
+    dimensions: str
+    serving: int
+    heartbeat: Micros
+
+
+def bots_with(tx: Tx, dimension: str) -> list[BotWith]:
+    """All bots with this dimension (``key:value``), dead ones too."""
+    return [BotWith(*row) for row in tx.all(BOTS_WITH, dimension=dimension)]

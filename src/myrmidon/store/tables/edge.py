@@ -55,6 +55,10 @@ RUNNING_PARENTS = """
       LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
      WHERE e.child {in:ids} AND c.parent IS NULL AND p.state = 'RUNNING'
 """
+WAITING_CHILDREN = """
+    SELECT e.child FROM task_edges e JOIN task_results c ON c.id = e.child
+     WHERE e.parent = :parent AND c.state = 'WAITING' ORDER BY e.child
+"""
 CHILDREN_OF_RERUNS = """
     SELECT DISTINCT c.child FROM completed_task_edges c JOIN task_results p ON p.id = c.parent
      WHERE c.child {in:ids} AND COALESCE(c.run, 0) <> COALESCE(p.instance_id, 0)
@@ -81,6 +85,11 @@ def waiting_on(tx: Tx, child: int, n: int) -> list[int]:
 def running_parents(tx: Tx, ids: Sequence[int]) -> list[tuple[int, int]]:
     """The edges (parent, child) to these tasks that are not satisfied and whose parents are running."""
     return [(row[0], row[1]) for row in tx.all(RUNNING_PARENTS, ids=ids)]
+
+
+def waiting_children(tx: Tx, parent: int) -> list[int]:
+    """The children of a task that wait."""
+    return [row[0] for row in tx.all(WAITING_CHILDREN, parent=parent)]
 
 
 def children_of_reruns(tx: Tx, ids: Sequence[int]) -> set[int]:

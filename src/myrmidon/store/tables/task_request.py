@@ -41,6 +41,11 @@ class RequestRow(Struct, frozen=True, gc=False):
     routing: str
     tags: str
     metadata: str
+    code: str | None = None
+    signature: str | None = None
+    memory_mb: int | None = None
+    num_inputs: int = 0
+    num_outputs: int = 0
 
 
 class SliceRow(Struct, frozen=True, gc=False):
@@ -105,7 +110,7 @@ class RunPolicy(Struct, frozen=True, gc=False):
     """The part of a request that decides what follows the end of a run."""
 
     id: int
-    func_name: str | None
+    num_outputs: int
     retries: int
     max_num_retries: int
     max_num_instances: int
@@ -114,7 +119,7 @@ class RunPolicy(Struct, frozen=True, gc=False):
 
 
 RUN_POLICIES = """
-    SELECT r.id, r.func_name, r.retries, r.max_num_retries, r.max_num_instances, r.timeout,
+    SELECT r.id, r.num_outputs, r.retries, r.max_num_retries, r.max_num_instances, r.timeout,
            (SELECT MAX(s.idempotent) FROM task_slices s WHERE s.task_id = r.id)
       FROM task_requests r WHERE r.id {in:ids}
 """
@@ -162,12 +167,17 @@ class Work(Struct, frozen=True, gc=False):
     properties: str
     metadata: str
     job_id: int | None
+    code: str | None
+    signature: str | None
+    memory_mb: int | None
+    num_inputs: int
+    num_outputs: int
 
 
 WORK = """
     SELECT r.id, r.name, r.package_name, r.func_name, r.language, r.user_name, r.priority, r.service_account,
            r.parent_task_id, r.retries, r.lease, r.deadline_at, s.slice, s.queue, s.properties, r.metadata,
-           r.job_id
+           r.job_id, r.code, r.signature, r.memory_mb, r.num_inputs, r.num_outputs
       FROM task_requests r JOIN task_slices s ON s.task_id = r.id
      WHERE r.id {in:ids}
 """

@@ -13,7 +13,7 @@ from myrmidon.store.engine.sql import Insert, RowUpdate
 _REPORT_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
     soft_at, due_at, exit_code, duration, generation"""
 _COLUMNS = f"""{_REPORT_COLUMNS}, instance, slice, nonce, resource_group_id, modified_at, evidence,
-    cost_usd, stdout_size, stderr_size, outputs_ref"""
+    cost_usd, stdout_size, stderr_size, outputs_ref, error, progress"""
 _ROWS = Insert("task_runs", f"{_COLUMNS}, bot_version, bot_dimensions, idle_since")
 
 
@@ -73,10 +73,10 @@ _SAVE = RowUpdate(
     "task_runs",
     key="task_id, run",
     sets="""state, reason, evidence, started_at, modified_at, ended_at, soft_at, due_at, exit_code, duration,
-        cost_usd, stdout_size, stderr_size, outputs_ref, session""",
+        cost_usd, stdout_size, stderr_size, outputs_ref, session, error""",
     where="ended_at IS NULL",
     types="""bigint, int, text, text, text, bigint, bigint, bigint, bigint, bigint, bigint, double, double, bigint,
-        bigint, text, bigint""",
+        bigint, text, bigint, text""",
 )
 
 
@@ -89,10 +89,21 @@ def save(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
             r.due_at = None
         rows.append(
             (r.task_id, r.run, r.state, r.reason, r.evidence, r.started_at, r.modified_at, r.ended_at, r.soft_at,
-             r.due_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session)
+             r.due_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session,
+             r.error)
         )  # fmt: skip
     if rows and tx.update_rows(_SAVE, rows) != len(rows):
         raise BrokenPromise(f"a run that has ended was to be changed: {[row[:2] for row in rows][:10]}")
+
+
+_PROGRESS = RowUpdate(
+    "task_runs", key="task_id, run", sets="progress", where="ended_at IS NULL", types="bigint, int, double"
+)
+
+
+def set_progress(tx: Tx, rows: Sequence[tuple[int, int, float]]) -> None:
+    """Set how far live runs have come (task, run, 0 to 1); runs that have ended keep what they had."""
+    tx.update_rows(_PROGRESS, rows)
 
 
 COUNT_BY_GROUP = """

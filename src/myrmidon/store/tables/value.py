@@ -1,20 +1,27 @@
 """Values of jobs, and the inputs and outputs of tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import Value
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Insert, RowUpdate
+from myrmidon.store.engine.sql import Insert, Row, RowUpdate
 
 _VALUES = Insert('"values"', "id, task_graph_data_id, owner_job_id, type, payload, digest, size")
-_INPUTS = Insert("task_inputs", "task_id, position, type, value_id, shared_value_id")
+_INPUTS = Insert("task_inputs", "task_id, position, type, value_id, shared_value_id, num_parts")
+_PARTS = Insert("task_input_parts", "task_id, position, part, value_id, shared_value_id")
 _OUTPUTS = Insert("task_outputs", "task_id, position, type, value_id, shared_value_id")
 
 VALUE = "VALUE"
 SHARED = "SHARED_VALUE"
 
+InputRow: TypeAlias = tuple[int, int, str, int | None, int | None, int | None]
+"""An input as it is stored: task, position, kind, value, shared value, and the number of parts if it is gathered."""
+PartRow: TypeAlias = tuple[int, int, int, int, int | None]
+"""A part of a gathered input as it is stored: task, position, number, value, and the shared value once produced."""
 OutputRow: TypeAlias = tuple[str, int, int | None, str]
 """An output of a task: kind, value, shared value once produced, type string."""
 
@@ -24,8 +31,12 @@ def insert(tx: Tx, rows: Sequence[tuple[int, int, int, str, bytes | None, str | 
     tx.insert(_VALUES, rows)
 
 
-def insert_inputs(tx: Tx, rows: Sequence[tuple[int, int, str, int | None, int | None]]) -> None:
+def insert_inputs(tx: Tx, rows: Sequence[InputRow]) -> None:
     tx.insert(_INPUTS, rows)
+
+
+def insert_parts(tx: Tx, rows: Sequence[PartRow]) -> None:
+    tx.insert(_PARTS, rows)
 
 
 def insert_outputs(tx: Tx, rows: Sequence[tuple[int, int, str, int | None, int | None]]) -> None:
@@ -42,25 +53,104 @@ def last_data_id(tx: Tx, job_id: int) -> int:
 
 
 INPUTS = """
-    SELECT i.task_id, i.position, i.type, v.id, v.type, v.payload, v.digest, v.size
+    SELECT i.task_id, i.position, i.num_parts, v.id, v.type, v.payload, v.digest, v.size
       FROM task_inputs i JOIN "values" v ON v.id = i.value_id
      WHERE i.task_id {in:ids} AND i.type = 'VALUE'
 """
 SHARED_INPUTS = """
-    SELECT i.task_id, i.position, i.type, v.id, v.type, v.payload, v.digest, v.size
+    SELECT i.task_id, i.position, i.num_parts, v.id, v.type, v.payload, v.digest, v.size
       FROM task_inputs i JOIN shared_values v ON v.id = i.shared_value_id
      WHERE i.task_id {in:ids} AND i.type = 'SHARED_VALUE'
+"""
+# A part that is an output of its producer and shared has both: an empty value and the shared value.
+PARTS = """
+    SELECT p.task_id, p.position, p.part, v.id, v.type, v.payload, v.digest, v.size
+      FROM task_input_parts p JOIN "values" v ON v.id = p.value_id
+     WHERE p.task_id {in:ids} AND p.shared_value_id IS NULL
+"""
+SHARED_PARTS = """
+    SELECT p.task_id, p.position, p.part, v.id, v.type, v.payload, v.digest, v.size
+      FROM task_input_parts p JOIN shared_values v ON v.id = p.shared_value_id
+     WHERE p.task_id {in:ids} AND p.shared_value_id IS NOT NULL
 """
 
 
 def inputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[Value]]:
     """The input values of each task, by position."""
-    rows = sorted(tx.all(INPUTS, ids=task_ids) + tx.all(SHARED_INPUTS, ids=task_ids), key=lambda row: row[:2])
+    rows = sorted(tx.all(INPUTS, ids=task_ids) + tx.all(SHARED_INPUTS, ids=task_ids), key=_place)
+    gathered = sorted({row[0] for row in rows if row[2] is not None})
+    parts = _parts(tx, gathered) if gathered else {}
     found: dict[int, list[Value]] = {}
-    for task_id, _position, _kind, value_id, kind, payload, digest, size in rows:
-        content = bytes(payload) if payload is not None else None
-        found.setdefault(task_id, []).append(Value(value_id, kind, content, digest, size))
+    for task_id, position, num_parts, *value in rows:
+        several = parts.get((task_id, position), []) if num_parts is not None else None
+        found.setdefault(task_id, []).append(_value(*value, parts=several))
     return found
+
+
+def _parts(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], list[Value]]:
+    """The parts of gathered inputs by task and position, in order."""
+    rows = sorted(tx.all(PARTS, ids=task_ids) + tx.all(SHARED_PARTS, ids=task_ids), key=_place)
+    found: dict[tuple[int, int], list[Value]] = {}
+    for task_id, position, _part, *value in rows:
+        found.setdefault((task_id, position), []).append(_value(*value))
+    return found
+
+
+def _place(row: Row) -> Row:
+    """Task and position of an input, or task, position and number of a part; the third of an input may be None."""
+    return row[0], row[1], row[2] or 0
+
+
+def _value(
+    value_id: int,
+    kind: str,
+    payload: bytes | None,
+    digest: str | None,
+    size: int | None,
+    *,
+    parts: Sequence[Value] | None = None,
+) -> Value:
+    return Value(value_id, kind, bytes(payload) if payload is not None else None, digest, size, parts)
+
+
+NUM_VALUES = """
+    SELECT task_id, COUNT(*) + COALESCE(SUM(num_parts), 0) FROM task_inputs WHERE task_id {in:ids} GROUP BY task_id
+"""
+
+
+def num_values(tx: Tx, task_ids: Sequence[int]) -> dict[int, int]:
+    """How many values each of the tasks reads, if it reads any; a part of a gathered input counts as one."""
+    return {row[0]: int(row[1]) for row in tx.all(NUM_VALUES, ids=task_ids)}
+
+
+class GatheredInput(Struct, frozen=True):
+    """A gathered input: how many parts it has, and the size of its shape; 0 for a list of the parts."""
+
+    num_parts: int
+    size: int
+
+
+GATHERED_INPUTS = """
+    SELECT i.task_id, i.position, i.num_parts, v.size FROM task_inputs i JOIN "values" v ON v.id = i.value_id
+     WHERE i.task_id {in:ids} AND i.num_parts IS NOT NULL
+"""
+PART_VALUES = "SELECT task_id, position, value_id FROM task_input_parts WHERE task_id {in:ids}"
+_SET_NUM_PARTS = RowUpdate("task_inputs", key="task_id, position", sets="num_parts", types="bigint, int, int")
+
+
+def gathered_inputs(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], GatheredInput]:
+    """The gathered inputs of these tasks, by task and position."""
+    return {(row[0], row[1]): GatheredInput(*row[2:]) for row in tx.all(GATHERED_INPUTS, ids=task_ids)}
+
+
+def part_values(tx: Tx, task_ids: Sequence[int]) -> set[tuple[int, int, int]]:
+    """(task, position, value) of the parts of these tasks."""
+    return {(row[0], row[1], row[2]) for row in tx.all(PART_VALUES, ids=task_ids)}
+
+
+def set_num_parts(tx: Tx, rows: Sequence[tuple[int, int, int]]) -> None:
+    """Set the number of parts (task, position, number) after some were added."""
+    tx.update_rows(_SET_NUM_PARTS, rows)
 
 
 READS_SHARED = "SELECT DISTINCT task_id FROM task_inputs WHERE task_id {in:ids} AND type = 'SHARED_VALUE'"
@@ -77,11 +167,16 @@ UNWRITTEN = """
        AND ((i.type = 'VALUE' AND v.size IS NULL) OR (i.type = 'SHARED_VALUE' AND i.shared_value_id IS NULL))
      LIMIT 1
 """
+UNWRITTEN_PART = """
+    SELECT p.part FROM task_input_parts p LEFT JOIN "values" v ON v.id = p.value_id
+     WHERE p.task_id = :task AND p.shared_value_id IS NULL AND v.size IS NULL
+     LIMIT 1
+"""
 
 
 def lacks_input(tx: Tx, task_id: int) -> bool:
-    """Whether some input of the task has not been produced."""
-    return tx.one(UNWRITTEN, task=task_id) is not None
+    """Whether some input of the task, or a part of one, has not been produced."""
+    return any(tx.one(text, task=task_id) is not None for text in (UNWRITTEN, UNWRITTEN_PART))
 
 
 OUTPUTS = """
@@ -112,18 +207,15 @@ READ = 'SELECT id, type, payload, digest, size FROM "values" WHERE id {in:ids} O
 
 
 def read(tx: Tx, ids: Sequence[int]) -> dict[int, Value]:
-    return {
-        row[0]: Value(row[0], row[1], bytes(row[2]) if row[2] is not None else None, row[3], row[4])
-        for row in tx.all(READ, ids=ids)
-    }
+    return {row[0]: _value(*row) for row in tx.all(READ, ids=ids)}
 
 
-WRITE = 'UPDATE "values" SET payload = :payload, digest = :digest, size = :size WHERE id = :id'
+_WRITE = RowUpdate('"values"', key="id", sets="payload, digest, size", types="bigint, blob, text, bigint")
 
 
-def write(tx: Tx, value_id: int, payload: Payload) -> None:
-    """Store the content of a value; it replaces the content that an earlier generation of its task has written."""
-    tx.run(WRITE, id=value_id, payload=payload.inline, digest=payload.digest, size=payload.size)
+def write(tx: Tx, written: Mapping[int, Payload]) -> None:
+    """Store the contents of values; they replace what an earlier generation of their task has written."""
+    tx.update_rows(_WRITE, [(i, given.inline, given.digest, given.size) for i, given in written.items()])
 
 
 ERASE = """
@@ -131,6 +223,9 @@ ERASE = """
 """
 _LINK = RowUpdate("task_outputs", key="task_id, position", sets="shared_value_id", types="bigint, int, bigint")
 _LINK_INPUTS = RowUpdate("task_inputs", key="task_id, position", sets="shared_value_id", types="bigint, int, bigint")
+_LINK_PARTS = RowUpdate(
+    "task_input_parts", key="task_id, position, part", sets="shared_value_id", types="bigint, int, int, bigint"
+)
 
 
 def erase(tx: Tx, value_ids: Sequence[int]) -> None:
@@ -147,18 +242,23 @@ INPUTS_OF = """
     SELECT i.task_id, i.position FROM task_edges e JOIN task_inputs i ON i.task_id = e.child
      WHERE e.parent = :producer AND i.value_id = :value
 """
+PARTS_OF = """
+    SELECT p.task_id, p.position, p.part FROM task_edges e JOIN task_input_parts p ON p.task_id = e.child
+     WHERE e.parent = :producer AND p.value_id = :value
+"""
 
 
 def link_consumers(tx: Tx, producer: int, value_id: int, shared_value_id: int | None) -> None:
-    """Set the shared value in every input that reads this output of the producer."""
-    rows = [
-        (task, position, shared_value_id) for task, position in tx.all(INPUTS_OF, producer=producer, value=value_id)
-    ]
-    tx.update_rows(_LINK_INPUTS, rows)
+    """Set the shared value in every input, and in every part of one, that reads this output of the producer."""
+    readers = tx.all(INPUTS_OF, producer=producer, value=value_id)
+    tx.update_rows(_LINK_INPUTS, [(*reader, shared_value_id) for reader in readers])
+    parts = tx.all(PARTS_OF, producer=producer, value=value_id)
+    tx.update_rows(_LINK_PARTS, [(*part, shared_value_id) for part in parts])
 
 
 DELETES = (
     "DELETE FROM task_inputs WHERE task_id {in:ids}",
+    "DELETE FROM task_input_parts WHERE task_id {in:ids}",
     "DELETE FROM task_outputs WHERE task_id {in:ids}",
 )
 DELETE_VALUES = 'DELETE FROM "values" WHERE owner_job_id = :job'
@@ -182,7 +282,13 @@ INPUT_NAMING = """
      WHERE r.job_id = :job AND i.shared_value_id = :shared LIMIT 1
 """
 
+PART_NAMING = """
+    SELECT r.id FROM task_results r JOIN task_input_parts p ON p.task_id = r.id
+     WHERE r.job_id = :job AND p.shared_value_id = :shared LIMIT 1
+"""
+
 
 def names_shared_value(tx: Tx, job_id: int, shared_value_id: int) -> bool:
     """Whether some input or output of the job refers to the shared value."""
-    return any(tx.one(text, job=job_id, shared=shared_value_id) is not None for text in (OUTPUT_NAMING, INPUT_NAMING))
+    naming = (OUTPUT_NAMING, INPUT_NAMING, PART_NAMING)
+    return any(tx.one(text, job=job_id, shared=shared_value_id) is not None for text in naming)

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import click
-
 DEFAULT_SERVER: Final = "http://127.0.0.1:8910"
 DEFAULT_SOURCE: Final = "the default"
 TOKEN_FILE: Final = "admin.token"
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+
+class InvalidAddress(ValueError):
+    """What was given as the address of a server is none."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def _checked_address(url: str, source: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        raise click.UsageError(f"{url!r} from {source} is not a server address; write http://HOST:PORT.")
+        raise InvalidAddress(f"{url!r} from {source} is not a server address; write http://HOST:PORT.")
     return address
 
 

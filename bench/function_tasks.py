@@ -1,0 +1,30 @@
+"""The functions that bench/functions.py runs."""
+
+import time
+
+from myrmidon import task
+
+
+@task
+def noop(x: int) -> int:
+    return x
+
+
+@task
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@task
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@task
+def megabyte(number: int) -> bytes:
+    return bytes([number % 256]) * 1_000_000
+
+
+@task
+def total_size(parts: list[bytes]) -> int:
+    return sum(len(part) for part in parts)

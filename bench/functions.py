@@ -1,0 +1,239 @@
+"""Functions on real bots, beside Ray and BullMQ: rates, latency, graphs, values.
+
+`myrmidon up` with its defaults and a database on a real disk; the client is the SDK. Peers run the same in turn, round
+by round. One that is not installed (`make bench-peers` installs them) prints `missing` for its bars.
+
+    W1               10,000 no-op functions by one map, submitted, run and collected, over Ray's rate
+    W1-bullmq        the same over BullMQ's rate
+    W1-each          the same by one executor.submit each, over Ray's rate
+    W1-postgresql, W1-mariadb   W1 on these databases, over Ray's rate
+    W2               one no-op from submit to its result, p50, over Ray's
+    W3               100 layers of 100 functions, each fed by two of the layer before, over Ray's rate
+    W3-chain         1,000 functions in a row, over Ray's rate
+    W6               1,000 values of 1 MB through one fan-out and fan-in, over Ray's time
+    efficiency-*     the share of the ideal time for functions of 1, 10 and 100 ms on two slots
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from bench import function_peers
+from bench.bars import Bar, note
+from bench.bed import Ground, real_disk
+from bench.commands import timed
+from bench.function_peers import Driver
+from bench.function_tasks import add, megabyte, nap, noop, total_size
+from myrmidon import Client
+from myrmidon.sdk.transport import Transport
+
+
+class Sizes(NamedTuple):
+    tasks: int = 10_000
+    rounds: int = 5
+    ones: int = 300
+    layers: int = 100
+    chain: int = 1_000
+    values: int = 1_000
+
+
+QUICK = Sizes(tasks=100, rounds=1, ones=5, layers=4, chain=5, values=5)
+NAPS = {"1": (0.001, 2_000), "10": (0.01, 400), "100": (0.1, 100)}
+"""Milliseconds: the seconds of one function, and how many of them are run."""
+
+
+class PeerMissing(Exception):
+    """The peer that a bar compares with is not installed."""
+
+
+@contextmanager
+def a_server(database: str | None = None) -> Iterator[Client]:
+    """`myrmidon up` with one bot that has two slots."""
+    folder = Path(tempfile.mkdtemp(prefix="myrmidon-bench-", dir=real_disk()))
+    words = [sys.executable, "-m", "myrmidon", "up", "--json", "--port=0", f"--data-dir={folder}", "--slots=2"]
+    if database is not None:
+        words.append(f"--database={database}")
+    up = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        if up.stdout is None:
+            raise RuntimeError("no pipe to the server")
+        told = json.loads(up.stdout.readline() or "{}")
+        with Client(Transport(told["server"], (folder / "admin.token").read_text().strip())) as client:
+            yield client
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Bench:
+    """Measures on one server, and on the peers that are there."""
+
+    def __init__(self, client: Client, peers: dict[str, Driver | None], ground: Ground, sizes: Sizes) -> None:
+        self.client = client
+        self.peers = peers
+        self.ground = ground
+        self.sizes = sizes
+
+    # ---------------------------------------------------------------- our side
+
+    def map_noops(self, client: Client | None = None) -> None:
+        n = self.sizes.tasks
+        total = sum((client or self.client).map(noop, range(n)))
+        if total != n * (n - 1) // 2:
+            raise RuntimeError(f"the sum of the results is {total}")
+
+    def submit_noops(self) -> None:
+        n = self.sizes.tasks
+        with self.client.executor() as executor:
+            futures = [executor.submit(noop, number) for number in range(n)]
+            if sum(future.result() for future in futures) != n * (n - 1) // 2:
+                raise RuntimeError("the sum of the results is wrong")
+
+    def layered_graph(self) -> None:
+        n = self.sizes.layers
+        with self.client.new_job("layers") as job:
+            row = [noop(1) for _ in range(n)]
+            for _ in range(n - 1):
+                row = [add(row[column], row[(column + 1) % n]) for column in range(n)]
+        if job.result(row) != [2 ** (n - 1)] * n:
+            raise RuntimeError("the last layer is wrong")
+
+    def chain_graph(self) -> None:
+        with self.client.new_job("chain") as job:
+            value = noop(0)
+            for _ in range(self.sizes.chain - 1):
+                value = noop(value)
+        job.result(value)
+
+    def large_values(self) -> None:
+        with self.client.new_job("values") as job:
+            size = total_size([megabyte(number) for number in range(self.sizes.values)])
+        if job.result(size) != self.sizes.values * 1_000_000:
+            raise RuntimeError("the total size is wrong")
+
+    # ---------------------------------------------------------------- bars
+
+    def w1(self) -> float:
+        return self._rate_over("ray", "many", self.sizes.tasks, self.map_noops)
+
+    def w1_bullmq(self) -> float:
+        return self._rate_over("bullmq", "many", self.sizes.tasks, self.map_noops)
+
+    def w1_each(self) -> float:
+        return self._rate_over("ray", "many", self.sizes.tasks, self.submit_noops)
+
+    def w1_postgresql(self) -> float:
+        return self._on("postgresql")
+
+    def w1_mariadb(self) -> float:
+        return self._on("mariadb")
+
+    def _on(self, kind: str) -> float:
+        with a_server(self.ground.url(kind)) as client:
+            return self._rate_over("ray", "many", self.sizes.tasks, lambda: self.map_noops(client), on=kind)
+
+    def w2(self) -> float:
+        peer = self._peer("ray")
+        ours, theirs = [], []
+        for _ in range(self.sizes.rounds):
+            ours += [timed(lambda: self.client.submit(noop, 1).result()) for _ in range(self.sizes.ones)]
+            theirs += peer.times("one", self.sizes.ones)
+        note("one no-op function, p50, ours and Ray's", f"{median(ours) * 1e3:.2f} {median(theirs) * 1e3:.2f} ms")
+        return median(ours) / median(theirs)
+
+    def w3(self) -> float:
+        return self._rate_over("ray", "layers", self.sizes.layers, self.layered_graph, tasks=self.sizes.layers**2)
+
+    def w3_chain(self) -> float:
+        return self._rate_over("ray", "chain", self.sizes.chain, self.chain_graph)
+
+    def w6(self) -> float:
+        return 1 / self._rate_over("ray", "values", self.sizes.values, self.large_values)
+
+    def efficiency_1(self) -> float:
+        return self._efficiency("1")
+
+    def efficiency_10(self) -> float:
+        return self._efficiency("10")
+
+    def efficiency_100(self) -> float:
+        return self._efficiency("100")
+
+    def _efficiency(self, name: str) -> float:
+        seconds, n = NAPS[name]
+        n = max(4, n * self.sizes.tasks // Sizes().tasks)
+        shares = []
+        for _ in range(self.sizes.rounds):
+            taken = timed(lambda: list(self.client.map(nap, [seconds] * n)))
+            shares.append(n * seconds / 2 / taken)
+        return median(shares)
+
+    def _peer(self, name: str) -> Driver:
+        peer = self.peers[name]
+        if peer is None:
+            raise PeerMissing
+        return peer
+
+    def _rate_over(
+        self, name: str, workload: str, n: int, work: Callable[[], None], *, tasks: int | None = None, on: str = ""
+    ) -> float:
+        """The median of the ratios of neighbouring rounds: how many times as fast as the peer."""
+        peer = self._peer(name)
+        work()  # to warm up
+        ours, theirs = [], []
+        for _ in range(self.sizes.rounds):
+            ours.append(timed(work))
+            theirs.append(peer.seconds(workload, n))
+        rates = [f"{(tasks or n) / median(seconds):,.0f}/s" for seconds in (ours, theirs)]
+        note(f"{workload}{' on ' + on if on else ''}, ours and by {name}", " ".join(rates))
+        return median(peer_s / ours_s for peer_s, ours_s in zip(theirs, ours, strict=True))
+
+
+BARS = (
+    Bar("W1", "3", Bench.w1, at_least=True),
+    Bar("W1-bullmq", "0.5", Bench.w1_bullmq, at_least=True),
+    Bar("W1-each", "1", Bench.w1_each, at_least=True),
+    Bar("W1-postgresql", "2", Bench.w1_postgresql, at_least=True),
+    Bar("W1-mariadb", "2", Bench.w1_mariadb, at_least=True),
+    Bar("W2", "1.5", Bench.w2),
+    Bar("W3", "3", Bench.w3, at_least=True),
+    Bar("W3-chain", "1", Bench.w3_chain, at_least=True),
+    Bar("W6", "2", Bench.w6),
+    Bar("efficiency-1", "0.5", Bench.efficiency_1, at_least=True),
+    Bar("efficiency-10", "0.9", Bench.efficiency_10, at_least=True),
+    Bar("efficiency-100", "0.98", Bench.efficiency_100, at_least=True),
+)
+
+
+def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
+    """The lines of these bars."""
+    if not wanted:
+        return []
+    lines = []
+    with ExitStack() as stack:
+        ground = Ground()
+        stack.callback(ground.close)
+        client = stack.enter_context(a_server())
+        peers = {
+            "ray": stack.enter_context(function_peers.ray()),
+            "bullmq": stack.enter_context(function_peers.bullmq()),
+        }
+        bench = Bench(client, peers, ground, QUICK if quick else Sizes())
+        for bar in wanted:
+            print(bar.name, flush=True)
+            try:
+                lines.append(bar.line(bar.measure(bench)))
+            except PeerMissing:
+                lines.append(f"bar {bar.name} missing {bar.limit} missing")
+    return lines

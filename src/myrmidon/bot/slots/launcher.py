@@ -1,0 +1,139 @@
+"""Starts the processes that run functions, kept away from the bot as commands are.
+
+    functions/shared        what they may read: the bot's zip, unpacked code, values
+    functions/run/<number>  what one of them may write: its working directory, TMPDIR, results, stdout and stderr
+
+Everything here is removed when the bot starts, and created when it gets its first function: a bot must be able to start
+while the disk is full.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from myrmidon.bot.install import updater
+from myrmidon.bot.run.isolation import Isolation
+from myrmidon.bot.slots.executor_process import Channel, ExecutorProcess, frame_of
+from myrmidon.bot.slots.function_run import ProcessKey
+from myrmidon.bot.system import filesystem, processes
+
+FOLDER = "functions"
+_ZIP = "bot.zip"
+_STREAMS = ("stdout", "stderr")
+_MARKER = "MYRMIDON_EXECUTOR"
+
+
+class Launcher:
+    """``shared`` and ``root`` are the two folders. ``isolate``: called once they exist, before the first start.
+    ``program``: how to start the bot's program; empty before the first start.
+
+    ``generation``: of the rules for new processes. Those that were started with older ones cannot open files that have
+    been created in the folders above the bot's since then.
+    """
+
+    def __init__(
+        self, folder: str, isolation: Isolation, env: dict[bytes, bytes], isolate: Callable[[Launcher], None]
+    ) -> None:
+        self.isolation = isolation
+        self.isolate = isolate
+        self.folder = os.path.join(folder, FOLDER)
+        self.shared = os.path.join(self.folder, "shared")
+        self.root = os.path.join(self.folder, "run")
+        self.env = env
+        self.devnull = os.open(os.devnull, os.O_RDONLY)
+        self.count = 0
+        self.generation = 0
+        self.program: Sequence[str] = ()
+        filesystem.remove_tree(self.folder)
+
+    def _prepare(self) -> None:
+        """Create the folders and what all processes share. Raises OSError."""
+        self._create_folders()
+        program = self._install_program()
+        if self.isolation.sandbox is None:
+            self.isolate(self)
+        self.program = program
+
+    def _create_folders(self) -> None:
+        mode = 0o700 if self.isolation.user is None else 0o711
+        for path in (self.folder, self.root, self.shared):
+            os.makedirs(path, exist_ok=True)
+            os.chmod(path, mode)
+
+    def _install_program(self) -> Sequence[str]:
+        """Copy the bot's zip: processes with functions may not read the bot's own one, which an update replaces."""
+        own_zip = updater.own_zip()
+        if own_zip is None:
+            return (sys.executable, "-m", "myrmidon.bot")
+        path = os.path.join(self.shared, _ZIP)
+        filesystem.write_file(path, filesystem.read_file(own_zip))
+        os.chmod(path, 0o644)
+        return (sys.executable, path)
+
+    def start(self, key: ProcessKey, code_path: str) -> ExecutorProcess:
+        """Start a process for this code. Raises OSError."""
+        if not self.program:
+            self._prepare()
+        self.generation = self.isolation.generation()
+        self.count += 1
+        folder = os.path.join(self.root, str(self.count))
+        for path in (folder, *(os.path.join(folder, name) for name in ("cwd", "tmp", "out"))):
+            os.mkdir(path, 0o700)
+            self.isolation.give(path)
+        channel = Channel()
+        files: list[int] = []
+        try:
+            for name in _STREAMS:
+                path = os.path.join(folder, name)
+                files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600))
+                self.isolation.give(path)
+            executor = ExecutorProcess(self.count, key, folder, channel, (files[0], files[1]))
+            self._start(executor)
+        except OSError:
+            channel.close()
+            for file in files:
+                os.close(file)
+            filesystem.remove_tree(folder)
+            raise
+        executor.generation = self.generation
+        executor.code_frame = frame_of({"op": "code", "path": code_path})
+        executor.send(executor.code_frame)
+        return executor
+
+    def is_outdated(self, executor: ExecutorProcess) -> bool:
+        """Whether a process cannot open files that a new one could."""
+        self.generation = self.isolation.generation()
+        return executor.generation != self.generation
+
+    def _start(self, executor: ExecutorProcess) -> None:
+        channel = executor.channel
+        theirs, writer = channel.theirs.fileno(), channel.writer
+        argv = [*self.program, "executor", "--control-in", str(theirs), "--control-out", str(writer)]
+        streams = (self.devnull, *executor.files)
+        cwd = os.path.join(executor.folder, "cwd")
+        with processes.kept_lock:
+            executor.process = self.isolation.start(argv, self._environment(executor), cwd, streams, (theirs, writer))
+            executor.pid = executor.process.pid
+            processes.kept.add(executor.pid)
+        channel.close_writer()
+        processes.prefer_for_oom_kill(executor.pid)
+
+    def _environment(self, executor: ExecutorProcess) -> dict[bytes, bytes]:
+        tmp = os.fsencode(os.path.join(executor.folder, "tmp"))
+        name, _, value = self._marker(executor).partition(b"=")
+        return {**self.env, b"TMPDIR": tmp, b"TMP": tmp, b"TEMP": tmp, name: value}
+
+    def _marker(self, executor: ExecutorProcess) -> bytes:
+        """A line in the environment of a process and of all that it starts."""
+        return os.fsencode(f"{_MARKER}={self.folder}/{executor.number}")
+
+    def clean_up(self, executor: ExecutorProcess) -> set[int]:
+        """Remove everything of a process that has ended; the pids of those that it has left behind, now killed."""
+        left = processes.kill_by_marker(self._marker(executor))
+        with processes.kept_lock:
+            processes.kept.discard(executor.pid)
+        executor.close()
+        filesystem.remove_tree(executor.folder)
+        return left

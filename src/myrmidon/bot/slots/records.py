@@ -1,0 +1,103 @@
+"""The records of function runs that have ended, with reasons that a person understands."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from base64 import b64encode
+from typing import Any
+
+from myrmidon.bot.slots.function_run import FunctionRun
+from myrmidon.bot.system.filesystem import read_file
+
+_SIGNAL_MEANINGS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "aborted",
+    signal.SIGFPE: "arithmetic error",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGBUS: "bus error",
+    signal.SIGTERM: "terminated",
+}
+_MEGABYTE = 1 << 20
+
+
+def finish(run: FunctionRun, duration: float, exit_code: int) -> dict[str, Any]:
+    """The record of a run that was carried out, with or without success."""
+    report: dict[str, Any] = {
+        "type": "finish",
+        "run": run.run,
+        "token": run.token,
+        "exit_code": exit_code,
+        "duration": duration,
+        "stdout_size": run.sizes[0],
+        "stderr_size": run.sizes[1],
+    }
+    if run.end_reason in ("killed", "hard_timeout"):
+        report[run.end_reason] = True
+    return {"report": report, "logs": run.log_chunks() if run.sizes != [0, 0] else []}
+
+
+def failure(run: FunctionRun, duration: float, message: str, error: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The record of a run that has failed with this sentence."""
+    record = finish(run, duration, 1)
+    record["report"]["message"] = message
+    if error is not None:
+        record["report"]["error"] = error
+    return record
+
+
+def fault(run: FunctionRun, kind: str, message: str) -> dict[str, Any]:
+    """The record of a run that the bot could not carry out; the server may retry it elsewhere."""
+    report = {"type": "fault", "run": run.run, "token": run.token, "kind": kind, "message": message}
+    return {"report": report, "logs": run.log_chunks()}
+
+
+def outputs_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The small outputs in an answer, as reported."""
+    return [
+        {"type": output["type"], "payload": {"inline": b64encode(output["data"]).decode()}}
+        for output in answer["outputs"]
+    ]
+
+
+# ---------------------------------------------------------------- reasons
+
+
+def error_message(answer: dict[str, Any]) -> str:
+    """One sentence for an error that a process has reported."""
+    error = answer["error"]
+    name = str(error.get("type", "")).rpartition(".")[2]
+    return str(error.get("summary") or f"{name}: {error.get('message', '')}")
+
+
+def death_message(status: int, *, by_kernel: bool) -> str:
+    """One sentence for the end of a process that nobody has asked to end."""
+    if status == -signal.SIGKILL:
+        if by_kernel:
+            return "out of memory: the kernel has killed the process of the function"
+        return "killed by signal 9: by a person, or by the kernel because memory ran out"
+    if status < 0:
+        meaning = _SIGNAL_MEANINGS.get(-status)  # type: ignore[call-overload]
+        return f"killed by signal {-status}" + (f" ({meaning})" if meaning else "")
+    return f"the function has ended its process with exit code {status}"
+
+
+def memory_message(limit_bytes: int) -> str:
+    return f"out of memory: more than {limit_bytes // _MEGABYTE} MB"
+
+
+def memory_error(limit_bytes: int) -> dict[str, Any]:
+    """What the function would have raised if it had been told in time."""
+    bases = ["builtins.MemoryError", "builtins.Exception"]
+    message = f"more than {limit_bytes // _MEGABYTE} MB"
+    return {"type": "builtins.MemoryError", "message": message, "traceback": "", "bases": bases}
+
+
+def oom_kills() -> int:
+    """How many processes the kernel of this machine has killed for lack of memory; 0 where it does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in read_file("/proc/vmstat").splitlines():
+            name, _, value = line.partition(b" ")
+            if name == b"oom_kill":
+                return int(value)
+    return 0

@@ -1,0 +1,116 @@
+"""The slots for functions and their processes: which process gets the next run, and which one must go.
+
+A slot runs one function at a time. It keeps the processes of a few codes, so that functions of several jobs can
+alternate without a start of Python each time. Runs of a short function are queued in the pipe of a process, so that it
+never waits for the bot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from myrmidon.bot.slots.executor_process import ExecutorProcess
+from myrmidon.bot.slots.function_run import FunctionRun, ProcessKey
+
+PER_SLOT = 3
+"""How many processes a slot keeps."""
+IDLE_S = 600.0
+"""A process that was not used for so long is ended."""
+
+
+class Slot:
+    """``executors``: its processes, by code, the least recently used one first. ``active``: the one that has runs."""
+
+    def __init__(self) -> None:
+        self.executors: dict[ProcessKey, ExecutorProcess] = {}
+        self.active: ExecutorProcess | None = None
+
+    def use(self, key: ProcessKey) -> ExecutorProcess | None:
+        """The process for this key; it becomes the most recently used one."""
+        executor = self.executors.pop(key, None)
+        if executor is not None:
+            self.executors[key] = executor
+        return executor
+
+    def unused(self) -> list[ExecutorProcess]:
+        """Processes that must go before another one is started here."""
+        idle = [executor for executor in self.executors.values() if not executor.pending and not executor.ending]
+        return idle[: max(0, len(self.executors) - PER_SLOT + 1)]
+
+
+class SlotPool:
+    """All slots. Used by one thread. ``leaving``: processes that get no more runs and have not ended yet."""
+
+    def __init__(self, count: int) -> None:
+        self.slots = [Slot() for _ in range(count)]
+        self.leaving: list[tuple[Slot, ExecutorProcess]] = []
+
+    def retire(self, slot: Slot, executor: ExecutorProcess, now: float) -> None:
+        """End an idle process, and make room for another one at once."""
+        if not executor.ending:
+            executor.kill("retired", now)
+        del slot.executors[executor.key]
+        self.leaving.append((slot, executor))
+
+    def remove(self, slot: Slot, executor: ExecutorProcess) -> None:
+        """Forget a process that has ended."""
+        if slot.executors.get(executor.key) is executor:
+            del slot.executors[executor.key]
+        if slot.active is executor:
+            slot.active = None
+        self.leaving = [pair for pair in self.leaving if pair[1] is not executor]
+
+    def choose(self, run: FunctionRun) -> Slot | None:
+        """The slot for a run; None if all are busy.
+
+        An idle one that has a process for it, else an idle one, else the one with the fewest runs in its pipe if the
+        function is short.
+        """
+        idle: Slot | None = None
+        shortest: Slot | None = None
+        depth = run.stats.depth
+        for slot in self.slots:
+            active = slot.active
+            if active is None:
+                if run.key in slot.executors:
+                    return slot
+                idle = idle or slot
+            elif active.key == run.key and len(active.pending) < depth and not active.ending:
+                depth, shortest = len(active.pending), slot
+        return idle or shortest
+
+    def busy(self) -> int:
+        return sum(1 for slot in self.slots if slot.active is not None)
+
+    def heads(self) -> Iterator[tuple[Slot, ExecutorProcess, FunctionRun]]:
+        """The runs that processes work on now."""
+        for slot in self.slots:
+            if slot.active is not None and slot.active.pending:
+                yield slot, slot.active, slot.active.pending[0]
+
+    def executors(self) -> Iterator[tuple[Slot, ExecutorProcess]]:
+        for slot in self.slots:
+            for executor in list(slot.executors.values()):
+                yield slot, executor
+        yield from list(self.leaving)
+
+    def take_back(self, slot: Slot) -> list[FunctionRun]:
+        """Take back the runs of a slot that have not begun; perhaps all, if its process has only been started."""
+        executor = slot.active
+        if executor is None:
+            return []
+        taken = executor.take_back()
+        if not executor.pending:
+            slot.active = None
+        return taken
+
+    def overfull(self) -> Slot | None:
+        """A slot with several runs, of which another one could begin some now."""
+        if all(slot.active is not None for slot in self.slots):
+            return None
+        found = [slot for slot in self.slots if slot.active is not None and len(slot.active.pending) > 1]
+        return max(found, key=_num_pending, default=None)
+
+
+def _num_pending(slot: Slot) -> int:
+    return len(slot.active.pending) if slot.active is not None else 0

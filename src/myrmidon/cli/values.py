@@ -1,0 +1,146 @@
+"""`value`: list the values of a job, show one as text, save one."""
+
+from __future__ import annotations
+
+import base64
+import math
+import pprint
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from myrmidon.cli import output
+from myrmidon.cli.context import CliContext, connected
+from myrmidon.cli.job_refs import JobName, job_id
+from myrmidon.cli.request_options import Id
+
+if TYPE_CHECKING:
+    from myrmidon.sdk.value_calls import ValueCalls
+    from myrmidon.wire.values import ValueInfo, ValueList
+
+MAX_SHOWN_CHARS = 64 << 10
+_PART = 1
+"""The extension type of MessagePack that stands for a part of a gathered input."""
+
+
+@click.group()
+def value() -> None:
+    """Inspect the inputs and outputs of functions: list, show, get."""
+
+
+@value.command(name="list")
+@click.argument("job", type=JobName())
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Values to list.")
+@connected
+def list_values(cli: CliContext, job: str, limit: int) -> None:
+    """List the values of a job: constants of its request, and outputs of its tasks."""
+    listing = _fetch(_calls(cli), job_id(cli, job), limit)
+    if cli.as_json:
+        output.print_struct(listing)
+        return
+    output.table(
+        ("id", "from", "size", "read by", "type"),
+        [
+            (line.value_id, _source(line), output.size(line.size) or "not written", line.num_consumers, line.type)
+            for line in listing.values
+        ],
+        empty="The job has no values: its tasks are commands without outputs.",
+    )
+    if listing.cursor:
+        output.note(f"There are more than {len(listing.values)}; use --limit.")
+
+
+def _fetch(calls: ValueCalls, job: str, limit: int) -> ValueList:
+    """At least ``limit`` values, over as many pages as needed: a page has all values of its tasks."""
+    from myrmidon.wire.values import ValueList  # late, for startup time
+
+    found: list[ValueInfo] = []
+    cursor: str | None = None
+    while True:
+        page = calls.job_values(job, cursor=cursor)
+        found += page.values
+        cursor = page.cursor
+        if cursor is None or len(found) >= limit:
+            return ValueList(found, cursor)
+
+
+def _source(line: ValueInfo) -> str:
+    return "constant" if line.producer is None else f"{line.producer}:{line.position}"
+
+
+@value.command()
+@click.argument("value_id", metavar="VALUE", type=Id())
+@connected
+def show(cli: CliContext, value_id: str) -> None:
+    """Show a value as readable text; VALUE is an id of `value list`."""
+    found = _calls(cli).value(value_id)
+    content = decode(found.data)
+    if cli.as_json:
+        output.print_json({"type": found.type, "size": len(found.data), "value": to_json(content)})
+        return
+    output.note(f"{found.type}, {output.size(len(found.data))}")
+    text = pprint.pformat(content, width=100, sort_dicts=False)
+    output.echo_lines(text[:MAX_SHOWN_CHARS])
+    if len(text) > MAX_SHOWN_CHARS:
+        output.note(f"cut after {MAX_SHOWN_CHARS} characters; `myrmidon value get {value_id} --json` prints all")
+
+
+@value.command()
+@click.argument("value_id", metavar="VALUE", type=Id())
+@click.option("-o", "--output", "file", type=click.Path(dir_okay=False, path_type=Path), help="A file to write to.")
+@connected
+def get(cli: CliContext, value_id: str, file: Path | None) -> None:
+    """Write the bytes of a value, which are MessagePack, to stdout or FILE; with --json as JSON.
+
+    In JSON, bytes are base64, and numbers that JSON does not have are texts, such as "nan".
+    """
+    if file is None and not cli.as_json and sys.stdout.isatty():
+        raise click.UsageError("A value is not text. Name a file with -o, or use --json or `myrmidon value show`.")
+    data = _calls(cli).value(value_id).data
+    if cli.as_json:
+        import json  # late, for startup time
+
+        data = json.dumps(to_json(decode(data))).encode() + b"\n"
+    if file is not None:
+        file.write_bytes(data)
+        return
+    output.write_bytes(data)
+
+
+def _calls(cli: CliContext) -> ValueCalls:
+    from myrmidon.sdk.value_calls import ValueCalls  # late, for startup time
+
+    return ValueCalls(cli.api.transport)
+
+
+def decode(data: bytes) -> Any:
+    """The content of a value. Extensions of MessagePack become texts: a part of a gathered input is its number."""
+    import msgspec  # late, for startup time
+
+    try:
+        return msgspec.msgpack.decode(data, ext_hook=_show_extension)
+    except msgspec.MsgspecError:
+        raise click.ClickException("The value is not MessagePack. `myrmidon value get` writes its bytes.") from None
+
+
+def _show_extension(code: int, data: memoryview) -> str:
+    if code == _PART and len(data) == 4:
+        return f"<part {int.from_bytes(data, 'big')}>"
+    return f"<extension {code}, {output.plural(len(data), 'byte')}>"
+
+
+def to_json(content: Any) -> Any:
+    """The nearest form that JSON has: bytes as base64, keys as texts, nan and infinities as texts."""
+    if isinstance(content, dict):
+        return {key if isinstance(key, str) else str(key): to_json(item) for key, item in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [to_json(item) for item in content]
+    if isinstance(content, (bytes, bytearray)):
+        return base64.b64encode(content).decode()
+    if isinstance(content, float) and not math.isfinite(content):
+        return str(content)
+    if content is None or isinstance(content, (bool, int, float, str)):
+        return content
+    return str(content)

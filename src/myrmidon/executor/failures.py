@@ -1,0 +1,122 @@
+"""Errors as documents: class, message, bases, arguments, and a traceback that begins in the user's code."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from types import TracebackType
+from typing import Any
+
+from myrmidon.functions import msgpack
+
+_MAX_MESSAGE = 8 << 10
+_MAX_TRACEBACK = 32 << 10
+_MAX_ARGS = 4 << 10
+_OWN = ("myrmidon.executor.", "myrmidon.functions.")
+_MACHINERY = ("asyncio.", "importlib.")
+
+
+class ExecutorError(Exception):
+    """A run cannot be made or its result cannot be stored; ``kind`` says which."""
+
+    kind = "exception"
+
+
+class SignatureMismatch(ExecutorError):
+    """The function on the bot is not the one that was submitted."""
+
+    kind = "signature"
+
+
+class ResultTooLarge(ExecutorError):
+    """An output is larger than a value may be."""
+
+    kind = "size"
+
+
+class NotFound(ExecutorError):
+    """The module has no such function."""
+
+    kind = "import"
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """The document of an exception. Never raises, whatever the exception's methods do."""
+    cls = type(error)
+    message = shorten(_text(error), _MAX_MESSAGE)
+    document: dict[str, Any] = {
+        "type": class_name(cls),
+        "message": message,
+        "traceback": shorten(_traceback(error), _MAX_TRACEBACK),
+        "bases": [class_name(one) for one in cls.__mro__[1:-1]],
+    }
+    args = _plain_args(error)
+    if args is not None:
+        document["args"] = args
+    return document
+
+
+def sentence(described: dict[str, Any]) -> str:
+    """The document of an exception as one sentence, as Python shows it: ``ValueError: bad thing``."""
+    name, message = described["type"].rpartition(".")[2], described["message"]
+    return f"{name}: {message}" if message else name
+
+
+def class_name(cls: type) -> str:
+    """``module.QualName``; the executor's own errors are shown as the package's."""
+    module = "myrmidon" if f"{cls.__module__}.".startswith(_OWN) else cls.__module__
+    return f"{module}.{cls.__qualname__}"
+
+
+def shorten(text: str, limit: int) -> str:
+    """A text of at most ``limit`` characters, without its middle if it is longer, in valid Unicode."""
+    if len(text) > limit:
+        half = limit // 2 - 20
+        text = f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"the function called sys.exit({error.code!r})"
+    try:
+        return str(error)
+    except BaseException as other:  # noqa: BLE001 - code of the user
+        return f"<str() of it raised {type(other).__name__}>"
+
+
+def _plain_args(error: BaseException) -> Any:
+    """The arguments, if JSON can hold them unchanged, so that the class can be made again elsewhere."""
+    try:
+        args = list(error.args)
+        msgpack.pack(args)
+        text = json.dumps(args, allow_nan=False)
+        return args if len(text) <= _MAX_ARGS and json.loads(text) == args else None
+    except Exception:  # noqa: BLE001 - an argument of any class
+        return None
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        shown = traceback.TracebackException(type(error), error, users_frames(error.__traceback__))
+        return "".join(shown.format())
+    except BaseException as other:  # noqa: BLE001 - code of the user
+        return f"<the traceback of {type(error).__name__} cannot be shown: {type(other).__name__}>\n"
+
+
+def users_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of the executor, and of asyncio and importlib, at its beginning."""
+    begin = trace
+    while begin is not None and f"{begin.tb_frame.f_globals.get('__name__')}.".startswith((*_OWN, *_MACHINERY)):
+        begin = begin.tb_next
+    return begin
+
+
+def forget(error: BaseException) -> None:
+    """Free the local variables of the failed call, which may be large."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        traceback.clear_frames(one.__traceback__)
+        one = one.__cause__ or one.__context__

@@ -1,0 +1,65 @@
+"""Calls of the server for the job of a run, with the token of the run. All may be repeated."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Mapping
+from urllib.parse import quote
+
+from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse, retry_delay
+
+ATTEMPTS = 8
+MAX_FILES = 1_000
+"""How many files one call may ask for."""
+
+
+class CallRefused(RuntimeError):
+    """The server has refused to extend the job, or cannot be reached."""
+
+
+class JobCalls:
+    """The job of one run."""
+
+    def __init__(self, server: str, token: str, job_id: str) -> None:
+        self._client = HttpClient(server, token)
+        self._client.margin_s = 60.0
+        self._job_id = job_id
+
+    def extend(self, document: str) -> None:
+        """Add the tasks of a document, which is JSON."""
+        self._call("POST", f"/api/v1/jobs/{quote(self._job_id, safe='')}/extend", f'{{"job":{document}}}'.encode())
+
+    def upload(self, files: Mapping[str, bytes]) -> None:
+        """Store values by their digests, those that the server does not have yet."""
+        digests = list(files)
+        for start in range(0, len(digests), MAX_FILES):
+            asked = [{"digest": one, "size": len(files[one])} for one in digests[start : start + MAX_FILES]]
+            missing = self._call("POST", "/api/v1/files/missing", json.dumps({"files": asked}).encode())["missing"]
+            for digest in missing:
+                self._call("PUT", f"/api/v1/files/{digest}", files[digest], "application/octet-stream")
+
+    def _call(self, method: str, path: str, body: bytes, content_type: str = "application/json") -> Any:
+        """The JSON response of a call, which is repeated while the server is away."""
+        for failures in range(1, ATTEMPTS + 1):
+            retry_after = None
+            try:
+                return json.loads(self._client.call(method, path, body, content_type=content_type) or b"null")
+            except NoResponse as error:
+                if failures == ATTEMPTS:
+                    raise CallRefused(f"the server cannot be reached: {error}") from None
+            except HttpError as error:
+                if failures == ATTEMPTS or not error.is_transient:
+                    raise CallRefused(f"the server has refused to extend the job: {error}") from None
+                retry_after = error.retry_after
+            time.sleep(retry_delay(failures, retry_after))
+        raise AssertionError("the last attempt returns or raises")
+
+
+def calls_of(frame: Mapping[str, Any]) -> JobCalls:
+    """The calls for the job of a run. Raises CallRefused if the run has no token for it."""
+    if not frame.get("token") or not frame.get("job_id"):
+        raise CallRefused(
+            "this task may not extend its job: a function with cache=... cannot, and other tasks need api: job"
+        )
+    return JobCalls(frame["server"], frame["token"], frame["job_id"])

@@ -1,0 +1,50 @@
+"""The process that runs functions: `python bot.zip executor --control-in FD --control-out FD`, started by the bot."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+
+from myrmidon.executor.control import Closed, Control
+from myrmidon.executor.runner import Runner
+from myrmidon.executor.surroundings import Folder, Streams
+from myrmidon.functions import msgpack
+from myrmidon.functions.context import provide_context
+
+
+def main(argv: list[str]) -> int:
+    """Serve the bot until it closes the channel."""
+    options = dict(zip(argv[::2], argv[1::2]))
+    fds = [int(options["--control-in"]), int(options["--control-out"])]
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    sys.argv = ["myrmidon-executor"]
+    streams = Streams()
+    with contextlib.suppress(Closed, BrokenPipeError):
+        control = Control(*fds)
+        runner = Runner(streams, Folder(os.getcwd()), control.write)
+        provide_context(runner.context)
+        serve(control, runner)
+    streams.finish()
+    if threading.active_count() > 1:
+        os._exit(0)  # does not wait for threads that functions have left behind
+    return 0
+
+
+def serve(control: Control, runner: Runner) -> None:
+    """Answer every frame in order, each before the next is read."""
+    control.write({"op": "ready"})
+    while True:
+        frame = control.read()
+        if frame["op"] == "frame":  # too large for the channel
+            with open(frame["path"], "rb") as file:
+                frame = msgpack.unpack(file.read())
+        if frame["op"] == "run":
+            control.write(runner.run(frame))
+        elif frame["op"] == "code":
+            began = time.perf_counter()
+            runner.use_code(frame["path"])
+            control.write({"op": "loaded", "seconds": time.perf_counter() - began})

@@ -1,0 +1,36 @@
+"""The context of a run on a bot: progress, and calls that the function adds to its job."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable
+
+from myrmidon.functions.context import Context
+
+_PROGRESS_S = 0.1
+"""The least time between two frames about progress; the bot sends the newest one a second to the server."""
+
+
+class RunContext(Context):
+    """The context of one run; it does nothing any more when the run has ended."""
+
+    is_local = False
+
+    def __init__(self, frame: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
+        self.task_id = frame["task_id"]
+        self.job_id = frame["job_id"]
+        self.label = frame["label"]
+        self.bot_id = frame["bot_id"]
+        self.run = int(frame["run"][-2:], 16)
+        self._frame = frame
+        self._send = send
+        self._next_progress_at = 0.0
+        self.is_over = False
+
+    def progress(self, value: float) -> None:
+        super().progress(value)
+        now = time.monotonic()
+        if self.is_over or (now < self._next_progress_at and value < 1):
+            return
+        self._next_progress_at = now + _PROGRESS_S
+        self._send({"op": "progress", "id": self._frame["id"], "value": float(value)})

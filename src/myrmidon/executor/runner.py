@@ -1,0 +1,201 @@
+"""Runs one function after another: finds it, decodes its inputs, calls it, encodes its outputs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import CoroutineType
+from typing import Any, Callable
+
+from myrmidon.executor import builtins
+from myrmidon.executor.builtins import input_bytes
+from myrmidon.executor.failures import ExecutorError, ResultTooLarge, describe, forget, sentence
+from myrmidon.executor.run_context import RunContext
+from myrmidon.executor.surroundings import Environment, Folder, Interrupts, Memory, Streams, set_up_logging
+from myrmidon.executor.targets import ImportFailed, Target, Targets
+from myrmidon.functions.context import Context
+from myrmidon.functions.scalar_codecs import Codec
+from myrmidon.functions.types import TypeProblem
+from myrmidon.functions.values import decode_gathered_by, decode_plain, encode_by
+
+INLINE_BYTES = 1 << 10
+MAX_BYTES = 64 << 20
+
+
+class Runner:
+    """Runs functions in this process, one at a time."""
+
+    def __init__(self, streams: Streams, folder: Folder, send: Callable[[dict[str, Any]], None]) -> None:
+        """``send`` sends a frame to the bot while a run is on."""
+        self._send = send
+        self._frame: dict[str, Any] | None = None
+        self._context: RunContext | None = None
+        self._targets = Targets(self._after_import)
+        self._streams = streams
+        self._folder = folder
+        self._environment = Environment()
+        self._memory = Memory()
+        self._interrupts = Interrupts(streams)
+
+    def use_code(self, path: str) -> None:
+        """Import modules from this folder first; empty: only what is installed."""
+        if path:
+            sys.path.insert(0, path)
+
+    def run(self, frame: dict[str, Any]) -> dict[str, Any]:
+        """Run one function and return the answer; whatever the function does, this raises nothing."""
+        began = time.perf_counter()
+        self._frame = frame
+        self._interrupts.are_taken = True
+        try:
+            answer = self._attempt(frame)
+            self._interrupts.are_taken = False
+        except BaseException as error:  # noqa: BLE001 - also SystemExit and KeyboardInterrupt are results of a run
+            self._interrupts.are_taken = False
+            answer = self._failed(frame, error)
+        self._end_context()
+        try:
+            self._tidy_up()
+        except Exception as error:  # noqa: BLE001 - the bot replaces the process
+            answer = self._failed(frame, error)
+        answer["id"] = frame["id"]
+        answer["out"], answer["err"] = self._streams.finish()
+        answer["seconds"] = time.perf_counter() - began
+        return answer
+
+    def context(self) -> Context:
+        """The context of the run that is on; made when a function asks for it, because most do not."""
+        if self._frame is None:
+            return Context()
+        if self._context is None:
+            self._context = RunContext(self._frame, self._send)
+        return self._context
+
+    def _end_context(self) -> None:
+        self._frame = None
+        if self._context is not None:
+            self._context.is_over = True
+            self._context = None
+
+    def _attempt(self, frame: dict[str, Any]) -> dict[str, Any]:
+        self._folder.enter()
+        if frame["package"] == builtins.__name__:
+            return self._done(frame, builtins.run(frame))
+        target = self._targets.find(frame["package"], frame["function"], frame["signature"])
+        if frame.get("env"):
+            os.environ.update(frame["env"])
+        values = _decoded(target, frame["inputs"])
+        self._memory.limit(frame.get("memory_mb"))
+        try:
+            encoded = _call(target, values)
+        finally:
+            self._memory.lift()
+        return self._done(frame, list(zip(target.signature.output_types, encoded)))
+
+    def _after_import(self) -> None:
+        set_up_logging()
+        self._environment.keep()  # what the module has set at its import stays
+
+    def _done(self, frame: dict[str, Any], outputs: list[tuple[str, bytes]]) -> dict[str, Any]:
+        described: list[dict[str, Any]] = []
+        for position, (type_, data) in enumerate(outputs):
+            if len(data) <= INLINE_BYTES:
+                described.append({"type": type_, "data": data})
+                continue
+            if len(data) > MAX_BYTES:
+                raise ResultTooLarge(f"the result is {len(data) / 1e6:.0f} MB; at most 64 MiB")
+            path = os.path.join(frame["output_folder"], f"{frame['id']}-{position}")
+            with open(path, "wb") as file:
+                file.write(data)
+            described.append({"type": type_, "path": path, "size": len(data)})
+        return {"op": "done", "outputs": described, "delegated": False}
+
+    def _failed(self, frame: dict[str, Any], error: BaseException) -> dict[str, Any]:
+        kind = "exception"
+        if isinstance(error, ImportFailed):
+            kind, error = "import", error.__cause__ or error
+        elif isinstance(error, MemoryError):
+            kind = "memory"
+        elif isinstance(error, _WrongType):
+            kind, error = "type", error.problem
+        elif isinstance(error, ExecutorError):
+            kind = error.kind
+        described = describe(error)
+        message = described["message"] if isinstance(error, (ExecutorError, TypeProblem)) else sentence(described)
+        if kind == "memory":
+            limit = frame.get("memory_mb")
+            message = f"out of memory: more than {limit} MB" if limit else "out of memory"
+            described["message"] = described["message"] or message
+        elif kind == "import" and not isinstance(error, ExecutorError):
+            message = f"cannot import {frame['package']}: {sentence(described)}"
+        forget(error)
+        return {"op": "error", "kind": kind, "error": described, "message": message}
+
+    def _tidy_up(self) -> None:
+        self._environment.restore()
+        self._folder.leave()
+        self._interrupts.reset_signals()
+
+
+class _WrongType(Exception):
+    """Marks a value of a wrong type, as opposed to a TypeProblem that the function itself raises."""
+
+    def __init__(self, problem: TypeProblem) -> None:
+        self.problem = problem
+
+
+def _decoded(target: Target, inputs: list[dict[str, Any]]) -> list[Any]:
+    codecs = target.inputs
+    if len(inputs) != len(codecs):
+        raise _WrongType(TypeProblem(f"{target.signature.name}() takes {len(codecs)} inputs, given {len(inputs)}"))
+    values: list[Any] = []
+    try:
+        for codec, one in zip(codecs, inputs):
+            values.append(_decode(codec, one))
+    except TypeProblem as problem:
+        parameter = target.signature.parameters[len(values)]
+        raise _WrongType(problem.inside(f"argument {parameter.name}")) from None
+    return values
+
+
+def _decode(codec: Codec, one: dict[str, Any]) -> Any:
+    if "parts" not in one:
+        return codec.from_plain(decode_plain(input_bytes(one)))
+    shape = input_bytes(one) if one.get("data") or one.get("path") else None
+    return decode_gathered_by(codec, shape, [input_bytes(part) for part in one["parts"]])
+
+
+def _call(target: Target, values: list[Any]) -> list[bytes]:
+    """Call the function and encode what it returns."""
+    result = target.signature.call(target.function, values)
+    if type(result) is CoroutineType:
+        import asyncio
+
+        result = asyncio.run(result)
+    values.clear()  # the memory of the inputs is free for the encoded result
+    try:
+        return _encoded(target, result)
+    except TypeProblem as problem:
+        raise _WrongType(problem) from None
+
+
+def _encoded(target: Target, result: Any) -> list[bytes]:
+    codecs = target.outputs
+    if len(codecs) == 1 and target.signature.returns is codecs[0].annotation:
+        return [_output(codecs[0], result, "result")]
+    if not codecs:
+        if result is not None:
+            raise TypeProblem(f"expected None, given {type(result).__qualname__}", "result")
+        return []
+    if not isinstance(result, tuple) or len(result) != len(codecs):
+        given = f"{len(result)} items" if isinstance(result, tuple) else type(result).__qualname__
+        raise TypeProblem(f"expected a tuple of {len(codecs)} items, given {given}", "result")
+    return [_output(codec, one, f"result[{at}]") for at, (codec, one) in enumerate(zip(codecs, result))]
+
+
+def _output(codec: Codec, value: Any, path: str) -> bytes:
+    try:
+        return encode_by(codec, value)
+    except TypeProblem as problem:
+        raise problem.inside(path) from None

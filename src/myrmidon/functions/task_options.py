@@ -1,0 +1,140 @@
+"""How and where the calls of a task function run: the arguments of ``@task(...)`` and ``.options(...)``."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from typing import Any, Mapping, Sequence
+
+from myrmidon.functions.durations import Duration, seconds
+
+DEFAULT_POOL = "default"
+WINDOW_S = 7 * 86_400
+"""The default of the server's setting dedupe_days: results older than that are not reused in any case."""
+CACHE_VARIABLE = "MYRMIDON_CACHE_PERIOD"
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskOptions:
+    """The options of a task function, checked and in the units of the API. None: the default of the server."""
+
+    label: str | None = None
+    dimensions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    timeout_s: float | None = None
+    soft_timeout_s: float | None = None
+    max_instances: int = 0
+    reruns: int = 0
+    retries: int | None = None
+    cache_s: float = 0
+    memory_mb: int | None = None
+    priority: int | None = None
+    tags: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    after: tuple[Any, ...] = ()
+
+    def changed(self, **given: Any) -> TaskOptions:
+        """A copy with these options, given as users write them; dimensions and env are added to those that exist."""
+        unknown = sorted(given.keys() - _READERS.keys())
+        if unknown:
+            raise TypeError(f"unknown option {unknown[0]!r}; there are {', '.join(sorted(_READERS))}")
+        fields: dict[str, Any] = {}
+        for name, value in given.items():
+            field, read = _READERS[name]
+            fields[field] = read(value)
+        for name in ("dimensions", "env"):
+            if name in fields:
+                fields[name] = tuple({**dict(getattr(self, name)), **dict(fields[name])}.items())
+        return dataclasses.replace(self, **fields)
+
+    def properties(self, *, function: bool) -> dict[str, Any]:
+        """The properties of the slice: where it runs, for how long, and whether earlier results may answer it."""
+        dimensions = {"pool": [DEFAULT_POOL]}
+        if function:
+            dimensions["python"] = ["{}.{}".format(*sys.version_info[:2])]
+        dimensions.update({key: list(values) for key, values in self.dimensions})
+        properties: dict[str, Any] = {"dimensions": {key: values for key, values in dimensions.items() if values}}
+        env = dict(self.env)
+        if self.timeout_s is not None:
+            properties["execution_timeout_s"] = self.timeout_s
+        if self.cache_s:
+            properties["idempotent"] = True
+            if self.cache_s < WINDOW_S:
+                # Part of the dedupe key: a result is reused within one period only, so it is never older than that.
+                env[CACHE_VARIABLE] = str(int(time.time() // self.cache_s))
+        elif function:
+            properties["api"] = "job"
+        if env:
+            properties["env"] = env
+        return properties
+
+    def request(self) -> dict[str, Any]:
+        """The fields of the task request beside its slices."""
+        fields: dict[str, Any] = {}
+        if self.soft_timeout_s is not None:
+            fields["soft_timeout_s"] = self.soft_timeout_s
+            fields["max_instances"] = self.max_instances or 2
+        elif self.max_instances:
+            fields["max_instances"] = self.max_instances
+        if self.reruns:
+            fields["reruns"] = self.reruns
+        for name in ("retries", "priority"):
+            if getattr(self, name) is not None:
+                fields[name] = getattr(self, name)
+        if self.tags:
+            fields["tags"] = list(self.tags)
+        return fields
+
+
+def _label(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 200:
+        raise ValueError(f"the label is {value!r}; write a text of 1 to 200 characters")
+    return value
+
+
+def _dimensions(value: Mapping[str, str | int | Sequence[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Values as lists; an empty one removes a default, such as the version of Python."""
+    return tuple(
+        (key, (str(given),) if isinstance(given, (str, int)) else tuple(map(str, given)))
+        for key, given in value.items()
+    )
+
+
+def _number(name: str, least: int) -> Any:
+    def read(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} is {value!r}; write a number of at least {least}")
+        return value
+
+    return read
+
+
+def _duration(name: str) -> Any:
+    return lambda value: None if value is None else seconds(value, name)
+
+
+def _cache(value: bool | Duration) -> float:
+    if value is True:
+        return WINDOW_S
+    return seconds(value, "cache") if value is not False and value is not None else 0
+
+
+def _after(value: object) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+_READERS = {
+    "label": ("label", _label),
+    "dimensions": ("dimensions", _dimensions),
+    "timeout": ("timeout_s", _duration("timeout")),
+    "soft_timeout": ("soft_timeout_s", _duration("soft_timeout")),
+    "max_instances": ("max_instances", _number("max_instances", 1)),
+    "reruns": ("reruns", _number("reruns", 0)),
+    "retries": ("retries", _number("retries", 0)),
+    "cache": ("cache_s", _cache),
+    "memory_mb": ("memory_mb", _number("memory_mb", 1)),
+    "priority": ("priority", _number("priority", 0)),
+    "tags": ("tags", tuple),
+    "env": ("env", lambda value: tuple((key, str(text)) for key, text in value.items())),
+    "after": ("after", _after),
+}

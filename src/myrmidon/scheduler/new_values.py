@@ -1,0 +1,150 @@
+"""The values of new tasks: their constants, the outputs that they will write, and which outputs they read.
+
+An input that another task produces names the same value as the output, so that nothing is copied. A gathered input has
+a value of its own, its shape, and its parts name the values of the outputs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from myrmidon.model.errors import Forbidden, InvalidRequest, Problem
+from myrmidon.model.task_request import Constant, Gathered, OutputOf, Part, Payload, Shared, TaskRequest
+from myrmidon.scheduler.new_task import NewTask, OutputSlot
+from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.tables import job_code, shared_value
+from myrmidon.store.tables import value as values
+
+_NO_SHAPE = Payload(inline=b"", size=0)
+"""The shape of a gathered input that is a list of its parts. It is no msgpack, so no shape is equal to it."""
+
+
+# ---------------------------------------------------------------- checking
+
+
+def check_shared(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -> dict[int, Forbidden | InvalidRequest]:
+    """Check that this group may read the shared inputs and that their types match; returns errors by task id."""
+    wanted = [
+        (new_task.task_id, given)
+        for new_task in new_tasks
+        for given in new_task.request.inputs
+        if isinstance(given, Shared)
+    ]
+    if not wanted:
+        return {}
+    ids = sorted({given.shared_value_id for _, given in wanted})
+    found = shared_value.lock(uow.tx, ids)
+    allowed = shared_value.referenced_by_group(uow.tx, ids, group_id) | shared_value.referenced_in_group(
+        uow.tx, ids, group_id
+    )
+    refused: dict[int, Forbidden | InvalidRequest] = {}
+    for task_id, given in wanted:
+        value = found.get(given.shared_value_id)
+        if value is None or value.id not in allowed:
+            refused[task_id] = Forbidden(
+                f"this resource group does not reference the shared value {given.shared_value_id}; reference it first"
+            )
+        elif value.type != given.type:
+            problem = Problem("inputs", given.type, f"{value.type}, the type of the shared value", "type")
+            refused[task_id] = InvalidRequest([problem])
+    return refused
+
+
+def digests_of(request: TaskRequest) -> Iterator[str]:
+    """The files that a request needs: its code, and the constants and shapes that are too large to be inline."""
+    if request.function is not None and request.function.code:
+        yield request.function.code
+    for given in request.inputs:
+        payload = given.payload if isinstance(given, Constant) else given.shape if isinstance(given, Gathered) else None
+        if payload is not None and payload.digest is not None:
+            yield payload.digest
+
+
+# ---------------------------------------------------------------- storing
+
+
+def store_values(
+    uow: UnitOfWork, job_id: int, tasks: Sequence[NewTask], produced: Mapping[str, Sequence[OutputSlot]]
+) -> None:
+    """Create a value for every output and constant of new tasks of a job, and link inputs to the values they read.
+
+    ``produced`` are the outputs of tasks that the job already has, by label.
+    """
+    codes = {task.request.function.code for task in tasks if task.request.function and task.request.function.code}
+    if codes:
+        job_code.insert(uow.tx, job_id, codes)
+    writer = _ValueWriter(uow, job_id, dict(produced))
+    for task in tasks:
+        writer.add_outputs(task)
+    for task in tasks:
+        writer.add_inputs(task)
+    writer.store()
+
+
+class _ValueWriter:
+    """Collects the value rows of many tasks, to be inserted together."""
+
+    def __init__(self, uow: UnitOfWork, job_id: int, produced: dict[str, Sequence[OutputSlot]]) -> None:
+        self.uow = uow
+        self.job_id = job_id
+        self.produced = produced
+        self.next_data_id = values.last_data_id(uow.tx, job_id) + 1
+        self.rows: list[tuple[int, int, int, str, bytes | None, str | None, int | None]] = []
+        self.input_rows: list[values.InputRow] = []
+        self.part_rows: list[values.PartRow] = []
+        self.output_rows: list[tuple[int, int, str, int | None, int | None]] = []
+        self.refs: set[int] = set()
+
+    def add_outputs(self, task: NewTask) -> None:
+        slots = task.writes_for
+        if slots is None:
+            slots = [OutputSlot(self._value(output.type, None), output.shared) for output in task.request.outputs]
+        for position, slot in enumerate(slots):
+            kind = values.SHARED if slot.shared else values.VALUE
+            self.output_rows.append((task.task_id, position, kind, slot.value_id, None))
+        if task.label is not None:
+            self.produced[task.label] = slots
+
+    def add_inputs(self, task: NewTask) -> None:
+        for position, given in enumerate(task.request.inputs):
+            match given:
+                case Constant(type=kind, payload=payload):
+                    self._add_input(task, position, self._value(kind, payload))
+                case Shared(shared_value_id=shared):
+                    self.input_rows.append((task.task_id, position, values.SHARED, None, shared, None))
+                    self.refs.add(shared)
+                case OutputOf(label=label, position=at):
+                    source = self.produced[label][at]
+                    kind = values.SHARED if source.shared else values.VALUE
+                    row = (task.task_id, position, kind, source.value_id, source.shared_value_id, None)
+                    self.input_rows.append(row)
+                case Gathered(type=kind, parts=parts, shape=shape):
+                    self._add_input(task, position, self._value(kind, shape or _NO_SHAPE), len(parts))
+                    self.part_rows += part_rows(task.task_id, position, 0, parts, self.produced)
+
+    def _add_input(self, task: NewTask, position: int, value_id: int, num_parts: int | None = None) -> None:
+        self.input_rows.append((task.task_id, position, values.VALUE, value_id, None, num_parts))
+
+    def _value(self, kind: str, content: Payload | None) -> int:
+        value_id = self.uow.new_id()
+        stored = (content.inline, content.digest, content.size) if content is not None else (None, None, None)
+        self.rows.append((value_id, self.next_data_id, self.job_id, kind, *stored))
+        self.next_data_id += 1
+        return value_id
+
+    def store(self) -> None:
+        values.insert(self.uow.tx, self.rows)
+        values.insert_inputs(self.uow.tx, self.input_rows)
+        values.insert_outputs(self.uow.tx, self.output_rows)
+        if self.part_rows:
+            values.insert_parts(self.uow.tx, self.part_rows)
+        if self.refs:
+            shared_value.ref_by_job(self.uow.tx, sorted(self.refs), self.job_id)
+
+
+def part_rows(
+    task_id: int, position: int, first: int, parts: Sequence[Part], produced: Mapping[str, Sequence[OutputSlot]]
+) -> list[values.PartRow]:
+    """The rows of parts of a gathered input, numbered from ``first`` on."""
+    slots = [produced[part.label][part.position] for part in parts]
+    return [
+        (task_id, position, number, slot.value_id, slot.shared_value_id) for number, slot in enumerate(slots, first)
+    ]

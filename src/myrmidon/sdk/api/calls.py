@@ -1,0 +1,28 @@
+"""All calls of the server, as ``client.api``."""
+
+from __future__ import annotations
+
+from myrmidon.sdk.api.administration import GroupCalls, QueueCalls, ServerCalls, TokenCalls, WebhookCalls
+from myrmidon.sdk.api.any_path import AnyPathCalls
+from myrmidon.sdk.api.bots import BotCalls
+from myrmidon.sdk.api.jobs import JobCalls
+from myrmidon.sdk.api.logs import LogCalls
+from myrmidon.sdk.api.overview import OverviewCalls, SessionCalls
+from myrmidon.sdk.api.tasks import TaskCalls
+
+
+class Api(
+    TaskCalls,
+    LogCalls,
+    JobCalls,
+    BotCalls,
+    ServerCalls,
+    QueueCalls,
+    GroupCalls,
+    TokenCalls,
+    WebhookCalls,
+    AnyPathCalls,
+    OverviewCalls,
+    SessionCalls,
+):
+    """One method for each call. Ids are strings as the server prints them; times are microseconds UTC."""

@@ -1,0 +1,38 @@
+"""Calls about jobs. Those about one job are methods of sdk/jobs.py's Job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from myrmidon.sdk.api.caller import Caller, segment
+from myrmidon.sdk.transport import new_key
+from myrmidon.wire import jobs as wire
+
+
+class JobCalls(Caller):
+    def submit_job(
+        self,
+        document: Mapping[str, Any],
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        group: str | None = None,
+        key: str | None = None,
+    ) -> wire.JobSubmitted:
+        """Submit a graph document (docs/jobs.md). One with an ``external_id`` may be submitted again: it is the same
+        job, unless the document has changed."""
+        body = {"job": document, "parameters": dict(parameters or {}), "group": group}
+        external_id = document.get("external_id")
+        method, path = ("PUT", f"jobs/{segment(external_id)}") if external_id else ("POST", "jobs")
+        return self.call(method, path, wire.JobSubmitted, body=body, key=key or new_key())
+
+    def check_job(
+        self, document: Mapping[str, Any], *, parameters: Mapping[str, Any] | None = None, group: str | None = None
+    ) -> wire.JobCheck:
+        """Validate a graph document and match it with the fleet; nothing is stored."""
+        body = {"job": document, "parameters": dict(parameters or {}), "group": group}
+        return self.call("POST", "jobs/check", wire.JobCheck, body=body)
+
+    def jobs(self, **filters: Any) -> wire.JobList:
+        """One page of jobs. Filters: state, name, tag, group, start, end, mine, limit, cursor."""
+        return self.call("GET", "jobs", wire.JobList, query=filters)

@@ -1,0 +1,159 @@
+"""AsyncClient: the client for programs that use asyncio.
+
+Calls of the server run in threads of the event loop's executor; building a graph does not wait for anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+
+from myrmidon.sdk.client import Client
+from myrmidon.sdk.code_zip import AUTO
+from myrmidon.sdk.function_calls import RemoteFuture
+from myrmidon.sdk.new_job import NewJob
+from myrmidon.sdk.task_failed import TaskFailed
+from myrmidon.sdk.transport import Transport
+from myrmidon.wire import jobs as wire
+
+A = TypeVar("A")
+R = TypeVar("R")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class AsyncClient:
+    """As Client; ``client`` is the synchronous one."""
+
+    def __init__(
+        self,
+        server: str | Transport | None = None,
+        token: str | None = None,
+        *,
+        group: str | None = None,
+        code: str | Path = AUTO,
+    ) -> None:
+        self.client = Client(server, token, group=group, code=code)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Send the calls that are not sent yet, and close the connections."""
+        await asyncio.to_thread(self.client.close)
+
+    def new_job(
+        self,
+        name: str = "",
+        *,
+        code: str | Path | None = None,
+        group: str | None = None,
+        fail_fast: bool = True,
+        deadline_s: int | None = None,
+        tags: list[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncNewJob:
+        """A job to be built in an ``async with`` block."""
+        return AsyncNewJob(
+            self.client.new_job(
+                name, code=code, group=group, fail_fast=fail_fast, deadline_s=deadline_s, tags=tags, metadata=metadata
+            )
+        )
+
+    @overload
+    async def submit(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function on a bot and wait for its result. Use ``asyncio.gather`` for several at once."""
+        return await _awaitable(self.client.functions.calls.submit(function, args, kwargs))
+
+    @overload
+    def map(
+        self,
+        function: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+        items: Iterable[A],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncIterator[R]: ...
+    @overload
+    def map(
+        self, function: Callable[Concatenate[A, P], R], items: Iterable[A], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncIterator[R]: ...
+    def map(self, function: Callable[..., Any], items: Iterable[Any], *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """Call a function on bots for each item; the results in order. The calls are submitted at once."""
+        return _in_order(self.client.functions.calls.map(function, items, args, kwargs))
+
+
+def _awaitable(future: RemoteFuture[R]) -> asyncio.Future[R]:
+    return asyncio.wrap_future(future)
+
+
+async def _in_order(futures: list[RemoteFuture[R]]) -> AsyncIterator[R]:
+    for future in futures:
+        yield await _awaitable(future)
+
+
+class AsyncNewJob:
+    """As NewJob; ``job`` is the synchronous one."""
+
+    def __init__(self, job: NewJob) -> None:
+        self.job = job
+        self.reduce = job.reduce
+        self.command = job.command
+        self.map = job.map
+
+    async def __aenter__(self) -> Self:
+        self.job.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.job.end_block(kind):
+            await asyncio.to_thread(self.job.submit)
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @overload
+    async def result(self, handle: Coroutine[Any, Any, T]) -> T: ...
+    @overload
+    async def result(self, handle: T) -> T: ...
+    async def result(self, handle: Any) -> Any:
+        """The value of a call, once it exists. Limit the time with ``asyncio.timeout``."""
+        waiting = self.job.waiting(handle)
+        try:
+            while not await asyncio.to_thread(waiting.poll):
+                pass
+        finally:
+            waiting.line.end()
+        return await asyncio.to_thread(self.job.decoded, handle, waiting.found)
+
+    async def wait(self) -> wire.JobInfo:
+        """The job once it has ended, however it ends. Limit the time with ``asyncio.timeout``."""
+        while True:
+            waited = await asyncio.to_thread(self.job.poll)
+            if waited.done:
+                return waited.job
+
+    async def info(self) -> wire.JobInfo:
+        return await asyncio.to_thread(self.job.info)
+
+    async def errors(self) -> dict[str, list[TaskFailed]]:
+        return await asyncio.to_thread(self.job.errors)
+
+    async def cancel(self) -> None:
+        await asyncio.to_thread(self.job.cancel)
+
+    async def rerun(self, *, failed: bool = True, code: Literal["pinned", "new"] = "pinned") -> None:
+        await asyncio.to_thread(self.job.rerun, failed=failed, code=code)

@@ -1,0 +1,95 @@
+"""The zips of code that a client sends, each made once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from myrmidon.functions.task_function import TaskFunction
+from myrmidon.functions.types import module_name
+from myrmidon.sdk.code_zip import AUTO, INSTALLED, CodeZip, folder_contents, is_shipped, module_contents, zip_files
+from myrmidon.sdk.notebook_code import session_source
+
+
+class CodePackages:
+    """Finds the code of functions. Kept by a client, because a job's code must not change from call to call."""
+
+    def __init__(self, code: str | Path = AUTO) -> None:
+        self.code = code
+        self._zips: dict[str, CodeZip | None] = {}
+        self._session: dict[tuple[Any, ...], CodeZip] = {}
+
+    def collect(self, functions: Iterable[TaskFunction[Any, Any]], *, newest: bool = False) -> dict[str, CodeZip]:
+        """The zip of each module that these functions belong to, by the name under which bots import it.
+
+        ``newest``: functions of a session as they are defined now, not as they were when they were called.
+        """
+        found: dict[str, CodeZip] = {}
+        typed: list[Any] = []
+        for function in functions:
+            module = function.code_module
+            if module == "__main__" and self.code == AUTO and _is_session():
+                typed.append(_redefined(function.function) if newest else function.function)
+            elif (packed := self._module(module)) is not None:
+                found[module_name(module)] = packed
+        if typed:
+            found[module_name("__main__")] = self._session_zip(typed)
+        return found
+
+    def _module(self, module: str) -> CodeZip | None:
+        if self.code == INSTALLED or not self.code:
+            return None
+        key = "" if self.code != AUTO else module if module == "__main__" else module.partition(".")[0]
+        if key not in self._zips:
+            self._zips[key] = self._make(key)
+        return self._zips[key]
+
+    def _make(self, top: str) -> CodeZip | None:
+        if self.code != AUTO:
+            return zip_files(folder_contents(Path(self.code)))
+        if not is_shipped(top):
+            return None
+        if top != "__main__" and not _is_session() and is_shipped(_main_top()):
+            main = self._module("__main__")
+            # What the script imports is shipped with it: one zip, so one process on a bot runs all its functions.
+            if main is not None and _has_module(main, top):
+                return main
+        return zip_files(module_contents([top]))
+
+    def _session_zip(self, functions: list[Any]) -> CodeZip:
+        key = tuple(sorted((function.__name__, id(function)) for function in functions))
+        if key not in self._session:
+            source = session_source(sorted(functions, key=lambda function: str(function.__name__)))
+            name = f"{module_name('__main__')}.py"
+            imported = module_contents(_imports(source))
+            self._session[key] = zip_files({**imported, name: source.encode()})
+        return self._session[key]
+
+
+def _redefined(function: Any) -> Any:
+    """The function that has this one's name in the session now."""
+    found = vars(sys.modules["__main__"]).get(function.__name__, function)
+    return found.function if isinstance(found, TaskFunction) else found
+
+
+def _imports(source: str) -> list[str]:
+    """The modules of the import lines that session_source has written."""
+    return [line.split()[1] for line in source.splitlines() if line.startswith(("import ", "from "))]
+
+
+def _is_session() -> bool:
+    """Whether this is a notebook or an interactive session, whose code is in no file."""
+    main = sys.modules["__main__"]
+    return getattr(main, "__spec__", None) is None and getattr(main, "__file__", None) is None
+
+
+def _main_top() -> str:
+    """``__main__``, or with ``python -m`` the top package of the program, which may be an installed one."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return "__main__" if spec is None else str(spec.name).partition(".")[0]
+
+
+def _has_module(packed: CodeZip, top: str) -> bool:
+    return any(name == f"{top}.py" or name.startswith(f"{top}/") for name in packed.names)

@@ -1,0 +1,249 @@
+"""Calls of single functions without a graph: coalesced into jobs, their results collected by long polls.
+
+One thread submits: while a job is on its way, further calls gather for the next one. Another thread waits for
+results, up to 1,000 tasks per poll.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from myrmidon.functions.graph_builder import GraphBuilder
+from myrmidon.functions.handles import Handle, source_of
+from myrmidon.functions.recorder import current_recorder
+from myrmidon.sdk.code_packages import CodePackages
+from myrmidon.sdk.errors import CallFailed
+from myrmidon.sdk.function_server import MAX_IDS, FunctionServer, Outcome
+from myrmidon.sdk.graph_submission import submit_graph
+from myrmidon.sdk.results import SUCCEEDED, output_values, returned
+from myrmidon.sdk.task_failed import task_failed
+
+T = TypeVar("T")
+
+MAX_CALLS_PER_JOB: Final = 10_000
+_CALLS_PER_CHUNK: Final = 1_000
+_POLL_S: Final = 25.0
+_POLL_OF_MANY_S: Final = 1.0
+_PAUSE_PER_TASK_S: Final = 20e-6
+_LONGEST_PAUSE_S: Final = 0.1
+
+
+class RemoteFuture(Future[T]):
+    """The result of one call on a bot. ``cancel`` also works while the task waits for a bot."""
+
+    def __init__(self, calls: FunctionCalls, decode: Callable[[list[Any]], T] | None) -> None:
+        super().__init__()
+        self.task_id: str | None = None
+        self.job_id: str | None = None
+        self.label = ""
+        self.annotations: Sequence[Any] = ()
+        self.decode = decode or _unchanged
+        self._calls = calls
+
+    def cancel(self) -> bool:
+        if self.done():
+            return self.cancelled()
+        if self.task_id is not None and not self._calls.cancel_task(self.task_id):
+            return False
+        return super().cancel()
+
+
+class FunctionCalls:
+    """Submits calls and resolves their futures. Its threads start with the first call."""
+
+    def __init__(self, server: FunctionServer, packages: CodePackages) -> None:
+        self._server = server
+        self._packages = packages
+        self._changed = threading.Condition()
+        self._builder = GraphBuilder()
+        self._unsent: list[tuple[Handle, RemoteFuture[Any]]] = []
+        self._sent: dict[str, RemoteFuture[Any]] = {}
+        self._sending = 0
+        self._closing = False
+        self._threads: list[threading.Thread] = []
+
+    # -- submit -------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        decode: Callable[[list[Any]], Any] | None = None,
+    ) -> RemoteFuture[Any]:
+        """Call a function on a bot. Raises WiringError at once if an argument has the wrong type."""
+        with self._changed:
+            self._check_usable()
+            handle = self._builder.call(function, args, kwargs)
+            future = self._add(handle, decode)
+            self._changed.notify_all()
+        return future
+
+    def map(
+        self, function: Callable[..., Any], items: Iterable[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[RemoteFuture[Any]]:
+        """Call a function for each item."""
+        futures: list[RemoteFuture[Any]] = []
+        left = iter(items)
+        while chunk := list(islice(left, _CALLS_PER_CHUNK)):
+            with self._changed:
+                self._check_usable()
+                futures += [self._add(handle, None) for handle in self._builder.map(function, chunk, args, kwargs)]
+                self._changed.notify_all()
+        return futures
+
+    def _add(self, handle: Handle, decode: Callable[[list[Any]], Any] | None) -> RemoteFuture[Any]:
+        node = source_of(handle).node
+        returns = node.function.signature.returns if node.function is not None else None
+        future: RemoteFuture[Any] = RemoteFuture(self, decode or (lambda values: returned(values, returns)))
+        future.label, future.annotations = node.label, node.outputs
+        self._unsent.append((handle, future))
+        return future
+
+    def _check_usable(self) -> None:
+        if (recorder := current_recorder()) is not None:
+            recorder.fail(
+                "client.submit and client.map run at once; inside a job's block, call the function or job.map"
+            )
+        if self._closing:
+            raise RuntimeError("the client is closed")
+        if not self._threads:
+            for run in (self._send_all, self._collect_all):
+                thread = threading.Thread(target=run, name=f"myrmidon{run.__name__}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            atexit.register(self.close)  # a program may end right after its last submit
+
+    def _send_all(self) -> None:
+        while True:
+            with self._changed:
+                while not self._unsent and not self._closing:
+                    self._changed.wait()
+                if not self._unsent:
+                    return
+                builder, calls = self._builder, self._unsent
+                self._builder, self._unsent = GraphBuilder(), []
+                self._sending = len(calls)
+            try:
+                self._send(builder, calls)
+            finally:
+                with self._changed:
+                    self._sending = 0
+                    self._changed.notify_all()
+
+    def _send(self, builder: GraphBuilder, calls: list[tuple[Handle, RemoteFuture[Any]]]) -> None:
+        for handle, future in calls:
+            if future.cancelled():
+                future.set_running_or_notify_cancel()
+                builder.nodes.pop(source_of(handle).node.label, None)
+        live = [future for _, future in calls if not future.cancelled()]
+        if not live:
+            return
+        names = {node.function.__name__: None for node in builder.nodes.values() if node.function is not None}
+        fields = {"name": ", ".join(islice(names, 3)), "failure_policy": "continue", "max_num_retries": 0}
+        try:
+            submitted = submit_graph(builder, fields, self._packages, self._server)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait for the results must get it
+            for future in live:
+                _fail(future, error)
+            return
+        with self._changed:
+            for future in live:
+                future.job_id, future.task_id = submitted.job_id, submitted.task_ids[future.label]
+                self._sent[future.task_id] = future
+            self._changed.notify_all()
+        for future in live:
+            if future.cancelled() and future.task_id is not None:
+                self.cancel_task(future.task_id)
+
+    # -- collect ------------------------------------------------------------------------------------------------
+
+    def _collect_all(self) -> None:
+        while True:
+            with self._changed:
+                while not self._sent and not self._is_over():
+                    self._changed.wait()
+                if not self._sent or self._is_over():
+                    return
+                ids, num_sent = list(islice(self._sent, MAX_IDS)), len(self._sent)
+            try:
+                outcomes = self._server.results(ids, _POLL_S if num_sent <= MAX_IDS else _POLL_OF_MANY_S)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._fail_all(ids, error)
+                continue
+            self._resolve(outcomes)
+            if not outcomes:
+                self._move_to_end(ids)
+            elif len(outcomes) < len(ids):
+                # Each answer should have many results; the fewer tasks are left, the shorter the pause.
+                time.sleep(min(_LONGEST_PAUSE_S, num_sent * _PAUSE_PER_TASK_S))
+
+    def _is_over(self) -> bool:
+        return self._closing and not self._unsent and not self._sending
+
+    def _resolve(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            with self._changed:
+                future = self._sent.pop(outcome.task_id, None)
+            if future is None or not future.set_running_or_notify_cancel():
+                continue
+            if outcome.state != SUCCEEDED:
+                future.set_exception(task_failed(outcome, future.label, self._server.log_tail))
+                continue
+            try:
+                value = future.decode(output_values(outcome, future.annotations, self._server))
+            except Exception as error:  # noqa: BLE001 - as above
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+    def _fail_all(self, ids: Sequence[str], error: Exception) -> None:
+        for task_id in ids:
+            with self._changed:
+                future = self._sent.pop(task_id, None)
+            if future is not None:
+                _fail(future, error)
+
+    def _move_to_end(self, ids: Sequence[str]) -> None:
+        """Ask for others next: these may take long."""
+        with self._changed:
+            for task_id in ids:
+                if task_id in self._sent:
+                    self._sent[task_id] = self._sent.pop(task_id)
+
+    def cancel_task(self, task_id: str) -> bool:
+        """Cancel a task that waits for a bot; False if it has started."""
+        try:
+            return self._server.cancel(task_id) == "CANCELED"
+        except CallFailed:
+            return False
+
+    # -- end ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Send what is not sent. Calls that have not ended go on, but their futures do not get results any more."""
+        atexit.unregister(self.close)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            while self._unsent or self._sending:
+                self._changed.wait()
+            left, self._sent = list(self._sent.values()), {}
+            self._changed.notify_all()
+        for future in left:
+            _fail(future, RuntimeError(f"the client was closed before the result; job {future.job_id} goes on"))
+
+
+def _fail(future: RemoteFuture[Any], error: Exception) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)
+
+
+def _unchanged(values: list[Any]) -> Any:
+    return values

@@ -1,0 +1,139 @@
+"""The part of Client that runs Python functions: jobs from calls, single calls, and an executor."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+
+from myrmidon.sdk.code_packages import CodePackages
+from myrmidon.sdk.code_zip import AUTO
+from myrmidon.sdk.executor import RemoteExecutor
+from myrmidon.sdk.function_calls import FunctionCalls, RemoteFuture
+from myrmidon.sdk.function_server import FunctionServer
+from myrmidon.sdk.job_results import how_to_watch
+from myrmidon.sdk.new_job import NewJob
+from myrmidon.sdk.transport import Transport
+
+A = TypeVar("A")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+class FunctionClient:
+    """Runs functions for a client. Nothing is started before the first call."""
+
+    def __init__(self, transport: Transport, *, group: str | None = None, code: str | Path = AUTO) -> None:
+        self._transport = transport
+        self._group = group
+        self._code = code
+        self._lock = threading.Lock()
+        self._calls: FunctionCalls | None = None
+
+    def new_job(
+        self,
+        name: str = "",
+        *,
+        code: str | Path | None,
+        group: str | None,
+        fail_fast: bool,
+        fields: Mapping[str, Any],
+    ) -> NewJob:
+        return NewJob(
+            self._transport,
+            name,
+            code=self._code if code is None else code,
+            group=self._group if group is None else group,
+            fail_fast=fail_fast,
+            fields={key: value for key, value in fields.items() if value is not None},
+        )
+
+    @property
+    def calls(self) -> FunctionCalls:
+        with self._lock:
+            if self._calls is None:
+                server = FunctionServer(self._transport, self._group)
+                self._calls = FunctionCalls(server, CodePackages(self._code))
+            return self._calls
+
+    def executor(self) -> RemoteExecutor:
+        return RemoteExecutor(self.calls)
+
+    def results(self, futures: list[RemoteFuture[R]]) -> Iterator[R]:
+        """The results in order. Ctrl-C leaves the tasks running and says so."""
+        try:
+            for future in futures:
+                yield future.result()
+        except KeyboardInterrupt:
+            jobs = {future.job_id: None for future in futures if future.job_id and not future.done()}
+            sys.stderr.write(how_to_watch([job for job in jobs if job is not None]))
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.close()
+
+
+class FunctionMethods:
+    """The methods of Client for Python functions. ``functions`` does the work."""
+
+    functions: FunctionClient
+
+    def new_job(
+        self,
+        name: str = "",
+        *,
+        code: str | Path | None = None,
+        group: str | None = None,
+        fail_fast: bool = True,
+        deadline_s: int | None = None,
+        tags: list[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> NewJob:
+        """A job to be built in a with block: calls of task functions inside of it become the graph."""
+        fields = {"deadline_s": deadline_s, "tags": tags, "metadata": metadata}
+        return self.functions.new_job(name, code=code, group=group, fail_fast=fail_fast, fields=fields)
+
+    @overload
+    def submit(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[R]: ...
+    @overload
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]: ...
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a function on a bot; the future of its result. Raises at once if an argument has the wrong type."""
+        return self.functions.calls.submit(function, args, kwargs)
+
+    @overload
+    def map(
+        self,
+        function: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+        items: Iterable[A],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Iterator[R]: ...
+    @overload
+    def map(
+        self, function: Callable[Concatenate[A, P], R], items: Iterable[A], *args: P.args, **kwargs: P.kwargs
+    ) -> Iterator[R]: ...
+    def map(self, function: Callable[..., Any], items: Iterable[Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Call a function on bots for each item, with the same further arguments; the results in order.
+
+        The calls are submitted at once. A call that fails raises TaskFailed when its result is reached; the others go
+        on.
+        """
+        return self.functions.results(self.functions.calls.map(function, items, args, kwargs))
+
+    def executor(self) -> RemoteExecutor:
+        """A concurrent.futures.Executor whose workers are bots."""
+        return self.functions.executor()
+
+    def as_completed(self, futures: Iterable[Future[R]], timeout: float | None = None) -> Iterator[Future[R]]:
+        """The futures of ``submit`` in the order in which they end."""
+        return concurrent.futures.as_completed(futures, timeout)

@@ -1,0 +1,39 @@
+"""Submit a graph that was built from calls: its code and large values first, then the document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from myrmidon.functions.graph_builder import GraphBuilder
+from myrmidon.sdk.code_packages import CodePackages
+from myrmidon.sdk.code_zip import CodeZip
+from myrmidon.sdk.errors import Conflict
+from myrmidon.sdk.function_server import FunctionServer
+from myrmidon.wire.jobs import JobSubmitted
+
+UNKNOWN_FILE: Final = "unknown_file"
+
+
+def submit_graph(
+    builder: GraphBuilder, fields: Mapping[str, Any], packages: CodePackages, server: FunctionServer
+) -> JobSubmitted:
+    """Store the graph as a job with these fields."""
+    return submit_with_code(builder, fields, packages.collect(builder.functions()), server)
+
+
+def submit_with_code(
+    builder: GraphBuilder, fields: Mapping[str, Any], zips: Mapping[str, CodeZip], server: FunctionServer
+) -> JobSubmitted:
+    """Store the graph as a job with these fields; ``zips`` has the code by module."""
+    document = builder.document(fields, lambda module: zips[module].digest if module in zips else "")
+    files = {**document.uploads, **{packed.digest: packed.data for packed in zips.values()}}
+    server.upload(files)
+    try:
+        return server.submit(document.text)
+    except Conflict as error:
+        if error.code != UNKNOWN_FILE:
+            raise
+        server.forget_uploads()  # deleted since the server was asked
+        server.upload(files)
+        return server.submit(document.text)

@@ -1,0 +1,66 @@
+"""Files that clients upload: large constants, and the code of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from myrmidon.files.folder import FileFolder
+from myrmidon.server.calls import JOB_WRITERS, Call, Route, StreamedBody
+from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.files import store_file
+from myrmidon.store.tables import stored_file
+from myrmidon.wire.files import MAX_FILE_BYTES, FileQuery, FileRef, FindMissing, MissingFiles, StoredFile
+
+
+async def find_missing(context: ServerContext, call: Call) -> MissingFiles:
+    """Which files the resource group has to upload. Those that it has are kept for another day at least."""
+    body: FindMissing = call.body
+    group_id = await context.groups.id_for(call, body.group)
+    digests = sorted({file.digest for file in body.files})
+    renew = partial(stored_file.renew, digests=digests, group_id=group_id, now=context.now())
+    sizes = await context.db.write(renew)
+    return MissingFiles(await context.files.run(lambda: _missing(context.files.folder, body.files, sizes)))
+
+
+def _missing(folder: FileFolder, files: Sequence[FileRef], sizes: Mapping[str, int]) -> list[str]:
+    """The files that are not recorded, or not in the folder: an administrator may have lost some of them."""
+    missing = {
+        file.digest for file in files if sizes.get(file.digest) != file.size or not folder.has(file.digest, file.size)
+    }
+    return sorted(missing)
+
+
+async def upload_file(context: ServerContext, call: Call) -> StoredFile:
+    """Store a file of at most 64 MiB under the SHA-256 digest of its content. Storing it again changes nothing."""
+    query: FileQuery = call.query
+    group_id = await context.groups.id_for(call, query.group)
+    return await store_file(context, call.params["digest"], call.body, group_id)
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/v1/files/missing",
+        call=find_missing,
+        who=JOB_WRITERS,
+        summary="Find out which files must be uploaded",
+        body=FindMissing,
+        out=MissingFiles,
+        mutates=True,
+        quiet=True,
+    ),
+    Route(
+        method="PUT",
+        path="/api/v1/files/{digest}",
+        call=upload_file,
+        who=JOB_WRITERS,
+        summary="Upload a file",
+        body=StreamedBody,
+        query=FileQuery,
+        out=StoredFile,
+        mutates=True,
+        quiet=True,
+        body_limit=MAX_FILE_BYTES,
+    ),
+)

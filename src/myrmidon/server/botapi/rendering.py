@@ -1,0 +1,88 @@
+"""Puts outputs of other tasks into the command, the environment and the payload of a command that a bot has claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from myrmidon.model.task_request import Properties
+from myrmidon.model.validation import is_clean
+from myrmidon.model.value import Value
+
+MAX_BYTES: Final = 128 << 10
+"""The largest value that is rendered. No operating system passes longer arguments."""
+
+
+class CannotRender(Exception):
+    """A value cannot be put into the command; the message says why."""
+
+
+def needed_files(properties: Properties, inputs: Sequence[Value]) -> set[str]:
+    """The digests of the files that rendering has to read."""
+    used = {ref.input for ref in properties.output_refs}
+    values = [value for number, value in enumerate(inputs) if number in used]
+    return {value.digest for value in values if value.digest is not None and (value.size or 0) <= MAX_BYTES}
+
+
+def render(properties: Properties, inputs: Sequence[Value], files: Mapping[str, bytes]) -> Properties:
+    """The properties with values in place of references; a text is put there as it is, anything else as JSON."""
+    if not properties.output_refs:
+        return properties
+    decoded = {number: _decoded(inputs[number], files) for number in {ref.input for ref in properties.output_refs}}
+    command, env = list(properties.command), dict(properties.env)
+    payload: Any = msgspec.json.decode(properties.payload) if properties.payload else None
+    for ref in properties.output_refs:
+        part, *rest = ref.path
+        value = decoded[ref.input]
+        if part == "command":
+            command[int(rest[0])] = _as_text(value)
+        elif part == "env":
+            env[str(rest[0])] = _as_text(value)
+        else:
+            payload = _placed(payload, rest, value)
+    text = _json(payload) if properties.payload else ""
+    return structs.replace(properties, command=command, env=env, payload=text, output_refs=[])
+
+
+def _decoded(value: Value, files: Mapping[str, bytes]) -> object:
+    if value.size is None:
+        raise CannotRender("an output that the command needs was not produced")
+    if value.size > MAX_BYTES:
+        raise CannotRender(
+            f"an output that the command needs has {value.size} bytes; at most {MAX_BYTES} can be put into a command"
+        )
+    data = value.payload if value.digest is None else files.get(value.digest)
+    if data is None:
+        raise CannotRender("the file of an output that the command needs cannot be read")
+    try:
+        return msgspec.msgpack.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CannotRender(f"an output that the command needs is no MessagePack: {error}") from None
+
+
+def _as_text(value: object) -> str:
+    text = value if isinstance(value, str) else _json(value)
+    if not is_clean(text):
+        raise CannotRender("an output that the command needs has a character that no argument can have")
+    return text
+
+
+def _json(value: object) -> str:
+    try:
+        return msgspec.json.encode(value, order="sorted").decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CannotRender(f"an output that the command needs cannot be written as JSON: {error}") from None
+
+
+def _placed(tree: Any, path: Sequence[str | int], value: object) -> Any:
+    """The tree with the value at a path."""
+    if not path:
+        return value
+    at = tree
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    return tree

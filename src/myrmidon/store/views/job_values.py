@@ -1,0 +1,174 @@
+"""Values as clients see them: those of a job with their producers, and the results of many tasks at once."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from myrmidon.model.value import Value
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.sql import Row
+
+# ---------------------------------------------------------------- results
+
+
+class TaskEnd(Struct, frozen=True, gc=False):
+    """The state of a task, and its decisive run of the present generation."""
+
+    task_id: int
+    resource_group_id: int
+    state: str
+    reason: str
+    run: int | None
+    exit_code: int | None
+    bot_id: str | None
+
+
+ENDS = """
+    SELECT t.id, t.resource_group_id, t.state, t.reason, r.run, r.exit_code, r.bot_id
+      FROM task_results t
+      LEFT JOIN task_runs r ON r.task_id = t.id AND r.run = COALESCE(t.instance_id, t.run_number)
+                           AND r.generation = t.generation
+     WHERE t.id {in:ids}
+"""
+
+
+def ends(tx: Tx, task_ids: Sequence[int]) -> dict[int, TaskEnd]:
+    """The states of tasks with one statement."""
+    return {row[0]: TaskEnd(*row) for row in tx.all(ENDS, ids=task_ids)}
+
+
+# A shared output has both: an empty value, and the shared value once it is produced.
+OUTPUTS = """
+    SELECT o.task_id, COALESCE(s.id, v.id), v.type, COALESCE(s.payload, v.payload), COALESCE(s.digest, v.digest),
+           COALESCE(s.size, v.size)
+      FROM task_outputs o JOIN "values" v ON v.id = o.value_id LEFT JOIN shared_values s ON s.id = o.shared_value_id
+     WHERE o.task_id {in:ids} ORDER BY o.task_id, o.position
+"""
+
+
+def outputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[Value]]:
+    """The outputs of tasks by position, with one statement; a shared one has the id of the shared value."""
+    found: dict[int, list[Value]] = {}
+    for task_id, *rest in tx.all(OUTPUTS, ids=task_ids) if task_ids else ():
+        found.setdefault(task_id, []).append(_value(rest))
+    return found
+
+
+def _value(row: Sequence[Any]) -> Value:
+    value_id, kind, payload, digest, size = row
+    return Value(value_id, kind, bytes(payload) if payload is not None else None, digest, size)
+
+
+# ---------------------------------------------------------------- the values of a job
+
+
+class ValueLine(Struct, frozen=True):
+    """A value of a job. ``producer`` is the label of the task that writes it; None for a constant."""
+
+    value: Value
+    num_consumers: int
+    shared: bool = False
+    producer: str | None = None
+    position: int | None = None
+
+
+TASKS = """
+    SELECT l.task_id, l.label FROM task_results t JOIN task_labels l ON l.task_id = t.id AND l.job_id = t.job_id
+     WHERE t.job_id = :job AND t.id > :after ORDER BY t.id LIMIT :n
+"""
+PRODUCED = """
+    SELECT o.task_id, o.position, v.id, s.id, v.type, COALESCE(s.digest, v.digest), COALESCE(s.size, v.size)
+      FROM task_outputs o JOIN "values" v ON v.id = o.value_id LEFT JOIN shared_values s ON s.id = o.shared_value_id
+     WHERE o.task_id {in:ids} ORDER BY o.task_id, o.position
+"""
+READ_BY_CHILDREN = """
+    SELECT i.value_id FROM (SELECT DISTINCT child FROM task_edges WHERE parent {in:ids}) c
+      JOIN task_inputs i ON i.task_id = c.child
+     WHERE i.value_id {in:values}
+"""
+OWN_INPUTS = """
+    SELECT i.task_id, i.position, v.id, v.type, v.digest, v.size
+      FROM task_inputs i JOIN "values" v ON v.id = i.value_id
+     WHERE i.task_id {in:ids} AND i.type = 'VALUE' ORDER BY i.task_id, i.position
+"""
+OUTPUTS_OF_PARENTS = """
+    SELECT DISTINCT o.value_id FROM task_edges e JOIN task_outputs o ON o.task_id = e.parent
+     WHERE e.child {in:ids}
+"""
+
+
+def of_job(tx: Tx, job_id: int, *, after: int, n: int) -> tuple[list[ValueLine], int | None]:
+    """The constants and outputs of the next n tasks of a job, by id, and the task to continue after; None at the end.
+
+    A page consists of tasks, because values have no index of their producers: it would slow every submit.
+    """
+    labels = {row[0]: row[1] for row in tx.all(TASKS, job=job_id, after=after, n=n)}
+    ids = sorted(labels)
+    if not ids:
+        return [], None
+    produced = _produced(tx, labels)
+    found = [*_constants(tx, ids), *produced]
+    found.sort(key=lambda line: line.value.id)
+    return found, ids[-1] if len(ids) == n else None
+
+
+def _constants(tx: Tx, ids: Sequence[int]) -> list[ValueLine]:
+    """The inputs of tasks that no parent produces."""
+    from_parents = {row[0] for row in tx.all(OUTPUTS_OF_PARENTS, ids=ids)}
+    rows = [row for row in tx.all(OWN_INPUTS, ids=ids) if row[2] not in from_parents]
+    readers = Counter(row[2] for row in rows)
+    values = {row[2]: Value(row[2], row[3], None, row[4], row[5]) for row in rows}
+    return [ValueLine(value, readers[value.id]) for value in values.values()]
+
+
+def _produced(tx: Tx, labels: dict[int, str]) -> list[ValueLine]:
+    rows: list[Row] = tx.all(PRODUCED, ids=sorted(labels))
+    if not rows:
+        return []
+    values = sorted({row[2] for row in rows})
+    readers = Counter(row[0] for row in tx.all(READ_BY_CHILDREN, ids=sorted(labels), values=values))
+    return [
+        ValueLine(
+            Value(shared_id or value_id, kind, None, digest, size),
+            readers[value_id],
+            shared=shared_id is not None,
+            producer=labels[task_id],
+            position=position,
+        )
+        for task_id, position, value_id, shared_id, kind, digest, size in rows
+    ]
+
+
+# ---------------------------------------------------------------- one value
+
+
+class OwnedValue(Struct, frozen=True):
+    """A value with the job that it belongs to, and the job's resource group; no job for a shared value."""
+
+    value: Value
+    job_id: int | None
+    resource_group_id: int | None
+
+
+READ = """
+    SELECT v.id, v.type, v.payload, v.digest, v.size, v.owner_job_id, j.resource_group_id
+      FROM "values" v JOIN jobs j ON j.id = v.owner_job_id
+     WHERE v.id = :id AND j.staged = 0
+"""
+READ_SHARED = "SELECT id, type, payload, digest, size FROM shared_values WHERE id = :id"
+JOB_REFERENCES = "SELECT 1 FROM job_to_shared_value_ref WHERE id = :id AND job_id = :job"
+
+
+def read(tx: Tx, value_id: int) -> OwnedValue | None:
+    """A value of a job, or a shared value."""
+    if (row := tx.one(READ, id=value_id)) is not None:
+        return OwnedValue(_value(row[:5]), row[5], row[6])
+    row = tx.one(READ_SHARED, id=value_id)
+    return OwnedValue(_value(row), None, None) if row is not None else None
+
+
+def job_references(tx: Tx, value_id: int, job_id: int) -> bool:
+    """Whether the job references the shared value."""
+    return tx.one(JOB_REFERENCES, id=value_id, job=job_id) is not None

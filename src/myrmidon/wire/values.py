@@ -1,0 +1,71 @@
+"""Values of jobs and results of tasks: the queries and answers of /api/v1/values and /api/v1/results."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+MAX_RESULTS = 1_000
+MSGPACK = "application/msgpack"
+TYPE_HEADER = "x-value-type"
+"""The header of the response with a value's content that has its type string."""
+
+
+class ValueInfo(Struct, frozen=True, kw_only=True):
+    """A value of a job. ``size`` is null until it is written; a value over 1 KiB is a file with this ``digest``.
+
+    ``producer`` and ``position`` name the output of a task that the value is; null for a constant of the request.
+    """
+
+    value_id: str
+    type: str
+    written: bool
+    size: int | None
+    digest: str | None
+    shared: bool
+    producer: str | None
+    position: int | None
+    num_consumers: int
+    """Inputs of tasks of the job that read it."""
+
+
+class ValueList(Struct, frozen=True):
+    """The constants and outputs of some tasks of a job; ``limit`` of the query is the number of tasks."""
+
+    values: list[ValueInfo]
+    cursor: str | None
+
+
+class ResultsRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Wait until at least one of these tasks has ended, at most ``wait_s`` seconds; the server limits that to 120."""
+
+    task_ids: Annotated[list[str], Meta(max_length=MAX_RESULTS)]
+    wait_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
+
+
+class ResultValue(Struct, frozen=True, gc=False):
+    """An output of a task: its MessagePack form in base64 if it is inline, else ``GET /api/v1/values/{value_id}``."""
+
+    value_id: str
+    type: str
+    size: int
+    inline: bytes | None
+
+
+class TaskOutcome(Struct, frozen=True, kw_only=True, gc=False):
+    """The result of a task that has ended. ``outputs`` is empty unless it has succeeded."""
+
+    task_id: str
+    state: str
+    reason: str
+    bot_id: str | None
+    run: str | None
+    exit_code: int | None
+    outputs: list[ResultValue]
+
+
+class Results(Struct, frozen=True):
+    """The tasks that have ended; none if the time was up, or the server is stopping."""
+
+    results: list[TaskOutcome]

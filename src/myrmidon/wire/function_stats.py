@@ -25,10 +25,11 @@ class FunctionList(Struct, frozen=True):
 
 
 class FunctionFailures(Struct, frozen=True, kw_only=True):
-    """Failures with the same state and reason; ``last_task_id`` is the newest one."""
+    """Failures that look alike; ``last_task_id`` is the newest one. ``error``: type and first line of the exception."""
 
     state: str
     reason: str
+    error: str
     num_tasks: int
     last_task_id: str
 
@@ -40,10 +41,20 @@ class FunctionTaskInfo(Struct, frozen=True, kw_only=True):
     duration_s: float | None
 
 
+class FunctionVersion(Struct, frozen=True, kw_only=True):
+    """Tasks with the same code: the digest of its zip, null for code that is installed on the bot."""
+
+    code: str | None
+    num_tasks: int
+    num_failed: int
+    last_at: Micros
+
+
 class FunctionInfo(Struct, frozen=True, kw_only=True):
     """``tasks``: the newest ones; ``summary`` is None if no recent task has run the function."""
 
     name: str
     summary: FunctionSummary | None
     errors: list[FunctionFailures]
+    versions: list[FunctionVersion]
     tasks: list[FunctionTaskInfo]

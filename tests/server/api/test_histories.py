@@ -195,18 +195,24 @@ def test_functions_have_durations_and_failures(app):
     def name_functions(tx: Tx) -> None:
         tx.run("UPDATE task_requests SET package_name = 'pkg', func_name = 'f'")
 
+    def write_errors(tx: Tx) -> None:
+        error = '{"type": "builtins.ValueError", "message": "no\\nmore"}'
+        tx.run("UPDATE task_runs SET error = :error WHERE state = 'FAILED'", error=error)
+
     app.context.db.engine.write(name_functions)
     for exit_code in (0, 0, 1):
         run = worker.claim()
         assert run is not None
         later(app, 2 * SECOND)
         worker.finish(run, exit_code)
+    app.context.db.engine.write(write_errors)
     [told] = app.get("/api/v1/functions").json["functions"]
     assert (told["name"], told["num_tasks"], told["num_failed"]) == ("pkg:f", 4, 1)
     assert told["p50_s"] >= 2
     one = app.get("/api/v1/functions/pkg:f").json
     assert one["summary"] == told
-    assert [(error["state"], error["num_tasks"]) for error in one["errors"]] == [("FAILED", 1)]
+    assert [(error["state"], error["error"]) for error in one["errors"]] == [("FAILED", "builtins.ValueError: no")]
+    assert [(version["code"], version["num_tasks"]) for version in one["versions"]] == [(None, 4)]
     assert {task["task_id"] for task in one["tasks"]} == set(ids)
     assert app.get("/api/v1/functions/pkg:g").json["summary"] is None
     assert app.get("/api/v1/functions", token=app.token("user", "other")).json["functions"] == []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from myrmidon.model.ids import created_ms, show_task
 from myrmidon.model.states import FINAL, TaskState
@@ -11,12 +11,25 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import percentile
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.run_errors import shown_errors
+from myrmidon.store.engine.db import Tx
 from myrmidon.store.views import function_stats
 from myrmidon.store.views.function_stats import FunctionTask
-from myrmidon.wire.function_stats import FunctionFailures, FunctionInfo, FunctionList, FunctionSummary, FunctionTaskInfo
+from myrmidon.wire.function_stats import (
+    FunctionFailures,
+    FunctionInfo,
+    FunctionList,
+    FunctionSummary,
+    FunctionTaskInfo,
+    FunctionVersion,
+)
+from myrmidon.wire.functions import FunctionError
 
 NOT_FAILED = (TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.KILLED)
 MAX_TASKS = 50
+MAX_ERRORS = 500
+"""Failed tasks whose exceptions are read."""
+MAX_LINE = 200
 
 
 async def list_functions(context: ServerContext, call: Call) -> FunctionList:
@@ -30,24 +43,22 @@ async def list_functions(context: ServerContext, call: Call) -> FunctionList:
 
 
 async def get_function(context: ServerContext, call: Call) -> FunctionInfo:
-    """One function: durations, failures by reason, and its newest tasks."""
+    """One function: durations, failures by exception, versions, and its newest tasks."""
     name = call.params["name"]
     package, _, func = name.rpartition(":")
     scope = await context.groups.scope_of(call)
-    tasks = await context.db.read(lambda tx: function_stats.newest_of(tx, package, func, group_id=scope))
-    failures = Counter((task.state, task.reason) for task in tasks if _has_failed(task))
+
+    def read(tx: Tx) -> tuple[list[FunctionTask], dict[int, FunctionError]]:
+        tasks = function_stats.newest_of(tx, package, func, group_id=scope)
+        failed = [task.id for task in tasks if _has_failed(task)][:MAX_ERRORS]
+        return tasks, shown_errors(tx, function_stats.errors(tx, failed))
+
+    tasks, errors = await context.db.read(read)
     return FunctionInfo(
         name=name,
         summary=_summary(name, tasks) if tasks else None,
-        errors=[
-            FunctionFailures(
-                state=state,
-                reason=reason,
-                num_tasks=num,
-                last_task_id=next(show_task(t.id) for t in tasks if (t.state, t.reason) == (state, reason)),
-            )
-            for (state, reason), num in failures.most_common()
-        ],
+        errors=_failures(tasks, errors),
+        versions=_versions(tasks),
         tasks=[
             FunctionTaskInfo(
                 task_id=show_task(task.id),
@@ -58,6 +69,41 @@ async def get_function(context: ServerContext, call: Call) -> FunctionInfo:
             for task in tasks[:MAX_TASKS]
         ],
     )
+
+
+def _failures(tasks: Sequence[FunctionTask], errors: Mapping[int, FunctionError]) -> list[FunctionFailures]:
+    """Failed tasks that look alike, most frequent first."""
+    groups: dict[tuple[str, str, str], list[FunctionTask]] = defaultdict(list)
+    for task in filter(_has_failed, tasks):
+        groups[task.state, task.reason, _first_line(errors.get(task.id))].append(task)
+    return [
+        FunctionFailures(
+            state=state, reason=reason, error=error, num_tasks=len(alike), last_task_id=show_task(alike[0].id)
+        )
+        for (state, reason, error), alike in sorted(groups.items(), key=lambda item: -len(item[1]))
+    ]
+
+
+def _first_line(error: FunctionError | None) -> str:
+    if error is None:
+        return ""
+    return f"{error.type}: {error.message.partition(chr(10))[0][:MAX_LINE]}"
+
+
+def _versions(tasks: Sequence[FunctionTask]) -> list[FunctionVersion]:
+    """The tasks by their code, newest first."""
+    by_code: dict[str | None, list[FunctionTask]] = defaultdict(list)
+    for task in tasks:
+        by_code[task.code].append(task)
+    return [
+        FunctionVersion(
+            code=code,
+            num_tasks=len(alike),
+            num_failed=sum(map(_has_failed, alike)),
+            last_at=created_ms(alike[0].id) * 1000,
+        )
+        for code, alike in by_code.items()
+    ]
 
 
 def _has_failed(task: FunctionTask) -> bool:

@@ -16,10 +16,12 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.logs import RunLog, read_range
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
+from myrmidon.server.usecases.run_errors import shown_errors
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import log, resource_group, task_request
 from myrmidon.store.views import job_history
 from myrmidon.store.views.job_history import FailedTask, JobLine, LabelRuns, TaskTimes
+from myrmidon.wire.functions import FunctionError
 from myrmidon.wire.job_history import (
     BotRuns,
     FailureGroup,
@@ -178,7 +180,8 @@ async def get_failures(context: ServerContext, call: Call) -> JobFailures:
     def read(tx: Tx) -> tuple[list[tuple[FailedTask, str]], dict[int, bytes], str | None]:
         failed = job_history.failed_tasks(tx, job.id, MAX_FAILED)
         secrets = task_request.secrets(tx, [task.id for task in failed]) if failed else {}
-        told = [(task, _message(task, secrets.get(task.id))) for task in failed]
+        errors = shown_errors(tx, {task.id: task.error for task in failed})
+        told = [(task, _message(task, errors.get(task.id), secrets.get(task.id))) for task in failed]
         return told, secrets, _last_success(tx, job.name, job.resource_group_id, job.id)
 
     told, secrets, last_success = await context.db.read(read)
@@ -194,8 +197,10 @@ async def get_failures(context: ServerContext, call: Call) -> JobFailures:
     )
 
 
-def _message(task: FailedTask, secret: bytes | None) -> str:
-    """What the run told about its end, masked as its log is."""
+def _message(task: FailedTask, error: FunctionError | None, secret: bytes | None) -> str:
+    """The exception of a function, or what the run told about its end; masked as its log is."""
+    if error is not None:
+        return f"{error.type}: {error.message}"
     evidence: Any = json.decode(task.evidence) if task.evidence else {}
     message = evidence.get("message") if isinstance(evidence, dict) else None
     if not isinstance(message, str):

@@ -138,12 +138,13 @@ class FailedTask(Struct, frozen=True):
     run: int
     exit_code: int | None
     evidence: str | None
+    error: str | None
     completed_at: Micros | None
 
 
 FAILED = """
     SELECT t.id, l.label, t.state, t.reason, t.bot_id, COALESCE(t.instance_id, t.run_number), u.exit_code, u.evidence,
-           t.completed_at
+           u.error, t.completed_at
       FROM task_results t JOIN task_labels l ON l.task_id = t.id
       LEFT JOIN task_runs u ON u.task_id = t.id AND u.run = COALESCE(t.instance_id, t.run_number)
      WHERE t.job_id = :job

@@ -333,6 +333,27 @@ def test_tasks_are_counted_by_state(app, monkeypatch):
     assert (both["total"], both["complete"]) == (3, True), "the rows of the rarer tag are enough"
 
 
+def test_a_list_of_rare_states_finds_them_behind_many_others(app, monkeypatch):
+    monkeypatch.setattr(listings, "SCAN_LIMIT", 2)
+    worker = Worker(app)
+    failed = []
+    for number in range(3):
+        app.submit(a_task(tags=["k:1"]))
+        run = worker.claim()
+        assert run is not None
+        worker.finish(run, number % 2)
+        failed += [f"{run['run'][:-2]}00"] if number % 2 else []
+    app.submit(*(a_task(tags=["k:1"]) for _ in range(6)))
+    for filters in ("state=FAILED", "state=FAILED&tag=k:1", "state=FAILED&state=EXPIRED&pool=default"):
+        page = app.get(f"/api/v1/tasks?{filters}").json
+        assert [task["task_id"] for task in page["tasks"]] == failed, filters
+        assert page["cursor"] is None
+    first = app.get("/api/v1/tasks?state=SUCCEEDED&limit=1").json
+    rest = app.get(f"/api/v1/tasks?state=SUCCEEDED&limit=1&cursor={first['cursor']}").json
+    assert len({task["task_id"] for task in first["tasks"] + rest["tasks"]}) == 2
+    assert app.get("/api/v1/tasks?state=FAILED", token=app.token("user", "other")).json["tasks"] == []
+
+
 def change(app: Inside, action: str, ids: list[str], **fields: Any) -> tuple[int, list[str]]:
     told = app.post("/api/v1/tasks/batch", {"action": action, "task_ids": ids, **fields}).json
     return told["num_changed"], [one["task_id"] for one in told["skipped"]]

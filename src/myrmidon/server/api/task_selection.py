@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 
 from msgspec import structs
@@ -66,16 +65,20 @@ def _count(tx: Tx, filters: TaskFilter) -> tuple[dict[str, int], bool]:
         return counts, True
     if len(filters.tags) > 1 or (filters.name, filters.bot_id, filters.user, filters.submitter) != (None,) * 4:
         return counts, False
-    whole = TaskSearch(
-        group_id=filters.group_id, terms=[[tag] for tag in filters.tags], low=filters.from_id, high=filters.until_id
+    states = [*filters.states, *([DEDUPED] if TaskState.SUCCEEDED in filters.states else [])]
+    found = task_count.count_by_state(
+        tx,
+        TaskSearch(
+            group_id=filters.group_id,
+            states=states,
+            terms=[[tag] for tag in filters.tags],
+            low=filters.from_id,
+            high=filters.until_id,
+        ),
     )
-    states = filters.states or list(TaskState)
-    found = {state: task_count.count(tx, structs.replace(whole, states=_names(state))) for state in states}
-    return {state: num for state, num in found.items() if num}, True
-
-
-def _names(state: str) -> Sequence[str]:
-    return (state, DEDUPED) if state == TaskState.SUCCEEDED else (state,)
+    if deduped := found.pop(DEDUPED, 0):
+        found[TaskState.SUCCEEDED.value] += deduped
+    return dict(found), True
 
 
 # ---------------------------------------------------------------- changing a selection

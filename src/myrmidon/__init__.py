@@ -56,11 +56,18 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("myrmidon.sdk"):
             raise
-        raise ImportError(
-            f"myrmidon.{name} is a part of the client, which bots do not have; functions on a bot use task and context"
-        ) from None
+        found = _placeholder(name)
     globals()[name] = found
     return found
+
+
+def _placeholder(name: str) -> type:
+    """Stands for a class of the client on a bot: a script that imports it can be imported there, but not use it."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
+        raise RuntimeError(f"{name} is a part of the client, which bots do not have; on a bot use task and context")
+
+    return type(name, (Exception,), {"__init__": refuse, "__module__": __name__})
 
 
 def __dir__() -> list[str]:

@@ -45,6 +45,8 @@ class Stub:
         self.latest: dict[str, int] = {}
         self.claims: dict[tuple[int, int], list[dict[str, Any]]] = {}
         self.turns: dict[int, int] = {}
+        self.files: dict[str, bytes] = {}
+        self.file_calls: list[tuple[str, str, str]] = []
         self.given_back: set[tuple[str, int, int]] = set()
         self.faults: list[tuple[str, str]] = []
         self.holes = threading.Event()
@@ -220,6 +222,19 @@ class Stub:
         self.said.append(body)
         return {}
 
+    def file(self, method: str, path: str, token: str, data: bytes) -> tuple[int, Any]:
+        """Files of runs: those of a test, by their digest."""
+        _, _, _, _, run, _, digest = path.split("/")
+        self.file_calls.append((method, run, digest))
+        if token != f"token-of-{run}":
+            return 404, {"error": {"code": "not_found", "message": "no such run"}}
+        if method == "PUT":
+            self.files[digest] = data
+            return 200, {"digest": digest, "size": len(data)}
+        if digest not in self.files:
+            return 410, {"error": {"code": "files.damaged", "message": "the file is damaged"}}
+        return 200, self.files[digest]
+
     # -- the wire
 
     def __enter__(self) -> Self:
@@ -270,6 +285,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._serve()
 
+    def do_PUT(self) -> None:
+        self._serve()
+
     def _serve(self) -> None:
         stub: Stub = self.server.stub  # type: ignore[attr-defined]
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -297,6 +315,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _act(self, stub: Stub, path: str, query: dict[str, list[str]], data: bytes) -> tuple[int, Any]:
         if path.startswith("/bot/v1/zip/"):
             return 200, stub.zips[path.rsplit("/", 1)[1]]
+        if path.startswith("/bot/v1/runs/"):
+            return stub.file(self.command, path, self.headers.get("X-Run-Token", ""), data)
         if path.startswith("/bot/v1/log/"):
             if len(data) > stub.log_limit:
                 return 413, {"error": {"code": "too_large", "message": "too large"}}

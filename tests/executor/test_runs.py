@@ -62,6 +62,15 @@ SOURCE = """
     def same(value: List[Optional[int]]) -> List[Optional[int]]:
         return value
 
+    def count_up(to: int) -> List[int]:
+        return list(range(to))
+
+    def of_list(items: List[int]) -> List[int]:
+        return items
+
+    def single(a: int) -> Tuple[int]:
+        return (a,)
+
     def keyword(a: int, *, b: int) -> int:
         return a - b
 
@@ -93,6 +102,9 @@ def test_a_function_gets_its_inputs_and_gives_its_outputs(start_on):
     assert executor.result("move", [{"x": 1.0, "color": "RED"}], 2) == {"0": {"x": 3.0, "color": "RED"}}
     assert executor.result("later", 1) == 2
     assert executor.result("keyword", 5, 3) == 2
+    assert executor.result("of_list", [1]) == [1]
+    assert executor.result("count_up", 2) == [0, 1]  # an annotation that is equal to that of another function
+    assert executor.result("single", 4) == 4
     assert executor.result("Holder.double", 4) == 8
     assert executor.result("decorated", 4, 1) == 5
     assert executor.result("same", [1, None]) == [1, None]
@@ -245,3 +257,27 @@ def test_sigterm_ends_the_process(start):
     executor = start(SOURCE)
     os.kill(executor.process.pid, signal.SIGTERM)
     assert executor.process.wait(HANG_S) == -signal.SIGTERM
+
+
+A_SCRIPT = """
+    from __future__ import annotations
+
+    from myrmidon import AsyncClient, Client, TaskFailed, task
+
+    @task
+    def double(n: int) -> int:
+        try:
+            return n * 2
+        except TaskFailed:
+            return 0
+
+    @task
+    def connect() -> None:
+        Client()
+"""
+
+
+def test_a_script_that_imports_the_client_can_be_imported_on_a_bot(start_on):
+    executor = start_on(A_SCRIPT)
+    assert executor.result("double", 4) == 8
+    assert "Client is a part of the client, which bots do not have" in executor.error("connect")["message"]

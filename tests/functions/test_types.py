@@ -140,7 +140,7 @@ def test_classes_of_a_script_have_the_name_under_which_it_is_shipped(monkeypatch
     monkeypatch.setattr(samples.Point, "__module__", "__main__")
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
-    monkeypatch.setattr(main, "__file__", "/some/word-count.py")
+    monkeypatch.setattr(main, "__file__", "/some/word-count.py", raising=False)
     try:
         types.set_main_module(None)
         assert type_string(samples.Point) == "main_word_count.Point"

@@ -11,6 +11,7 @@ from myrmidon.model.task_result import Finish, GiveBack, PerformanceStats, Start
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler import bot_end, bots, report
 from myrmidon.scheduler.report import Outcome
+from myrmidon.store.tables import stored_file
 from tests.builders import a_function, constant, finished, inline, returned, seconds
 
 
@@ -433,6 +434,7 @@ def a_running_function(w, outputs=("int64",)):
 def test_what_a_function_returns_is_written(world):
     run = a_running_function(world, ["int64", "string"])
     given = [OutputValue("int64", inline(b"1")), OutputValue("string", Payload(digest="cd" * 32, size=5000))]
+    world.db.write(lambda tx: stored_file.insert(tx, "cd" * 32, world.group.id, size=5000, now=world.now))
     world.finish(run, outputs=given)
     rows = world.db.read(lambda tx: tx.all('SELECT payload, digest, size FROM "values" ORDER BY id'))
     assert [(bytes(p) if p is not None else None, d, s) for p, d, s in rows][:2] == [

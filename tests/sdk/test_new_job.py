@@ -33,7 +33,8 @@ def outcome(label: str, *values: tuple[Any, Any], state: str = "SUCCEEDED", **mo
         {"value_id": "v", "type": "t", "size": 1, "inline": base64.b64encode(encode(value, kind)).decode()}
         for value, kind in values
     ]
-    return {"task_id": f"task-{label}", "state": state, "outputs": outputs, **more}
+    plain = {"reason": "", "bot_id": None, "run": None, "exit_code": None, "error": None, "outputs": outputs}
+    return {"task_id": f"task-{label}", "state": state, **plain, **more}
 
 
 def results(*outcomes: dict[str, Any]) -> Answer:
@@ -117,7 +118,7 @@ def test_results_of_lists_tuples_and_dicts_have_their_shape():
 def test_large_values_are_uploaded_first_and_large_results_fetched():
     value = Answer(200, encode(5_000, int), {"Content-Type": "application/msgpack"})
     remote = {"value_id": "v7", "type": "int64", "size": 5000, "inline": None}
-    done = results({"task_id": "task-big", "state": "SUCCEEDED", "outputs": [remote]})
+    done = results(outcome("big", outputs=[remote]))
     with scripted(answer(200, {"missing": []}), submitted("big"), done, value) as server, client_of(server) as client:
         with client.new_job() as job:
             size = tasks.big(b"x" * 5_000)
@@ -132,7 +133,8 @@ def test_files_that_the_server_does_not_have_are_sent():
             tasks.big(b"x" * 5_000)
         digest = probe.seen[0].body["files"][0]["digest"]
     missing = answer(200, {"missing": [digest]})
-    with scripted(missing, answer(200, {}), submitted("big")) as server, client_of(server) as client:
+    stored = answer(200, {"digest": digest, "size": len(data)})
+    with scripted(missing, stored, submitted("big")) as server, client_of(server) as client:
         with client.new_job():
             tasks.big(b"x" * 5_000)
     assert paths(server) == ["files/missing", f"files/{digest}", "jobs"]

@@ -16,6 +16,7 @@ from typing import Any
 from myrmidon.bot.debug_console import DebugConsole
 from myrmidon.bot.install import exit_codes, startup_config
 from myrmidon.bot.install.startup_config import StartupConfig
+from myrmidon.bot.link.file_transfers import FileTransfers
 from myrmidon.bot.link.next_action import SHUTDOWN_S
 from myrmidon.bot.link.session_loop import SessionLoop
 from myrmidon.bot.machine.named_caches import NamedCaches
@@ -71,6 +72,7 @@ class Worker:
         slot_loop = SlotLoop(
             self.run_queue,
             launcher,
+            FileTransfers(startup.server, lambda: session_loop.http.bearer, lambda: session_loop.http.extra),
             journal=self.journal,
             spool=self.spool,
             server=startup.server,

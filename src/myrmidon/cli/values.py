@@ -17,7 +17,7 @@ from myrmidon.cli.job_refs import JobName, job_id
 from myrmidon.cli.request_options import Id
 
 if TYPE_CHECKING:
-    from myrmidon.sdk.value_calls import ValueCalls
+    from myrmidon.sdk.api.calls import Api
     from myrmidon.wire.values import ValueInfo, ValueList
 
 MAX_SHOWN_CHARS = 64 << 10
@@ -36,7 +36,7 @@ def value() -> None:
 @connected
 def list_values(cli: CliContext, job: str, limit: int) -> None:
     """List the values of a job: constants of its request, and outputs of its tasks."""
-    listing = _fetch(_calls(cli), job_id(cli, job), limit)
+    listing = _fetch(cli.api, job_id(cli, job), limit)
     if cli.as_json:
         output.print_struct(listing)
         return
@@ -52,14 +52,14 @@ def list_values(cli: CliContext, job: str, limit: int) -> None:
         output.note(f"There are more than {len(listing.values)}; use --limit.")
 
 
-def _fetch(calls: ValueCalls, job: str, limit: int) -> ValueList:
+def _fetch(api: Api, job: str, limit: int) -> ValueList:
     """At least ``limit`` values, over as many pages as needed: a page has all values of its tasks."""
     from myrmidon.wire.values import ValueList  # late, for startup time
 
     found: list[ValueInfo] = []
     cursor: str | None = None
     while True:
-        page = calls.job_values(job, cursor=cursor)
+        page = api.job_values(job, cursor=cursor)
         found += page.values
         cursor = page.cursor
         if cursor is None or len(found) >= limit:
@@ -75,7 +75,7 @@ def _source(line: ValueInfo) -> str:
 @connected
 def show(cli: CliContext, value_id: str) -> None:
     """Show a value as readable text; VALUE is an id of `value list`."""
-    found = _calls(cli).value(value_id)
+    found = cli.api.value(value_id)
     content = decode(found.data)
     if cli.as_json:
         output.print_json({"type": found.type, "size": len(found.data), "value": to_json(content)})
@@ -98,7 +98,7 @@ def get(cli: CliContext, value_id: str, file: Path | None) -> None:
     """
     if file is None and not cli.as_json and sys.stdout.isatty():
         raise click.UsageError("A value is not text. Name a file with -o, or use --json or `myrmidon value show`.")
-    data = _calls(cli).value(value_id).data
+    data = cli.api.value(value_id).data
     if cli.as_json:
         import json  # late, for startup time
 
@@ -107,12 +107,6 @@ def get(cli: CliContext, value_id: str, file: Path | None) -> None:
         file.write_bytes(data)
         return
     output.write_bytes(data)
-
-
-def _calls(cli: CliContext) -> ValueCalls:
-    from myrmidon.sdk.value_calls import ValueCalls  # late, for startup time
-
-    return ValueCalls(cli.api.transport)
 
 
 def decode(data: bytes) -> Any:

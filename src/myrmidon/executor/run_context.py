@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from myrmidon.functions.context import Context
+
+if TYPE_CHECKING:
+    from myrmidon.executor.submissions import Submissions
 
 _PROGRESS_S = 0.1
 """The least time between two frames about progress; the bot sends the newest one a second to the server."""
@@ -16,13 +19,16 @@ class RunContext(Context):
 
     is_local = False
 
-    def __init__(self, frame: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, frame: dict[str, Any], code: str, send: Callable[[dict[str, Any]], None]) -> None:
+        """``code`` is the digest of the code that the function is from, ``send`` sends a frame to the bot."""
         self.task_id = frame["task_id"]
         self.job_id = frame["job_id"]
         self.label = frame["label"]
         self.bot_id = frame["bot_id"]
         self.run = int(frame["run"][-2:], 16)
         self._frame = frame
+        self._code = code
+        self.submissions: Submissions | None = None
         self._send = send
         self._next_progress_at = 0.0
         self.is_over = False
@@ -34,3 +40,22 @@ class RunContext(Context):
             return
         self._next_progress_at = now + _PROGRESS_S
         self._send({"op": "progress", "id": self._frame["id"], "value": float(value)})
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._submissions().call(function, args, kwargs)
+
+    def map(self, function: Any, items: Iterable[Any], /, *args: Any, **kwargs: Any) -> Any:
+        return self._submissions().map(function, items, args, kwargs)
+
+    def flush(self) -> None:
+        if self.submissions is not None:
+            self.submissions.send()
+
+    def _submissions(self) -> Submissions:
+        if self.is_over:
+            raise RuntimeError("the run of this context has ended; nothing can be added to its job")
+        if self.submissions is None:
+            from myrmidon.executor.submissions import Submissions  # late: most runs need neither HTTP nor graphs
+
+            self.submissions = Submissions(self._frame, self._code)
+        return self.submissions

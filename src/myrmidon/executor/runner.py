@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from types import CoroutineType
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from myrmidon.executor import builtins
 from myrmidon.executor.builtins import input_bytes
@@ -19,6 +19,9 @@ from myrmidon.functions.scalar_codecs import Codec
 from myrmidon.functions.types import TypeProblem
 from myrmidon.functions.values import decode_gathered_by, decode_plain, encode_by
 
+if TYPE_CHECKING:
+    from myrmidon.executor.submissions import Submissions
+
 INLINE_BYTES = 1 << 10
 MAX_BYTES = 64 << 20
 
@@ -29,6 +32,7 @@ class Runner:
     def __init__(self, streams: Streams, folder: Folder, send: Callable[[dict[str, Any]], None]) -> None:
         """``send`` sends a frame to the bot while a run is on."""
         self._send = send
+        self._code = ""
         self._frame: dict[str, Any] | None = None
         self._context: RunContext | None = None
         self._targets = Targets(self._after_import)
@@ -39,9 +43,10 @@ class Runner:
         self._interrupts = Interrupts(streams)
 
     def use_code(self, path: str) -> None:
-        """Import modules from this folder first; empty: only what is installed."""
+        """Import modules from this folder, named by the digest of the code, first; empty: only what is installed."""
         if path:
             sys.path.insert(0, path)
+        self._code = os.path.basename(path)
 
     def run(self, frame: dict[str, Any]) -> dict[str, Any]:
         """Run one function and return the answer; whatever the function does, this raises nothing."""
@@ -69,7 +74,7 @@ class Runner:
         if self._frame is None:
             return Context()
         if self._context is None:
-            self._context = RunContext(self._frame, self._send)
+            self._context = RunContext(self._frame, self._code, self._send)
         return self._context
 
     def _end_context(self) -> None:
@@ -88,10 +93,28 @@ class Runner:
         values = _decoded(target, frame["inputs"])
         self._memory.limit(frame.get("memory_mb"))
         try:
-            encoded = _call(target, values)
+            result = _call(target, values)
+            submissions = self._context.submissions if self._context is not None else None
+            if submissions is not None:
+                return self._done_with_calls(frame, target, result, submissions)
+            encoded = _encoded(target, result)
         finally:
             self._memory.lift()
         return self._done(frame, list(zip(target.signature.output_types, encoded)))
+
+    def _done_with_calls(
+        self, frame: dict[str, Any], target: Target, result: Any, submissions: Submissions
+    ) -> dict[str, Any]:
+        """Send the calls that the function has submitted, once its result is known to be good."""
+        try:
+            delegate = submissions.delegate_of(result, target.signature)
+        except TypeProblem as problem:
+            raise _WrongType(problem) from None
+        encoded = _encoded(target, result) if delegate is None else []
+        answer = self._done(frame, list(zip(target.signature.output_types, encoded)))
+        answer["delegated"] = delegate is not None
+        submissions.send(delegate)
+        return answer
 
     def _after_import(self) -> None:
         set_up_logging()
@@ -166,28 +189,32 @@ def _decode(codec: Codec, one: dict[str, Any]) -> Any:
     return decode_gathered_by(codec, shape, [input_bytes(part) for part in one["parts"]])
 
 
-def _call(target: Target, values: list[Any]) -> list[bytes]:
-    """Call the function and encode what it returns."""
+def _call(target: Target, values: list[Any]) -> Any:
+    """Call the function; the values are freed after it, so that their memory is there for the encoded result."""
     result = target.signature.call(target.function, values)
     if type(result) is CoroutineType:
         import asyncio
 
         result = asyncio.run(result)
-    values.clear()  # the memory of the inputs is free for the encoded result
+    values.clear()
+    return result
+
+
+def _encoded(target: Target, result: Any) -> list[bytes]:
     try:
-        return _encoded(target, result)
+        return _outputs(target, result)
     except TypeProblem as problem:
         raise _WrongType(problem) from None
 
 
-def _encoded(target: Target, result: Any) -> list[bytes]:
+def _outputs(target: Target, result: Any) -> list[bytes]:
     codecs = target.outputs
-    if len(codecs) == 1 and target.signature.returns is codecs[0].annotation:
-        return [_output(codecs[0], result, "result")]
     if not codecs:
         if result is not None:
             raise TypeProblem(f"expected None, given {type(result).__qualname__}", "result")
         return []
+    if not target.signature.returns_tuple:
+        return [_output(codecs[0], result, "result")]
     if not isinstance(result, tuple) or len(result) != len(codecs):
         given = f"{len(result)} items" if isinstance(result, tuple) else type(result).__qualname__
         raise TypeProblem(f"expected a tuple of {len(codecs)} items, given {given}", "result")

@@ -8,7 +8,7 @@ import typing
 from typing import Any, Callable, NamedTuple, Sequence
 
 from myrmidon.functions.codecs import codec_of
-from myrmidon.functions.types import TypeProblem, output_types, type_string
+from myrmidon.functions.types import TypeProblem, kind_of, output_types, type_string
 
 REQUIRED = inspect.Parameter.empty
 """The default of a parameter that has none."""
@@ -32,6 +32,8 @@ class Signature:
         self.parameters = parameters
         self.returns = returns
         self.outputs: list[Any] = output_types(returns)
+        self.returns_tuple = bool(self.outputs) and kind_of(returns).name == "tuple"
+        """Whether the items of what it returns are its outputs; else what it returns is the output, if any."""
         self.output_types: list[str] = [_checked_type(one) for one in self.outputs]
         self.text = f"{name}({','.join(f'{one.name}:{one.type}' for one in parameters)})->{self._show_outputs()}"
         self._python = python

@@ -12,11 +12,10 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Finish, TaskResult
 from myrmidon.model.value import SharedValue, Value
 from myrmidon.scheduler.unit_of_work import UnitOfWork
-from myrmidon.store.tables import delegate, shared_value
+from myrmidon.store.tables import delegate, shared_value, stored_file
 from myrmidon.store.tables import value as values
 
 _INLINE_LIMIT = 1024
-_STORED_LIMIT = 64 << 20
 
 
 class Produced(Struct, frozen=True):
@@ -68,8 +67,17 @@ class ReportedOutputs:
         given = [output.type for output in item.outputs]
         if wanted != given:
             return f"the run returned {_show_types(given)}, not {_show_types(wanted)}"
-        wrong = [number for number, output in enumerate(item.outputs) if not _is_valid(output.payload)]
+        stored = self._stored_sizes(task, item)
+        wrong = [number for number, output in enumerate(item.outputs) if not _is_valid(output.payload, stored)]
         return f"the output {wrong[0]} is neither at most {_INLINE_LIMIT} bytes nor a stored file" if wrong else ""
+
+    def _stored_sizes(self, task: TaskResult, item: Finish) -> Mapping[str, int]:
+        """The sizes of those of the reported files that the resource group of the task has: its bot stores them first.
+
+        Others must not be named: the outputs could show files of other groups to all who know their digests.
+        """
+        digests = sorted({output.payload.digest for output in item.outputs if output.payload.digest is not None})
+        return stored_file.renew(self.uow.tx, digests, task.resource_group_id, now=self.uow.now)
 
     def _share(self, task: TaskResult, position: int, value_id: int, type_string: str, payload: Payload) -> None:
         new_id = self.uow.new_id()
@@ -82,11 +90,11 @@ def _show_types(types: Sequence[str]) -> str:
     return ", ".join(types)[:1000] or "nothing"
 
 
-def _is_valid(payload: Payload) -> bool:
-    """Whether a payload is either inline and small, or a digest; not both and not neither."""
+def _is_valid(payload: Payload, stored: Mapping[str, int]) -> bool:
+    """Whether a payload is either inline and small, or a stored file with its size; not both and not neither."""
     if payload.inline is not None:
         return payload.digest is None and payload.size == len(payload.inline) and payload.size <= _INLINE_LIMIT
-    return payload.digest is not None and 0 <= payload.size <= _STORED_LIMIT
+    return payload.digest is not None and stored.get(payload.digest) == payload.size
 
 
 def share_output(uow: UnitOfWork, task: TaskResult, position: int, *, value_id: int, shared_value_id: int) -> None:

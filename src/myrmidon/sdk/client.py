@@ -40,7 +40,7 @@ class Client(FunctionMethods):
     ) -> None:
         transport = found_server(server, token) if server is None or isinstance(server, str) else server
         self.api = Api(transport)
-        self.functions = FunctionClient(transport, group=group, code=code)
+        self.functions = FunctionClient(self.api, group=group, code=code)
 
     def __enter__(self) -> Self:
         return self

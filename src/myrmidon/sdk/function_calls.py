@@ -19,10 +19,11 @@ from myrmidon.functions.handles import Handle, source_of
 from myrmidon.functions.recorder import current_recorder
 from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.errors import CallFailed
-from myrmidon.sdk.function_server import MAX_IDS, FunctionServer, Outcome
+from myrmidon.sdk.function_server import MAX_IDS, FunctionServer
 from myrmidon.sdk.graph_submission import submit_graph
 from myrmidon.sdk.results import SUCCEEDED, output_values, returned
 from myrmidon.sdk.task_failed import task_failed
+from myrmidon.wire.values import TaskOutcome
 
 T = TypeVar("T")
 
@@ -187,14 +188,14 @@ class FunctionCalls:
     def _is_over(self) -> bool:
         return self._closing and not self._unsent and not self._sending
 
-    def _resolve(self, outcomes: Sequence[Outcome]) -> None:
+    def _resolve(self, outcomes: Sequence[TaskOutcome]) -> None:
         for outcome in outcomes:
             with self._changed:
                 future = self._sent.pop(outcome.task_id, None)
             if future is None or not future.set_running_or_notify_cancel():
                 continue
             if outcome.state != SUCCEEDED:
-                future.set_exception(task_failed(outcome, future.label, self._server.log_tail))
+                future.set_exception(task_failed(outcome, future.label, self._server))
                 continue
             try:
                 value = future.decode(output_values(outcome, future.annotations, self._server))

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
+from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.code_zip import AUTO
 from myrmidon.sdk.executor import RemoteExecutor
@@ -17,7 +18,6 @@ from myrmidon.sdk.function_calls import FunctionCalls, RemoteFuture
 from myrmidon.sdk.function_server import FunctionServer
 from myrmidon.sdk.job_results import how_to_watch
 from myrmidon.sdk.new_job import NewJob
-from myrmidon.sdk.transport import Transport
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -27,8 +27,8 @@ P = ParamSpec("P")
 class FunctionClient:
     """Runs functions for a client. Nothing is started before the first call."""
 
-    def __init__(self, transport: Transport, *, group: str | None = None, code: str | Path = AUTO) -> None:
-        self._transport = transport
+    def __init__(self, api: Api, *, group: str | None = None, code: str | Path = AUTO) -> None:
+        self._api = api
         self._group = group
         self._code = code
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class FunctionClient:
         fields: Mapping[str, Any],
     ) -> NewJob:
         return NewJob(
-            self._transport,
+            self._api,
             name,
             code=self._code if code is None else code,
             group=self._group if group is None else group,
@@ -56,7 +56,7 @@ class FunctionClient:
     def calls(self) -> FunctionCalls:
         with self._lock:
             if self._calls is None:
-                server = FunctionServer(self._transport, self._group)
+                server = FunctionServer(self._api, self._group)
                 self._calls = FunctionCalls(server, CodePackages(self._code))
             return self._calls
 

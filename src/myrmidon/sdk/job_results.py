@@ -9,13 +9,14 @@ from itertools import islice
 from typing import Final
 
 from myrmidon.sdk.errors import JobFailed, WaitedTooLong
-from myrmidon.sdk.function_server import MAX_IDS, FunctionServer, Outcome
+from myrmidon.sdk.function_server import MAX_IDS, FunctionServer
 from myrmidon.sdk.job_graph import FAILED
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.progress import ProgressLine
 from myrmidon.sdk.results import SUCCEEDED
 from myrmidon.sdk.task_failed import TaskFailed, task_failed
 from myrmidon.wire.jobs import JobInfo
+from myrmidon.wire.values import TaskOutcome
 
 CONSEQUENCES: Final = ("CANCELED", "KILLED")
 """How the other tasks of a job end when one has failed and the job fails fast."""
@@ -33,7 +34,7 @@ class JobResults:
         self.task_ids = dict(task_ids)
         self._server = server
 
-    def outcomes(self, labels: Sequence[str], timeout: float | None) -> dict[str, Outcome]:
+    def outcomes(self, labels: Sequence[str], timeout: float | None) -> dict[str, TaskOutcome]:
         """The outcomes of these tasks once all have succeeded; raises TaskFailed as soon as one of them cannot."""
         deadline = None if timeout is None else time.monotonic() + timeout
         waiting = self.waiting(labels)
@@ -56,22 +57,22 @@ class JobResults:
         """The error of the task that made the job fail."""
         first = info.first_failure
         for outcome in self._server.results([first.task_id], 0) if first is not None else []:
-            return task_failed(outcome, first.label if first is not None else "", self._server.log_tail)
+            return task_failed(outcome, first.label if first is not None else "", self._server)
         return JobFailed(info)
 
-    def failure(self, outcome: Outcome, label: str) -> Exception:
+    def failure(self, outcome: TaskOutcome, label: str) -> Exception:
         """The error of a task; if it was cancelled because another one has failed, that of the other one."""
         if outcome.state in CONSEQUENCES:
             info = self.job.info()
             if info.first_failure is not None and info.first_failure.task_id != outcome.task_id:
                 return self.first_failure(info)
-        return task_failed(outcome, label, self._server.log_tail)
+        return task_failed(outcome, label, self._server)
 
     def errors(self) -> dict[str, list[TaskFailed]]:
         """All failures, grouped by what happened; those cancelled in consequence only if there are no others."""
         failed = {task.task_id: task.label for task in self.job.tasks(state=FAILED)}
         failures = [
-            task_failed(outcome, failed[outcome.task_id], self._server.log_tail)
+            task_failed(outcome, failed[outcome.task_id], self._server)
             for chunk in _chunks(failed)
             for outcome in self._server.results(chunk, 0)
         ]
@@ -86,7 +87,7 @@ class Waiting:
     """Waits for some tasks of a job, one long poll at a time. ``found`` are the outcomes so far, by label."""
 
     def __init__(self, results: JobResults, server: FunctionServer, left: dict[str, str]) -> None:
-        self.found: dict[str, Outcome] = {}
+        self.found: dict[str, TaskOutcome] = {}
         self.line = ProgressLine(results.name)
         self._results = results
         self._server = server

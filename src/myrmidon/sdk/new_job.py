@@ -18,16 +18,16 @@ from myrmidon.functions.handles import source_of
 from myrmidon.functions.recorder import Recorder
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.task_options import TaskOptions
-from myrmidon.sdk.api.caller import Caller
+from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.code_packages import CodePackages
-from myrmidon.sdk.function_server import FunctionServer, Outcome
+from myrmidon.sdk.function_server import FunctionServer
 from myrmidon.sdk.graph_submission import submit_with_code
 from myrmidon.sdk.job_results import JobResults, Waiting
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.results import handles_in, output_values, with_values
 from myrmidon.sdk.task_failed import TaskFailed
-from myrmidon.sdk.transport import Transport
 from myrmidon.wire import jobs as wire
+from myrmidon.wire.values import TaskOutcome
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -40,7 +40,7 @@ class NewJob(Recorder):
 
     def __init__(
         self,
-        transport: Transport,
+        api: Api,
         name: str,
         *,
         code: str | Path,
@@ -50,8 +50,7 @@ class NewJob(Recorder):
     ) -> None:
         super().__init__()
         self.name = name
-        self._api = Caller(transport)
-        self._server = FunctionServer(transport, group)
+        self._server = FunctionServer(api, group)
         self._code = code
         self._fields = {
             "name": name,
@@ -158,7 +157,7 @@ class NewJob(Recorder):
         zips = CodePackages(self._code).collect(self._builder.functions())
         submitted = submit_with_code(self._builder, self._fields, zips, self._server)
         self._codes = {module: packed.digest for module, packed in zips.items()}
-        job = Job(self._api, submitted.job_id)
+        job = Job(self._server.api, submitted.job_id)
         self._results = JobResults(job, self.name, self._server, submitted.task_ids)
 
     # -- follow -------------------------------------------------------------------------------------------------
@@ -193,7 +192,7 @@ class NewJob(Recorder):
         """Wait for the value of a call step by step."""
         return self._submitted.waiting(self._labels(handle))
 
-    def decoded(self, handle: Any, outcomes: Mapping[str, Outcome]) -> Any:
+    def decoded(self, handle: Any, outcomes: Mapping[str, TaskOutcome]) -> Any:
         """The value of a call whose tasks have these outcomes."""
         values = {
             source_of(one).node.label: output_values(

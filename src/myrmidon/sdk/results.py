@@ -8,12 +8,13 @@ from typing import Any
 from myrmidon.functions.handles import Handle, TupleHandle, source_of
 from myrmidon.functions.values import decode
 from myrmidon.sdk.errors import CallFailed
-from myrmidon.sdk.function_server import FunctionServer, Outcome
+from myrmidon.sdk.function_server import FunctionServer
+from myrmidon.wire.values import TaskOutcome
 
 SUCCEEDED = "SUCCEEDED"
 
 
-def output_values(outcome: Outcome, annotations: Sequence[Any], server: FunctionServer) -> list[Any]:
+def output_values(outcome: TaskOutcome, annotations: Sequence[Any], server: FunctionServer) -> list[Any]:
     """The decoded outputs of a task that has succeeded."""
     if len(outcome.outputs) != len(annotations):
         raise CallFailed(f"Task {outcome.task_id} has {len(outcome.outputs)} outputs, expected {len(annotations)}.")

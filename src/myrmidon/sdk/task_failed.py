@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from myrmidon.functions.types import module_name
 from myrmidon.sdk.errors import CallFailed
-from myrmidon.sdk.function_server import Outcome
-
-_LOG_BYTES = 8_192
+from myrmidon.sdk.function_server import FunctionServer
+from myrmidon.wire.values import TaskOutcome
 
 
 class TaskFailed(Exception):
@@ -33,16 +31,24 @@ class TaskFailed(Exception):
     error_type = ""
     error_message = ""
     remote_traceback = ""
-    read_log: Callable[[], bytes] | None = None
+    server: FunctionServer | None = None
     _log_tail: str | None = None
+    _message: str | None = None
 
     @property
     def log_tail(self) -> str:
         """The last 8 KiB of the task's output; read from the server when it is first asked for."""
-        if self._log_tail is None:
+        if self._log_tail is None and self.server is not None:
             with contextlib.suppress(CallFailed):
-                self._log_tail = (self.read_log() if self.read_log else b"").decode("utf-8", "replace")
+                self._log_tail = self.server.log_tail(self.task_id).decode("utf-8", "replace")
         return self._log_tail or ""
+
+    @property
+    def message(self) -> str:
+        """What the bot has said about the end of a run that no exception has ended: a crash, too much memory."""
+        if self._message is None and self.server is not None:
+            self._message = self.server.last_message(self.task_id)
+        return self._message or ""
 
     @property
     def what(self) -> str:
@@ -51,7 +57,7 @@ class TaskFailed(Exception):
             name = self.error_type.removeprefix("builtins.")
             return f"{name}: {self.error_message}" if self.error_message else name
         code = f" with exit code {self.exit_code}" if self.exit_code else ""
-        return self.error_message or (f"{self.state}{code} ({self.reason})" if self.reason else f"{self.state}{code}")
+        return self.message or (f"{self.state}{code} ({self.reason})" if self.reason else f"{self.state}{code}")
 
     def __str__(self) -> str:
         where = f" on bot {self.bot}" if self.bot else ""
@@ -60,12 +66,12 @@ class TaskFailed(Exception):
 
     def __reduce__(self) -> Any:
         """Copied without the connection to the server."""
-        state = {name: value for name, value in vars(self).items() if name != "read_log"}
+        state = {name: value for name, value in vars(self).items() if name != "server"}
         return _restored, (self.error_type, [], state)
 
 
-def task_failed(outcome: Outcome, label: str, read_log: Callable[[str, int], bytes] | None = None) -> TaskFailed:
-    """The error for a task that has ended without success."""
+def task_failed(outcome: TaskOutcome, label: str, server: FunctionServer) -> TaskFailed:
+    """The error for a task that has ended without success. The server is asked for more when that is read."""
     error = outcome.error
     names = [error.type, *error.bases] if error is not None else []
     original = next((cls for name in names if (cls := _exception_class(name)) is not None), None)
@@ -81,8 +87,7 @@ def task_failed(outcome: Outcome, label: str, read_log: Callable[[str, int], byt
         failure.error_type = error.type
         failure.error_message = error.message
         failure.remote_traceback = error.traceback
-    if read_log is not None:
-        failure.read_log = lambda: read_log(outcome.task_id, _LOG_BYTES)
+    failure.server = server
     return failure
 
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from myrmidon.wire.functions import FunctionError
+
 MAX_RESULTS = 1_000
 MSGPACK = "application/msgpack"
 TYPE_HEADER = "x-value-type"
@@ -53,7 +55,7 @@ class ResultValue(Struct, frozen=True, gc=False):
     inline: bytes | None
 
 
-class TaskOutcome(Struct, frozen=True, kw_only=True, gc=False):
+class TaskOutcome(Struct, frozen=True, kw_only=True):
     """The result of a task that has ended. ``outputs`` is empty unless it has succeeded."""
 
     task_id: str
@@ -62,6 +64,7 @@ class TaskOutcome(Struct, frozen=True, kw_only=True, gc=False):
     bot_id: str | None
     run: str | None
     exit_code: int | None
+    error: FunctionError | None
     outputs: list[ResultValue]
 
 

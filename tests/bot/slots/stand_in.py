@@ -34,6 +34,18 @@ class Functions:
     def echo(self, *values: Any) -> list[Any]:
         return list(values)
 
+    def length(self, value: Any) -> list[Any]:
+        return [len(value)]
+
+    def shape(self, parts: Any) -> list[Any]:
+        return [len(parts), len(parts[0]), parts[1:6], len(parts[-1])]
+
+    def point_to(self, path: str) -> list[Any]:
+        outputs = [{"type": "any", "path": path, "size": 2000}]
+        send(self.out, {"op": "done", "id": CURRENT["id"], "outputs": outputs, "out": 0, "err": 0})
+        time.sleep(60)
+        return []
+
     def calls(self) -> list[Any]:
         """How many runs this process has had, and its pid."""
         return [self.count, os.getpid()]
@@ -96,10 +108,14 @@ class Functions:
         time.sleep(60)
         return []
 
+    def keep(self, size: int) -> list[Any]:
+        self.hoard.append(b"x" * size)
+        return []
+
     def leave_daemon(self, path: str) -> list[Any]:
-        child = subprocess.Popen([sys.executable, "-c", DAEMON, path], start_new_session=True)
+        subprocess.Popen([sys.executable, "-c", DAEMON, path], start_new_session=True)
         self.wait(path)
-        return [child.pid]
+        return []
 
     def leave_daemon_and_exit(self, path: str) -> list[Any]:
         self.leave_daemon(path)
@@ -126,7 +142,14 @@ class Functions:
 
 
 CURRENT: dict[str, int] = {"id": 0}
-DAEMON = "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(600)"
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    with open(sys.argv[1] + ".part", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(sys.argv[1] + ".part", sys.argv[1])
+    time.sleep(600)
+"""
 
 
 def send(out: int, message: dict[str, Any]) -> None:

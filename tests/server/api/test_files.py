@@ -8,8 +8,9 @@ from hashlib import sha256
 
 import pytest
 
+from myrmidon.model.task_request import Payload
 from myrmidon.wire.files import MAX_FILE_BYTES
-from tests.server.functions import file_path, run_headers, stored_constant, world_of
+from tests.server.functions import file_path, finish_with, run_headers, stored_constant, world_of
 from tests.server.inside import BOT, Inside, Reply, inside
 from tests.world import a_function, a_node, finish
 
@@ -224,6 +225,37 @@ def test_a_bot_fetches_the_inputs_of_its_run(app, content):
     assert reply.headers["content-type"] == "application/octet-stream"
 
 
+def test_a_bot_fetches_the_parts_of_a_gathered_input(app):
+    upload(app, SMALL)
+    world = world_of(app)
+    part = {"label": "a", "position": 0, "type": "string"}
+    gathered = {"kind": "gathered", "type": "List<string>", "parts": [part]}
+    world.job({"a": a_node(task=a_function(outputs=("string",))), "join": a_node(task=a_function(gathered))})
+    first = world.running(BOT)[0]
+    world.report(finish_with(first, ("string", Payload(digest=digest_of(SMALL), size=len(SMALL)))))
+    join = world.running(BOT)[0]
+    reply = app.get(file_path(join, digest_of(SMALL)), token=app.credential(BOT), headers=run_headers(join))
+    assert (reply.status, reply.body) == (200, SMALL)
+
+
+def test_a_bot_fetches_the_code_of_its_run(app):
+    upload(app, SMALL)
+    upload(app, LARGE)
+    world = world_of(app)
+    function = {"package_name": "lib", "func_name": "f", "code": digest_of(SMALL)}
+    other = {**function, "code": digest_of(LARGE)}
+    world.job(
+        {
+            "f": a_node(task={**a_function(), "function": function}),
+            "g": a_node(task={**a_function(), "function": other}),
+        }
+    )
+    run = world.running(BOT)[0]
+    ask = {"token": app.credential(BOT), "headers": run_headers(run)}
+    assert app.get(file_path(run, digest_of(SMALL)), **ask).body == SMALL
+    assert app.get(file_path(run, digest_of(LARGE)), **ask).status == 404
+
+
 def test_a_bot_fetches_no_file_that_its_run_does_not_need(app):
     _, run = a_live_run(app, SMALL)
     upload(app, LARGE)
@@ -253,6 +285,15 @@ def test_files_of_a_run_are_for_its_own_bot_with_the_token_of_the_run(app, metho
     ):
         assert (wrong.status, wrong.code) == (404, "not_found")
     assert app.call(method, path, body, token=token, headers=run_headers(run)).status == 200
+
+
+@pytest.mark.parametrize("stored_by", ["nobody", "other", "default"])
+def test_an_output_is_a_file_that_the_group_of_the_run_has(app, stored_by):
+    if stored_by != "nobody":
+        app.put(f"/api/v1/files/{digest_of(LARGE)}?group={stored_by}", LARGE)
+    world, run = a_live_run(app)
+    world.report(finish_with(run, ("int64", Payload(digest=digest_of(LARGE), size=len(LARGE)))))
+    assert world.state(run.task_id) == ("SUCCEEDED" if stored_by == "default" else "FAILED")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])

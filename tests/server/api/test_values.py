@@ -11,6 +11,7 @@ import pytest
 
 from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.task_request import Payload
+from myrmidon.scheduler.extend import extend
 from tests.server.contexts import a_task, until
 from tests.server.functions import file_path, finish_with, inline, run_headers, stored_constant, world_of
 from tests.server.inside import BOT, Inside, inside
@@ -64,7 +65,7 @@ def test_the_result_of_a_function_has_its_small_outputs_inside(app, world):
     number, text = found.pop("outputs")
     assert found == {
         "task_id": show_task(task), "state": "SUCCEEDED", "reason": "", "bot_id": BOT, "run": show_run(task, 1),
-        "exit_code": 0,
+        "exit_code": 0, "error": None,
     }  # fmt: skip
     assert (number["type"], number["size"], b64decode(number["inline"])) == (INT, 1, SEVEN)
     assert (text["type"], text["size"], text["inline"]) == ("string", len(TEXT), None)
@@ -80,6 +81,18 @@ def test_only_ended_tasks_are_in_the_results(app, world):
     assert sorted(one["state"] for one in found.values()) == ["FAILED", "SUCCEEDED"]
     failed = next(one for one in found.values() if one["state"] == "FAILED")
     assert (failed["exit_code"], failed["outputs"]) == (1, [])
+
+
+def test_the_result_of_a_failed_function_has_its_exception(app, world):
+    job = world.job({"f": a_node(task=a_function())})
+    run = world.running(BOT)[0]
+    error = {"type": "builtins.ValueError", "message": "bad thing", "traceback": "...", "bases": ["builtins.Exception"]}
+    report = {**finish_report(run), "error": error}
+    exchange = {"session": 1, "nonce": 9, "n": 0, "reports": [report]}
+    app.meet_bot()
+    assert app.post("/bot/v1/exchange", exchange, token=app.credential(BOT)).status == 200
+    (found,) = results(app, job.task_ids["f"])
+    assert (found["state"], found["error"]) == ("FAILED", {**error, "args": None})
 
 
 def test_commands_have_results_too(app, world):
@@ -110,6 +123,51 @@ def test_a_caller_waits_for_the_first_task_that_ends(app, world):
 
 def finish_report(run) -> dict:
     return {"type": "finish", "run": show_run(run.task_id, run.run), "token": run.token, "exit_code": 1}
+
+
+def delegating(world: World) -> int:
+    """A task that has ended and left its output to another one, which is ready."""
+    job = world.job({"f": a_node(task=a_function(outputs=(INT,)))})
+    run = world.running(BOT)[0]
+    raw = {"tasks": {"d": a_node(task=a_function(outputs=(INT,)))}, "delegates": {"d": "f"}}
+    world.do(extend, job.job_id, raw, group_id=world.group, by=run.task_id)
+    world.report(msgspec.structs.replace(finish_with(run), delegated=True))
+    assert world.state(run.task_id) == "SUCCEEDED"
+    return job.task_ids["f"]
+
+
+def test_a_task_that_delegates_has_a_result_when_its_delegate_has_written_it(app, world):
+    task = delegating(world)
+    assert results(app, task) == []
+    run_next(world, (INT, inline(SEVEN)))
+    (result,) = results(app, task)
+    assert (result["task_id"], result["state"]) == (show_task(task), "SUCCEEDED")
+    assert b64decode(result["outputs"][0]["inline"]) == SEVEN
+
+
+def test_the_failure_of_a_delegate_is_the_result_of_the_task_that_delegates(app, world):
+    task = delegating(world)
+    run = world.running(BOT)[0]
+    world.report(finish_with(run, exit_code=3))
+    (result,) = results(app, task)
+    assert (result["task_id"], result["state"], result["exit_code"]) == (show_task(task), "FAILED", 3)
+    assert result["run"] == show_run(run.task_id, run.run)
+
+
+def test_a_caller_that_waits_for_a_task_that_delegates_is_woken_by_the_delegate(app, world):
+    task = delegating(world)
+    app.meet_bot()
+    run = world.running(BOT)[0]
+
+    async def story():
+        body = {"task_ids": [show_task(task)], "wait_s": 100}
+        asking = asyncio.create_task(app.ask("POST", "/api/v1/results", body))
+        await until(lambda: run.task_id in app.context.hub._task_ends.waiters)
+        exchange = {"session": 1, "nonce": 9, "n": 0, "reports": [finish_report(run)]}
+        await app.ask("POST", "/bot/v1/exchange", exchange, token=app.credential(BOT))
+        return await asking
+
+    assert [one["state"] for one in app.run(story()).json["results"]] == ["FAILED"]
 
 
 def test_tasks_of_another_group_have_no_results(app):
@@ -166,6 +224,14 @@ def test_the_values_of_a_job_are_constants_and_outputs(app, world):
     }
     assert len(found) == 5
     assert {app.get(f"/api/v1/values/{one['value_id']}").status for one in found if one["written"]} == {200}
+
+
+def test_parts_of_gathered_inputs_are_read_by_their_task(app, world):
+    part = {"label": "a", "position": 0, "type": INT}
+    gathered = {"kind": "gathered", "type": f"List<{INT}>", "parts": [part, part]}
+    job = world.job({"a": a_node(task=a_function()), "join": a_node(task=a_function(gathered, outputs=()))})
+    (line,) = app.get(f"/api/v1/jobs/{show_task(job.job_id)}/values").json["values"]
+    assert (line["producer"], line["num_consumers"]) == ("a", 2)
 
 
 def test_values_are_listed_page_by_page(app, world):
@@ -235,9 +301,11 @@ def test_a_damaged_value_is_an_error_that_says_so(app, world):
 
 
 def test_a_reference_with_a_wrong_size_does_not_harm_the_file(app, world):
-    payload = upload(app, TEXT)
-    value = a_value(app, world, Payload(digest=payload.digest, size=1))
-    assert app.get(f"/api/v1/values/{value}").body == TEXT
+    upload(app, TEXT)
+    job = world.job({"f": a_node(task=a_function(stored_constant(DIGEST, len(TEXT)), outputs=()))})
+    app.context.db.engine.write(lambda tx: tx.run('UPDATE "values" SET size = 1'))
+    (line,) = app.get(f"/api/v1/jobs/{show_task(job.job_id)}/values").json["values"]
+    assert app.get(f"/api/v1/values/{line['value_id']}").body == TEXT
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])

@@ -90,6 +90,19 @@ def test_a_file_that_a_value_refers_to_is_kept_until_its_job_is_deleted(app):
     assert (collect(app), exists(app)) == (1, (False, False))
 
 
+def test_the_code_of_a_job_is_kept_until_the_job_is_deleted(app):
+    upload(app)
+    world = world_of(app)
+    function = {"package_name": "lib", "func_name": "f", "code": DIGEST}
+    job = world.job({"f": a_node(task={**a_function(), "function": function})})
+    world.report(finish(world.running(BOT)[0], b"\x01"))
+    later(app, 100)
+    assert (collect(app), exists(app)) == (0, (True, True))
+    app.delete(f"/api/v1/jobs/{show_task(job.job_id)}")
+    app.settle(show_task(job.job_id))
+    assert (collect(app), exists(app)) == (1, (False, False))
+
+
 def test_a_file_is_kept_for_the_group_that_still_has_it(app):
     app.post("/api/v1/groups", {"name": "other"})
     upload(app)

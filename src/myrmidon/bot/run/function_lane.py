@@ -25,8 +25,9 @@ class FunctionLane:
     ``queue``: not taken by the thread that runs functions. ``taken``: from then on until they have ended, by run.
     ``long``: those of them that have been running for a while, so that the server must be told of their start.
     ``blocked``: all slots are busy with long runs, so what waits here should go to other bots. ``busy``: the number of
-    slots that run something. ``end_requests``: (reason, grace in seconds) by run. ``progress``: not reported yet.
-    ``recall``: runs that have not begun must be returned. ``mean_run_s``: moving average of the duration of functions.
+    slots that run something. ``storing``: how many have run and wait only for their results to be stored.
+    ``end_requests``: (reason, grace in seconds) by run. ``progress``: not reported yet. ``recall``: runs that have not
+    begun must be returned. ``mean_run_s``: moving average of the duration of functions.
     """
 
     def __init__(self, lock: threading.Lock, slots: int) -> None:
@@ -42,6 +43,7 @@ class FunctionLane:
         # Written by one thread and read by the other without the lock; a stale value is harmless.
         self.blocked = False
         self.busy = 0
+        self.storing = 0
         self.mean_run_s = 0.0
         self.wake: Callable[[], None] = lambda: None
 
@@ -101,7 +103,7 @@ class FunctionLane:
 
     def waiting(self) -> int:
         """How many runs have not begun."""
-        return max(0, len(self.queue) + len(self.taken) - self.busy)
+        return max(0, len(self.queue) + len(self.taken) - self.busy - self.storing)
 
     def ahead(self) -> int:
         """How many runs are to wait here while all slots are busy: about ``AHEAD_S`` of work."""

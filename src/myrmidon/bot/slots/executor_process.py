@@ -28,6 +28,7 @@ _MAX_FRAME_BYTES = 16 << 20
 _LENGTH_BYTES = 4
 _PIECE_BYTES = 1 << 20
 _STOP_S = 0.1
+_LAST_WORDS_BYTES = 500
 _SOCKET_TYPE = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_DGRAM)
 
 
@@ -157,6 +158,12 @@ class ExecutorProcess:
                 limit -= len(data)
                 run.store_output(stream, data, spool, to_spool=until is None)
         return True
+
+    def last_words(self) -> str:
+        """The end of what the process has written to stderr."""
+        start = max(0, os.fstat(self.files[1]).st_size - _LAST_WORDS_BYTES)
+        text = os.pread(self.files[1], _LAST_WORDS_BYTES, start).decode(errors="replace").strip()
+        return text or "it has ended without a word"
 
     def cut_files(self, least_bytes: int) -> None:
         """Empty output files that have grown large and are read completely. The process must be idle or stopped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from myrmidon.bot.run.run_log import RunLog
@@ -44,12 +45,12 @@ class FunctionRun(RunLog):
 
     ``begun``: when its process has begun it, 0 before. ``end_reason``: why it is being ended, empty while it is not;
     ``kill_at``: when its process is killed then. ``is_long``: the session thread knows that it has begun. ``attempts``:
-    how many processes could not be given this run.
+    how many processes could not be given this run. ``digests``: large inputs that are kept on this machine for it.
     """
 
     __slots__ = (
-        "attempts", "begun", "deadline", "end_reason", "grace_s", "id", "is_long", "key", "kill_at", "memory_bytes",
-        "stats", "task",
+        "attempts", "begun", "deadline", "digests", "end_reason", "grace_s", "id", "is_long", "key", "kill_at",
+        "memory_bytes", "stats", "task",
     )  # fmt: skip
 
     def __init__(self, number: int, task: dict[str, Any], stats: FunctionStats) -> None:
@@ -60,6 +61,7 @@ class FunctionRun(RunLog):
         self.key = ProcessKey(function.get("code") or "", task.get("resource_group") or "")
         self.stats = stats
         self.attempts = 0
+        self.digests: Collection[str] = ()
         self.begun = 0.0
         self.deadline = 0.0
         self.grace_s: float = task["grace_period_s"]

@@ -20,6 +20,7 @@ from myrmidon.bot.slots.function_run import ProcessKey
 from myrmidon.bot.system import filesystem, processes
 
 FOLDER = "functions"
+SHARED = ("code", "values")
 _ZIP = "bot.zip"
 _STREAMS = ("stdout", "stderr")
 _MARKER = "MYRMIDON_EXECUTOR"
@@ -57,8 +58,9 @@ class Launcher:
         self.program = program
 
     def _create_folders(self) -> None:
+        """Their user may pass through all of them, and has a part in ``root`` and reads what is in ``shared``."""
         mode = 0o700 if self.isolation.user is None else 0o711
-        for path in (self.folder, self.root, self.shared):
+        for path in (self.folder, self.root, self.shared, *(os.path.join(self.shared, name) for name in SHARED)):
             os.makedirs(path, exist_ok=True)
             os.chmod(path, mode)
 

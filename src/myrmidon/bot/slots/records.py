@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from base64 import b64encode
 from typing import Any
 
 from myrmidon.bot.slots.function_run import FunctionRun
+from myrmidon.bot.slots.run_files import Problem
 from myrmidon.bot.system.filesystem import read_file
 
 _SIGNAL_MEANINGS = {
@@ -52,12 +52,9 @@ def fault(run: FunctionRun, kind: str, message: str) -> dict[str, Any]:
     return {"report": report, "logs": run.log_chunks()}
 
 
-def outputs_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """The small outputs in an answer, as reported."""
-    return [
-        {"type": output["type"], "payload": {"inline": b64encode(output["data"]).decode()}}
-        for output in answer["outputs"]
-    ]
+def problem(run: FunctionRun, duration: float, found: Problem) -> dict[str, Any]:
+    """The record of a run whose files could not be fetched or stored."""
+    return fault(run, *found) if found.kind else failure(run, duration, found.message)
 
 
 # ---------------------------------------------------------------- reasons

@@ -47,20 +47,26 @@ class RunWatch:
                 ready.extendleft(reversed(loop.pool.take_back(slot)))
                 if slot.active is None:
                     continue
-            if ran_s >= LONG_S and not run.is_long:
-                run.is_long = True
-                lane.add_long(run.task, run.begun)
-                loop.has_news = True
+            self._report_long(run, now)
             blocked += ran_s > BLOCKED_S
             self._move_output(executor, run)
             self._check_memory(executor, run, measure=measure, now=now)
             self._check_time(executor, run, now)
+        for run in loop.fetching.values():
+            self._report_long(run, now)
         if measure:
             self.measured_at = now
             loop.end_idle(now)
         lane.blocked = blocked == lane.slots
         if (lane.blocked and lane.waiting()) or lane.progress_due(now):
             loop.has_news = True
+
+    def _report_long(self, run: FunctionRun, now: float) -> None:
+        """Let the session thread report the start of a run that takes long, or whose files do."""
+        if now - run.begun >= LONG_S and not run.is_long:
+            run.is_long = True
+            self.loop.lane.add_long(run.task, run.begun)
+            self.loop.has_news = True
 
     def _move_output(self, executor: ExecutorProcess, run: FunctionRun) -> None:
         """Move what a function prints to the spool; stop the function while that is too much to upload."""
@@ -120,11 +126,17 @@ class RunWatch:
         """End runs, and return those that have not begun."""
         if recall or requests:
             self._take_all_back()
+        waiting = [*self.loop.ready, *self.loop.fetching.values()]
         if recall:
-            self._return(list(self.loop.ready))
+            self._return([run for run in waiting if not run.is_long])
         if not requests:
             return
-        self._return([run for run in self.loop.ready if run.run in requests])
+        for run in waiting:
+            if run.run in requests and run.run in self.loop.lane.taken:
+                self._end_waiting(run, requests[run.run][0], now)
+        for run in self.loop.storing.values():
+            if requests.get(run.run, ("",))[0] == "lost":
+                run.end_reason = "lost"
         begun = [(executor, run) for _, executor, _ in self.loop.pool.heads() for run in executor.pending]
         for executor, run in begun:
             if run.run in requests:
@@ -138,8 +150,23 @@ class RunWatch:
     def _return(self, runs: list[FunctionRun]) -> None:
         if runs:
             for run in runs:
-                self.loop.ready.remove(run)
+                self._forget(run)
             self.loop.run_queue.return_functions([run.task for run in runs])
+
+    def _forget(self, run: FunctionRun) -> None:
+        """Remove a run that has not begun."""
+        if self.loop.fetching.pop(run.run, None) is None:
+            self.loop.ready.remove(run)
+            self.loop.files.release(run)
+
+    def _end_waiting(self, run: FunctionRun, reason: str, now: float) -> None:
+        """End a run that has not begun: it is returned, unless the server has been told that it has."""
+        if not run.is_long:
+            self._return([run])
+            return
+        self._forget(run)
+        run.request_end(reason, 0.0, now)
+        self.loop.end(run, self.record_of_end(run, now, exit_code=1))
 
     def _request_end(
         self, executor: ExecutorProcess, run: FunctionRun, reason: str, grace_s: float | None, now: float
@@ -189,7 +216,7 @@ class RunWatch:
         if executor.ending == "protocol" or (executor.ending == "closed" and executor.was_killed):
             return records.failure(run, duration, "the function has damaged the pipe between its process and the bot")
         if not executor.is_ready:
-            return records.fault(run, "bot_error", f"no process for functions could be started: {_last_words(run)}")
+            return records.fault(run, "bot_error", f"no process for functions starts: {executor.last_words()}")
         if status == -signal.SIGTERM and self.loop.run_queue.signals:
             return records.fault(run, "shutdown", "the machine was shut down: the function received SIGTERM")
         kills = records.oom_kills()
@@ -197,8 +224,3 @@ class RunWatch:
         record = records.failure(run, duration, records.death_message(status, by_kernel=by_kernel))
         record["report"]["exit_code"] = status or 1
         return record
-
-
-def _last_words(run: FunctionRun) -> str:
-    """The end of what a process has written to stderr."""
-    return b"".join(run.inline[1])[-500:].decode(errors="replace").strip() or "it has ended without a word"

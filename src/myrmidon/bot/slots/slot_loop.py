@@ -20,6 +20,7 @@ from myrmidon.bot.slots import records
 from myrmidon.bot.slots.executor_process import BrokenProtocol, ExecutorProcess
 from myrmidon.bot.slots.function_run import FunctionRun, FunctionStats
 from myrmidon.bot.slots.launcher import Launcher
+from myrmidon.bot.slots.run_files import RunFiles, Transfers, inline_output
 from myrmidon.bot.slots.run_frames import run_frame
 from myrmidon.bot.slots.run_watch import RunWatch
 from myrmidon.bot.slots.slot_pool import IDLE_S, Slot, SlotPool
@@ -40,7 +41,8 @@ log = logging.getLogger("myrmidon.bot")
 
 
 class SlotLoop(threading.Thread):
-    """``ready``: runs that wait for a slot. ``done``: runs that have ended, with their records, to be delivered.
+    """``fetching``: runs whose files are fetched. ``ready``: runs that wait for a slot. ``storing``: runs whose results
+    are stored. ``done``: runs that have ended, with their records, to be delivered.
 
     ``stats``: what is known of each function. ``usd_per_s``: the price of this machine. ``server_unreachable``: the
     server takes no output now. ``on_results``: called when the server must be told something. ``on_success``: called
@@ -52,6 +54,7 @@ class SlotLoop(threading.Thread):
         self,
         run_queue: RunQueue,
         launcher: Launcher,
+        transfers: Transfers,
         *,
         journal: ResultJournal,
         spool: LogSpool,
@@ -68,9 +71,13 @@ class SlotLoop(threading.Thread):
         self.server = server
         self.bot_id = bot_id
         self.report_error = report_error
+        self.files = RunFiles(launcher.shared, transfers, self.wake)
+        self.files.used_code = self._used_code
         self.pool = SlotPool(self.lane.slots)
         self.watch = RunWatch(self)
         self.ready: deque[FunctionRun] = deque()
+        self.fetching: dict[str, FunctionRun] = {}
+        self.storing: dict[str, FunctionRun] = {}
         self.done: list[tuple[dict[str, Any], dict[str, Any] | None]] = []
         self.spent: list[float] = []
         self.stats: dict[tuple[str, str, str], FunctionStats] = {}
@@ -120,6 +127,7 @@ class SlotLoop(threading.Thread):
 
     def _step(self) -> None:
         self._take()
+        self._take_fetched()
         self._dispatch()
         for reader, _ in self.poll.poll(self._timeout_s() * 1000):
             if reader == self.wake_reader:
@@ -130,6 +138,7 @@ class SlotLoop(threading.Thread):
         if now >= self.next_tick:
             self.next_tick = now + TICK_S
             self.watch.check(now)
+        self._take_stored()
         self._bury(now)
         self._deliver()
 
@@ -156,7 +165,28 @@ class SlotLoop(threading.Thread):
             self.run_queue.return_tasks(expired)
         for task in tasks:
             self.count += 1
-            self.ready.append(FunctionRun(self.count, task, self._stats_of(task["function"])))
+            run = FunctionRun(self.count, task, self._stats_of(task["function"]))
+            if task.get("problem"):
+                self.end(run, records.fault(run, "client_error", task["problem"]))
+            elif self.files.prepare(run):
+                self.ready.append(run)
+            else:
+                run.begun = clock.boottime()
+                self.fetching[run.run] = run
+
+    def _take_fetched(self) -> None:
+        """Go on with the runs whose files have come."""
+        while self.files.fetched:
+            run, problem = self.files.fetched.popleft()
+            if self.fetching.pop(run.run, None) is None:
+                self.files.release(run)  # it was returned meanwhile
+            elif problem is None:
+                self.ready.append(run)
+            else:
+                self.end(run, records.problem(run, 0.0, problem))
+
+    def _used_code(self) -> set[str]:
+        return {executor.key.code for _, executor in self.pool.executors()} | {run.key.code for run in self.ready}
 
     def _stats_of(self, function: dict[str, Any]) -> FunctionStats:
         key = (function.get("code") or "", function["package_name"], function["func_name"])
@@ -189,7 +219,7 @@ class SlotLoop(threading.Thread):
             frame = run_frame(
                 run,
                 executor,
-                lambda digest: digest,
+                self.files.values.path,
                 server=self.server,
                 bot_id=self.bot_id,
                 give=self.launcher.isolation.give,
@@ -224,7 +254,7 @@ class SlotLoop(threading.Thread):
             self.pool.retire(slot, executor, now)
         for unused in slot.unused():
             self.pool.retire(slot, unused, now)
-        executor = self.launcher.start(run.key, "")
+        executor = self.launcher.start(run.key, self.files.codes.path(run.key.code))
         slot.executors[run.key] = executor
         self.readers[executor.channel.reader] = (slot, executor)
         self.poll.register(executor.channel.reader, select.POLLIN)
@@ -238,7 +268,7 @@ class SlotLoop(threading.Thread):
             now = clock.boottime()
             for message in messages:
                 self._apply(slot, executor, message, now)
-        except (BrokenProtocol, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (BrokenProtocol, KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             log.warning("process %d has sent something else than an answer: %r", executor.pid, error)
             executor.kill("protocol", clock.boottime())
             self._unregister(executor)
@@ -273,7 +303,8 @@ class SlotLoop(threading.Thread):
                 executor.cut_files(_KEEP_OUTPUT_BYTES)
             if run.end_reason:
                 executor.kill("told to end", now)
-            self.end(run, record)
+            if run.run not in self.storing:
+                self.end(run, record)
         elif operation == "progress" and executor.pending and executor.pending[0].id == message["id"]:
             self.lane.note_progress(executor.pending[0].run, float(message["value"]))
         elif operation == "ready":
@@ -297,14 +328,31 @@ class SlotLoop(threading.Thread):
         report = record["report"]
         if answer.get("delegated"):
             report["delegated"] = True
-        report["outputs"] = records.outputs_of(answer)
+        outputs = self.files.open_outputs(answer, run, os.path.join(executor.folder, "out"))
+        if all(data is not None for _, data, _ in outputs):
+            report["outputs"] = [inline_output(kind, data) for kind, data, _ in outputs if data is not None]
+        else:
+            self.storing[run.run] = run
+            self.files.store(run, record, outputs)
         self.on_success()
         return record
+
+    def _take_stored(self) -> None:
+        """Report the runs whose results are stored."""
+        while self.files.stored:
+            run, record, problem = self.files.stored.popleft()
+            del self.storing[run.run]
+            if run.end_reason == "lost":
+                self.end(run, None)
+            else:
+                duration = record["report"]["duration"]
+                self.end(run, record if problem is None else records.problem(run, duration, problem))
 
     # ---------------------------------------------------------------- the end of runs and of processes
 
     def end(self, run: FunctionRun, record: dict[str, Any] | None) -> None:
         """Note that a run has ended; None if it is no longer this bot's."""
+        self.files.release(run)
         if record is None:
             self.spool.remove(run.run)
         elif record["report"]["type"] == "finish":
@@ -314,7 +362,7 @@ class SlotLoop(threading.Thread):
         self.done.append((run.task, record))
 
     def _deliver(self) -> None:
-        self.lane.busy = self.pool.busy()
+        self.lane.busy, self.lane.storing = self.pool.busy(), len(self.storing)
         if self.spent:
             self.lane.note_durations(len(self.spent), sum(self.spent))
             self.spent = []
@@ -363,8 +411,9 @@ class SlotLoop(threading.Thread):
     def _give_up(self, message: str) -> None:
         """Fail everything after an error of the bot itself, and begin anew."""
         now = clock.boottime()
-        runs = list(self.ready)
+        runs = [*self.ready, *self.fetching.values()]
         self.ready.clear()
+        self.fetching.clear()
         for slot, executor in self.pool.executors():
             runs += executor.pending
             executor.pending.clear()

@@ -9,12 +9,14 @@ from myrmidon.sdk.api.jobs import JobCalls
 from myrmidon.sdk.api.logs import LogCalls
 from myrmidon.sdk.api.overview import OverviewCalls, SessionCalls
 from myrmidon.sdk.api.tasks import TaskCalls
+from myrmidon.sdk.api.values import ValueCalls
 
 
 class Api(
     TaskCalls,
     LogCalls,
     JobCalls,
+    ValueCalls,
     BotCalls,
     ServerCalls,
     QueueCalls,

@@ -47,7 +47,9 @@ def delete_of_group(tx: Tx, group_id: int) -> None:
 
 _UNUSED = """used_at < :before
        AND NOT EXISTS (SELECT 1 FROM "values" v WHERE v.digest = stored_files.digest)
-       AND NOT EXISTS (SELECT 1 FROM shared_values s WHERE s.digest = stored_files.digest)"""
+       AND NOT EXISTS (SELECT 1 FROM shared_values s WHERE s.digest = stored_files.digest)
+       AND NOT EXISTS (SELECT 1 FROM job_codes c WHERE c.code = stored_files.digest)
+       AND NOT EXISTS (SELECT 1 FROM job_codes c WHERE c.runs_as = stored_files.digest)"""
 FIND_UNUSED = f"""
     SELECT DISTINCT digest FROM stored_files
      WHERE digest >= :low AND digest < :high AND {_UNUSED}

@@ -23,10 +23,11 @@ class TaskEnd(Struct, frozen=True, gc=False):
     run: int | None
     exit_code: int | None
     bot_id: str | None
+    error: str | None
 
 
 ENDS = """
-    SELECT t.id, t.resource_group_id, t.state, t.reason, r.run, r.exit_code, r.bot_id
+    SELECT t.id, t.resource_group_id, t.state, t.reason, r.run, r.exit_code, r.bot_id, r.error
       FROM task_results t
       LEFT JOIN task_runs r ON r.task_id = t.id AND r.run = COALESCE(t.instance_id, t.run_number)
                            AND r.generation = t.generation
@@ -88,10 +89,16 @@ READ_BY_CHILDREN = """
       JOIN task_inputs i ON i.task_id = c.child
      WHERE i.value_id {in:values}
 """
+PARTS_OF_CHILDREN = """
+    SELECT p.value_id FROM (SELECT DISTINCT child FROM task_edges WHERE parent {in:ids}) c
+      JOIN task_input_parts p ON p.task_id = c.child
+     WHERE p.value_id {in:values}
+"""
+# The value of a gathered input is only the shape in which its parts are placed.
 OWN_INPUTS = """
     SELECT i.task_id, i.position, v.id, v.type, v.digest, v.size
       FROM task_inputs i JOIN "values" v ON v.id = i.value_id
-     WHERE i.task_id {in:ids} AND i.type = 'VALUE' ORDER BY i.task_id, i.position
+     WHERE i.task_id {in:ids} AND i.type = 'VALUE' AND i.num_parts IS NULL ORDER BY i.task_id, i.position
 """
 OUTPUTS_OF_PARENTS = """
     SELECT DISTINCT o.value_id FROM task_edges e JOIN task_outputs o ON o.task_id = e.parent
@@ -128,7 +135,11 @@ def _produced(tx: Tx, labels: dict[int, str]) -> list[ValueLine]:
     if not rows:
         return []
     values = sorted({row[2] for row in rows})
-    readers = Counter(row[0] for row in tx.all(READ_BY_CHILDREN, ids=sorted(labels), values=values))
+    readers = Counter(
+        row[0]
+        for text in (READ_BY_CHILDREN, PARTS_OF_CHILDREN)
+        for row in tx.all(text, ids=sorted(labels), values=values)
+    )
     return [
         ValueLine(
             Value(shared_id or value_id, kind, None, digest, size),

@@ -1,4 +1,4 @@
-"""The files that a run needs: its large inputs."""
+"""The files that a run needs: its large inputs, the parts of gathered inputs, and its code."""
 
 from myrmidon.store.engine.db import Tx
 
@@ -10,7 +10,19 @@ SHARED_INPUT = """
     SELECT 1 FROM task_inputs i JOIN shared_values v ON v.id = i.shared_value_id
      WHERE i.task_id = :task AND v.digest = :digest LIMIT 1
 """
-NEEDS = (VALUE_INPUT, SHARED_INPUT)
+VALUE_PART = """
+    SELECT 1 FROM task_input_parts p JOIN "values" v ON v.id = p.value_id
+     WHERE p.task_id = :task AND v.digest = :digest LIMIT 1
+"""
+SHARED_PART = """
+    SELECT 1 FROM task_input_parts p JOIN shared_values v ON v.id = p.shared_value_id
+     WHERE p.task_id = :task AND v.digest = :digest LIMIT 1
+"""
+CODE = """
+    SELECT 1 FROM task_requests r JOIN job_codes c ON c.job_id = r.job_id AND c.code = r.code
+     WHERE r.id = :task AND (c.code = :digest OR c.runs_as = :digest)
+"""
+NEEDS = (VALUE_INPUT, CODE, VALUE_PART, SHARED_INPUT, SHARED_PART)
 
 
 def needs(tx: Tx, task_id: int, digest: str) -> bool:

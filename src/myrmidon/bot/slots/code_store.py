@@ -1,0 +1,148 @@
+"""The code of functions, unpacked by its digest: each zip is fetched, checked and unpacked once.
+
+    functions/shared/code/<digest>/   the modules; processes may read them
+
+A zip comes from a user. Before anything is written, everything that could fill the disk or lead out of the folder is
+refused.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import stat
+import struct
+import threading
+import zipfile
+import zlib
+from collections.abc import Collection
+
+from myrmidon.bot.slots.value_cache import digest_of
+from myrmidon.bot.system import filesystem
+
+MAX_ZIP_BYTES = 64 << 20
+MAX_FILES = 20_000
+MAX_UNPACKED_BYTES = 512 << 20
+MAX_RATIO = 200
+"""Of a zip of more than MIN_BOMB_BYTES: Python source shrinks to a fifth, and never to a two-hundredth."""
+MIN_BOMB_BYTES = 16 << 20
+MAX_TOTAL_BYTES = 2 << 30
+"""Of all code of this bot; the least recently used one that no process uses is removed."""
+_MAX_NAME_CHARS = 400
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, RuntimeError, ValueError)
+
+
+class BadCode(Exception):
+    """The zip cannot be used; the message says why."""
+
+
+class CodeStore:
+    """Thread-safe. ``sizes``: of all unpacked code, the least recently used one first."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.lock = threading.Lock()
+        self.sizes: dict[str, int] = {}
+
+    def path(self, digest: str) -> str:
+        """The folder of a code; empty for code that is installed on the bot."""
+        return os.path.join(self.folder, digest) if digest else ""
+
+    def has(self, digest: str) -> bool:
+        """Whether this code is here; it becomes the most recently used one."""
+        if not digest:
+            return True
+        with self.lock:
+            size = self.sizes.pop(digest, None)
+            if size is not None:
+                self.sizes[digest] = size
+            return size is not None
+
+    def add(self, digest: str, zipped: bytes, used: Collection[str] = ()) -> None:
+        """Check and unpack a zip. ``used``: code that processes use. Raises BadCode or OSError."""
+        if digest_of(zipped) != digest:
+            raise BadCode("its digest is wrong")
+        with self.lock:
+            if digest in self.sizes:
+                return
+            try:
+                self.sizes[digest] = self._unpack(digest, zipped)
+            except _ZIP_ERRORS as error:
+                raise BadCode(f"it is not a valid zip: {error}") from error
+            self._remove_old(used, digest)
+
+    def _unpack(self, digest: str, zipped: bytes) -> int:
+        target, part = self.path(digest), f"{self.path(digest)}.part"
+        os.makedirs(self.folder, mode=0o755, exist_ok=True)
+        filesystem.remove_tree(part)
+        with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
+            size = check_entries(archive.infolist(), len(zipped))
+            try:
+                for entry in archive.infolist():
+                    _extract(archive, entry, part)
+            except BaseException:
+                filesystem.remove_tree(part)
+                raise
+        _make_folder(part)
+        os.replace(part, target)
+        return size
+
+    def _remove_old(self, used: Collection[str], newest: str) -> None:
+        total = sum(self.sizes.values())
+        for digest in [digest for digest in self.sizes if digest not in used and digest != newest]:
+            if total <= MAX_TOTAL_BYTES:
+                return
+            total -= self.sizes.pop(digest)
+            filesystem.remove_tree(self.path(digest))
+
+
+def check_entries(entries: list[zipfile.ZipInfo], zipped_bytes: int) -> int:
+    """Refuse what must not be unpacked, before it is; the size of all files. Raises BadCode."""
+    if zipped_bytes > MAX_ZIP_BYTES:
+        raise BadCode(f"it has {zipped_bytes} bytes; at most {MAX_ZIP_BYTES}")
+    if len(entries) > MAX_FILES:
+        raise BadCode(f"it has {len(entries)} files; at most {MAX_FILES}")
+    seen = set()
+    for entry in entries:
+        _check_name(entry)
+        if entry.filename in seen:
+            raise BadCode(f"it contains {entry.filename!r:.100} twice")
+        seen.add(entry.filename)
+    size = sum(entry.file_size for entry in entries)
+    if size > MAX_UNPACKED_BYTES:
+        raise BadCode(f"unpacked it would have {size} bytes; at most {MAX_UNPACKED_BYTES}")
+    if size > MIN_BOMB_BYTES and size > MAX_RATIO * zipped_bytes:
+        raise BadCode(f"unpacked it would be {size // max(1, zipped_bytes)} times as large; at most {MAX_RATIO} times")
+    return size
+
+
+def _check_name(entry: zipfile.ZipInfo) -> None:
+    name = entry.filename
+    parts = name.rstrip("/").split("/")
+    is_outside = name.startswith("/") or "\\" in name or ":" in parts[0] or not {"", ".", ".."}.isdisjoint(parts)
+    if is_outside or not name.isprintable() or len(name) > _MAX_NAME_CHARS:
+        raise BadCode(f"{name!r:.100} is not a path inside of it")
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise BadCode(f"{name!r:.100} is neither a file nor a folder")
+
+
+def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: str) -> None:
+    path = os.path.join(folder, *entry.filename.rstrip("/").split("/"))
+    if entry.is_dir():
+        _make_folder(path)
+        return
+    _make_folder(os.path.dirname(path))
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    with archive.open(entry) as source, os.fdopen(handle, "wb") as target:
+        shutil.copyfileobj(source, target)
+        os.fchmod(target.fileno(), 0o644)
+
+
+def _make_folder(path: str) -> None:
+    """Create a folder, with those above it, that the user of functions may read, whatever the umask of the bot is."""
+    if not os.path.isdir(path):
+        _make_folder(os.path.dirname(path))
+        os.mkdir(path)
+        os.chmod(path, 0o755)  # noqa: S103 - only who may pass through the bot's folders gets here

@@ -1,0 +1,177 @@
+"""The files of runs: code and large inputs before a run, large outputs after it.
+
+Everything that takes time is done by transfer threads. They leave what is done in ``fetched`` and ``stored``, and wake
+the thread that runs functions.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from base64 import b64encode
+from collections import deque
+from collections.abc import Collection
+from typing import Any, Callable, Dict, NamedTuple, Optional, Protocol, Tuple
+
+from myrmidon.bot.slots.code_store import BadCode, CodeStore
+from myrmidon.bot.slots.function_run import FunctionRun
+from myrmidon.bot.slots.run_frames import digests_of
+from myrmidon.bot.slots.value_cache import ValueCache, digest_of
+from myrmidon.bot.system import filesystem
+
+MAX_OUTPUT_BYTES = 64 << 20
+
+
+class TransferFailed(Exception):
+    """A file could not be fetched or stored. ``is_permanent``: it cannot be elsewhere either."""
+
+    def __init__(self, message: str, *, is_permanent: bool = False) -> None:
+        super().__init__(message)
+        self.is_permanent = is_permanent
+
+
+class Transfers(Protocol):
+    """What exchanges files with the server."""
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Call a function in another thread."""
+
+    def fetch(self, run: str, token: str, digest: str) -> bytes:
+        """A file of a run. Raises TransferFailed."""
+
+    def store(self, run: str, token: str, digest: str, data: bytes) -> None:
+        """Store a file of a run. Raises TransferFailed."""
+
+
+class Problem(NamedTuple):
+    """Why a run cannot go on. ``kind``: that of the fault; empty if the run itself is to blame."""
+
+    kind: str
+    message: str
+
+
+Fetched = Tuple[FunctionRun, Optional[Problem]]
+Stored = Tuple[FunctionRun, Dict[str, Any], Optional[Problem]]
+OpenOutput = Tuple[str, Optional[bytes], int]
+"""Type, and either the bytes or the open file of an output."""
+
+
+class RunFiles:
+    """Used by the thread that runs functions. ``used_code``: the code that processes use now."""
+
+    def __init__(self, shared: str, transfers: Transfers, wake: Callable[[], None]) -> None:
+        self.codes = CodeStore(os.path.join(shared, "code"))
+        self.values = ValueCache(os.path.join(shared, "values"))
+        self.transfers = transfers
+        self.wake = wake
+        self.fetched: deque[Fetched] = deque()
+        self.stored: deque[Stored] = deque()
+        self.used_code: Callable[[], Collection[str]] = tuple
+
+    # ---------------------------------------------------------------- before a run
+
+    def prepare(self, run: FunctionRun) -> bool:
+        """Pin the large inputs of a run; whether all its files are here. If not, they are fetched."""
+        digests = run.digests = digests_of(run.task)
+        if digests:
+            self.values.pin(digests)
+        if self.codes.has(run.key.code) and not (digests and self.values.missing(digests)):
+            return True
+        used = self.used_code()
+        self.transfers.submit(lambda: self._fetch(run, used))
+        return False
+
+    def release(self, run: FunctionRun) -> None:
+        """The inputs of a run are no longer needed."""
+        if run.digests:
+            self.values.release(run.digests)
+            run.digests = frozenset()
+
+    def _fetch(self, run: FunctionRun, used: Collection[str]) -> None:
+        try:
+            code = run.key.code
+            if not self.codes.has(code):
+                self.codes.add(code, self.transfers.fetch(run.run, run.token, code), used)
+            for digest in self.values.missing(run.digests):
+                self.values.add(digest, self._verified(run, digest))
+            problem = None
+        except BadCode as error:
+            problem = Problem("", f"the code of the function cannot be used: {error}")
+        except TransferFailed as error:
+            kind = "client_error" if error.is_permanent else "bot_error"
+            problem = Problem(kind, f"the code or the inputs of the function cannot be fetched: {error}")
+        except OSError as error:
+            problem = _problem_of(error)
+        self.fetched.append((run, problem))
+        self.wake()
+
+    def _verified(self, run: FunctionRun, digest: str) -> bytes:
+        data = self.transfers.fetch(run.run, run.token, digest)
+        if digest_of(data) != digest:
+            raise TransferFailed(f"the file {digest} was damaged on its way")
+        return data
+
+    # ---------------------------------------------------------------- after a run
+
+    def open_outputs(self, answer: dict[str, Any], run: FunctionRun, folder: str) -> list[OpenOutput]:
+        """The outputs of an answer, large ones as open files: those of a process vanish with it.
+
+        The paths are made here: a process could name any file that the bot may read. Raises ValueError or OSError.
+        """
+        outputs: list[OpenOutput] = []
+        for position, output in enumerate(answer["outputs"]):
+            kind = str(output["type"])
+            if "data" in output:
+                outputs.append((kind, bytes(output["data"]), -1))
+                continue
+            path = os.path.join(folder, f"{run.id}-{position}")
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            outputs.append((kind, None, file))
+            os.unlink(path)
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise ValueError("an output is not a file")
+        return outputs
+
+    def store(self, run: FunctionRun, record: dict[str, Any], outputs: list[OpenOutput]) -> None:
+        """Store large outputs at the server, and complete the record."""
+        self.transfers.submit(lambda: self._store(run, record, outputs))
+
+    def _store(self, run: FunctionRun, record: dict[str, Any], outputs: list[OpenOutput]) -> None:
+        problem = None
+        try:
+            record["report"]["outputs"] = [self._payload(run, *output) for output in outputs]
+        except TransferFailed as error:
+            problem = Problem("upload_failed", f"the result could not be stored: {error}")
+        except OSError as error:
+            problem = _problem_of(error)
+        except ValueError as error:
+            problem = Problem("", str(error))
+        finally:
+            for _, _, file in outputs:
+                if file >= 0:
+                    os.close(file)
+        self.stored.append((run, record, problem))
+        self.wake()
+
+    def _payload(self, run: FunctionRun, kind: str, data: bytes | None, file: int) -> dict[str, Any]:
+        if data is not None:
+            return inline_output(kind, data)
+        size = os.fstat(file).st_size
+        if size > MAX_OUTPUT_BYTES:
+            raise ValueError(f"the result is {size / 1e6:.0f} MB; at most 64 MiB")
+        with os.fdopen(os.dup(file), "rb") as source:
+            content = source.read(MAX_OUTPUT_BYTES)
+        digest = digest_of(content)
+        self.values.add(digest, content)
+        self.transfers.store(run.run, run.token, digest, content)
+        return {"type": kind, "payload": {"digest": digest, "size": len(content)}}
+
+
+def inline_output(kind: str, data: bytes) -> dict[str, Any]:
+    """A small output as it is reported."""
+    return {"type": kind, "payload": {"inline": b64encode(data).decode()}}
+
+
+def _problem_of(error: OSError) -> Problem:
+    kind = "disk_full" if filesystem.disk_is_full(error) else "bot_error"
+    return Problem(kind, f"the bot could not store the files of the function: {error}")

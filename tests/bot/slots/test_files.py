@@ -1,0 +1,213 @@
+"""Files of functions: large inputs and outputs, and code. On real bots, with the stand-in and the real processes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from myrmidon.bot.slots import code_store
+from myrmidon.bot.slots.code_store import BadCode, CodeStore
+from myrmidon.bot.slots.value_cache import ValueCache, digest_of
+from myrmidon.functions import msgpack, values
+from tests.bot.bots import BotProcess, a_bot
+from tests.bot.slots.functions import a_bot_with_slots, call, outputs, run
+from tests.bot.stub import Stub
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.fixture(scope="module")
+def shared_files(interpreter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stub, BotProcess]]:
+    folder = tmp_path_factory.mktemp("files") / "b1"
+    with Stub() as server, a_bot_with_slots(server, folder, python=interpreter) as bot:
+        yield server, bot
+
+
+@pytest.fixture
+def server(shared_files: tuple[Stub, BotProcess]) -> Stub:
+    return shared_files[0]
+
+
+def a_large(server: Stub, value: Any) -> dict[str, Any]:
+    """An input that is not in the message."""
+    data = msgpack.pack(value)
+    digest = hashlib.sha256(data).hexdigest()
+    server.files[digest] = data
+    return {"type": "any", "digest": digest, "size": len(data)}
+
+
+def test_a_large_input_is_fetched_once_and_then_kept(server: Stub):
+    given = a_large(server, ["x" * 5000])
+    for _ in range(2):
+        report = run(server, "length", inputs=[given])
+        assert outputs(report) == [1]
+    assert [call[0] for call in server.file_calls if call[2] == given["digest"]] == ["GET"]
+
+
+def test_a_large_output_is_stored_before_it_is_reported_and_is_not_fetched_by_the_next_function(server: Stub):
+    report = run(server, "echo", "y" * 100_000)
+    [output] = report["outputs"]
+    digest = output["payload"]["digest"]
+    assert msgpack.unpack(server.files[digest]) == "y" * 100_000
+    assert output["payload"]["size"] == len(server.files[digest])
+    again = {"type": "any", "digest": digest, "size": output["payload"]["size"]}
+    assert outputs(run(server, "length", inputs=[again])) == [100_000]
+    assert [call[0] for call in server.file_calls if call[2] == digest] == ["PUT"]
+
+
+def test_a_gathered_input_has_its_parts_in_order_large_and_small(server: Stub):
+    small = [{"type": "any", "payload": _inline(number), "size": 1} for number in range(2000)]
+    parts = [a_large(server, "first" * 1000), *small, a_large(server, "last" * 1000)]
+    report = run(server, "shape", inputs=[{"type": "any", "parts": parts}])
+    assert outputs(report) == [2002, 5000, list(range(5)), 4000]
+
+
+def _inline(value: Any) -> str:
+    return b64encode(msgpack.pack(value)).decode()
+
+
+def test_a_message_that_is_too_large_for_a_pipe_is_sent_as_a_file(server: Stub):
+    assert outputs(run(server, "length", "z" * 300_000)) == [300_000]
+
+
+def test_an_input_that_the_server_has_lost_is_an_error_of_the_task(server: Stub):
+    report = run(server, "length", inputs=[{"type": "any", "digest": "0" * 64, "size": 10}])
+    assert (report["type"], report["kind"]) == ("fault", "client_error")
+    assert "damaged" in report["message"]
+
+
+def test_a_server_that_fails_for_a_while_costs_no_run(server: Stub):
+    given = a_large(server, "w" * 7777)
+    server.fault("/bot/v1/runs/", "503", "cut", "lost")
+    assert outputs(run(server, "length", inputs=[given])) == [7777]
+    server.fault("/bot/v1/runs/", "503", "refused")
+    assert run(server, "echo", "v" * 9999)["outputs"][0]["payload"]["size"] == 10_002
+
+
+def test_a_function_that_is_canceled_while_its_input_is_fetched_ends(server: Stub):
+    given = a_large(server, "u" * 6666)
+    server.fault("/bot/v1/runs/", "hole")
+    each = call(server, "length", inputs=[given])
+    server.until(lambda: ("start", each) in [(report["type"], report["run"]) for report in server.reports])
+    with server.change:
+        server.stops.add(each)
+        server.change.notify_all()
+    assert server.result(each)["killed"]
+    server.holes.set()
+    assert outputs(run(server, "echo", 1)) == [1]
+
+
+def test_a_process_cannot_make_the_bot_report_another_file(server: Stub, notes: Path):
+    (notes / "secret").write_text("s" * 2000)
+    report = run(server, "point_to", str(notes / "secret"))
+    assert report["exit_code"] == 1
+    assert not [data for data in server.files.values() if b"ssss" in data]
+
+
+def test_the_least_recently_used_values_are_removed_but_not_those_of_runs(tmp_path: Path):
+    cache = ValueCache(str(tmp_path), max_bytes=3000)
+    names = [digest_of(bytes([number])) for number in range(4)]
+    cache.pin(names[:1])
+    for name in names[:3]:
+        cache.add(name, b"x" * 1000)
+    assert cache.missing(names[1:2]) == []
+    cache.add(names[3], b"x" * 1000)
+    assert cache.missing(names) == [names[2]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[0], names[1], names[3]])
+
+
+# ---------------------------------------------------------------- code
+
+
+def a_zip(files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", compression) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def real(interpreter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stub]:
+    folder = tmp_path_factory.mktemp("code") / "b1"
+    with Stub() as stub, a_bot(stub.url, folder, "--slots", "1", python=interpreter):
+        yield stub
+
+
+def call_code(stub: Stub, zipped: bytes) -> str:
+    digest = hashlib.sha256(zipped).hexdigest()
+    stub.files[digest] = zipped
+    function = {"package_name": "shop.prices", "func_name": "total", "language": "PYTHON", "code": digest}
+    payload = values.encode([1, 2], list[int])
+    given = {"type": "List<int64>", "payload": b64encode(payload).decode(), "size": len(payload)}
+    return stub.submit(function=function, inputs=[given])
+
+
+def module(factor: int) -> dict[str, bytes]:
+    text = f"from typing import List\ndef total(parts: List[int]) -> int:\n    return sum(parts) * {factor}\n"
+    return {"shop/__init__.py": b"", "shop/prices.py": text.encode()}
+
+
+def test_code_is_fetched_once_and_two_versions_of_a_module_do_not_mix(real: Stub):
+    zips = {factor: a_zip(module(factor)) for factor in (10, 100)}
+    for factor in (10, 100, 10, 100):
+        report = real.result(call_code(real, zips[factor]))
+        assert report["exit_code"] == 0, report
+        assert values.decode(b64decode(report["outputs"][0]["payload"]["inline"]), int) == 3 * factor
+    assert len([1 for method, _, _ in real.file_calls if method == "GET"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("zipped", "message"),
+    [
+        (b"no zip", "it is not a valid zip"),
+        (a_zip({"../outside.py": b""}), "'../outside.py' is not a path inside of it"),
+        (a_zip({"/etc/outside.py": b""}), "'/etc/outside.py' is not a path inside of it"),
+        (a_zip({"a.py": bytes(100 << 20)}), "times as large"),
+    ],
+)
+def test_code_that_would_leave_its_folder_or_fill_the_disk_is_refused(real: Stub, zipped: bytes, message: str):
+    report = real.result(call_code(real, zipped))
+    assert report["exit_code"] == 1
+    assert report["message"].startswith("the code of the function cannot be used: ")
+    assert message in report["message"]
+
+
+@pytest.mark.parametrize("name", ["..", "a/../b", "./a", "a//b", "a\\b", "c:/a", "/a", "", "a\nb", "a" * 500])
+def test_names_that_are_no_paths_inside_a_zip_are_refused(tmp_path: Path, name: str):
+    entry = zipfile.ZipInfo("x")
+    entry.filename = name
+    with pytest.raises(BadCode, match="not a path inside"):
+        code_store.check_entries([entry], 100)
+
+
+def test_links_duplicates_and_too_many_files_are_refused(tmp_path: Path):
+    link = zipfile.ZipInfo("link")
+    link.external_attr = 0o120777 << 16
+    with pytest.raises(BadCode, match="neither a file nor a folder"):
+        code_store.check_entries([link], 100)
+    with pytest.raises(BadCode, match="twice"):
+        code_store.check_entries([zipfile.ZipInfo("a"), zipfile.ZipInfo("a")], 100)
+    with pytest.raises(BadCode, match="at most"):
+        code_store.check_entries([zipfile.ZipInfo(f"{number}") for number in range(code_store.MAX_FILES + 1)], 100)
+    with pytest.raises(BadCode, match="at most"):
+        code_store.check_entries([], code_store.MAX_ZIP_BYTES + 1)
+
+
+def test_old_code_that_no_process_uses_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(code_store, "MAX_TOTAL_BYTES", 2500)
+    store = CodeStore(str(tmp_path))
+    zips = [a_zip({"a.py": bytes([number]) * 1000}) for number in range(4)]
+    digests = [digest_of(zipped) for zipped in zips]
+    for digest, zipped in zip(digests, zips, strict=True):
+        store.add(digest, zipped, used=digests[:1])
+    assert [store.has(digest) for digest in digests] == [True, False, False, True]
+    with pytest.raises(BadCode, match="digest"):
+        store.add(digests[1], zips[2])

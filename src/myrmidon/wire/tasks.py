@@ -180,6 +180,9 @@ class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
     pool: str | None = None
     bot: str | None = None
+    user: str | None = None
+    mine: bool = False
+    """Only tasks that were submitted with the caller's token, or under its name."""
     group: str | None = None
     start: Moment | None = None
     end: Moment | None = None

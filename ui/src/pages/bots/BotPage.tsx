@@ -1,0 +1,3 @@
+export function BotPage() {
+  return null;
+}

@@ -1,0 +1,6 @@
+export function FunctionsPage() {
+  return null;
+}
+export function FunctionPage() {
+  return null;
+}

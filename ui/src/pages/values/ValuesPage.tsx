@@ -1,0 +1,3 @@
+export function ValuesPage() {
+  return null;
+}

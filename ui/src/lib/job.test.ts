@@ -3,6 +3,7 @@ import { explainEnd } from "./evidence";
 import { groupFailures, tellingLine } from "./failures";
 import { axisTicks, criticalPath, rangeOf, sortRows, zoomed } from "./gantt";
 import { drawnGraph, keepPositions, labelPrefix, leadingState } from "./graph";
+import { mergeTimeline } from "./timeline";
 
 const node = (label: string, state = "SUCCEEDED", depth = 0) => ({
   label,
@@ -165,5 +166,38 @@ describe("failures", () => {
       "The bot's last heartbeat was 6 s before the run was given up.",
     ]);
     expect(explainEnd({ state: "SUCCEEDED", reason: "", exit_code: 0 })).toEqual([]);
+  });
+});
+
+describe("a bot's timeline", () => {
+  const run = {
+    task_id: "t",
+    run: "t1",
+    name: "x",
+    state: "SUCCEEDED",
+    reason: "",
+    claimed_at: 50,
+    started_at: 50,
+    ended_at: 60,
+    exit_code: 0,
+    duration: 1,
+  };
+
+  it("has events and runs in one order and nothing twice", () => {
+    const entries = mergeTimeline(
+      [
+        { at: 60, kind: "task_completed", message: "", run: "t1" },
+        { at: 50, kind: "request_task", message: "", run: "t1" },
+        { at: 40, kind: "request_sleep", message: "" },
+        { at: 30, kind: "request_sleep", message: "" },
+        { at: 10, kind: "bot_connected", message: "" },
+      ],
+      [run],
+    );
+    expect(entries.map((entry) => (entry.kind === "run" ? "run" : `${entry.event.kind} ${entry.repeats}`))).toEqual([
+      "run",
+      "request_sleep 2",
+      "bot_connected 1",
+    ]);
   });
 });

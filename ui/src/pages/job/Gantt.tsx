@@ -222,7 +222,7 @@ function Legend() {
   return (
     <span className="flex flex-wrap items-center gap-x-3">
       <span className="flex items-center gap-1">
-        <span className="inline-block h-2.5 w-5 border border-line-strong" /> waited
+        <span className="inline-block h-2.5 w-5 border border-dim" /> waited
       </span>
       <span className="flex items-center gap-1">
         <span className="inline-block h-2.5 w-5 bg-good" /> ran

@@ -96,7 +96,7 @@ function drawBars(
   if (row.ready_at !== null && row.ready_at !== undefined) {
     const from = x(row.ready_at);
     const to = x(started ?? end);
-    context.strokeStyle = color("line-strong");
+    context.strokeStyle = color("dim");
     if (to - from >= 1) context.strokeRect(from + 0.5, topOfBar + 2.5, Math.max(0, to - from - 1), BAR_PX - 5);
   }
   if (started !== null && started !== undefined) {

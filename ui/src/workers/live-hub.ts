@@ -20,6 +20,8 @@ export class LiveHub {
   private tabs = new Set<Tab>();
   private source: EventSource | null = null;
   private topics: string[] = [];
+  /** The id of the last frame: a new stream continues after it, whatever its topics are. */
+  private lastId = "";
   private connected = false;
   private failures = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -52,7 +54,9 @@ export class LiveHub {
       old?.close();
       return;
     }
-    const source = new EventSource(`/api/v1/stream?${new URLSearchParams(topics.map((topic) => ["topic", topic]))}`);
+    const query = new URLSearchParams(topics.map((topic) => ["topic", topic]));
+    if (this.lastId) query.append("after", this.lastId);
+    const source = new EventSource(`/api/v1/stream?${query}`);
     this.source = source;
     source.onopen = () => {
       old?.close();
@@ -77,8 +81,8 @@ export class LiveHub {
     this.failures = 0;
     this.setConnected(true);
     if (lost) this.tell({ kind: "reset" });
-    // A page may have fetched a new topic's state just before the stream began.
-    else this.tell({ kind: "frame", topics: added, logs: [] });
+    // Without an id, a page may have fetched the state of a new topic just before the stream began.
+    else if (!this.lastId) this.tell({ kind: "frame", topics: added, logs: [] });
   }
 
   private failed(source: EventSource): void {
@@ -92,7 +96,9 @@ export class LiveHub {
   }
 
   private frame(event: MessageEvent<string>): void {
+    if (event.lastEventId) this.lastId = event.lastEventId;
     const frame = JSON.parse(event.data) as Frame;
+    if (frame.more) this.tell({ kind: "reset" });
     this.tell({ kind: "frame", topics: topicsOf(frame), logs: frame.logs ?? [] });
   }
 

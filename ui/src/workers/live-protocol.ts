@@ -3,11 +3,9 @@
 export type FromTab = { topics: string[] } | { closed: true };
 
 export interface LogLengths {
-  topic: string;
   run: string;
   stdout: number;
   stderr: number;
-  ended: boolean;
 }
 
 export type ToTab =
@@ -16,11 +14,18 @@ export type ToTab =
   /** Changes may have been missed: fetch everything that is shown again. */
   | { kind: "reset" };
 
+interface Change {
+  id: string;
+  about?: { job?: string | null };
+}
+
 export interface Frame {
-  tasks?: { id: string; job?: string | null }[];
-  jobs?: { id: string }[];
+  tasks?: Change[];
+  jobs?: Change[];
   bots?: string[];
   logs?: LogLengths[];
+  /** There were further changes than the frame lists. */
+  more?: boolean;
 }
 
 /** The topics that a frame of the stream says something about. */
@@ -28,10 +33,10 @@ export function topicsOf(frame: Frame): string[] {
   const topics = new Set<string>();
   for (const task of frame.tasks ?? []) {
     topics.add("tasks").add(`task:${task.id}`);
-    if (task.job) topics.add(`job:${task.job}`);
+    if (task.about?.job) topics.add(`job:${task.about.job}`);
   }
   for (const job of frame.jobs ?? []) topics.add("jobs").add(`job:${job.id}`);
   for (const bot of frame.bots ?? []) topics.add("bots").add(`bot:${bot}`);
-  for (const log of frame.logs ?? []) topics.add(log.topic);
+  for (const log of frame.logs ?? []) topics.add(`log:${log.run}`);
   return [...topics];
 }

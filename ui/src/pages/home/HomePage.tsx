@@ -13,7 +13,7 @@ import { nameOf } from "../../lib/states";
 import { WindowPicker } from "../bots/BotPage";
 
 interface Stuck {
-  kind: "queue" | "task" | "bot" | "job" | "webhook";
+  kind: "queue" | "run" | "webhook";
   id: string;
   name: string;
   since: number | null;
@@ -120,24 +120,13 @@ function StuckPanel({ stuck }: { stuck: Stuck[] }) {
 function StuckLink({ one }: { one: Stuck }) {
   const label = one.name || one.id;
   const className = "font-medium text-accent";
-  if (one.kind === "task")
+  if (one.kind === "run") {
     return (
       <Link to="/tasks/$id" params={{ id: one.id }} className={className}>
         {label}
       </Link>
     );
-  if (one.kind === "job")
-    return (
-      <Link to="/jobs/$id" params={{ id: one.id }} className={className}>
-        {label}
-      </Link>
-    );
-  if (one.kind === "bot")
-    return (
-      <Link to="/bots/$id" params={{ id: one.id }} className={className}>
-        {label}
-      </Link>
-    );
+  }
   if (one.kind === "queue")
     return (
       <Link to="/queues" className={className}>

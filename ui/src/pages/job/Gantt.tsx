@@ -15,7 +15,6 @@ import { AXIS_PX, drawGantt, LABEL_PX, ROW_PX } from "./drawGantt";
 interface Timeline {
   num_tasks: number;
   rows: Row[];
-  critical_path: string[];
 }
 
 const MAX_ROWS = 2000;
@@ -71,7 +70,6 @@ async function timelineFromTasks(id: string, signal: AbortSignal): Promise<Timel
   const critical = new Set(path);
   return {
     num_tasks: tasks.length,
-    critical_path: path,
     rows: tasks.map((task) => ({ ...task, critical: critical.has(task.label) }) as Row),
   };
 }
@@ -84,13 +82,7 @@ function GanttView({ timeline, running }: { timeline: Timeline; running: boolean
   const [scroll, setScroll] = useState({ top: 0, width: 0, height: 0 });
   const [hover, setHover] = useState<{ row: Row; x: number; y: number } | null>(null);
   const now = useNow(running ? 1000 : 60_000);
-  const rows = useMemo(
-    () =>
-      sortRows(
-        timeline.rows.map((row) => ({ ...row, critical: row.critical || timeline.critical_path.includes(row.label) })),
-      ),
-    [timeline],
-  );
+  const rows = useMemo(() => sortRows(timeline.rows), [timeline]);
   const limits = rangeOf(rows, now);
   const range = chosen ? within(chosen, limits) : limits;
 

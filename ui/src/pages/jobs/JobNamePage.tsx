@@ -66,7 +66,7 @@ function FlakyLabels({ name }: { name: string }) {
     queryKey: ["flaky", name],
     queryFn: async ({ signal }) => {
       try {
-        return await callJson<Flaky>("get", "/api/v1/jobs/flaky", { query: { name }, signal });
+        return await callJson<Flaky>("get", "/api/v1/job-names/flaky", { query: { name }, signal });
       } catch (error) {
         if (error instanceof ApiError && error.status === 404) return null;
         throw error;

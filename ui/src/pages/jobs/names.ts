@@ -10,7 +10,7 @@ export interface JobName {
 /** Jobs by name with their last runs; from the newest jobs if the server has no such call. */
 export async function fetchNames(signal: AbortSignal): Promise<JobName[]> {
   try {
-    return (await callJson<{ names: JobName[] }>("get", "/api/v1/jobs/names", { query: { limit: 100 }, signal })).names;
+    return (await callJson<{ names: JobName[] }>("get", "/api/v1/job-names", { query: { limit: 100 }, signal })).names;
   } catch (error) {
     if (!(error instanceof ApiError) || error.status !== 404) throw error;
     const { jobs } = await get("/api/v1/jobs", { query: { limit: 500 }, signal });

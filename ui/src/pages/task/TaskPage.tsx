@@ -58,6 +58,7 @@ function TaskView({ task }: { task: Task }) {
               key={shown.run}
               task={task.task_id}
               run={shown.number}
+              runId={shown.run}
               growing={shown.ended_at === null && !isFinal(shown.state)}
               search={search}
             />

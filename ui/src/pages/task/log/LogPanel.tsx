@@ -17,6 +17,7 @@ import { useLogSearch } from "./useLogSearch";
 interface Props {
   task: string;
   run: number;
+  runId: string;
   growing: boolean;
   search: Search;
 }
@@ -28,7 +29,7 @@ const STREAMS: [StreamName, string][] = [
 ];
 
 /** The log of a run with its controls: stream, search, follow, wrap, times, download. */
-export function LogPanel({ task, run, growing, search }: Props) {
+export function LogPanel({ task, run, runId, growing, search }: Props) {
   const navigate = useNavigate();
   const stream = (STREAMS.find(([name]) => name === textOf(search, "stream"))?.[0] ?? "both") as StreamName;
   const at = /^\d{1,15}$/.test(textOf(search, "at")) ? Number(textOf(search, "at")) : null;
@@ -40,7 +41,7 @@ export function LogPanel({ task, run, growing, search }: Props) {
   const [pattern, setPattern] = useState(text);
   const [position, setPosition] = useState(-1);
   const [jump, setJump] = useState<{ offset: number; seq: number } | null>(null);
-  const log = useLog({ task, run, stream, growing, at });
+  const log = useLog({ task, run, runId, stream, growing, at });
   const found = useLogSearch(log.source, pattern, matchCase);
   const matchOffsets = useMemo(() => new Set(found.matches.map((match) => match.offset)), [found.matches]);
 

@@ -28,6 +28,8 @@ export interface Log {
 interface Wanted {
   task: string;
   run: number;
+  /** The id of the run, which names its topic. */
+  runId: string;
   stream: StreamName;
   /** The run has not ended, so the log may grow. */
   growing: boolean;
@@ -35,7 +37,7 @@ interface Wanted {
   at: number | null;
 }
 
-export function useLog({ task, run, stream, growing, at }: Wanted): Log {
+export function useLog({ task, run, runId, stream, growing, at }: Wanted): Log {
   const [version, bump] = useReducer((n: number) => n + 1, 0);
   const connection = useConnection();
   const state = useRef({
@@ -171,7 +173,7 @@ export function useLog({ task, run, stream, growing, at }: Wanted): Log {
       await pull();
       busy = false;
     };
-    const stop = subscribe([`log:${task}.${run}`], () => void tick());
+    const stop = subscribe([`log:${runId}`], () => void tick());
     const timer = setInterval(() => void tick(), connection === "live" ? CHECK_MS : POLL_MS);
     return () => {
       stop();
@@ -179,7 +181,7 @@ export function useLog({ task, run, stream, growing, at }: Wanted): Log {
       // The last bytes may have arrived together with the end of the run.
       void pull();
     };
-  }, [growing, task, run, connection, pull]);
+  }, [growing, runId, connection, pull]);
 
   const { window, source, loading, error, shift } = state.current;
   return { window, source, loading, error, version, shift, openAt, openEnd, loadBefore, loadAfter };

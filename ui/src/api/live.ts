@@ -103,6 +103,8 @@ interface LiveQuery<T> {
   fetch: (signal: AbortSignal) => Promise<T>;
   /** Changes of these topics fetch again. */
   topics?: readonly string[];
+  /** Between two fetches that topics ask for. */
+  atMostEveryMs?: number;
   /** Fetch again after this time in any case: for what no topic tells of. */
   everyMs?: number;
   /** What is shown does not change any more. */
@@ -115,7 +117,7 @@ interface LiveQuery<T> {
 export function useLive<T>(query: LiveQuery<T>): UseQueryResult<T, ApiError> {
   const client = useQueryClient();
   const state = useConnection();
-  const { topics = [], enabled = true } = query;
+  const { topics = [], enabled = true, atMostEveryMs = AT_MOST_EVERY_MS } = query;
   const topicText = topics.join("\n");
   const keyText = JSON.stringify(query.key);
 
@@ -129,13 +131,13 @@ export function useLive<T>(query: LiveQuery<T>): UseQueryResult<T, ApiError> {
       void client.invalidateQueries({ queryKey: JSON.parse(keyText) as QueryKey, exact: true });
     };
     const stop = subscribe(topicText.split("\n"), () => {
-      timer ??= setTimeout(refresh, Math.max(0, last + AT_MOST_EVERY_MS - Date.now()));
+      timer ??= setTimeout(refresh, Math.max(0, last + atMostEveryMs - Date.now()));
     });
     return () => {
       stop();
       clearTimeout(timer);
     };
-  }, [client, enabled, topicText, keyText]);
+  }, [client, enabled, topicText, keyText, atMostEveryMs]);
 
   return useQuery<T, ApiError>({
     queryKey: query.key,

@@ -104,7 +104,7 @@ function optionsOf(
     cursor: { drag: { x: false, y: false }, y: false },
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(max, high * 1.1)] } },
     axes: [
-      { ...axis, size: 24 },
+      { ...axis, size: 38 },
       { ...axis, size: 44, values: (_plot, ticks) => ticks.map(show) },
     ],
     series: [

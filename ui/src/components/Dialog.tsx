@@ -21,7 +21,6 @@ export function Dialog({
     return () => dialog?.close();
   }, []);
   return (
-    // biome-ignore lint/a11y/useKeyWithClickEvents: the click beside the dialog is an extra; Escape closes it too
     <dialog
       ref={ref}
       aria-label={title}

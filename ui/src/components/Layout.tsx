@@ -1,6 +1,6 @@
 import { Link, Outlet, useNavigate } from "@tanstack/react-router";
-import { useState } from "react";
-import { useConnection } from "../api/live";
+import { useEffect, useState } from "react";
+import { subscribe, useConnection } from "../api/live";
 import { signOut, useSession } from "../api/session";
 import { KeysHelp, useKeys } from "./Keys";
 import { Palette } from "./Palette";
@@ -18,6 +18,8 @@ const PAGES = [
 
 export function Layout() {
   const navigate = useNavigate();
+  // Every page keeps the stream open, so that a lost server shows and heals everywhere.
+  useEffect(() => subscribe(["jobs"], () => {}), []);
   const [open, setOpen] = useState<"palette" | "keys" | null>(null);
   const go = Object.fromEntries(PAGES.map(({ to, key }) => [`g ${key}`, () => void navigate({ to })]));
   useKeys({

@@ -35,7 +35,6 @@ export function Palette({ onClose }: { onClose: () => void }) {
   return (
     <Dialog title="Find" onClose={onClose} hideTitle>
       <input
-        // biome-ignore lint/a11y/noAutofocus: the dialog was opened to type here
         autoFocus
         role="combobox"
         aria-expanded="true"
@@ -53,7 +52,6 @@ export function Palette({ onClose }: { onClose: () => void }) {
       />
       <div id="palette-items" role="listbox" aria-label="What was found" className="mt-2 max-h-80 overflow-y-auto">
         {items.map((item, index) => (
-          // biome-ignore lint/a11y/useKeyWithClickEvents: the input above has the focus and handles the keys
           <div
             key={`${item.kind} ${item.to}`}
             id={`palette-${index}`}

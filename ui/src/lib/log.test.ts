@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import {
   alignToLine,
+  growSegments,
   LogWindow,
   MAX_LINE_BYTES,
   type Mark,
@@ -117,6 +118,15 @@ describe("two streams together", () => {
   it("puts one after the other where no order is known", () => {
     expect(mergeStreams([], { 0: 4, 1: 3 }).map((one) => one.stream)).toEqual([0, 1]);
     expect(mergeStreams([], { 0: 0, 1: 0 })).toEqual([]);
+  });
+
+  it("keeps what was shown in place when a log without times grows", () => {
+    const first = growSegments([], { 0: 4, 1: 3 });
+    expect(first).toEqual(mergeStreams([], { 0: 4, 1: 3 }));
+    expect(growSegments(first, { 0: 6, 1: 5 }).slice(2)).toEqual([
+      { stream: 0, offset: 4, length: 2, start: 7 },
+      { stream: 1, offset: 3, length: 2, start: 9 },
+    ]);
   });
 
   it("finds segments and times", () => {

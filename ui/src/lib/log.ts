@@ -207,8 +207,25 @@ export function mergeStreams(marks: readonly Mark[], lengths: Record<number, num
     start += length;
     used[stream] = end;
   };
-  marks.forEach(([, stream], i) => add(stream, used[stream] ?? 0, Math.min(ends[i] ?? 0, lengths[stream] ?? 0)));
+  marks.forEach(([, stream], i) => {
+    add(stream, used[stream] ?? 0, Math.min(ends[i] ?? 0, lengths[stream] ?? 0));
+  });
   for (const stream of [STDOUT, STDERR]) add(stream, used[stream] ?? 0, lengths[stream] ?? 0);
+  return segments;
+}
+
+/** The same where no times are known: what has grown since is put at the end, so that what was shown stays in place. */
+export function growSegments(before: readonly Segment[], lengths: Record<number, number>): Segment[] {
+  const segments = [...before];
+  const last = segments.at(-1);
+  let start = last ? last.start + last.length : 0;
+  for (const stream of [STDOUT, STDERR]) {
+    const used = before.reduce((sum, one) => (one.stream === stream ? sum + one.length : sum), 0);
+    const length = (lengths[stream] ?? 0) - used;
+    if (length <= 0) continue;
+    segments.push({ stream, offset: used, length, start });
+    start += length;
+  }
   return segments;
 }
 

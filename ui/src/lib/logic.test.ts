@@ -90,8 +90,12 @@ describe("small things", () => {
   });
 
   it("derives the topics of a frame", () => {
-    expect(topicsOf({ tasks: [{ id: "1", about: { job: "2" } }], bots: ["b"], logs: [{ run: "11", stdout: 1, stderr: 0 }] }).sort()).toEqual(
-      ["bot:b", "bots", "job:2", "log:11", "task:1", "tasks"].sort(),
-    );
+    expect(
+      topicsOf({
+        tasks: [{ id: "1", about: { job: "2" } }],
+        bots: ["b"],
+        logs: [{ run: "11", stdout: 1, stderr: 0 }],
+      }).sort(),
+    ).toEqual(["bot:b", "bots", "job:2", "log:11", "task:1", "tasks"].sort());
   });
 });

@@ -48,7 +48,9 @@ export function HomePage() {
   const overview = useLive<Overview>({
     key: ["overview", window],
     fetch: (signal) => callJson<Overview>("get", "/api/v1/overview", { query: { window }, signal }),
-    everyMs: 5000,
+    topics: ["tasks", "bots"],
+    atMostEveryMs: 3000,
+    everyMs: 10_000,
     keepPrevious: true,
   });
   return (
@@ -144,7 +146,7 @@ const BOT_ORDER = ["busy", "idle", "draining", "maintenance", "quarantined", "si
 
 function BotsPanel({ overview }: { overview: Overview }) {
   const { bots } = overview;
-  const total = bots.total ?? 0;
+  const total = Object.values(bots).reduce((sum, n) => sum + n, 0);
   return (
     <Panel title={`Bots (${showNumber(total)})`}>
       {total === 0 ? (

@@ -113,8 +113,8 @@ function Group({ group, first }: { group: FailureGroup; first: string | undefine
         <span className="whitespace-nowrap text-bad">{plural(group.tasks.length, "task")}</span>
       </div>
       {lines.length > 0 && (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: long lines are scrolled with the keyboard
         <pre
+          role="group"
           tabIndex={0}
           aria-label={`The end of the log of ${lead.label}`}
           className="max-h-64 overflow-auto border-b border-line p-2"

@@ -159,8 +159,6 @@ function GanttView({ timeline, running }: { timeline: Timeline; running: boolean
           {plural(timeline.num_tasks, "task")}, {showDuration((limits.to - limits.from) / 1e6)}
         </span>
       </div>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the keyboard must be able to scroll it */}
-      {/* biome-ignore lint/a11y/useKeyWithClickEvents: the Tasks view is the same for the keyboard */}
       <div
         ref={box}
         tabIndex={0}

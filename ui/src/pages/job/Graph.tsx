@@ -107,7 +107,7 @@ function Canvas({
   const box = useRef<SVGSVGElement>(null);
   const [view, setView] = useState<View | null>(null);
   const drag = useRef<{ x: number; y: number; view: View; moved: boolean } | null>(null);
-  const fitted = useCallback(() => fit(positions, graph, box.current), [positions, graph]);
+  const fitted = useCallback(() => fitView(positions, graph, box.current), [positions, graph]);
   const current = view ?? fitted();
 
   const zoom = useCallback(
@@ -184,7 +184,7 @@ function Canvas({
   );
 }
 
-function fit(positions: Map<string, Point>, graph: DrawnGraph, box: SVGSVGElement | null): View {
+function fitView(positions: Map<string, Point>, graph: DrawnGraph, box: SVGSVGElement | null): View {
   const width = box?.clientWidth || 800;
   const height = box?.clientHeight || 400;
   let [minX, minY, maxX, maxY] = [Infinity, Infinity, -Infinity, -Infinity];
@@ -234,7 +234,6 @@ function Node({ node, at, onOpen }: { node: DrawnNode; at: Point | undefined; on
   const title = `${text}: ${node.size > 1 ? counts : nameOf(state)}${node.held ? ", held" : ""}`;
   const max = Math.floor((width - 30) / 7);
   return (
-    // biome-ignore lint/a11y/useSemanticElements: an SVG has no button element
     <g
       role="button"
       tabIndex={0}

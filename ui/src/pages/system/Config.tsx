@@ -88,7 +88,6 @@ function FileHistory({ file }: { file: string }) {
         </ul>
       </Panel>
       <Panel title={before ? "What changed" : "First version"} flush>
-        {/* biome-ignore lint/a11y/noNoninteractiveTabindex: long lines are scrolled with the keyboard */}
         <pre tabIndex={0} className="max-h-[60vh] overflow-auto p-2 font-mono text-xs">
           {withContext(diffLines(before?.content ?? "", chosen.content ?? "")).map((line, i) =>
             line === null ? (

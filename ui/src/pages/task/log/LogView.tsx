@@ -95,7 +95,6 @@ export function LogView({ log, growing, wrap, times, follow, onFollow, marked, o
   if (window.lines.length === 0) return <NoLines loading={log.loading} growing={growing} stream={source.name} />;
   const width = String((window.firstNumber ?? 0) + window.lines.length).length;
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: the keyboard must be able to scroll the log
     <div
       ref={box}
       tabIndex={0}

@@ -1,6 +1,16 @@
 /** Where the bytes of a log come from: one stream, or both in the order in which they were written. */
 import { ApiError, addressOf, callJson, callRaw } from "../../../api/client";
-import { type Mark, mergeStreams, type Piece, type Segment, STDERR, STDOUT, segmentAt, timeAt } from "../../../lib/log";
+import {
+  growSegments,
+  type Mark,
+  mergeStreams,
+  type Piece,
+  type Segment,
+  STDERR,
+  STDOUT,
+  segmentAt,
+  timeAt,
+} from "../../../lib/log";
 
 export type StreamName = "stdout" | "stderr" | "both";
 const NAMES: Record<number, "stdout" | "stderr"> = { [STDOUT]: "stdout", [STDERR]: "stderr" };
@@ -39,7 +49,8 @@ export class LogSource {
 
   setLengths(out: number, err: number): void {
     this.lengths = { [STDOUT]: out, [STDERR]: err };
-    if (this.name === "both") this.segments = mergeStreams(this.marks, this.lengths);
+    if (this.name !== "both") return;
+    this.segments = this.hasTimes ? mergeStreams(this.marks, this.lengths) : growSegments(this.segments, this.lengths);
   }
 
   private async lengthOf(stream: number, signal?: AbortSignal): Promise<number> {

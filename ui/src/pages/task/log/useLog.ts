@@ -129,6 +129,8 @@ export function useLog({ task, run, runId, stream, growing, at }: Wanted): Log {
     [enqueue],
   );
 
+  // `at` is only where to begin: a later permalink does not load the log anew.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: see above
   useEffect(() => {
     const s = state.current;
     s.alive = new AbortController();
@@ -141,8 +143,6 @@ export function useLog({ task, run, runId, stream, growing, at }: Wanted): Log {
     void (at === null ? openEnd() : openAt(at));
     const { alive } = s;
     return () => alive.abort();
-    // `at` is only where to begin: a later permalink does not load the log anew.
-    // biome-ignore lint/correctness/useExhaustiveDependencies: see above
   }, [task, run, stream, openAt, openEnd]);
 
   /** Fetch what was written since; only if the window reaches the end, else only how long the log is now. */

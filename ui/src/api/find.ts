@@ -26,7 +26,7 @@ export const PAGE_ITEMS: Item[] = [
 interface Found {
   tasks: { id: string; name: string; state: string }[];
   jobs: { id: string; name: string; state: string }[];
-  bots: { id: string; status: string }[];
+  bots: string[];
   tags: string[];
 }
 
@@ -51,7 +51,7 @@ export async function findItems(text: string, signal: AbortSignal): Promise<Item
       to: pathTo("/jobs", one.id),
       state: one.state,
     })),
-    ...found.bots.map((one) => ({ kind: "bot", label: one.id, to: pathTo("/bots", one.id), state: one.status })),
+    ...found.bots.map((id) => ({ kind: "bot", label: id, to: pathTo("/bots", id) })),
     ...found.tags.map((tag) => ({ kind: "tag", label: tag, to: `/tasks?tag=${encodeURIComponent(tag)}` })),
   ];
 }
@@ -79,7 +79,7 @@ async function findByLists(text: string, signal: AbortSignal): Promise<Found> {
       ...(job ? [{ id: job.job_id, name: job.name, state: job.state }] : []),
       ...(jobs?.jobs ?? []).map((one) => ({ id: one.job_id, name: one.name, state: one.state })),
     ],
-    bots: bot ? [{ id: bot.bot_id, status: bot.status }] : [],
+    bots: bot ? [bot.bot_id] : [],
     tags: text.includes(":") ? [text] : [],
   };
 }

@@ -1,7 +1,6 @@
 import { describe, expect, it } from "vitest";
 import {
   alignToLine,
-  growSegments,
   LogWindow,
   MAX_LINE_BYTES,
   type Mark,
@@ -120,13 +119,31 @@ describe("two streams together", () => {
     expect(mergeStreams([], { 0: 0, 1: 0 })).toEqual([]);
   });
 
-  it("keeps what was shown in place when a log without times grows", () => {
-    const first = growSegments([], { 0: 4, 1: 3 });
-    expect(first).toEqual(mergeStreams([], { 0: 4, 1: 3 }));
-    expect(growSegments(first, { 0: 6, 1: 5 }).slice(2)).toEqual([
+  it("keeps what was shown in place when a log grows", () => {
+    const first = mergeStreams([], { 0: 4, 1: 3 });
+    expect(mergeStreams([], { 0: 6, 1: 5 }, first)).toEqual([
+      { stream: 0, offset: 0, length: 4, start: 0 },
+      { stream: 1, offset: 0, length: 3, start: 4 },
       { stream: 0, offset: 4, length: 2, start: 7 },
       { stream: 1, offset: 3, length: 2, start: 9 },
     ]);
+    const later: Mark[] = [...marks, [400, 1, 3]];
+    const grown = mergeStreams(later, { 0: 10, 1: 6 }, mergeStreams(marks, { 0: 10, 1: 3 }));
+    expect(grown.at(-1)).toEqual({ stream: 1, offset: 3, length: 3, start: 13 });
+  });
+
+  it("is the same in one step and in many", () => {
+    const many: Mark[] = [
+      [1, 0, 0],
+      [2, 1, 0],
+      [3, 0, 5],
+      [4, 1, 5],
+      [5, 0, 9],
+    ];
+    let grown = mergeStreams(many, { 0: 5, 1: 0 });
+    grown = mergeStreams(many, { 0: 5, 1: 5 }, grown);
+    grown = mergeStreams(many, { 0: 9, 1: 7 }, grown);
+    expect(mergeStreams(many, { 0: 12, 1: 7 }, grown)).toEqual(mergeStreams(many, { 0: 12, 1: 7 }));
   });
 
   it("finds segments and times", () => {

@@ -186,47 +186,60 @@ export interface Segment {
   start: number;
 }
 
-/** The order in which two streams were written, as segments of a log that has both together. */
-export function mergeStreams(marks: readonly Mark[], lengths: Record<number, number>): Segment[] {
-  const segments: Segment[] = [];
-  const used: Record<number, number> = {};
-  const nextOf = new Map<number, number>();
-  const ends: number[] = new Array(marks.length);
-  for (let i = marks.length - 1; i >= 0; i--) {
-    const [, stream, offset] = marks[i] as Mark;
-    ends[i] = nextOf.get(stream) ?? lengths[stream] ?? 0;
-    nextOf.set(stream, offset);
-  }
-  let start = 0;
-  const add = (stream: number, offset: number, end: number) => {
-    const length = end - offset;
-    if (length <= 0) return;
-    const last = segments.at(-1);
-    if (last && last.stream === stream && last.offset + last.length === offset) last.length += length;
-    else segments.push({ stream, offset, length, start });
-    start += length;
-    used[stream] = end;
-  };
-  marks.forEach(([, stream], i) => {
-    add(stream, used[stream] ?? 0, Math.min(ends[i] ?? 0, lengths[stream] ?? 0));
+interface Part {
+  at: number;
+  stream: number;
+  offset: number;
+  end: number;
+}
+
+/**
+ * Both streams together, in the order in which they were written: `before`, and at its end what has grown since. What
+ * was shown stays in place. Where no times are known, stderr follows stdout.
+ */
+export function mergeStreams(
+  marks: readonly Mark[],
+  lengths: Record<number, number>,
+  before: readonly Segment[] = [],
+): Segment[] {
+  const parts = [STDOUT, STDERR].flatMap((stream) => {
+    const used = before.reduce((sum, one) => (one.stream === stream ? sum + one.length : sum), 0);
+    return partsOf(marks, stream, used, lengths[stream] ?? 0);
   });
-  for (const stream of [STDOUT, STDERR]) add(stream, used[stream] ?? 0, lengths[stream] ?? 0);
+  parts.sort((a, b) => a.at - b.at);
+  const segments = before.map((segment) => ({ ...segment }));
+  for (const part of parts) {
+    const last = segments.at(-1);
+    const length = part.end - part.offset;
+    if (last && last.stream === part.stream && last.offset + last.length === part.offset) last.length += length;
+    else {
+      const start = last ? last.start + last.length : 0;
+      segments.push({ stream: part.stream, offset: part.offset, length, start });
+    }
+  }
   return segments;
 }
 
-/** The same where no times are known: what has grown since is put at the end, so that what was shown stays in place. */
-export function growSegments(before: readonly Segment[], lengths: Record<number, number>): Segment[] {
-  const segments = [...before];
-  const last = segments.at(-1);
-  let start = last ? last.start + last.length : 0;
-  for (const stream of [STDOUT, STDERR]) {
-    const used = before.reduce((sum, one) => (one.stream === stream ? sum + one.length : sum), 0);
-    const length = (lengths[stream] ?? 0) - used;
-    if (length <= 0) continue;
-    segments.push({ stream, offset: used, length, start });
-    start += length;
+/** A stream from `from` to `end`, cut where the time changes. */
+function partsOf(marks: readonly Mark[], stream: number, from: number, end: number): Part[] {
+  const parts: Part[] = [];
+  let at = 0;
+  let offset = from;
+  for (const [time, , begin] of marksOf(marks, stream)) {
+    if (begin > offset) {
+      parts.push({ at, stream, offset, end: Math.min(begin, end) });
+      offset = begin;
+    }
+    // The times of a stream never go back: a clock that was set back must not reorder what one program wrote.
+    at = Math.max(at, time);
+    if (begin >= end) break;
   }
-  return segments;
+  if (offset < end) parts.push({ at, stream, offset, end });
+  return parts.filter((part) => part.end > part.offset);
+}
+
+function marksOf(marks: readonly Mark[], stream: number): Mark[] {
+  return marks.filter((mark) => mark[1] === stream).sort((a, b) => a[2] - b[2]);
 }
 
 /** The segment that holds an offset of the merged log. */
@@ -244,7 +257,7 @@ export function segmentAt(segments: readonly Segment[], offset: number): Segment
 
 /** When the byte at an offset of a stream was written; null if that is not known. */
 export function timeAt(marks: readonly Mark[], stream: number, offset: number): number | null {
-  const own = marks.filter((mark) => mark[1] === stream);
+  const own = marksOf(marks, stream);
   let low = 0;
   let high = own.length - 1;
   if (high < 0 || (own[0] as Mark)[2] > offset) return null;

@@ -5,6 +5,7 @@ import { type Column, DataTable } from "../../components/DataTable";
 import { Empty, Loaded } from "../../components/Feedback";
 import { Page } from "../../components/Page";
 import { Facts, Panel } from "../../components/Panel";
+import { StateBadge } from "../../components/StateBadge";
 import { Time } from "../../components/Time";
 import { plural, showNumber, showPercent } from "../../lib/format";
 import { showDuration } from "../../lib/time";
@@ -20,8 +21,12 @@ interface FunctionInfo {
   last_at: number | null;
 }
 
-interface FunctionDetails extends FunctionInfo {
-  errors: { message: string; num: number; last_task_id: string }[];
+interface FunctionDetails {
+  name: string;
+  /** Null if none of its tasks is among the newest. */
+  summary: FunctionInfo | null;
+  errors: { state: string; reason: string; num_tasks: number; last_task_id: string }[];
+  tasks: { task_id: string; state: string; created_at: number; duration_s: number | null }[];
 }
 
 const seconds = (value: number | null | undefined) => (value == null ? "–" : showDuration(value));
@@ -68,7 +73,7 @@ export function FunctionsPage() {
   });
   return (
     <Page title="Functions">
-      <p className="text-dim">Tasks by the function or the name that they run.</p>
+      <p className="text-dim">Functions that jobs call: how long they take and how often they fail.</p>
       <Loaded query={functions} what="The list of functions">
         {(data) => (
           <DataTable
@@ -78,7 +83,11 @@ export function FunctionsPage() {
             rows={data.functions}
             rowKey={rowKey}
             onOpen={({ name }) => void navigate({ to: "/functions/$name", params: { name } })}
-            empty={<Empty title="Nothing has run yet" command="myrmidon run --name hello -- echo hello" />}
+            empty={
+              <Empty title="No function was called yet">
+                Functions of jobs appear here with their durations and errors.
+              </Empty>
+            }
           />
         )}
       </Loaded>
@@ -98,34 +107,19 @@ export function FunctionPage() {
       <Loaded query={details} what={`The function ${name}`}>
         {(data) => (
           <div className="grid gap-3 lg:grid-cols-2">
-            <Panel title="Durations and failures">
-              <Facts
-                rows={[
-                  ["Tasks", plural(data.num_tasks, "task")],
-                  ["Failed", data.num_failed],
-                  ["Running", data.num_running],
-                  ["Median", seconds(data.p50_s)],
-                  ["95 %", seconds(data.p95_s)],
-                  ["Mean", seconds(data.mean_s)],
-                  ["Last", <Time key="l" at={data.last_at} />],
-                  [
-                    "All of them",
-                    <Link key="t" to="/tasks" search={{ name }} className="text-accent">
-                      tasks named {name}
-                    </Link>,
-                  ],
-                ]}
-              />
-            </Panel>
+            <Panel title="Durations and failures">{data.summary && <Summary summary={data.summary} />}</Panel>
             <Panel title="Errors">
-              {(data.errors ?? []).length === 0 ? (
+              {data.errors.length === 0 ? (
                 <p className="text-dim">None has failed.</p>
               ) : (
                 <ul className="space-y-1">
                   {data.errors.map((error) => (
-                    <li key={error.message} className="flex gap-2">
-                      <span className="text-bad">{showNumber(error.num)} ×</span>
-                      <span className="min-w-0 flex-1 [overflow-wrap:anywhere]">{error.message}</span>
+                    <li key={`${error.state} ${error.reason}`} className="flex flex-wrap gap-2">
+                      <span className="text-bad">{showNumber(error.num_tasks)} ×</span>
+                      <StateBadge state={error.state} />
+                      <span className="min-w-0 flex-1 [overflow-wrap:anywhere]">
+                        {error.reason.replaceAll("_", " ")}
+                      </span>
                       <Link to="/tasks/$id" params={{ id: error.last_task_id }} className="text-accent">
                         the last one
                       </Link>
@@ -134,9 +128,45 @@ export function FunctionPage() {
                 </ul>
               )}
             </Panel>
+            <Panel title="Newest tasks" flush>
+              <ul>
+                {data.tasks.map((task) => (
+                  <li key={task.task_id} className="flex gap-3 border-b border-line px-3 py-1 last:border-0">
+                    <StateBadge state={task.state} />
+                    <Link
+                      to="/tasks/$id"
+                      params={{ id: task.task_id }}
+                      className="min-w-0 flex-1 font-mono text-xs leading-5 text-accent"
+                    >
+                      {task.task_id}
+                    </Link>
+                    <span>{seconds(task.duration_s)}</span>
+                    <span className="text-dim">
+                      <Time at={task.created_at} />
+                    </span>
+                  </li>
+                ))}
+              </ul>
+            </Panel>
           </div>
         )}
       </Loaded>
     </Page>
+  );
+}
+
+function Summary({ summary }: { summary: FunctionInfo }) {
+  return (
+    <Facts
+      rows={[
+        ["Tasks", plural(summary.num_tasks, "task")],
+        ["Failed", summary.num_failed],
+        ["Running", summary.num_running],
+        ["Median", seconds(summary.p50_s)],
+        ["95 %", seconds(summary.p95_s)],
+        ["Mean", seconds(summary.mean_s)],
+        ["Last", <Time key="l" at={summary.last_at} />],
+      ]}
+    />
   );
 }

@@ -1,7 +1,7 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
-import { get, put, type Schemas } from "../../api/client";
+import { callJson, get, put, type Schemas } from "../../api/client";
 import { useLive } from "../../api/live";
 import { isAdmin, useSession } from "../../api/session";
 import { Action } from "../../components/Action";
@@ -93,6 +93,7 @@ export function QueuesPage() {
           )}
         </Loaded>
       </Panel>
+      <Load />
       <Panel title="Pools" flush>
         <Loaded query={pools} what="The list of pools">
           {(data) => (
@@ -108,6 +109,61 @@ export function QueuesPage() {
         </Loaded>
       </Panel>
     </Page>
+  );
+}
+
+interface PoolLoad {
+  pool: string;
+  num_ready: number;
+  oldest_at: number | null;
+  num_bots: number;
+  num_busy: number;
+  wanted_bots: number;
+  wait_p50_s: number | null;
+  wait_p95_s: number | null;
+}
+
+const waited = (value: number | null) => (value === null ? "–" : showDuration(value));
+const LOAD_COLUMNS: Column<PoolLoad>[] = [
+  { id: "pool", header: "Pool", className: "w-full", cell: (load) => <span className="font-medium">{load.pool}</span> },
+  { id: "ready", header: "Waiting", right: true, cell: (load) => showNumber(load.num_ready) },
+  { id: "oldest", header: "Oldest", right: true, wide: true, cell: (load) => <Time at={load.oldest_at} /> },
+  { id: "p50", header: "Wait, median", right: true, cell: (load) => waited(load.wait_p50_s) },
+  { id: "p95", header: "Wait, 95 %", right: true, cell: (load) => waited(load.wait_p95_s) },
+  { id: "busy", header: "Busy bots", right: true, wide: true, cell: (load) => `${load.num_busy} of ${load.num_bots}` },
+  {
+    id: "wanted",
+    header: "Wanted bots",
+    right: true,
+    cell: (load) => (
+      <span className={load.wanted_bots > load.num_bots ? "font-semibold text-warn" : ""}>{load.wanted_bots}</span>
+    ),
+  },
+];
+const loadKey = (load: PoolLoad) => load.pool;
+
+/** How long tasks of each pool wait, and how many bots would be needed. */
+function Load() {
+  const load = useLive<{ pools: PoolLoad[] }>({
+    key: ["pool-load"],
+    fetch: (signal) => callJson("get", "/api/v1/pools/load", { signal }),
+    everyMs: 5000,
+  });
+  return (
+    <Panel title="Waiting times and wanted bots" flush>
+      <Loaded query={load} what="The load of the pools">
+        {(data) => (
+          <DataTable
+            name="pool-load"
+            caption="Load of the pools"
+            columns={LOAD_COLUMNS}
+            rows={data.pools}
+            rowKey={loadKey}
+            empty={<Empty title="Nothing has waited yet" />}
+          />
+        )}
+      </Loaded>
+    </Panel>
   );
 }
 

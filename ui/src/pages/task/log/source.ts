@@ -1,23 +1,14 @@
 /** Where the bytes of a log come from: one stream, or both in the order in which they were written. */
 import { ApiError, addressOf, callJson, callRaw } from "../../../api/client";
-import {
-  growSegments,
-  type Mark,
-  mergeStreams,
-  type Piece,
-  type Segment,
-  STDERR,
-  STDOUT,
-  segmentAt,
-  timeAt,
-} from "../../../lib/log";
+import { type Mark, mergeStreams, type Piece, type Segment, STDERR, STDOUT, segmentAt, timeAt } from "../../../lib/log";
 
 export type StreamName = "stdout" | "stderr" | "both";
 const NAMES: Record<number, "stdout" | "stderr"> = { [STDOUT]: "stdout", [STDERR]: "stderr" };
 
 interface Times {
   marks: Mark[];
-  more?: boolean;
+  /** Where to go on; null if there is no more now. */
+  next?: number | null;
 }
 
 export class LogSource {
@@ -27,6 +18,7 @@ export class LogSource {
   /** False if the server keeps no times of this log. */
   hasTimes = false;
   private segments: Segment[] = [];
+  private timesAfter = 0;
 
   constructor(
     private readonly task: string,
@@ -40,14 +32,17 @@ export class LogSource {
     return this.name === "stdout" ? out : err;
   }
 
-  /** Learn how much there is to read now. */
-  async refresh(signal?: AbortSignal): Promise<void> {
-    const [out, err] = await Promise.all([this.lengthOf(STDOUT, signal), this.lengthOf(STDERR, signal)]);
+  /** Learn how much there is to read now; `known` are lengths that the stream of changes has told. */
+  async refresh(signal?: AbortSignal, known?: { stdout: number; stderr: number }): Promise<void> {
+    // Times are fetched after the lengths, so that they cover all bytes that the lengths count.
+    const [out, err] = known
+      ? [Math.max(known.stdout, this.lengths[STDOUT] ?? 0), Math.max(known.stderr, this.lengths[STDERR] ?? 0)]
+      : await Promise.all([this.lengthOf(STDOUT, signal), this.lengthOf(STDERR, signal)]);
     await this.refreshTimes(signal);
     this.setLengths(out, err);
   }
 
-  setLengths(out: number, err: number): void {
+  private setLengths(out: number, err: number): void {
     this.lengths = { [STDOUT]: out, [STDERR]: err };
     if (this.name !== "both") return;
     this.segments = this.hasTimes ? mergeStreams(this.marks, this.lengths) : growSegments(this.segments, this.lengths);
@@ -58,20 +53,27 @@ export class LogSource {
     return Number(response.headers.get("x-log-length") ?? 0);
   }
 
+  /** Fetch the times that were added since. Runs of older bots have none. */
   private async refreshTimes(signal?: AbortSignal): Promise<void> {
+    const known = new Set(this.marks.map(([, stream, offset]) => `${stream} ${offset}`));
+    for (;;) {
+      const times = await this.fetchTimes(signal);
+      const added = (times?.marks ?? []).filter(([, stream, offset]) => !known.has(`${stream} ${offset}`));
+      if (added.length > 0) this.marks = [...this.marks, ...added];
+      this.hasTimes = this.marks.length > 0;
+      // The last page is fetched again the next time: it grows.
+      if (times?.next === undefined || times.next === null) return;
+      this.timesAfter = times.next;
+    }
+  }
+
+  private async fetchTimes(signal?: AbortSignal): Promise<Times | null> {
     try {
-      for (let more = true; more; ) {
-        const times = await callJson<Times>("get", "/api/v1/tasks/{id}/log/times", {
-          path: { id: this.task },
-          query: { run: this.run, after: this.marks.length },
-          signal,
-        });
-        this.marks = [...this.marks, ...times.marks];
-        this.hasTimes ||= times.marks.length > 0;
-        more = Boolean(times.more) && times.marks.length > 0;
-      }
+      const query = { run: this.run, after: this.timesAfter };
+      return await callJson<Times>("get", "/api/v1/tasks/{id}/log/times", { path: { id: this.task }, query, signal });
     } catch (error) {
-      if (!(error instanceof ApiError) || error.status !== 404) throw error;
+      if (error instanceof ApiError && error.status === 404) return null;
+      throw error;
     }
   }
 

@@ -3,6 +3,7 @@ import { useCallback, useEffect, useReducer, useRef } from "react";
 import { ApiError } from "../../../api/client";
 import { subscribe, useConnection } from "../../../api/live";
 import { alignToLine, LogWindow } from "../../../lib/log";
+import type { LogLengths } from "../../../workers/live-protocol";
 import { LogSource, type StreamName } from "./source";
 
 const CHUNK = 256 << 10;
@@ -147,11 +148,11 @@ export function useLog({ task, run, runId, stream, growing, at }: Wanted): Log {
 
   /** Fetch what was written since; only if the window reaches the end, else only how long the log is now. */
   const pull = useCallback(
-    () =>
+    (known?: LogLengths) =>
       enqueue(async (signal) => {
         const s = state.current;
         const atEnd = s.window.end >= s.source.length;
-        await s.source.refresh(signal);
+        await s.source.refresh(signal, known);
         if (!atEnd) return;
         while (s.window.end < s.source.length) {
           const pieces = await s.source.read(s.window.end, 4 * CHUNK, signal);
@@ -167,13 +168,13 @@ export function useLog({ task, run, runId, stream, growing, at }: Wanted): Log {
   useEffect(() => {
     if (!growing) return;
     let busy = false;
-    const tick = async () => {
+    const tick = async (known?: LogLengths) => {
       if (busy) return;
       busy = true;
-      await pull();
+      await pull(known);
       busy = false;
     };
-    const stop = subscribe([`log:${runId}`], () => void tick());
+    const stop = subscribe([`log:${runId}`], (_topics, logs) => void tick(logs.find((one) => one.run === runId)));
     const timer = setInterval(() => void tick(), connection === "live" ? CHECK_MS : POLL_MS);
     return () => {
       stop();

@@ -44,8 +44,7 @@ export class LogSource {
 
   private setLengths(out: number, err: number): void {
     this.lengths = { [STDOUT]: out, [STDERR]: err };
-    if (this.name !== "both") return;
-    this.segments = this.hasTimes ? mergeStreams(this.marks, this.lengths) : growSegments(this.segments, this.lengths);
+    if (this.name === "both") this.segments = mergeStreams(this.marks, this.lengths, this.segments);
   }
 
   private async lengthOf(stream: number, signal?: AbortSignal): Promise<number> {

@@ -39,7 +39,7 @@ def test_after_signing_out_nothing_is_shown(visit: Visit, api: Api) -> None:
     context = visit.context(signed_in=False)
     page = context.new_page()
     sign_in(page, api.token)
-    page.get_by_text("first admi").click()
+    page.locator("summary", has_text="first administrator").click()
     page.get_by_role("button", name="Sign out").click()
     expect(page).to_have_url(re.compile("/login"))
     page.goto("/tasks")

@@ -62,7 +62,7 @@ def test_selected_tasks_are_cancelled_together(visit: Visit, api: Api) -> None:
     page.get_by_label("Select all rows").check()
     page.get_by_role("button", name="Cancel 3").click()
     expect(page.get_by_role("dialog").get_by_text("myrmidon task cancel")).to_be_visible()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel 3").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel 3", exact=True).click()
     expect(page.get_by_text("3 tasks changed")).to_be_visible()
     api.wait(*ids)
 
@@ -75,9 +75,9 @@ def test_a_bot_is_drained_and_shows_its_runs_and_events(visit: Visit, api: Api) 
     expect(page.get_by_role("link", name="a run of a bot").first).to_be_visible()
     expect(page.get_by_text("connected").first).to_be_visible()
     page.get_by_role("button", name="Drain", exact=True).click()
-    page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
     page.get_by_role("button", name="End draining").click()
-    page.get_by_role("dialog").get_by_role("button", name="End draining").click()
+    page.get_by_role("dialog").get_by_role("button", name="End draining", exact=True).click()
     expect(page.get_by_role("button", name="Drain", exact=True)).to_be_visible()
     assert api.call("GET", f"/api/v1/bots/{bot}")["draining"] is False
 

@@ -28,10 +28,10 @@ def test_a_task_that_no_bot_can_run_says_which_dimension_is_missing(visit: Visit
     why = page.get_by_text("No bot matches")
     expect(why).to_be_visible()
     expect(page.get_by_role("row", name="gpu:a100 0 left")).to_be_visible()
-    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Cancel", exact=True).click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text(f"myrmidon task cancel {task}")).to_be_visible()
-    dialog.get_by_role("button", name="Cancel").click()
+    dialog.get_by_role("button", name="Cancel", exact=True).click()
     expect(page.get_by_role("heading", name="canceled wants a gpu")).to_be_visible()
 
 
@@ -42,7 +42,7 @@ def test_a_failed_task_says_why_and_runs_again(visit: Visit, api: Api) -> None:
     expect(page.get_by_role("log").get_by_text("a reason")).to_be_visible()
     expect(page.get_by_text(re.compile("SIGSEGV")).first).to_be_visible()
     page.get_by_role("button", name="Rerun", exact=True).click()
-    page.get_by_role("dialog").get_by_role("button", name="Rerun").click()
+    page.get_by_role("dialog").get_by_role("button", name="Rerun", exact=True).click()
     expect(page.get_by_text("Runs (2)")).to_be_visible()
 
 
@@ -69,7 +69,7 @@ def test_a_log_is_searched_with_a_regular_expression(visit: Visit, api: Api) -> 
     page.get_by_label("Search the log").fill("^1234(5|6)$")
     expect(page.get_by_text("2 lines")).to_be_visible()
     page.get_by_label("Search the log").press("Enter")
-    expect(log.get_by_text("12346", exact=True)).to_be_visible()
+    expect(log.locator("span", has_text="12346").first).to_be_visible()
     page.get_by_label("Search the log").fill("(")
     expect(page.get_by_text("Invalid regular expression")).to_be_visible()
 

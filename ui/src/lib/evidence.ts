@@ -67,6 +67,7 @@ export function explainEnd(end: Ending): string[] {
 }
 
 function exitCodeWords(code: number): string {
+  if (code < 0) return `It was ended by ${signalName(-code)}.`;
   if (code === 126) return "It exited with code 126: the file exists but cannot be executed.";
   if (code === 127) return "It exited with code 127: a shell did not find the command.";
   if (code > 128 && code < 160) return `It exited with code ${code}: a shell reports ${signalName(code - 128)} so.`;

@@ -165,6 +165,7 @@ describe("failures", () => {
       "The bot stopped answering while it ran this task.",
       "The bot's last heartbeat was 6 s before the run was given up.",
     ]);
+    expect(explainEnd({ state: "FAILED", reason: "exit_code", exit_code: -11 })[0]).toContain("SIGSEGV");
     expect(explainEnd({ state: "SUCCEEDED", reason: "", exit_code: 0 })).toEqual([]);
   });
 });

@@ -84,7 +84,7 @@ def test_payloads_in_a_log_stay_texts(visit: Visit, api: Api) -> None:
     expect(page.get_by_role("log").get_by_text("the end", exact=True)).to_be_visible()
     check(page)
     page.get_by_role("button", name="start", exact=True).click()
-    expect(page.get_by_role("log").get_by_text(PAYLOADS[0], exact=True)).to_be_visible()
+    expect(page.get_by_role("log").get_by_text(PAYLOADS[0], exact=True).first).to_be_visible()
     page.get_by_label("Search the log").fill("onerror")
     expect(page.get_by_text("20 lines").first).to_be_visible()
     check(page)
@@ -96,7 +96,7 @@ def test_payloads_in_labels_of_a_job_and_its_summary_stay_texts(visit: Visit, ap
     job = api.submit_job("<script>window.canary=1</script>", {label: (script, []) for label in labels})
     api.wait_for_job(job)
     page = watched(visit)
-    for view, ready in (("", "tasks"), ("/graph", "Drag to move"), ("/time", "Critical path"), ("/tasks", "Label")):
+    for view, ready in (("", "tasks"), ("/graph", "Drag to move"), ("/time", "Critical path"), ("/tasks", "myrmidon job watch")):
         page.goto(f"/jobs/{job}{view}")
         expect(page.get_by_text(ready).first).to_be_visible()
         check(page)

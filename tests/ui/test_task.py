@@ -54,7 +54,7 @@ def test_the_colours_of_a_log_are_shown_and_its_lines_have_addresses(visit: Visi
     expect(log.get_by_text("the end")).to_be_visible()
     page.get_by_role("button", name="start", exact=True).click()
     expect(log.locator(".ansi-1", has_text="red")).to_be_visible()
-    log.get_by_role("button", name="Link to the line at byte 0", exact=True).click()
+    log.get_by_role("button", name="1: link to the line at byte 0", exact=True).click()
     expect(page).to_have_url(re.compile("at=0"))
     page.reload()
     expect(log.locator(".ansi-1", has_text="red")).to_be_visible()

@@ -11,6 +11,7 @@ import { Page } from "../../components/Page";
 import { Panel } from "../../components/Panel";
 import { Time } from "../../components/Time";
 import { asCurl } from "../../lib/command";
+import { plural, showBytes } from "../../lib/format";
 
 type Group = Schemas["GroupInfo"];
 const rowKey = (group: Group) => group.name;
@@ -26,9 +27,10 @@ export function ValuesPage() {
   return (
     <Page title="Values" actions={isAdmin(session) && <NewGroup />}>
       <p className="text-dim">
-        Values are what tasks of a job pass to each other. They belong to the resource group of their job; the results
-        of one job are on its page.
+        Values are what tasks of a job pass to each other. A shared value exists while a resource group or a job
+        references it; the results of one job are on its page.
       </p>
+      <SharedValues />
       <Panel title="Resource groups" flush>
         <Loaded query={groups} what="The list of resource groups">
           {(data) => (
@@ -44,6 +46,61 @@ export function ValuesPage() {
         </Loaded>
       </Panel>
     </Page>
+  );
+}
+
+type Value = Schemas["SharedValueInfo"];
+const valueKey = (value: Value) => value.id;
+
+const VALUE_COLUMNS: Column<Value>[] = [
+  {
+    id: "type",
+    header: "Type",
+    className: "w-full min-w-32",
+    cell: (value) => <code className="text-xs [overflow-wrap:anywhere]">{value.type}</code>,
+  },
+  { id: "size", header: "Size", right: true, cell: (value) => showBytes(value.size) },
+  { id: "groups", header: "Groups", right: true, cell: (value) => value.num_groups },
+  { id: "jobs", header: "Jobs", right: true, cell: (value) => value.num_jobs },
+  { id: "created", header: "Created", wide: true, cell: (value) => <Time at={value.created_at} /> },
+  { id: "id", header: "Id", optional: true, cell: (value) => <code className="text-xs">{value.id}</code> },
+  { id: "digest", header: "Digest", optional: true, cell: (value) => <code className="text-xs">{value.digest}</code> },
+];
+
+function SharedValues() {
+  const values = useLive<Schemas["SharedValueList"]>({
+    key: ["values"],
+    fetch: (signal) => get("/api/v1/values", { query: { limit: 200 }, signal }),
+    everyMs: 10_000,
+  });
+  return (
+    <Panel title="Shared values, newest first" flush>
+      <Loaded query={values} what="The list of values">
+        {(data) => (
+          <>
+            {data.totals.length > 0 && (
+              <p className="px-3 py-2 text-dim">
+                {data.totals
+                  .map((total) => `${total.group}: ${plural(total.num_values, "value")}, ${showBytes(total.num_bytes)}`)
+                  .join(" · ")}
+              </p>
+            )}
+            <DataTable
+              name="values"
+              caption="Shared values"
+              columns={VALUE_COLUMNS}
+              rows={data.values}
+              rowKey={valueKey}
+              empty={
+                <Empty title="There are no shared values">
+                  Functions that share a value with later tasks make them.
+                </Empty>
+              }
+            />
+          </>
+        )}
+      </Loaded>
+    </Panel>
   );
 }
 

@@ -93,6 +93,7 @@ export function LogView({ log, growing, wrap, times, follow, onFollow, marked, o
     return <Failed error={log.error} what="This log" retry={() => void log.openEnd()} />;
   }
   if (window.lines.length === 0) return <NoLines loading={log.loading} growing={growing} stream={source.name} />;
+  const numberOf = (index: number) => (window.firstNumber === null ? "#" : String(window.firstNumber + index));
   const width = String((window.firstNumber ?? 0) + window.lines.length).length;
   return (
     <div
@@ -123,12 +124,12 @@ export function LogView({ log, growing, wrap, times, follow, onFollow, marked, o
                 type="button"
                 tabIndex={-1}
                 title="Link to this line"
-                aria-label={`Link to the line at byte ${line.offset}`}
+                aria-label={`${numberOf(item.index)}: link to the line at byte ${line.offset}`}
                 onClick={() => onMark(line.offset)}
                 className="log-line sticky left-0 shrink-0 select-none bg-bg px-2 text-right text-dim hover:text-accent"
                 style={{ minWidth: `${width + 3}ch` }}
               >
-                {window.firstNumber === null ? "#" : window.firstNumber + item.index}
+                {numberOf(item.index)}
               </button>
               {times && <LineTime at={source.timeOf(line.offset)} />}
               <LineText line={line} tell={source.name === "both"} />

@@ -25,7 +25,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: $(VENV)/ready servers ## All tests on the three databases, and the coverage of every package
+test: $(VENV)/ready servers ui-or-not ## All tests on the three databases, and the coverage of every package
 	@rm -rf .coverage
 	MYRMIDON_COVERAGE=1 $(LIMIT) $(TEST_LIMIT) $(PYTEST) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory coverage-report

@@ -23,7 +23,7 @@ from tests.cli.conftest import Up, start_up, stop_up
 from tests.deadline import HANG_S
 
 ROOT = Path(__file__).parents[2]
-HANG_MS = 15000
+HANG_MS = HANG_S * 1000
 expect.set_options(timeout=HANG_MS)
 
 

@@ -59,7 +59,7 @@ export function DataTable<T>(props: Props<T>) {
   const byId = new Map(columns.map((column) => [column.id, column]));
   const styleOf = (id: string) => {
     const column = byId.get(id);
-    return `${column?.wide ? "hidden lg:table-cell" : ""} ${column?.right ? "text-right" : "text-left"} ${column?.className ?? ""}`;
+    return `${column?.wide ? "hidden lg:table-cell" : ""} ${column?.right ? "whitespace-nowrap text-right" : "text-left"} ${column?.className ?? ""}`;
   };
   const { selected, onSelect } = props;
   const toggle = (key: string) => {

@@ -96,9 +96,10 @@ def test_payloads_in_labels_of_a_job_and_its_summary_stay_texts(visit: Visit, ap
     job = api.submit_job("<script>window.canary=1</script>", {label: (script, []) for label in labels})
     api.wait_for_job(job)
     page = watched(visit)
-    for view, ready in (("", "tasks"), ("/graph", "Drag to move"), ("/time", "Critical path"), ("/tasks", "myrmidon job watch")):
+    ready = {"": "tasks", "/graph": "Drag to move", "/time": "Critical path", "/tasks": "myrmidon job watch"}
+    for view, text in ready.items():
         page.goto(f"/jobs/{job}{view}")
-        expect(page.get_by_text(ready).first).to_be_visible()
+        expect(page.get_by_text(text).first).to_be_visible()
         check(page)
     page.goto("/jobs?view=names")
     expect(page.get_by_role("link", name="<script>window.canary=1</script>")).to_be_visible()

@@ -1,5 +1,5 @@
 import { Link, useNavigate, useParams } from "@tanstack/react-router";
-import { callJson } from "../../api/client";
+import { get, type Schemas } from "../../api/client";
 import { useLive } from "../../api/live";
 import { type Column, DataTable } from "../../components/DataTable";
 import { Empty, Loaded } from "../../components/Feedback";
@@ -7,27 +7,10 @@ import { Page } from "../../components/Page";
 import { Facts, Panel } from "../../components/Panel";
 import { StateBadge } from "../../components/StateBadge";
 import { Time } from "../../components/Time";
-import { plural, showNumber, showPercent } from "../../lib/format";
+import { plural, shortId, showNumber, showPercent } from "../../lib/format";
 import { showDuration } from "../../lib/time";
 
-interface FunctionInfo {
-  name: string;
-  num_tasks: number;
-  num_failed: number;
-  num_running: number;
-  mean_s: number | null;
-  p50_s: number | null;
-  p95_s: number | null;
-  last_at: number | null;
-}
-
-interface FunctionDetails {
-  name: string;
-  /** Null if none of its tasks is among the newest. */
-  summary: FunctionInfo | null;
-  errors: { state: string; reason: string; num_tasks: number; last_task_id: string }[];
-  tasks: { task_id: string; state: string; created_at: number; duration_s: number | null }[];
-}
+type FunctionInfo = Schemas["FunctionSummary"];
 
 const seconds = (value: number | null | undefined) => (value == null ? "–" : showDuration(value));
 
@@ -66,9 +49,9 @@ const rowKey = (one: FunctionInfo) => one.name;
 /** What runs here by name: how long it takes and how often it fails. */
 export function FunctionsPage() {
   const navigate = useNavigate();
-  const functions = useLive<{ functions: FunctionInfo[] }>({
+  const functions = useLive<Schemas["FunctionList"]>({
     key: ["functions"],
-    fetch: (signal) => callJson("get", "/api/v1/functions", { signal }),
+    fetch: (signal) => get("/api/v1/functions", { signal }),
     everyMs: 10_000,
   });
   return (
@@ -97,9 +80,9 @@ export function FunctionsPage() {
 
 export function FunctionPage() {
   const { name } = useParams({ strict: false }) as { name: string };
-  const details = useLive<FunctionDetails>({
+  const details = useLive<Schemas["FunctionInfo"]>({
     key: ["function", name],
-    fetch: (signal) => callJson("get", "/api/v1/functions/{name}", { path: { name }, signal }),
+    fetch: (signal) => get("/api/v1/functions/{name}", { path: { name }, signal }),
     everyMs: 10_000,
   });
   return (
@@ -114,11 +97,11 @@ export function FunctionPage() {
               ) : (
                 <ul className="space-y-1">
                   {data.errors.map((error) => (
-                    <li key={`${error.state} ${error.reason}`} className="flex flex-wrap gap-2">
+                    <li key={`${error.state} ${error.reason} ${error.error}`} className="flex flex-wrap gap-2">
                       <span className="text-bad">{showNumber(error.num_tasks)} ×</span>
                       <StateBadge state={error.state} />
                       <span className="min-w-0 flex-1 [overflow-wrap:anywhere]">
-                        {error.reason.replaceAll("_", " ")}
+                        {error.error || error.reason.replaceAll("_", " ")}
                       </span>
                       <Link to="/tasks/$id" params={{ id: error.last_task_id }} className="text-accent">
                         the last one
@@ -127,6 +110,16 @@ export function FunctionPage() {
                   ))}
                 </ul>
               )}
+            </Panel>
+            <Panel title="Versions of its code">
+              <Facts
+                rows={data.versions.map((version) => [
+                  version.code ? shortId(version.code) : "installed on the bot",
+                  <span key={version.code}>
+                    {plural(version.num_tasks, "task")}, {version.num_failed} failed, last <Time at={version.last_at} />
+                  </span>,
+                ])}
+              />
             </Panel>
             <Panel title="Newest tasks" flush>
               <ul>

@@ -112,7 +112,7 @@ export function TasksPage() {
           selected={chosen}
           {...(mayWrite(session) ? { onSelect: setSelected } : {})}
           onOpen={(task) => void navigate({ to: "/tasks/$id", params: { id: task.task_id } })}
-          empty={<NoTasks filtered={Object.keys(search).length > 0} />}
+          empty={<NoTasks filtered={Object.keys(search).length > 0} more={tasks.hasNextPage} />}
         />
       )}
       {tasks.hasNextPage && (
@@ -126,7 +126,8 @@ export function TasksPage() {
   );
 }
 
-function NoTasks({ filtered }: { filtered: boolean }) {
+function NoTasks({ filtered, more }: { filtered: boolean; more: boolean }) {
+  if (more) return <Empty title="None of the newest tasks matches">Search further among older tasks:</Empty>;
   if (filtered) {
     return (
       <Empty title="No task matches these filters">
@@ -145,6 +146,25 @@ const PAGE = 100;
 /** While older pages are open, changes refresh the first page only: the others would be fetched again each time. */
 const MAX_LIVE_PAGES = 3;
 
+const MAX_SCANS = 4;
+
+/** A page of the list. The server looks at some 20,000 tasks in one call, so that a rare filter can need several. */
+async function fetchPage(
+  filters: Record<string, string | string[]>,
+  cursor: string,
+  signal: AbortSignal,
+): Promise<Schemas["TaskList"]> {
+  const found: Schemas["TaskList"] = { tasks: [], cursor };
+  for (let scan = 0; scan < MAX_SCANS; scan++) {
+    const query = { ...filters, limit: PAGE - found.tasks.length, cursor: found.cursor };
+    const page = await get("/api/v1/tasks", { query, signal });
+    found.tasks = [...found.tasks, ...page.tasks];
+    found.cursor = page.cursor;
+    if (!page.cursor || found.tasks.length >= PAGE) break;
+  }
+  return found;
+}
+
 function useTaskPages(search: Search) {
   const client = useQueryClient();
   const connection = useConnection();
@@ -153,8 +173,7 @@ function useTaskPages(search: Search) {
   const keyText = JSON.stringify(key);
   const query = useInfiniteQuery<Schemas["TaskList"], ApiError, { pages: Schemas["TaskList"][] }, unknown[], string>({
     queryKey: key,
-    queryFn: ({ pageParam, signal }) =>
-      get("/api/v1/tasks", { query: { ...filters, limit: PAGE, cursor: pageParam }, signal }),
+    queryFn: ({ pageParam, signal }) => fetchPage(filters, pageParam, signal),
     initialPageParam: "",
     getNextPageParam: (page) => page.cursor,
     placeholderData: (before) => before,

@@ -38,7 +38,7 @@ from myrmidon.scheduler.submit_job import JobSubmitted
 from myrmidon.store.engine.db import Db
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import outbox, shared_numbers, task_result, task_run
+from myrmidon.store.tables import outbox, shared_numbers, stored_file, task_result, task_run
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.resource_group import ResourceGroup
 from tests.conftest import Clock
@@ -173,6 +173,11 @@ class World:
 
     def read(self, reader: Callable[..., Any], *args: Any, **given: Any) -> Any:
         return self.db.read(lambda tx: reader(tx, *args, **given))
+
+    def store_file(self, digest: str, size: int = 7) -> str:
+        """Note that the resource group has stored a file; its bytes do not matter here."""
+        self.db.write(lambda tx: stored_file.insert(tx, digest, self.group.id, size=size, now=self.now))
+        return digest
 
     def new_group(self, name: str) -> ResourceGroup:
         group: ResourceGroup = self.do(resource_groups.create_group, name)

@@ -32,7 +32,8 @@ from myrmidon.scheduler import (
 )
 from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
 from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
-from myrmidon.store.tables import outbox, sink
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import outbox, sink, stored_file
 from tests.world import (
     INT,
     SECOND,
@@ -241,6 +242,8 @@ def _(w: World, f: Facts) -> Any:
 
 def a_failed_function_with_code(w: World) -> Facts:
     w.bot("b1")
+    for code in ("ab" * 32, "cd" * 32):
+        w.do(lambda tx, now, ids, code=code: stored_file.insert(tx, code, w.group, size=7, now=now))
     task = a_function(constant())
     task["function"]["code"] = "ab" * 32
     job = w.job({"x": a_node(task=task)})
@@ -250,7 +253,10 @@ def a_failed_function_with_code(w: World) -> Facts:
 
 @verb("replacing code", a_failed_function_with_code)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: job_codes.replace_code(tx, f["job"], {"ab" * 32: "cd" * 32}))
+    def replace(tx: Any) -> None:
+        job_codes.replace_code(tx, jobs.read(tx, [f["job"]])[f["job"]], {"ab" * 32: "cd" * 32}, now=w.now)
+
+    return w.db.write(replace)
 
 
 @verb("seal", a_job)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hashlib import blake2s
 
 import pytest
+from msgspec import structs
 
 from myrmidon.model import dimensions
 from myrmidon.model.errors import NotFound, WrongState
-from myrmidon.model.task_to_run import LIFO, Order
+from myrmidon.model.task_to_run import IS_FUNCTION, LIFO, READS_SHARED, USES_CACHES, Order
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import bots, claim, shared_values
 from myrmidon.store.tables import pool_order, task_queues, task_result, task_to_run
@@ -321,7 +322,7 @@ def test_a_queue_has_tasks_with_caches_and_tasks_with_shared_values(world):
     world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
     plain, cache = world.submit(), cached(world, "git")
     reader = world.submit_raw(a_function([shared(value.id)])).task_id
-    assert world.column("SELECT shared FROM task_dimensions") == [3]
+    assert world.column("SELECT shared FROM task_dimensions") == [READS_SHARED | USES_CACHES | IS_FUNCTION]
     assert order(world) == [cache, reader, plain]
 
 
@@ -446,3 +447,37 @@ def test_a_bot_that_should_avoid_all_of_the_best_queues_looks_into_the_next(worl
     late = world.submit(dimensions={"kind": [kinds[5]]}, priority=200)
     assert [run.task_id for run in world.claim("b1")] == [late]
     assert len(world.claim("b2", 6)) == 5
+
+
+# ---------------------------------------------------------------- functions only
+
+
+def functions_only(w, n=1):
+    poll = structs.replace(w.poll("b1", n), functions_only=True)
+    got = w.do(claim.claim, poll)
+    w.bot_of.update({(run.task_id, run.run): "b1" for run in got})
+    return got
+
+
+def test_a_bot_that_runs_a_command_may_claim_functions_only(world):
+    world.bot("b1")
+    commands = world.submit_many(3)
+    functions = [world.function().task_id for _ in range(2)]
+    assert [run.task_id for run in functions_only(world, 9)] == functions
+    assert functions_only(world, 9) == []
+    assert [run.task_id for run in world.claim("b1", 9)] == commands
+
+
+def test_functions_of_several_queues_are_claimed_without_their_commands(world):
+    world.bot("b1", os="Linux")
+    for wanted in ({}, {"os": "Linux"}):
+        world.submit(**wanted)
+        world.function(**wanted)
+    assert [run.work.func_name is not None for run in functions_only(world, 9)] == [True, True]
+    assert [run.work.func_name is not None for run in world.claim("b1", 9)] == [False, False]
+
+
+def test_a_bot_in_quarantine_gets_no_functions_either(world):
+    world.bot("b1", quarantined="broken")
+    world.function()
+    assert functions_only(world) == []

@@ -216,7 +216,7 @@ def test_a_full_rerun_of_a_job_gathers_everything_anew(w):
 
 def test_deleting_the_job_deletes_its_parts_and_its_codes(w):
     raw = fan_in("a", "b")
-    raw["tasks"]["join"]["task"]["function"]["code"] = sha256(b"zip").hexdigest()
+    raw["tasks"]["join"]["task"]["function"]["code"] = w.store_file(sha256(b"zip").hexdigest())
     job = w.job_raw(raw)
     assert (w.count("task_input_parts"), w.count("job_codes")) == (2, 1)
     w.work("b1", outputs=returned(b"\x01"))

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
+from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, UnknownFile, WrongState
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import cancel, job_codes, rerun, resource_groups, retention, shared_values
 from myrmidon.store.tables import shared_value
@@ -472,15 +472,17 @@ def test_nothing_runs_again_in_a_group_that_is_being_deleted(w, what):
 
 
 def test_functions_run_replaced_code_from_the_next_claim_on(w):
-    old, new = "ab" * 32, "cd" * 32
+    old, new = w.store_file("ab" * 32), w.store_file("cd" * 32)
     raw = a_graph({"a": [], "b": ["a"]}, {label: {"task": a_function()} for label in "ab"})
     for label in "ab":
         raw["tasks"][label]["task"]["function"]["code"] = old
     job = w.job_raw(raw)
     assert w.take("b1").code == old
-    w.db.write(lambda tx: job_codes.replace_code(tx, job.id, {old: new}))
+    w.do(job_codes.replace_code, w.job_row(job), {old: new})
     w.lose("b1")
     w.bot("b1")
     assert [w.do_one("b1").code for _ in range(2)] == [new, new]
     with pytest.raises(InvalidRequest, match="code that the job has"):
-        w.db.write(lambda tx: job_codes.replace_code(tx, job.id, {"ef" * 32: new}))
+        w.do(job_codes.replace_code, w.job_row(job), {"ef" * 32: new})
+    with pytest.raises(UnknownFile):
+        w.do(job_codes.replace_code, w.job_row(job), {old: "ef" * 32})

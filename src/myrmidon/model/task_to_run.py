@@ -16,6 +16,10 @@ READS_SHARED = 1
 """Bit of ``shared``: the task reads shared values."""
 USES_CACHES = 2
 """Bit of ``shared``: the task uses named caches."""
+MAY_BE_NEAR = READS_SHARED | USES_CACHES
+"""The bits of tasks for which one bot may be better than another."""
+IS_FUNCTION = 4
+"""Bit of ``shared``: the task calls a function. Greater than all other bits together, so that it can be compared."""
 
 
 class Order(Struct, frozen=True):
@@ -28,7 +32,7 @@ class Order(Struct, frozen=True):
 class TaskToRun(Struct, frozen=True, gc=False):
     """Permission to start one run of a task. It is the busiest table, so rows are small.
 
-    The bits of ``shared`` say what makes one bot better than another for this task.
+    The bits of ``shared`` say what makes one bot better than another for this task, and whether it is a function.
     """
 
     task_id: int

@@ -21,7 +21,7 @@ from myrmidon.model.ids import IdSource, Micros, next_run_number
 from myrmidon.model.states import READY, RUNNING, RunState
 from myrmidon.model.task_request import cache_names
 from myrmidon.model.task_result import TaskResult, TaskRun
-from myrmidon.model.task_to_run import READS_SHARED, USES_CACHES, Head, TaskToRun
+from myrmidon.model.task_to_run import IS_FUNCTION, MAY_BE_NEAR, READS_SHARED, USES_CACHES, Head, TaskToRun
 from myrmidon.model.value import Value
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_first, pick_queues
 from myrmidon.scheduler.unit_of_work import UnitOfWork
@@ -42,13 +42,24 @@ _VALUE_BYTES = 1024
 
 
 class Poll(Struct, frozen=True, kw_only=True):
-    """A bot's claim of up to n tasks. ``token_key`` is the servers' secret from which run tokens are derived."""
+    """A bot's claim of up to n tasks. ``token_key`` is the servers' secret from which run tokens are derived.
+
+    ``functions_only``: no commands, because the bot runs one already.
+    """
 
     bot_id: str
     session: int
     nonce: int
     n: int = 1
     token_key: bytes = b""
+    functions_only: bool = False
+
+
+class _Taker(Struct, frozen=True):
+    """Who claims; ``least`` is IS_FUNCTION for functions only."""
+
+    bot: Bot
+    least: int = 0
 
 
 class Claimed(Struct, frozen=True, kw_only=True, gc=False):
@@ -88,7 +99,11 @@ def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFA
     bots.save_claim(tx, bot, poll.nonce, now)
     if poll.n < 1:
         return []
-    taken = _take(uow, bot, min(poll.n, rules.claim_limit)) if bot.serving else _take_terminate_task(uow, bot)
+    if bot.serving:
+        least = IS_FUNCTION if poll.functions_only else 0
+        taken = _take(uow, _Taker(bot, least), min(poll.n, rules.claim_limit))
+    else:
+        taken = _take_terminate_task(uow, bot) if not poll.functions_only else []
     return _start(uow, bot, poll, _limit_bytes(uow, taken)) if taken else []
 
 
@@ -117,15 +132,18 @@ def _repeat(uow: UnitOfWork, poll: Poll) -> list[Claimed]:
 # ---------------------------------------------------------------- choosing
 
 
-def _take(uow: UnitOfWork, bot: Bot, n: int) -> list[tuple[TaskToRun, TaskResult]]:
+def _take(uow: UnitOfWork, taker: _Taker, n: int) -> list[tuple[TaskToRun, TaskResult]]:
     """Lock rows of task_to_run in order of preference, with their tasks.
 
     The dimensions are compared again: the stored matches of bots to queues are only an index.
     """
+    bot = taker.bot
     heads = [h for h in task_to_run.heads(uow.tx, bot.id) if dimensions.serves(h.dimensions, bot.dimensions)]
+    if taker.least:
+        heads = [head for head in heads if head.shared & taker.least]
     if not heads:
         return []
-    rows = _from_one(uow, bot, heads[0], n) if len(heads) == 1 else _from_several(uow, bot, heads, n)
+    rows = _from_one(uow, taker, heads[0], n) if len(heads) == 1 else _from_several(uow, taker, heads, n)
     chosen = list({row.task_id: row for row in rows}.values())
     tasks = task_result.lock_unlocked(uow.tx, sorted(row.task_id for row in chosen)) if chosen else {}
     return [(row, tasks[row.task_id]) for row in chosen if _may_run(row, tasks.get(row.task_id))]
@@ -140,16 +158,16 @@ def _take_terminate_task(uow: UnitOfWork, bot: Bot) -> list[tuple[TaskToRun, Tas
     return [(row, tasks[row.task_id]) for row in rows if _may_run(row, tasks.get(row.task_id))]
 
 
-def _from_one(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
+def _from_one(uow: UnitOfWork, taker: _Taker, head: Head, n: int) -> list[TaskToRun]:
     """Take n rows of the only queue that is not empty: one statement less than for several (docs/decisions/0024)."""
     rows: list[TaskToRun] = []
-    if head.shared and _may_be_near(bot):
-        best = _first_rows(uow, bot, head, n)
-        rows = task_to_run.take_these(uow.tx, [row.task_id for row in best[:n]], bot_id=bot.id, now=uow.now)
-    return _fill_up(uow, bot, head.queue, rows, n)
+    if head.shared & MAY_BE_NEAR and _may_be_near(taker.bot):
+        best = _first_rows(uow, taker, head, n)
+        rows = task_to_run.take_these(uow.tx, [row.task_id for row in best[:n]], bot_id=taker.bot.id, now=uow.now)
+    return _fill_up(uow, taker, head.queue, rows, n)
 
 
-def _from_several(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], n: int) -> list[TaskToRun]:
+def _from_several(uow: UnitOfWork, taker: _Taker, heads: Sequence[Head], n: int) -> list[TaskToRun]:
     """Take n rows of several queues in the order of the policy.
 
     Rows of the best queues are read first, and of the next ones only if this bot can take none of those.
@@ -159,55 +177,57 @@ def _from_several(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], n: int) -> l
     ordered = best_queues(heads, running, uow.now)
     step = min(max(n, 4), _MAX_QUEUES)
     for start in range(0, len(ordered), step):
-        taken = _from_best(uow, bot, ordered[start : start + step], running, n)
+        taken = _from_best(uow, taker, ordered[start : start + step], running, n)
         if taken:
             return taken
     return []
 
 
-def _from_best(uow: UnitOfWork, bot: Bot, heads: Sequence[Head], running: Mapping[int, int], n: int) -> list[TaskToRun]:
+def _from_best(
+    uow: UnitOfWork, taker: _Taker, heads: Sequence[Head], running: Mapping[int, int], n: int
+) -> list[TaskToRun]:
     by_queue = {head.queue: head for head in heads}
-    candidates = _candidates(uow, bot, by_queue, running, n)
+    candidates = _candidates(uow, taker, by_queue, running, n)
     picks = pick_queues(candidates, by_queue, running, n, uow.now)
     remaining = {queue: iter(rows) for queue, rows in candidates.items()}
     chosen = [next(remaining[queue]).task_id for queue in picks]
-    taken = task_to_run.take_these(uow.tx, chosen, bot_id=bot.id, now=uow.now) if chosen else []
+    taken = task_to_run.take_these(uow.tx, chosen, bot_id=taker.bot.id, now=uow.now) if chosen else []
     for queue, count in Counter(picks).items():
         mine = [row for row in taken if row.queue == queue]
         if len(mine) < count:
-            taken += _fill_up(uow, bot, queue, mine, count)[len(mine) :]
+            taken += _fill_up(uow, taker, queue, mine, count)[len(mine) :]
     return taken
 
 
 def _candidates(
-    uow: UnitOfWork, bot: Bot, heads: Mapping[int, Head], running: Mapping[int, int], n: int
+    uow: UnitOfWork, taker: _Taker, heads: Mapping[int, Head], running: Mapping[int, int], n: int
 ) -> dict[int, list[TaskToRun]]:
     """The first rows of each queue; more of the queues from which the policy would pick all of them."""
     limit = min(max(n, uow.rules.look_ahead), max(uow.rules.look_ahead, _MAX_ROWS // len(heads)))
-    rows = task_to_run.first_of_several(uow.tx, list(heads), limit, bot_id=bot.id, now=uow.now)
-    candidates = {queue: _local_first(uow, bot, head, rows[queue]) for queue, head in heads.items()}
+    rows = task_to_run.first_of_several(uow.tx, list(heads), limit, bot_id=taker.bot.id, now=uow.now, least=taker.least)
+    candidates = {queue: _local_first(uow, taker, head, rows[queue]) for queue, head in heads.items()}
     while True:
         counts = Counter(pick_queues(candidates, heads, running, n, uow.now))
         used_up = [queue for queue, count in counts.items() if count == len(candidates[queue]) == limit < n]
         if not used_up:
             return candidates
         for queue in used_up:
-            candidates[queue] = _first_rows(uow, bot, heads[queue], n)
+            candidates[queue] = _first_rows(uow, taker, heads[queue], n)
 
 
-def _first_rows(uow: UnitOfWork, bot: Bot, head: Head, n: int) -> list[TaskToRun]:
+def _first_rows(uow: UnitOfWork, taker: _Taker, head: Head, n: int) -> list[TaskToRun]:
     """The first rows of one queue, in the order in which this bot should take them."""
     limit = max(n, uow.rules.look_ahead)
-    rows = task_to_run.first(uow.tx, head.queue, limit, bot_id=bot.id, now=uow.now)
-    return _local_first(uow, bot, head, rows)
+    rows = task_to_run.first(uow.tx, head.queue, limit, bot_id=taker.bot.id, now=uow.now, least=taker.least)
+    return _local_first(uow, taker, head, rows)
 
 
-def _local_first(uow: UnitOfWork, bot: Bot, head: Head, rows: list[TaskToRun]) -> list[TaskToRun]:
+def _local_first(uow: UnitOfWork, taker: _Taker, head: Head, rows: list[TaskToRun]) -> list[TaskToRun]:
     """Move tasks whose shared values or named caches the bot has before others of the same priority."""
-    near = rows[: uow.rules.look_ahead] if head.shared else []
-    readers = [row.task_id for row in near if row.shared & READS_SHARED] if bot.address else []
-    local = shared_value.local_tasks(uow.tx, readers, bot.address) if readers else set()
-    local |= _with_cache_of(uow, bot, [row for row in near if row.shared & USES_CACHES])
+    near = rows[: uow.rules.look_ahead] if head.shared & MAY_BE_NEAR else []
+    readers = [row.task_id for row in near if row.shared & READS_SHARED] if taker.bot.address else []
+    local = shared_value.local_tasks(uow.tx, readers, taker.bot.address) if readers else set()
+    local |= _with_cache_of(uow, taker, [row for row in near if row.shared & USES_CACHES])
     return local_first(rows, local, uow.rules.look_ahead, ageing=head.ageing, now=uow.now)
 
 
@@ -216,11 +236,11 @@ def _may_be_near(bot: Bot) -> bool:
     return bool(bot.address) or _CACHES in bot.dimensions
 
 
-def _with_cache_of(uow: UnitOfWork, bot: Bot, rows: Sequence[TaskToRun]) -> set[int]:
+def _with_cache_of(uow: UnitOfWork, taker: _Taker, rows: Sequence[TaskToRun]) -> set[int]:
     """Those of the tasks that use a named cache which the bot has, by its dimension ``caches``."""
-    if not rows or _CACHES not in bot.dimensions:
+    if not rows or _CACHES not in taker.bot.dimensions:
         return set()
-    has = dimensions.bot_sets(bot.dimensions).get("caches", ())
+    has = dimensions.bot_sets(taker.bot.dimensions).get("caches", ())
     slices = task_request.slices(uow.tx, [row.task_id for row in rows])
     uses = {
         row.task_id: cache_names(slices[row.task_id][row.slice].properties) for row in rows if row.task_id in slices
@@ -228,12 +248,12 @@ def _with_cache_of(uow: UnitOfWork, bot: Bot, rows: Sequence[TaskToRun]) -> set[
     return {task_id for task_id, names in uses.items() if not names.isdisjoint(has)}
 
 
-def _fill_up(uow: UnitOfWork, bot: Bot, queue: int, rows: list[TaskToRun], n: int) -> list[TaskToRun]:
+def _fill_up(uow: UnitOfWork, taker: _Taker, queue: int, rows: list[TaskToRun], n: int) -> list[TaskToRun]:
     """Add the next free rows of the queue for chosen ones that other claims have taken."""
     if len(rows) >= n:
         return rows
     known = {row.task_id for row in rows}
-    rest = task_to_run.take(uow.tx, queue, n, bot_id=bot.id, now=uow.now)
+    rest = task_to_run.take(uow.tx, queue, n, bot_id=taker.bot.id, now=uow.now, least=taker.least)
     return rows + [row for row in rest if row.task_id not in known][: n - len(rows)]
 
 

@@ -28,7 +28,7 @@ from myrmidon.scheduler.growth import (
 )
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.new_tasks import check_parents, open_group, store_new_tasks
-from myrmidon.scheduler.new_values import check_shared
+from myrmidon.scheduler.new_values import check_shared, require_files
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
@@ -311,6 +311,7 @@ def _check(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTask]) -> None
     refused.update(check_external_ids(uow, group_id, new_tasks))
     for error in refused.values():
         raise error
+    require_files(uow, group_id, [new_task.request for new_task in new_tasks])
 
 
 def _store(

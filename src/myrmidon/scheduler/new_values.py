@@ -4,10 +4,11 @@ An input that another task produces names the same value as the output, so that 
 a value of its own, its shape, and its parts name the values of the outputs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from myrmidon.model.errors import Forbidden, InvalidRequest, Problem
-from myrmidon.model.task_request import Constant, Gathered, OutputOf, Part, Payload, Shared, TaskRequest
+from myrmidon.model.errors import Forbidden, InvalidRequest, Problem, UnknownFile
+from myrmidon.model.task_request import Constant, Gathered, Input, OutputOf, Part, Payload, Shared, TaskRequest
+from myrmidon.scheduler.files import check_files
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import job_code, shared_value
@@ -48,14 +49,43 @@ def check_shared(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -
     return refused
 
 
-def digests_of(request: TaskRequest) -> Iterator[str]:
-    """The files that a request needs: its code, and the constants and shapes that are too large to be inline."""
-    if request.function is not None and request.function.code:
-        yield request.function.code
-    for given in request.inputs:
-        payload = given.payload if isinstance(given, Constant) else given.shape if isinstance(given, Gathered) else None
-        if payload is not None and payload.digest is not None:
-            yield payload.digest
+def missing_files(uow: UnitOfWork, group_id: int, requests: Iterable[TaskRequest]) -> list[str]:
+    """The digests of files that requests need and that their group has not stored.
+
+    These are the code of functions, and constants and shapes that are too large to be inline.
+    """
+    codes: set[str] = set()
+    sizes: dict[str, int] = {}
+    for request in requests:
+        if request.function is not None and request.function.code:
+            codes.add(request.function.code)
+        for given in request.inputs:
+            payload = _payload_of(given)
+            if payload is not None and payload.digest is not None:
+                sizes[payload.digest] = payload.size
+    if not codes and not sizes:
+        return []
+    return check_files(uow.tx, group_id, codes | sizes.keys(), now=uow.now, sizes=sizes)
+
+
+def require_files(uow: UnitOfWork, group_id: int, requests: Iterable[TaskRequest]) -> None:
+    """Raise UnknownFile if the group has not stored a file that these requests need."""
+    missing = missing_files(uow, group_id, requests)
+    if missing:
+        raise UnknownFile(missing)
+
+
+def check_lone_functions(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -> dict[int, UnknownFile]:
+    """Check that the files of functions exist, one by one; returns errors by task id."""
+    functions = [new_task for new_task in new_tasks if new_task.request.function is not None]
+    missing = {new_task.task_id: missing_files(uow, group_id, [new_task.request]) for new_task in functions}
+    return {task_id: UnknownFile(digests) for task_id, digests in missing.items() if digests}
+
+
+def _payload_of(given: Input) -> Payload | None:
+    if isinstance(given, Constant):
+        return given.payload
+    return given.shape if isinstance(given, Gathered) else None
 
 
 # ---------------------------------------------------------------- storing

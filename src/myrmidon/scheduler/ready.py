@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from myrmidon.model.states import READY, RUNNING, WAITING, TaskState
 from myrmidon.model.task_request import uses_caches
 from myrmidon.model.task_result import TaskResult
-from myrmidon.model.task_to_run import READS_SHARED, USES_CACHES, TaskToRun, rank
+from myrmidon.model.task_to_run import IS_FUNCTION, READS_SHARED, USES_CACHES, TaskToRun, rank
 from myrmidon.scheduler.dedupe import find_sources, take_over
 from myrmidon.scheduler.policy import choose_slice
 from myrmidon.scheduler.unit_of_work import UnitOfWork
@@ -96,7 +96,9 @@ def new_task_to_run(
         expires_at=expires_at,
         slice=task_slice.slice,
         wait_for_capacity=task_slice.wait_for_capacity,
-        shared=READS_SHARED * shared | USES_CACHES * uses_caches(task_slice.properties),
+        shared=READS_SHARED * shared
+        | USES_CACHES * uses_caches(task_slice.properties)
+        | IS_FUNCTION * (request.func_name is not None),
         avoid_bot=avoid_bot,
     )
 

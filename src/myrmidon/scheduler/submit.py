@@ -20,7 +20,7 @@ from myrmidon.model.task_validation import parse_task
 from myrmidon.scheduler.idempotency import check_key, key_conflict
 from myrmidon.scheduler.new_task import NewTask
 from myrmidon.scheduler.new_tasks import check_parents, digest_of, open_group, store_new_tasks
-from myrmidon.scheduler.new_values import check_shared
+from myrmidon.scheduler.new_values import check_lone_functions, check_shared
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
@@ -103,6 +103,7 @@ def submit(
     new_tasks = {d.task_id: _new_task(uow, d) for d in drafts if d.task_id not in answers and d.task_id not in same_key}
     answers.update(check_parents(uow, group_id, new_tasks.values()))
     answers.update(check_shared(uow, group_id, new_tasks.values()))
+    answers.update(check_lone_functions(uow, group_id, new_tasks.values()))
     taken = check_external_ids(uow, group_id, [p for p in new_tasks.values() if p.task_id not in answers])
     if taken:  # perhaps by the same request, which another transaction has stored since the keys were read
         answers.update({**taken, **_answers_for_keys(uow, group_id, [d for d in drafts if d.task_id in taken], {})})

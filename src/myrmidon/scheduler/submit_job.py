@@ -21,7 +21,7 @@ from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.idempotency import check_key, key_conflict
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.new_tasks import check_parents, digest_of, open_group, store_new_tasks
-from myrmidon.scheduler.new_values import check_shared
+from myrmidon.scheduler.new_values import check_shared, require_files
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
@@ -199,6 +199,7 @@ def _stage(
             return known
         if uow.tx.attempt > 1 and jobs.read(uow.tx, [draft.job_id]):
             return staged
+        require_files(uow, group_id, [node.request for node in draft.graph.nodes])
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft), staged=True)
         jobs.insert(uow.tx, [job])
     else:
@@ -227,6 +228,7 @@ def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence
     if len(parts) > 1:
         job = _unstage(uow, draft)
     else:
+        require_files(uow, group_id, [node.request for node in draft.graph.nodes])
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft))
         jobs.insert(uow.tx, [job])
         uow.jobs[job.id] = job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -117,6 +118,22 @@ def test_a_value_that_no_argument_can_hold_is_said_to_the_bot(app):
     fault = {"type": "fault", "run": run["run"], "token": run["token"], "kind": "client_error"}
     exchange(app, reports=[{**fault, "message": run["problem"]}])
     assert states(app, answer["job_id"])["use"] == "CLIENT_ERROR"
+
+
+def test_a_value_in_a_file_is_read_and_one_that_is_too_large_is_said_to_the_bot(app):
+    tasks = {"make": a_command("make", outputs=("string", "string"))}
+    tasks |= {f"use-{n}": a_command("use", {"$output": f"make:{n}"}) for n in range(2)}
+    submit(app, {"tasks": tasks})
+    outputs = []
+    for size in (5_000, 200_000):
+        data = msgspec.msgpack.encode("x" * size)
+        digest = sha256(data).hexdigest()
+        assert app.call("PUT", f"/api/v1/files/{digest}", data).status == 200
+        outputs.append({"type": "string", "payload": {"digest": digest, "size": len(data)}})
+    report(app, claim(app)[0], outputs=outputs)
+    runs = {run["name"]: run for _ in range(2) for run in claim(app)}
+    assert runs["use-0"]["command"] == ["use", "x" * 5_000]
+    assert "at most 131072" in runs["use-1"]["problem"]
 
 
 def test_an_extension_may_refer_to_outputs_of_tasks_that_the_job_has(app):

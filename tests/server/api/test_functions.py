@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.server.api.graphs import drain, exchange, states, submit
 from tests.server.inside import Inside, inside
 
-CODE = "ab" * 32
+CODE, NEW, NEWER = (sha256(content).hexdigest() for content in (b"zip", b"new zip", b"newer zip"))
 SIGNATURE = "count(text:string,top:int64)->Map<string,int64>"
 
 
@@ -19,7 +20,15 @@ SIGNATURE = "count(text:string,top:int64)->Map<string,int64>"
 def app(tmp_path):
     with inside(tmp_path) as opened:
         opened.meet_bot()
+        for content in (b"zip", b"new zip", b"newer zip"):
+            put(opened, content)
         yield opened
+
+
+def put(app: Inside, content: bytes) -> str:
+    digest = sha256(content).hexdigest()
+    assert app.call("PUT", f"/api/v1/files/{digest}", content).status == 200
+    return digest
 
 
 def encoded(content: bytes) -> str:
@@ -133,6 +142,7 @@ def test_the_exception_of_a_function_is_shown_with_its_run_its_task_and_its_job(
     [line] = app.get(f"/api/v1/jobs/{job}/tasks").json["tasks"]
     failure = app.get(f"/api/v1/jobs/{job}").json["first_failure"]
     assert task["runs"][0]["error"] == line["error"] == failure["error"] == ERROR
+    assert line["message"] == failure["message"] == "BadText: no words in 'x'"
     assert task["runs"][0]["evidence"]["message"] == "BadText: no words in 'x'"
 
 
@@ -152,7 +162,7 @@ def test_a_secret_in_an_exception_is_masked(app):
     answer = submit(app, {"tasks": {"count": node}})
     [run] = claim(app)
     leaking = {**ERROR, "message": "bad correct horse", "traceback": "... correct horse ...", "args": ["correct horse"]}
-    report(app, run, exit_code=1, error=leaking)
+    report(app, run, exit_code=1, error=leaking, message="BadText: bad correct horse")
     job, task = answer["job_id"], answer["task_ids"]["count"]
     for path in (f"/api/v1/tasks/{task}", f"/api/v1/jobs/{job}/tasks", f"/api/v1/jobs/{job}"):
         assert "words.BadText" in str(app.get(path).body)
@@ -232,9 +242,6 @@ def test_wrong_functions_are_refused_with_their_path(app, function, path):
 # ---------------------------------------------------------------- code
 
 
-NEW, NEWER = "cd" * 32, "ef" * 32
-
-
 def code_of(app: Inside) -> str:
     [run] = claim(app)
     report(app, run, exit_code=1)
@@ -268,6 +275,8 @@ def test_only_code_that_the_job_has_can_be_replaced(app):
     job = submit(app, {"tasks": {"count": node}})["job_id"]
     code_of(app)
     assert (rerun(app, job, code={NEW: CODE}).status, rerun(app, job, code={CODE: "no digest"}).status) == (400, 400)
+    reply = rerun(app, job, code={CODE: "ab" * 32})
+    assert (reply.status, reply.code) == (409, "unknown_file")
     assert rerun(app, job, code={CODE: NEW}).status == 200
 
 

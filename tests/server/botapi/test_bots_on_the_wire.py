@@ -254,6 +254,25 @@ def test_a_kill_in_the_middle_of_many_exchanges_loses_and_doubles_nothing(own_se
     assert {(one["state"], one["run"][-2:]) for one in waited["tasks"]} == {("SUCCEEDED", "01")}
 
 
+def test_a_bot_that_runs_a_command_is_held_beside_other_commands_and_gets_a_function_when_one_comes(own_server):
+    server = own_server
+    bot = WireBot(server, "slots")
+    bot.shake(token=server.new_token("bot-bootstrap"))
+    first, second = submit(server, a_task("long"), a_task("other"))
+    running = bot.work()[0]
+    holds = [[running["run"], running["token"]]]
+    properties = {"dimensions": {"pool": ["default"], "os": ["Linux"]}}
+    function = {"function": {"package_name": "p", "func_name": "f"}, "slices": [{"properties": properties}]}
+    with held(server, bot.exchange, wait_s=POLL_S, n=4, functions_only=True, holds=holds) as poll:
+        (third,) = submit(server, a_task("another"))
+        assert server.post("/api/v1/jobs", {"job": {"tasks": {"f": {"task": function}}}})[0] == 200
+        [task] = poll.result(HANG_S)["tasks"]
+    assert task["function"]["func_name"] == "f"
+    assert {state_of(server, task_id) for task_id in (first, second, third)} == {"RUNNING", "READY"}
+    bot.finish(running)
+    assert bot.work()[0]["command"] == ["other"]
+
+
 def test_a_stop_answers_held_polls_and_ends(own_server):
     server = own_server
     bot = WireBot(server, "b1")

@@ -186,7 +186,7 @@ def _preview(tx: Tx, job: Job, body: wire.RerunJob) -> tuple[int, list[str]]:
 def _rerun(tx: Tx, context: ServerContext, job: Job, body: wire.RerunJob, now: int) -> None:
     if body.code:
         jobs.lock(tx, [job.id])
-        replace_code(tx, job.id, body.code)
+        replace_code(tx, job, body.code, now=now)
     if body.task is None:
         rerunning.rerun_job(tx, job.id, now=now, ids=context.ids, full=body.full, rules=context.rules)
         return

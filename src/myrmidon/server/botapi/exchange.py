@@ -40,6 +40,7 @@ from myrmidon.server.botapi.messages import (
     parse_run,
     report_results,
 )
+from myrmidon.server.botapi.rendering import read_files
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
@@ -106,8 +107,10 @@ async def _assigned_runs(context: ServerContext, result: ExchangeResult) -> list
     names = await context.groups.names_of(task.resource_group_id for task in result.tasks)
     hints = size_hints_for(context, result.bot.os_family)
     key = context.keys.run_api
+    files = await read_files(context.files, result.tasks)
     return [
-        assigned_run(task, api_key=key, group=names.get(task.resource_group_id), hints=hints) for task in result.tasks
+        assigned_run(task, api_key=key, group=names.get(task.resource_group_id), hints=hints, files=files)
+        for task in result.tasks
     ]
 
 
@@ -146,10 +149,17 @@ async def _wait_for_work(
     held_tasks = tuple(parse_run(shown)[0] for shown, _ in request.holds)
     while not result.urgent and (remaining_s := deadline - clock()) > 0:
         n = _permitted(context, bot.bot_id, request).n
-        if n > 0 and hub.may_have_work(bot) and not context.state.stopping:  # work came while the last claim ran
+        if n > 0 and _may_have_work(context, request, result) and not context.state.stopping:
             result = await _next_attempt(context, request, bot, _WORK_IN_SOME_QUEUE)
         else:
-            wakeup = await hub.wait(bot, remaining_s, nonce=request.nonce, n=n, holds=held_tasks)
+            wakeup = await hub.wait(
+                bot,
+                remaining_s,
+                nonce=request.nonce,
+                n=n,
+                holds=held_tasks,
+                functions_only=request.functions_only,
+            )
             if wakeup.reason is WakeReason.TIMED_OUT or hub.bots.get(bot.bot_id) is not bot:
                 break
             bot.seen_at = context.now()
@@ -162,6 +172,14 @@ async def _wait_for_work(
     return result
 
 
+def _may_have_work(context: ServerContext, request: ExchangeRequest, result: ExchangeResult) -> bool:
+    """Whether work came while the last claim ran.
+
+    A bot that takes functions only may have left commands in its queues: for it, only what came since then counts.
+    """
+    return context.hub.may_have_work(result.bot, since=result.work_seq if request.functions_only else 0)
+
+
 async def _next_attempt(
     context: ServerContext, request: ExchangeRequest, bot: ConnectedBot, wakeup: Wakeup
 ) -> ExchangeResult:
@@ -170,6 +188,7 @@ async def _next_attempt(
         session=request.session,
         nonce=request.nonce,
         n=_permitted(context, bot.bot_id, request).n,
+        functions_only=request.functions_only,
         wait_s=request.wait_s,
         holds=request.holds,
         stopping=request.stopping,

@@ -54,6 +54,8 @@ class ExchangeResult(Struct):
     more: bool = False
     stopping: frozenset[tuple[int, int]] = frozenset()
     """The runs that the bot is ending already."""
+    work_seq: int = 0
+    """That of the hub before the claim."""
 
     @property
     def urgent(self) -> bool:
@@ -116,13 +118,13 @@ async def write_exchange(
     if bot is None:
         raise BrokenPromise("a bot was neither in memory nor read from the database")
     _record_commit(context, bot, request, reports, written, now)
-    if written.n and len(written.tasks) < written.n:
+    if written.n and len(written.tasks) < written.n and not request.functions_only:
         hub.mark_empty(bot, work_seq)
     if wakeup is not None and written.left_for_others and wakeup.forward_count < MAX_FORWARDS:
         hub.wake(wakeup.queue, forward_count=wakeup.forward_count + 1)
     more = written.more or hub.num_partial_submits > 0
     stopping = frozenset(map(parse_run, request.stopping))
-    return ExchangeResult(bot, directive, written.replies, written.stop, written.tasks, more, stopping)
+    return ExchangeResult(bot, directive, written.replies, written.stop, written.tasks, more, stopping, work_seq)
 
 
 def _record_commit(
@@ -177,7 +179,16 @@ def apply_reports_and_claim(
                 progress=progress_of(request.progress),
             )
         if result.n:
-            result.tasks = claim_with_nonce(tx, context, bot_id, request.session, request.nonce, result.n, now)
+            result.tasks = claim_with_nonce(
+                tx,
+                context,
+                bot_id,
+                request.session,
+                request.nonce,
+                result.n,
+                now,
+                functions_only=request.functions_only,
+            )
     except NotFound:
         raise WrongState("This bot was deleted; a new handshake is required.") from None
     if request.state is not None:

@@ -144,6 +144,8 @@ class ExchangeRequest(Struct, kw_only=True, frozen=True):
     session: Count
     nonce: Nonce = 0
     n: Count = 0
+    functions_only: bool = False
+    """Claim no commands, because the bot runs one already."""
     wait_s: Seconds = 0.0
     reports: list[BotReport] = []
     logs: list[LogPiece] = []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 from msgspec import structs
 
+from myrmidon.model.errors import FileDamaged, FilesUnavailable
 from myrmidon.model.task_request import Properties
 from myrmidon.model.validation import is_clean
 from myrmidon.model.value import Value
+from myrmidon.scheduler.claim import Claimed
+from myrmidon.server.file_store import FileStore
 
 MAX_BYTES: Final = 128 << 10
 """The largest value that is rendered. No operating system passes longer arguments."""
@@ -20,11 +24,16 @@ class CannotRender(Exception):
     """A value cannot be put into the command; the message says why."""
 
 
-def needed_files(properties: Properties, inputs: Sequence[Value]) -> set[str]:
-    """The digests of the files that rendering has to read."""
-    used = {ref.input for ref in properties.output_refs}
-    values = [value for number, value in enumerate(inputs) if number in used]
-    return {value.digest for value in values if value.digest is not None and (value.size or 0) <= MAX_BYTES}
+async def read_files(store: FileStore, claimed: Iterable[Claimed]) -> dict[str, bytes]:
+    """The contents of the files that rendering these runs needs, by digest; those that cannot be read are left out."""
+    values = [value for run in claimed if run.work.func_name is None for value in run.inputs]
+    found: dict[str, bytes] = {}
+    for digest in {value.digest for value in values if value.digest is not None and (value.size or 0) <= MAX_BYTES}:
+        with suppress(FileDamaged, FilesUnavailable):
+            content = (await store.read(digest))[1]
+            if isinstance(content, bytes):
+                found[digest] = content
+    return found
 
 
 def render(properties: Properties, inputs: Sequence[Value], files: Mapping[str, bytes]) -> Properties:

@@ -30,7 +30,15 @@ _MAX_DEPTH = 1024
 
 
 def claim_with_nonce(
-    tx: Tx, context: ServerContext, bot_id: str, session: int, nonce: int, n: int, now: Micros
+    tx: Tx,
+    context: ServerContext,
+    bot_id: str,
+    session: int,
+    nonce: int,
+    n: int,
+    now: Micros,
+    *,
+    functions_only: bool = False,
 ) -> list[Claimed]:
     """Claim up to n runs under the nonce of a poll; the same nonce again returns the same runs.
 
@@ -40,7 +48,14 @@ def claim_with_nonce(
     """
     bot = bots.read(tx, bot_id)
     last = bot.nonce if bot is not None else 0
-    poll = Poll(bot_id=bot_id, session=session, nonce=nonce << ATTEMPT_BITS, n=n, token_key=context.keys.run_token)
+    poll = Poll(
+        bot_id=bot_id,
+        session=session,
+        nonce=nonce << ATTEMPT_BITS,
+        n=n,
+        token_key=context.keys.run_token,
+        functions_only=functions_only,
+    )
     claim = partial(claiming.claim, tx, now=now, ids=context.ids, rules=context.rules)
     if last >> ATTEMPT_BITS != nonce or bot is None or bot.session != session:
         return claim(poll)

@@ -71,12 +71,14 @@ class DirectAssignment:
                 self._claim(tx, bot, 1)  # an earlier attempt may have committed a claim: the same nonce finds it
 
     def _claim(self, tx: Tx, bot: ConnectedBot, share: int) -> int:
-        context, (nonce, n) = self._context, bot.claim_request
+        context, (nonce, n, functions_only) = self._context, bot.claim_request
         if share < 1:
             return 0
         n = min(n, share, claim_size(bot))
         try:
-            tasks = claim_with_nonce(tx, context, bot.bot_id, bot.session, nonce, n, context.now())
+            tasks = claim_with_nonce(
+                tx, context, bot.bot_id, bot.session, nonce, n, context.now(), functions_only=functions_only
+            )
         except (NotFound, WrongState):
             return 0  # its session has ended meanwhile; the bot gets that error when it reads the database itself
         self._claimed[bot] = tasks

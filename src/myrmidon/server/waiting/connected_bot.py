@@ -125,7 +125,7 @@ class ConnectedBot:
         """Ends the held poll."""
         self.wait_number = 0
         """Grows with each held poll: the smallest number has waited longest."""
-        self.claim_request: tuple[int, int] = (0, 0)
+        self.claim_request: tuple[int, int, bool] = (0, 0, False)
         """Nonce and size of the claim of the held poll."""
         self.reserved = False
         """A submit is claiming for this bot: the poll must not end before that is decided."""

@@ -152,7 +152,16 @@ class WaitHub:
 
     # ------------------------------------------------------------ held polls
 
-    async def wait(self, bot: ConnectedBot, seconds: float, *, nonce: int, n: int, holds: Sequence[int] = ()) -> Wakeup:
+    async def wait(
+        self,
+        bot: ConnectedBot,
+        seconds: float,
+        *,
+        nonce: int,
+        n: int,
+        holds: Sequence[int] = (),
+        functions_only: bool = False,
+    ) -> Wakeup:
         """Hold a bot's poll until there is something for it, or time is up.
 
         A second poll of the same bot means that the connection of the first was lost, so the first ends.
@@ -165,7 +174,7 @@ class WaitHub:
         self.num_waiting += 1
         for task_id in holds:
             self._polls_by_held_task.setdefault(task_id, set()).add((bot, future))
-        self._attach_poll(bot, future, nonce, n)
+        self._attach_poll(bot, future, (nonce, n, functions_only))
         try:
             return await future
         finally:
@@ -175,14 +184,16 @@ class WaitHub:
             for task_id in holds:
                 discard(self._polls_by_held_task, task_id, (bot, future))
 
-    def _attach_poll(self, bot: ConnectedBot, future: asyncio.Future[Wakeup], nonce: int, n: int) -> None:
+    def _attach_poll(
+        self, bot: ConnectedBot, future: asyncio.Future[Wakeup], claim_request: tuple[int, int, bool]
+    ) -> None:
         with self._lock:
             before, bot.future = bot.future, future
             if not bot.reserved:
                 self._last_wait_number += 1
-                bot.wait_number, bot.claim_request = self._last_wait_number, (nonce, n)
+                bot.wait_number, bot.claim_request = self._last_wait_number, claim_request
                 bot.peers.waiting.pop(bot, None)
-                if n > 0:
+                if claim_request[1] > 0:
                     bot.peers.waiting[bot] = None
         if before is not None and not before.done():
             before.set_result(TIMED_OUT)
@@ -244,9 +255,15 @@ class WaitHub:
         """Grows when tasks come for which no bot waits. Read it before a claim, for ``mark_empty`` after it."""
         return self._work_seq
 
-    def may_have_work(self, bot: ConnectedBot) -> bool:
-        """Whether one of the bot's queues may have tasks, so that a claim is worth a transaction."""
-        return bool(self._unclaimed_work) and not self._unclaimed_work.keys().isdisjoint(bot.peers.queues)
+    def may_have_work(self, bot: ConnectedBot, *, since: int = 0) -> bool:
+        """Whether one of the bot's queues may have tasks, so that a claim is worth a transaction.
+
+        ``since``: only tasks that came after this ``work_seq``.
+        """
+        work, queues = self._unclaimed_work, bot.peers.queues
+        if not work or work.keys().isdisjoint(queues):
+            return False
+        return not since or any(seq > since for queue, seq in work.items() if queue in queues)
 
     def mark_empty(self, bot: ConnectedBot, work_seq: int) -> None:
         """A bot found its queues empty. Tasks that came after ``work_seq`` still count."""

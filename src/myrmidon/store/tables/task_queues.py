@@ -68,7 +68,7 @@ MARK_SHARED = "UPDATE task_dimensions SET shared = shared | :bits WHERE id = :id
 
 
 def mark_shared(tx: Tx, queue_id: int, bits: int) -> None:
-    """Record that tasks use this queue which read shared values or use named caches (bits of ``TaskToRun.shared``)."""
+    """Record what kinds of tasks use this queue (bits of ``TaskToRun.shared``)."""
     tx.run(MARK_SHARED, id=queue_id, bits=bits)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.types import module_name
-from myrmidon.sdk.code_zip import AUTO, INSTALLED, CodeZip, folder_contents, is_shipped, module_contents, zip_files
+from myrmidon.sdk.code_zip import INSTALLED, CodeZip, folder_contents, is_shipped, module_contents, zip_files
+from myrmidon.sdk.function_client import AUTO
 from myrmidon.sdk.notebook_code import session_source
 
 

@@ -34,7 +34,7 @@ IMPATIENT = (
     ("bot/link/http_client.py", "MAX_DELAY_S = 30.0", "MAX_DELAY_S = 0.5"),
     ("bot/run/command_watcher.py", "_UNKILLABLE_AFTER_S = 60.0", "_UNKILLABLE_AFTER_S = 0.5"),
     ("bot/system/processes.py", "timeout_s: float = 10.0", "timeout_s: float = 0.5"),
-    ("model/errors.py", "retry_after_s = 5", "retry_after_s = 1"),
+    ("model/errors.py", 'retry_after_s = 5\n    advice = "See', 'retry_after_s = 1\n    advice = "See'),
 )
 LONG_S = 3600
 """A lease that does not end while a test lasts."""

@@ -157,6 +157,45 @@ def test_a_stop_that_is_carried_out_and_a_server_that_answers_early(link: dict[s
     check(next_action(a_link(**REPORTED, **link), work, NOW), expected)
 
 
+def functions(held: int = 2, long: int = 1, **more: Any) -> Work:
+    """Functions: ``long`` of them are known to take long."""
+    return Work(functions=held, long_functions=long, claim_size=4, **more)
+
+
+DRAINED: dict[str, Any] = {"queue_drained": True, "log_sent_at": NOW - 5}
+FOR_MORE = Exchange(n=4, wait_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("link", "work", "expected"),
+    [
+        ({}, functions(long=0), Exchange(n=4, holds=False)),
+        ({}, functions(long=0, wanted=0), Wait(actions.LAST_REPORT_AFTER_S)),
+        (DRAINED, functions(long=0, finished=1, finished_at=NOW - 0.1), Exchange(holds=False)),
+        ({}, functions(unreported=True), Exchange(start=True)),
+        ({}, functions(), Exchange(n=4)),
+        ({}, functions(stuck_functions=True), GiveBack()),
+        (DRAINED, functions(), FOR_MORE),
+        (DRAINED, functions(wanted=0), WAIT_FOR_STOP),
+        (DRAINED, functions(directive=True), WAIT_FOR_STOP),
+        (DRAINED, functions(finished=1, finished_at=NOW), FOR_MORE),
+        (DRAINED, functions(held=1, finished=1, finished_at=NOW), FOR_MORE),
+        (DRAINED, functions(held=1, wanted=0, finished=1, finished_at=NOW), Exchange()),
+        ({**DRAINED, "contact_at": NOW - 3}, functions(held=1, finished=1), Exchange()),
+        (DRAINED, functions(returned=1), FOR_MORE),
+        (DRAINED, functions(progress_due=True), Exchange()),
+        (DRAINED, functions(log_bytes=1, log_run="f1"), Exchange(log=True)),
+        (DRAINED, functions(log_bytes=LARGE, log_run="f1"), UploadLog("f1")),
+        ({**DRAINED, "log_sent_at": NOW - 0.2}, functions(log_bytes=1, log_run="f1"), Exchange(n=4, wait_s=0.3)),
+        ({**DRAINED, "contact_at": NOW - 10}, functions(), Heartbeat()),
+        ({**DRAINED, "start_reported": "r1"}, functions(run="r1", begun=NOW - 5), WAIT_FOR_STOP),
+        (DRAINED, functions(run="r1", begun=NOW - 5), Exchange(start=True)),
+    ],
+)
+def test_functions_beside_each_other_and_beside_a_command(link: dict[str, Any], work: Work, expected: Action):
+    check(next_action(a_link(**link), work, NOW), expected)
+
+
 FAILED: dict[str, Any] = {"failures": 1, "failed_at": NOW - 1, "retry_s": 4.0}
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 
 import msgspec
+from msgspec import structs
 
 from myrmidon.cli import output
-from myrmidon.cli.job_lines import fit_groups, tree_lines
-from myrmidon.sdk.job_graph import blockers
+from myrmidon.cli.job_lines import describe_end_on_bot, fit_groups, tree_lines
+from myrmidon.sdk.job_graph import blockers, describe_end
+from myrmidon.wire.functions import FunctionError
 from myrmidon.wire.jobs import GraphGroup, JobTask
 
 _numbers = itertools.count()
@@ -18,9 +20,24 @@ def a_task(label: str, state: str = "WAITING", *requires: str, left: tuple[str, 
     given = dict.fromkeys(JobTask.__struct_fields__) | {
         "label": label, "task_id": f"1{next(_numbers):02x}", "state": state, "reason": "", "requires": list(requires),
         "requires_left": list(requires if left is None else left), "reruns": 0, "reruns_left": 0, "held": False,
-        "killing": False, "priority": 200, "modified_at": 1,
+        "killing": False, "priority": 200, "modified_at": 1, "message": "",
     }  # fmt: skip
     return msgspec.convert(given, JobTask)
+
+
+def test_a_failed_function_says_its_exception_and_a_failed_command_its_exit_code():
+    command = structs.replace(a_task("a", "FAILED"), exit_code=2, reason="exit_code", bot_id="b1")
+    unknown = structs.replace(command, exit_code=127, reason="start_failed", message="no such program: mke")
+    function = structs.replace(
+        command, exit_code=1, message="ValueError: bad\nmore", error=FunctionError(type="ValueError")
+    )
+    assert [describe_end_on_bot(task) for task in (command, unknown, function)] == [
+        "FAILED with exit code 2 on b1",
+        "FAILED with exit code 127 (start_failed) on b1: no such program: mke",
+        "FAILED on b1: ValueError: bad",
+    ]
+    assert plain(tree_lines([function]))[0].endswith("a  ValueError: bad")
+    assert len(describe_end(structs.replace(function, message="x" * 5000))) < 300
 
 
 def a_group(number: int, **counts: int) -> GraphGroup:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from myrmidon.cli import output
 from myrmidon.cli.context import CliContext
-from myrmidon.cli.job_lines import describe_end, shortened
+from myrmidon.cli.job_lines import describe_end_on_bot, shortened
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.job_graph import FAILED
 
@@ -36,7 +36,7 @@ class FailureReporter:
         again = output.command_line(["myrmidon", "job", "rerun", self._job.id, "--task", task.label])
         here = [f"  here: myrmidon task reproduce {task.task_id}"] if task.run else []
         return [
-            f"{output.style(task.label, fg='red', bold=True)}: {describe_end(task)}",
+            f"{output.style(task.label, fg='red', bold=True)}: {describe_end_on_bot(task)}",
             *(f"  {line}" for line in self._reason(task)),
             *(f"  | {line}" for line in self._last_lines(task)),
             *(output.style(line, dim=True) for line in [f"  again: {again}", *here]),

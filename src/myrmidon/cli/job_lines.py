@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from myrmidon.cli import output
-from myrmidon.sdk.job_graph import FAILED, blockers
+from myrmidon.sdk.job_graph import FAILED, blockers, describe_end, short_message
 
 if TYPE_CHECKING:
     from myrmidon.wire import jobs as wire
@@ -25,11 +25,9 @@ _GROUP_COLUMNS: Final = 30
 _NAMED_PARENTS: Final = 3
 
 
-def describe_end(task: wire.Failure | wire.JobTask) -> str:
-    """How a task ended, in words: its state, exit code, reason and bot."""
-    code = f" with exit code {task.exit_code}" if task.exit_code else ""
-    reason = f" ({task.reason})" if task.reason not in ("", "exit_code") else ""
-    return f"{task.state}{code}{reason}" + (f" on {task.bot_id}" if task.bot_id else "")
+def describe_end_on_bot(task: wire.Failure | wire.JobTask) -> str:
+    """How a task ended, in words: its state, exit code, reason, bot and what the bot says."""
+    return describe_end(task, where=f" on {task.bot_id}" if task.bot_id else "")
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -96,7 +94,9 @@ def task_line(
     parts = ["  " * min(level, _MAX_INDENT) + task.label]
     if task.held:
         parts.append("(held)")
-    if task.exit_code:
+    if task.state in FAILED and task.message:
+        parts.append(short_message(task))
+    elif task.exit_code:
         parts.append(f"exit code {task.exit_code}")
     elif task.state in FAILED and task.reason:
         parts.append(f"({task.reason})")

@@ -12,7 +12,7 @@ import click
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.job_changes import JobChanges
-from myrmidon.cli.job_lines import describe_end
+from myrmidon.cli.job_lines import describe_end_on_bot
 from myrmidon.cli.jobs import JOB_ARGUMENT, handle
 from myrmidon.cli.logs import exit_on_broken_pipe, print_log
 from myrmidon.cli.safe_text import escape
@@ -63,7 +63,7 @@ def print_job_log(cli: CliContext, job: Job, pattern: str | None, states: Sequen
 
 
 def _failure(task: wire.JobTask) -> str:
-    return f": {describe_end(task)}" if task.resolution is not None and task.resolution.failed else ""
+    return f": {describe_end_on_bot(task)}" if task.resolution is not None and task.resolution.failed else ""
 
 
 # -- following -------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Followers:
 
         source = task.deduped_from or task.run
         if source is None:
-            self._lines.note(task.label, describe_end(task))
+            self._lines.note(task.label, describe_end_on_bot(task))
             return
         parts = (WholeLines(), WholeLines())
         for chunk in self._cli.api.follow(source):

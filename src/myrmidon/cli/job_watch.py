@@ -22,7 +22,7 @@ from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.job_changes import JobChanges
 from myrmidon.cli.job_failures import FAILED_ITSELF, FailureReporter
-from myrmidon.cli.job_lines import counts_text, describe_end, fit_groups, num_failed, task_line, tree_lines
+from myrmidon.cli.job_lines import counts_text, describe_end_on_bot, fit_groups, num_failed, task_line, tree_lines
 from myrmidon.cli.jobs import JOB_ARGUMENT, handle
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _print_json_change(task: wire.JobTask) -> None:
 
 
 def _print_change(task: wire.JobTask, reporter: FailureReporter) -> None:
-    output.echo(f"{task.label}  {describe_end(task)}")
+    output.echo(f"{task.label}  {describe_end_on_bot(task)}")
     for line in reporter.lines(task):
         output.echo(line, err=True)
 

@@ -11,7 +11,7 @@ import click
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.graph_file import parse_parameters, read_document
-from myrmidon.cli.job_lines import counts_text, describe_end, shortened
+from myrmidon.cli.job_lines import counts_text, describe_end_on_bot, shortened
 from myrmidon.cli.job_refs import JobName, job_id
 from myrmidon.cli.request_options import Duration, Pair, Tag
 
@@ -190,7 +190,7 @@ def show(cli: CliContext, name: str) -> None:
             ("state", output.state(info.state) + (f" ({info.view})" if info.view == "blocked" else "")),
             ("progress", f"{info.progress:.0%} of {output.plural(info.num_tasks, 'task')}"),
             ("tasks", counts_text(info.counts)),
-            ("first failure", f"{failure.label}: {describe_end(failure)}" if failure else None),
+            ("first failure", f"{failure.label}: {describe_end_on_bot(failure)}" if failure else None),
             ("error", info.error),
             ("retries", f"{info.num_retries} of {info.max_num_retries}" if info.max_num_retries else None),
             ("sealed", output.local_time(info.sealed_at)),

@@ -1,4 +1,4 @@
-"""Which tasks of a job have failed, and which of the others they block."""
+"""Which tasks of a job have failed, how, and which of the others they block."""
 
 from __future__ import annotations
 
@@ -10,6 +10,25 @@ if TYPE_CHECKING:
 
 FAILED: Final = ("FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "NO_RESOURCE", "CLIENT_ERROR", "CANCELED", "KILLED")
 """The states of tasks that ended without success."""
+
+_MAX_MESSAGE: Final = 200
+
+
+def describe_end(task: wire.Failure | wire.JobTask, *, where: str = "") -> str:
+    """How a task ended, in words: ``FAILED with exit code 2 (retry)``, ``FAILED: ValueError: no words``.
+
+    The exit code of a function that has raised an exception says nothing. ``where`` is put before the message.
+    """
+    code = f" with exit code {task.exit_code}" if task.exit_code and task.error is None else ""
+    reason = f" ({task.reason})" if task.reason not in ("", "exit_code") else ""
+    message = f": {short_message(task)}" if task.message else ""
+    return f"{task.state}{code}{reason}{where}{message}"
+
+
+def short_message(task: wire.Failure | wire.JobTask) -> str:
+    """The first line of what the bot says of the end, shortened."""
+    first = task.message.strip().partition("\n")[0]
+    return first if len(first) <= _MAX_MESSAGE else f"{first[: _MAX_MESSAGE - 3]}..."
 
 
 def blockers(tasks: Collection[wire.JobTask]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from myrmidon.sdk.api.caller import Caller, segment
 from myrmidon.sdk.errors import JobFailed, WaitedTooLong
-from myrmidon.sdk.job_graph import FAILED, blockers
+from myrmidon.sdk.job_graph import FAILED, blockers, describe_end
 from myrmidon.sdk.transport import new_key
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
@@ -80,9 +80,7 @@ class Job:
         """Tasks that ended without success, grouped by what happened."""
         found: dict[str, list[wire.JobTask]] = {}
         for task in self.tasks(state=FAILED):
-            code = f" with exit code {task.exit_code}" if task.exit_code else ""
-            reason = f" ({task.reason})" if task.reason not in ("", "exit_code") else ""
-            found.setdefault(f"{task.state}{code}{reason}", []).append(task)
+            found.setdefault(describe_end(task), []).append(task)
         return found
 
     def unreachable(self) -> dict[str, str]:

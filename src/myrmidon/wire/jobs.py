@@ -141,6 +141,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     reason: str
     exit_code: int | None
     bot_id: str | None
+    message: str = ""
+    """What the bot says of the end, in a sentence."""
     error: FunctionError | None = None
     """The exception that has ended a function."""
 
@@ -202,6 +204,8 @@ class JobTask(Struct, frozen=True, kw_only=True):
     duration_s: float | None
     progress: float | None = None
     """How far the run has come, from 0 to 1, if it says so."""
+    message: str = ""
+    """What the bot says of the end, in a sentence."""
     error: FunctionError | None = None
     """The exception that has ended a function."""
 

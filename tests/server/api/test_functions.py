@@ -142,6 +142,7 @@ def test_the_exception_of_a_function_is_shown_with_its_run_its_task_and_its_job(
     [line] = app.get(f"/api/v1/jobs/{job}/tasks").json["tasks"]
     failure = app.get(f"/api/v1/jobs/{job}").json["first_failure"]
     assert task["runs"][0]["error"] == line["error"] == failure["error"] == ERROR
+    assert line["message"] == failure["message"] == "BadText: no words in 'x'"
     assert task["runs"][0]["evidence"]["message"] == "BadText: no words in 'x'"
 
 
@@ -161,7 +162,7 @@ def test_a_secret_in_an_exception_is_masked(app):
     answer = submit(app, {"tasks": {"count": node}})
     [run] = claim(app)
     leaking = {**ERROR, "message": "bad correct horse", "traceback": "... correct horse ...", "args": ["correct horse"]}
-    report(app, run, exit_code=1, error=leaking)
+    report(app, run, exit_code=1, error=leaking, message="BadText: bad correct horse")
     job, task = answer["job_id"], answer["task_ids"]["count"]
     for path in (f"/api/v1/tasks/{task}", f"/api/v1/jobs/{job}/tasks", f"/api/v1/jobs/{job}"):
         assert "words.BadText" in str(app.get(path).body)

@@ -19,14 +19,13 @@ from myrmidon.server.calls import JOB_READERS, READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
-from myrmidon.server.usecases.run_errors import shown_errors
+from myrmidon.server.usecases.run_errors import NO_END, ShownEnd, shown_ends
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import edge, resource_group
 from myrmidon.store.views import job_details, job_values
 from myrmidon.store.views.job_details import GraphNode, JobTaskLine
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import PageQuery
-from myrmidon.wire.functions import FunctionError
 
 SCAN_LIMIT = 10_000
 """Tasks that one page with a pattern reads, at most."""
@@ -84,9 +83,9 @@ def show_tasks(tx: Tx, page: Sequence[JobTaskLine]) -> list[wire.JobTask]:
     left = job_details.unsatisfied_parents(tx, ids) if ids else []
     labels = job_details.labels_of(tx, sorted({parent for parent, _ in parents}))
     requires, requires_left = _by_child(parents, labels), _by_child(left, labels)
-    errors = shown_errors(tx, {task.id: task.error for task in page if task.state in FINAL})
+    ends = shown_ends(tx, {task.id: (task.evidence, task.error) for task in page if task.state in FINAL})
     return [
-        _show_task(task, requires.get(task.id, []), requires_left.get(task.id, []), errors.get(task.id))
+        _show_task(task, requires.get(task.id, []), requires_left.get(task.id, []), ends.get(task.id, NO_END))
         for task in page
     ]
 
@@ -98,9 +97,7 @@ def _by_child(edges: Sequence[tuple[int, int]], labels: dict[int, str]) -> dict[
     return found
 
 
-def _show_task(
-    task: JobTaskLine, requires: list[str], requires_left: list[str], error: FunctionError | None
-) -> wire.JobTask:
+def _show_task(task: JobTaskLine, requires: list[str], requires_left: list[str], end: ShownEnd) -> wire.JobTask:
     shown = show_task(task.id)
     final = task.state in FINAL
     url = f"/api/v1/tasks/{shown}"
@@ -128,7 +125,8 @@ def _show_task(
         waited_s=(task.started_at - task.ready_at) / SECOND if task.started_at and task.ready_at else None,
         duration_s=task.duration if final else None,
         progress=task.progress,
-        error=error,
+        message=end.message,
+        error=end.error,
     )
 
 

@@ -23,7 +23,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases import jobs as job_usecases
 from myrmidon.server.usecases.jobs import find_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
-from myrmidon.server.usecases.run_errors import shown_errors
+from myrmidon.server.usecases.run_errors import NO_END, shown_ends
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import resource_group
 from myrmidon.store.tables.job import Job
@@ -212,6 +212,7 @@ def _failure(tx: Tx, task_id: int) -> wire.Failure | None:
     task = job_details.tasks_by_id(tx, [task_id]).get(task_id)
     if task is None:
         return None
+    end = shown_ends(tx, {task.id: (task.evidence, task.error)}).get(task.id, NO_END)
     return wire.Failure(
         task_id=show_task(task.id),
         label=task.label,
@@ -219,7 +220,8 @@ def _failure(tx: Tx, task_id: int) -> wire.Failure | None:
         reason=task.reason,
         exit_code=task.exit_code,
         bot_id=task.bot_id,
-        error=shown_errors(tx, {task.id: task.error}).get(task.id),
+        message=end.message,
+        error=end.error,
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import MsgspecError, json, structs
+from msgspec import MsgspecError, Struct, json, structs
 
 from myrmidon.model.secret_masking import SecretForms
+from myrmidon.model.task_result import Evidence
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_request
 from myrmidon.wire.functions import FunctionError
@@ -64,6 +65,28 @@ def _masked(value: Any, forms: SecretForms) -> Any:
         return None
     shown = json.encode(value).decode()
     return value if forms.mask_text(shown) == shown else None
+
+
+class ShownEnd(Struct, frozen=True):
+    """How a run ended besides its state: a sentence for people, and the exception of a function."""
+
+    message: str = ""
+    error: FunctionError | None = None
+
+
+NO_END: Final = ShownEnd()
+
+
+def shown_ends(tx: Tx, ends: Mapping[int, tuple[str | None, str | None]]) -> dict[int, ShownEnd]:
+    """The ends of several tasks, from the stored evidence and error, with their secrets masked."""
+    known = {task_id: end for task_id, end in ends.items() if any(end)}
+    secrets = task_request.secrets(tx, sorted(known)) if known else {}
+    shown = {}
+    for task_id, (evidence, error) in known.items():
+        forms = SecretForms(secrets[task_id]) if secrets.get(task_id) else None
+        text = json.decode(evidence, type=Evidence).message if evidence else ""
+        shown[task_id] = ShownEnd(forms.mask_text(text) if forms else text, show_error(error, forms))
+    return shown
 
 
 def shown_errors(tx: Tx, errors: Mapping[int, str | None]) -> dict[int, FunctionError]:

@@ -121,7 +121,7 @@ def task_counts(tx: Tx, job_id: int) -> dict[str, int]:
 
 
 class JobTaskLine(Struct, frozen=True):
-    """A task of a job. The last four fields are those of its latest or deciding run."""
+    """A task of a job. The last five fields are those of its latest or deciding run."""
 
     label: str
     id: int
@@ -144,11 +144,12 @@ class JobTaskLine(Struct, frozen=True):
     duration: float | None
     progress: float | None
     error: str | None
+    evidence: str | None
 
 
 _TASK_LINE = """l.label, t.id, l.definition_hash, t.state, t.reason, t.held, t.killing, r.priority, t.bot_id,
     r.max_num_retries, t.num_reruns, COALESCE(t.instance_id, t.run_number), t.deduped_from, t.ready_at, t.started_at,
-    t.completed_at, t.modified_at, u.exit_code, u.duration, u.progress, u.error"""
+    t.completed_at, t.modified_at, u.exit_code, u.duration, u.progress, u.error, u.evidence"""
 _TASK_SOURCE = """task_labels l JOIN task_results t ON t.id = l.task_id JOIN task_requests r ON r.id = t.id
     LEFT JOIN task_runs u ON u.task_id = t.id AND u.run = COALESCE(t.instance_id, t.run_number)"""
 TASKS = f"""

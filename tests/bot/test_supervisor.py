@@ -324,6 +324,8 @@ def test_a_folder_with_other_files_is_not_taken(tmp_path: Path):
         (["--wrong", "x"], "unknown"),
         (["--dir"], "unknown"),
         (["--dimension", "x"], "KEY=VALUE"),
+        (["--slots", "0"], "a number from 1 to 1024, or auto"),
+        (["--slots", "many"], "a number from 1 to 1024, or auto"),
         (["--server", "http://s", "--token-file", "/no/such"], "cannot be read"),
         ([], "no server"),
     ],
@@ -331,6 +333,16 @@ def test_a_folder_with_other_files_is_not_taken(tmp_path: Path):
 def test_orders_that_cannot_be_followed_say_what_to_change(tmp_path: Path, given: list[str], said: str):
     with pytest.raises(startup_config.StartupError, match=said):
         startup_config.prepare([*(["--dir", str(tmp_path / "b")] if "--dir" not in given else []), *given])
+
+
+def test_slots_are_kept_until_they_are_changed_and_are_the_processors_by_default(tmp_path: Path):
+    given = ["--dir", str(tmp_path), "--server", "http://s"]
+
+    def slots(*more: str) -> int:
+        return startup_config.StartupConfig(startup_config.prepare([*given, *more])).slots
+
+    processors = len(os.sched_getaffinity(0))
+    assert [slots(), slots("--slots", "7"), slots(), slots("--slots", "auto")] == [processors, 7, 7, processors]
 
 
 def test_sessions_grow_also_when_the_clock_was_set_back(tmp_path: Path, monkeypatch):

@@ -235,7 +235,8 @@ class _ReportHandler:
         if self._outputs is None:
             self._run_policy(task)  # loads those of all tasks
             clean = [item for item in self.reports if isinstance(item, Finish) and item.clean]
-            self._outputs = ReportedOutputs(self.uow, [item for item in clean if item.task_id in self.tasks])
+            known = [(self.tasks[item.task_id], item) for item in clean if item.task_id in self.tasks]
+            self._outputs = ReportedOutputs(self.uow, known)
         return self._outputs.write(task, item)
 
     def _end(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:

@@ -15,8 +15,6 @@ from typing import Any, Self
 from myrmidon.functions import msgpack
 from tests.deadline import HANG_S
 
-START = "import sys; sys.path[0] = sys.argv[1]; from myrmidon.executor.main import main; sys.exit(main(sys.argv[2:]))"
-
 
 class Died(Exception):
     """The process has ended without an answer; the argument is its exit code."""
@@ -33,7 +31,7 @@ class Executor:
         for one in (self.code, self.work, self.outputs):
             one.mkdir(parents=True)
         self.write_module("sample", source)
-        self.command = [python, "-c", START, str(bot_zip)]
+        self.command = [python, str(bot_zip), "executor"]
         self.next_id = 0
         self.other: list[dict[str, Any]] = []
         """Frames that were no answers, such as progress."""

@@ -43,6 +43,14 @@ SOURCE = """
     def factorial(n: int, so_far: int = 1) -> int:
         return so_far if n <= 1 else context().submit(factorial, n - 1, so_far * n)
 
+    @task(memory_mb=100)
+    def allocate(megabytes: int) -> int:
+        return len(bytes(megabytes << 20))
+
+    @task(env={"OF_THE_TASK": "yes"})
+    def variable(name: str) -> str:
+        return os.environ.get(name, "")
+
     @task
     def divide(a: int) -> tuple[int, int]:
         return divmod(a, 10)
@@ -157,6 +165,21 @@ def test_who_waits_for_a_task_that_delegates_waits_for_its_delegates(client, tas
     assert isinstance(failure, ValueError)
     assert "on purpose" in str(failure)
     assert "in fails_after_submit" in failure.remote_traceback
+
+
+def test_a_function_has_the_environment_of_its_task(client, tasks):
+    assert list(client.map(tasks.variable, ["OF_THE_TASK", "ABSENT"])) == ["yes", ""]
+
+
+def test_the_reason_of_a_failure_is_a_sentence(client, server, tasks):
+    with client.new_job("allocates") as job:
+        result = tasks.allocate(1024)
+    with pytest.raises(TaskFailed) as caught:
+        job.result(result)
+    assert isinstance(caught.value, MemoryError)
+    (task,) = server.get(f"/api/v1/jobs/{job.id}/tasks")[1]["tasks"]
+    (run,) = server.get(f"/api/v1/tasks/{task['task_id']}")[1]["runs"]
+    assert run["evidence"]["message"] == "out of memory: more than 100 MB"
 
 
 @pytest.mark.parametrize("width", [0, 1, 20])

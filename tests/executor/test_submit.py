@@ -13,6 +13,7 @@ from myrmidon.functions import msgpack
 SOURCE = """
     from __future__ import annotations
 
+    import threading
     from typing import List, Tuple
 
     from myrmidon import context, task
@@ -58,6 +59,17 @@ SOURCE = """
 
     def half_of_pair(a: int) -> int:
         return context().submit(pair, a)[0]
+
+    def in_a_list(a: int) -> List[int]:
+        return [context().submit(double, a)]
+
+    def from_threads(n: int) -> int:
+        threads = [threading.Thread(target=context().submit, args=(double, number)) for number in range(n)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        return n
 
     def other_type(a: int) -> str:
         return context().submit(double, a)
@@ -173,6 +185,7 @@ def test_several_outputs_and_none_are_delegated_as_a_whole(executor, job_server)
     [
         ("half_of_pair", "expected int64, given split/pair of (int64,string)"),
         ("other_type", "expected string, given split/double of int64"),
+        ("in_a_list", "result: it contains handles; submit a function that takes them"),
         ("flushed", "was sent by flush() already"),
     ],
 )
@@ -215,6 +228,13 @@ def test_many_calls_are_sent_in_pieces(executor, job_server):
     assert executor.run("delegates", 1_500)["delegated"] is True
     assert [len(one["tasks"]) for one in job_server.extensions] == [1000, 501]
     assert [one.get("delegates") for one in job_server.extensions] == [None, {"split/total": "split"}]
+
+
+def test_calls_from_several_threads_have_labels_of_their_own(executor, job_server):
+    assert executor.run("from_threads", 20)["op"] == "done"
+    (extension,) = job_server.extensions
+    assert len(extension["tasks"]) == 20
+    assert sorted(values(node)[0] for node in extension["tasks"].values()) == list(range(20))
 
 
 def test_large_constants_are_uploaded_before(executor, job_server):

@@ -135,7 +135,7 @@ def _files(tx: Any, w: World, f: Facts) -> Any:
     digests = [f"{n:064x}" for n in range(3)]
     stored_file.insert(tx, digests[0], w.group, size=1, now=w.now)
     stored_file.renew(tx, digests, w.group, now=w.now)
-    stored_file.known(tx, digests)
+    stored_file.renew_for_all(tx, digests, now=w.now)
     stored_file.unused(tx, "00", before=w.now, n=10)
     return stored_file.delete_unused(tx, digests, before=w.now)
 

@@ -6,10 +6,13 @@ from functools import partial
 
 import pytest
 
+from myrmidon.model.task_request import Payload
+from myrmidon.model.task_result import Finish
+from myrmidon.model.value import OutputValue
 from myrmidon.scheduler import resource_groups
 from myrmidon.scheduler.files import check_files, group_of_live_run
 from myrmidon.store.tables import stored_file
-from tests.world import World, finish
+from tests.world import INT, World, a_function, a_node, constant, finish
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 USED = "SELECT digest, used_at FROM stored_files ORDER BY digest"
@@ -86,3 +89,48 @@ def test_a_live_run_stores_files_for_its_group(world):
     assert [group_of(bot_id="b2"), group_of(number=2), group_of(token="other")] == [None, None, None]
     world.report(finish(run))
     assert group_of() is None
+
+
+# ---------------------------------------------------------------- dedupe
+
+
+def run_with_file(world: World) -> None:
+    """Run the next task; its output is a file."""
+    run = world.running()[0]
+    payload = Payload(digest=A, size=2000)
+    world.report(
+        Finish(
+            task_id=run.task_id,
+            run=run.run,
+            token=run.token,
+            exit_code=0,
+            duration=1.0,
+            outputs=[OutputValue(INT, payload)],
+        )
+    )
+
+
+def cached_job(world: World) -> int:
+    """Submit a job of one function whose result may be used again; its task."""
+    task = a_function(constant(), properties={"idempotent": True})
+    return int(world.job({"f": a_node(task=task)}).task_ids["f"])
+
+
+def test_a_result_that_is_used_again_keeps_its_file(world):
+    world.bot()
+    store(world, A)
+    first = cached_job(world)
+    run_with_file(world)
+    world.now += 2 * stored_file.RENEW_AFTER
+    again = cached_job(world)
+    assert (world.state(first), world.state(again)) == ("SUCCEEDED", "SUCCEEDED")
+    assert used(world) == {A: world.now}
+
+
+def test_a_result_whose_file_is_deleted_is_not_used_again(world):
+    world.bot()
+    store(world, A)
+    cached_job(world)
+    run_with_file(world)
+    world.db.write(partial(stored_file.delete_of_group, group_id=world.group))
+    assert world.state(cached_job(world)) == "READY"

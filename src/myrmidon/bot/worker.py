@@ -69,10 +69,12 @@ class Worker:
     def _make_slot_loop(self, startup: StartupConfig) -> SlotLoop:
         session_loop = self.session_loop
         launcher = _make_launcher(startup)
+        transfers = FileTransfers(startup.server, lambda: session_loop.http.bearer, lambda: session_loop.http.extra)
+        self.runner.store_file = transfers.store_file
         slot_loop = SlotLoop(
             self.run_queue,
             launcher,
-            FileTransfers(startup.server, lambda: session_loop.http.bearer, lambda: session_loop.http.extra),
+            transfers,
             journal=self.journal,
             spool=self.spool,
             server=startup.server,

@@ -27,6 +27,7 @@ def bot_command(
     pool: str | None = None,
     bot_id: str | None = None,
     dimensions: Sequence[tuple[str, str]] = (),
+    slots: int | None = None,
 ) -> list[str]:
     """The command that starts a bot in a folder, from the zip that the server serves, which is downloaded here.
 
@@ -37,7 +38,7 @@ def bot_command(
     first_zip = folder.with_name(f"{folder.name}.first.zip")
     first_zip.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, str(first_zip), "start", "--dir", str(folder), "--server", cli.endpoint.server]
-    words += ["--bot-id", bot_id, *(["--pool", pool] if pool else [])]
+    words += ["--bot-id", bot_id, *(["--pool", pool] if pool else []), *(["--slots", str(slots)] if slots else [])]
     words += [word for private in server_discovery.private_folders() for word in ("--hide", str(private))]
     zipped = _zip_with_credential(cli, folder)
     first_zip.write_bytes(zipped or cli.api.bot_zip())

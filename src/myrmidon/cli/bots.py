@@ -258,9 +258,17 @@ def invite(
 @click.option(
     "--dimension", "-d", "dimensions", type=Pair(), multiple=True, help="Additional dimension, KEY=VALUE. Repeatable."
 )
+@click.option(
+    "--slots", type=click.IntRange(1, 1024), help="How many functions run at a time. Default: number of processors."
+)
 @connected
 def start(
-    cli: CliContext, folder: str | None, pool: str | None, bot_id: str | None, dimensions: tuple[tuple[str, str], ...]
+    cli: CliContext,
+    folder: str | None,
+    pool: str | None,
+    bot_id: str | None,
+    dimensions: tuple[tuple[str, str], ...],
+    slots: int | None,
 ) -> None:
     """Start a bot on this machine; Ctrl-C stops it.
 
@@ -268,7 +276,7 @@ def start(
     can only introduce this bot is created for it, and deleted once it has.
     """
     bot_folder = Path(folder or "~/myrmidon-bot").expanduser().absolute()
-    words = bot_command(cli, bot_folder, pool=pool, bot_id=bot_id, dimensions=dimensions)
+    words = bot_command(cli, bot_folder, pool=pool, bot_id=bot_id, dimensions=dimensions, slots=slots)
     if cli.as_json:
         output.print_json({"server": cli.endpoint.server, "dir": str(bot_folder)})
     else:

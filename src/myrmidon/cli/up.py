@@ -46,6 +46,11 @@ _LISTENS: Final = re.compile(rb"listens on (\S+)\n")
 @click.option(
     "--bots", "-n", "count", type=click.IntRange(0, 256), default=2, show_default=True, help="Number of bots."
 )
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 1024),
+    help="How many functions each bot runs at a time. Default: the processors, divided among the bots.",
+)
 @click.option("--data-dir", type=click.Path(), metavar="DIR", help="Data folder. Default: ~/.local/share/myrmidon.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port of the server; 0 for any free port. Default: 8910.")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1.")
@@ -58,7 +63,14 @@ _LISTENS: Final = re.compile(rb"listens on (\S+)\n")
 @click.option("--once", is_flag=True, help="Stop when COMMAND has ended, and exit with its exit code.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def up(
-    count: int, data_dir: str | None, command: tuple[str, ...], *, once: bool, as_json: bool, **settings: Any
+    count: int,
+    slots: int | None,
+    data_dir: str | None,
+    command: tuple[str, ...],
+    *,
+    once: bool,
+    as_json: bool,
+    **settings: Any,
 ) -> int:
     """Start a server and bots on this machine; Ctrl-C stops them.
 
@@ -68,7 +80,7 @@ def up(
     if once and not command:
         raise click.UsageError("--once needs a COMMAND.")
     folder = Path(data_dir).expanduser().resolve() if data_dir else server_discovery.default_data_dir()
-    cluster = LocalCluster(folder, count, settings, as_json=as_json)
+    cluster = LocalCluster(folder, count, settings, as_json=as_json, slots=slots)
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `up &` starts with SIGINT ignored
         signal.signal(number, _interrupt)
     try:
@@ -90,10 +102,13 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 class LocalCluster:
-    """A server and its bots as child processes."""
+    """A server and its bots as child processes. ``slots``: for functions, of each bot."""
 
-    def __init__(self, folder: Path, count: int, settings: dict[str, Any], *, as_json: bool) -> None:
+    def __init__(
+        self, folder: Path, count: int, settings: dict[str, Any], *, as_json: bool, slots: int | None = None
+    ) -> None:
         self.as_json = as_json
+        self.slots = slots or max(1, (os.cpu_count() or 1) // max(1, count))
         self.folder = folder
         self.count = count
         self.settings = settings
@@ -167,7 +182,8 @@ class LocalCluster:
             file.unlink()
 
     def _start_bot(self, number: int) -> None:
-        words = bot_command(self.admin, self.folder / "bots" / str(number), bot_id=f"{socket.gethostname()}-{number}")
+        bot_id = f"{socket.gethostname()}-{number}"
+        words = bot_command(self.admin, self.folder / "bots" / str(number), bot_id=bot_id, slots=self.slots)
         env = {**bot_environment(), "MYRMIDON_BOT_LOCAL": "1"}
         self.bots[number] = child_processes.start(words, log=self._bot_log(number), env=env)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
@@ -29,6 +30,7 @@ class RunContext(Context):
         self._frame = frame
         self._code = code
         self.submissions: Submissions | None = None
+        self._lock = threading.Lock()  # the threads of a function share its context
         self._send = send
         self._next_progress_at = 0.0
         self.is_over = False
@@ -54,8 +56,9 @@ class RunContext(Context):
     def _submissions(self) -> Submissions:
         if self.is_over:
             raise RuntimeError("the run of this context has ended; nothing can be added to its job")
-        if self.submissions is None:
-            from myrmidon.executor.submissions import Submissions  # late: most runs need neither HTTP nor graphs
+        with self._lock:
+            if self.submissions is None:
+                from myrmidon.executor.submissions import Submissions  # late: most runs need neither HTTP nor graphs
 
-            self.submissions = Submissions(self._frame, self._code)
-        return self.submissions
+                self.submissions = Submissions(self._frame, self._code)
+            return self.submissions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable
@@ -35,6 +36,7 @@ class Runner:
         self._code = ""
         self._frame: dict[str, Any] | None = None
         self._context: RunContext | None = None
+        self._lock = threading.Lock()  # threads of a function ask for the context too
         self._targets = Targets(self._after_import)
         self._streams = streams
         self._folder = folder
@@ -71,17 +73,19 @@ class Runner:
 
     def context(self) -> Context:
         """The context of the run that is on; made when a function asks for it, because most do not."""
-        if self._frame is None:
-            return Context()
-        if self._context is None:
-            self._context = RunContext(self._frame, self._code, self._send)
-        return self._context
+        with self._lock:
+            if self._frame is None:
+                return Context()
+            if self._context is None:
+                self._context = RunContext(self._frame, self._code, self._send)
+            return self._context
 
     def _end_context(self) -> None:
-        self._frame = None
-        if self._context is not None:
-            self._context.is_over = True
-            self._context = None
+        with self._lock:
+            self._frame = None
+            if self._context is not None:
+                self._context.is_over = True
+                self._context = None
 
     def _attempt(self, frame: dict[str, Any]) -> dict[str, Any]:
         self._folder.enter()

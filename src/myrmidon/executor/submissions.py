@@ -8,11 +8,13 @@ order of the calls, so that a repeated run adds the same tasks, which the server
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any, Iterable, Mapping, Sequence
 
 from myrmidon.executor.job_calls import calls_of
 from myrmidon.functions.graph_builder import GraphBuilder
 from myrmidon.functions.handles import Handle, TupleHandle, source_of
+from myrmidon.functions.node_inputs import contains_handle
 from myrmidon.functions.signature import Signature
 from myrmidon.functions.types import TypeProblem, type_string
 
@@ -43,12 +45,16 @@ class Submissions:
         self._code = code
         self._builder = _Builder(self._label)
         self._num_sent = 0
+        self._lock = threading.Lock()  # a function may submit from several threads
 
     def call(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return self._builder.call(function, args, kwargs)
+        with self._lock:
+            return self._builder.call(function, args, kwargs)
 
     def map(self, function: Any, items: Iterable[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return self._builder.map(function, items, args, kwargs)
+        known = items if isinstance(items, Handle) else list(items)  # may itself submit
+        with self._lock:
+            return self._builder.map(function, known, args, kwargs)
 
     def delegate_of(self, result: Any, signature: Signature) -> str | None:
         """The label of the call whose outputs are those of the function; None if the result is a value.
@@ -56,6 +62,10 @@ class Submissions:
         Raises TypeProblem if the result is a handle that cannot stand for it.
         """
         if not isinstance(result, Handle):
+            if contains_handle(result):
+                raise TypeProblem(
+                    "it contains handles; submit a function that takes them, and return its handle", "result"
+                )
             return None
         source = source_of(result)
         label = source.node.label
@@ -71,6 +81,10 @@ class Submissions:
 
     def send(self, delegate: str | None = None) -> None:
         """Send the calls that were not sent yet, those with the delegate so that its outputs are the function's."""
+        with self._lock:
+            self._send(delegate)
+
+    def _send(self, delegate: str | None) -> None:
         labels = list(self._builder.nodes)[self._num_sent :]
         uploads = self._builder.writer.uploads
         for start in range(0, len(labels), MAX_TASKS):

@@ -131,7 +131,7 @@ def read_produced(uow: UnitOfWork, task_ids: Iterable[int]) -> dict[int, list[Pr
     """The outputs of ended tasks, as far as they are complete; a task without outputs has an empty list.
 
     The tasks may belong to other jobs and are not locked: one of them may be deleted or run again meanwhile, and is
-    missing then. Shared values are locked, so that the caller may reference them.
+    missing then. Shared values are locked and files are renewed, so that the caller may reference them.
     """
     ids = sorted(set(task_ids))
     outputs = values.outputs(uow.tx, ids)
@@ -139,13 +139,20 @@ def read_produced(uow: UnitOfWork, task_ids: Iterable[int]) -> dict[int, list[Pr
     shared = shared_value.lock(uow.tx, shared_ids) if shared_ids else {}
     own_ids = sorted({value_id for rows in outputs.values() for kind, value_id, _, _ in rows if kind == values.VALUE})
     own = values.read(uow.tx, own_ids) if own_ids else {}
+    kept = _renew_files(uow, [*shared.values(), *own.values()])
     found: dict[int, list[Produced]] = {}
     for task_id in ids:
         produced = [_produced(row, own, shared) for row in outputs.get(task_id, [])]
-        complete = [one for one in produced if one is not None]
+        complete = [one for one in produced if one is not None and one.payload.digest in kept]
         if len(complete) == len(produced):
             found[task_id] = complete
     return found
+
+
+def _renew_files(uow: UnitOfWork, several: Iterable[Value | SharedValue]) -> set[str | None]:
+    """Keep the files of values from being deleted with their jobs; the digests that are kept, and None for no file."""
+    digests = sorted({value.digest for value in several if value.digest is not None})
+    return {None, *(stored_file.renew_for_all(uow.tx, digests, now=uow.now) if digests else ())}
 
 
 def _produced(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
@@ -27,7 +28,9 @@ from myrmidon.wire.values import TaskOutcome
 
 T = TypeVar("T")
 
-MAX_CALLS_PER_JOB: Final = 10_000
+CANCELED: Final = "CANCELED"
+CALLS_PER_JOB: Final = 2_000
+"""A larger job would start later: its tasks begin when all of them are stored."""
 _CALLS_PER_CHUNK: Final = 1_000
 _POLL_S: Final = 25.0
 _POLL_OF_MANY_S: Final = 1.0
@@ -46,13 +49,28 @@ class RemoteFuture(Future[T]):
         self.annotations: Sequence[Any] = ()
         self.decode = decode or _unchanged
         self._calls = calls
+        self._cancel_requested = False
 
     def cancel(self) -> bool:
         if self.done():
             return self.cancelled()
+        self._cancel_requested = True
         if self.task_id is not None and not self._calls.cancel_task(self.task_id):
             return False
         return super().cancel()
+
+    def end_if_cancelled(self, outcome: TaskOutcome) -> None:
+        """Cancel the future if that is why the task has ended: the answer to ``cancel`` may come after the outcome."""
+        if self._cancel_requested and outcome.state == CANCELED:
+            super().cancel()
+
+
+class _Batch:
+    """Calls that become one job."""
+
+    def __init__(self) -> None:
+        self.builder = GraphBuilder()
+        self.calls: list[tuple[Handle, RemoteFuture[Any]]] = []
 
 
 class FunctionCalls:
@@ -62,10 +80,9 @@ class FunctionCalls:
         self._server = server
         self._packages = packages
         self._changed = threading.Condition()
-        self._builder = GraphBuilder()
-        self._unsent: list[tuple[Handle, RemoteFuture[Any]]] = []
+        self._unsent: deque[_Batch] = deque()
         self._sent: dict[str, RemoteFuture[Any]] = {}
-        self._sending = 0
+        self._is_sending = False
         self._closing = False
         self._threads: list[threading.Thread] = []
 
@@ -81,8 +98,8 @@ class FunctionCalls:
         """Call a function on a bot. Raises WiringError at once if an argument has the wrong type."""
         with self._changed:
             self._check_usable()
-            handle = self._builder.call(function, args, kwargs)
-            future = self._add(handle, decode)
+            batch = self._open_batch()
+            future = self._add(batch, batch.builder.call(function, args, kwargs), decode)
             self._changed.notify_all()
         return future
 
@@ -95,16 +112,24 @@ class FunctionCalls:
         while chunk := list(islice(left, _CALLS_PER_CHUNK)):
             with self._changed:
                 self._check_usable()
-                futures += [self._add(handle, None) for handle in self._builder.map(function, chunk, args, kwargs)]
+                batch = self._open_batch()
+                handles = batch.builder.map(function, chunk, args, kwargs)
+                futures += [self._add(batch, handle, None) for handle in handles]
                 self._changed.notify_all()
         return futures
 
-    def _add(self, handle: Handle, decode: Callable[[list[Any]], Any] | None) -> RemoteFuture[Any]:
+    def _open_batch(self) -> _Batch:
+        """The batch for the next calls: the last one that is not sent, unless it is full."""
+        if not self._unsent or len(self._unsent[-1].calls) >= CALLS_PER_JOB:
+            self._unsent.append(_Batch())
+        return self._unsent[-1]
+
+    def _add(self, batch: _Batch, handle: Handle, decode: Callable[[list[Any]], Any] | None) -> RemoteFuture[Any]:
         node = source_of(handle).node
         returns = node.function.signature.returns if node.function is not None else None
         future: RemoteFuture[Any] = RemoteFuture(self, decode or (lambda values: returned(values, returns)))
         future.label, future.annotations = node.label, node.outputs
-        self._unsent.append((handle, future))
+        batch.calls.append((handle, future))
         return future
 
     def _check_usable(self) -> None:
@@ -128,17 +153,16 @@ class FunctionCalls:
                     self._changed.wait()
                 if not self._unsent:
                     return
-                builder, calls = self._builder, self._unsent
-                self._builder, self._unsent = GraphBuilder(), []
-                self._sending = len(calls)
+                batch = self._unsent.popleft()
+                self._is_sending = True
             try:
-                self._send(builder, calls)
+                self._send(batch.builder, batch.calls)
             finally:
                 with self._changed:
-                    self._sending = 0
+                    self._is_sending = False
                     self._changed.notify_all()
 
-    def _send(self, builder: GraphBuilder, calls: list[tuple[Handle, RemoteFuture[Any]]]) -> None:
+    def _send(self, builder: GraphBuilder, calls: Sequence[tuple[Handle, RemoteFuture[Any]]]) -> None:
         for handle, future in calls:
             if future.cancelled():
                 future.set_running_or_notify_cancel()
@@ -186,13 +210,16 @@ class FunctionCalls:
                 time.sleep(min(_LONGEST_PAUSE_S, num_sent * _PAUSE_PER_TASK_S))
 
     def _is_over(self) -> bool:
-        return self._closing and not self._unsent and not self._sending
+        return self._closing and not self._unsent and not self._is_sending
 
     def _resolve(self, outcomes: Sequence[TaskOutcome]) -> None:
         for outcome in outcomes:
             with self._changed:
                 future = self._sent.pop(outcome.task_id, None)
-            if future is None or not future.set_running_or_notify_cancel():
+            if future is None:
+                continue
+            future.end_if_cancelled(outcome)
+            if not future.set_running_or_notify_cancel():
                 continue
             if outcome.state != SUCCEEDED:
                 future.set_exception(task_failed(outcome, future.label, self._server))
@@ -221,7 +248,7 @@ class FunctionCalls:
     def cancel_task(self, task_id: str) -> bool:
         """Cancel a task that waits for a bot; False if it has started."""
         try:
-            return self._server.cancel(task_id) == "CANCELED"
+            return self._server.cancel(task_id) == CANCELED
         except CallFailed:
             return False
 
@@ -233,7 +260,7 @@ class FunctionCalls:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            while self._unsent or self._sending:
+            while self._unsent or self._is_sending:
                 self._changed.wait()
             left, self._sent = list(self._sent.values()), {}
             self._changed.notify_all()

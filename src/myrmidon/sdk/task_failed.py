@@ -107,13 +107,21 @@ def _instance(original: type[BaseException] | None, args: Any) -> TaskFailed:
         return failure
     try:
         cls: Any = _combined(original)  # type: ignore[arg-type] # classes can be hashed
-        failure = cls.__new__(cls, *given)
+        failure = _new(cls, given)
         with contextlib.suppress(Exception):  # its __init__ may want something that is no plain value
             original.__init__(failure, *given)
     except Exception:  # noqa: BLE001 - a class that cannot be combined or made: the plain error has all facts
         failure = TaskFailed()
     failure.args = given
     return failure
+
+
+def _new(cls: Any, given: tuple[Any, ...]) -> TaskFailed:
+    """An instance without its __init__. Python refuses the __new__ of MemoryError if that is not the first base."""
+    try:
+        return cls.__new__(cls, *given)  # type: ignore[no-any-return]
+    except TypeError:
+        return Exception.__new__(cls, *given)  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=256)

@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeVar
 import structlog
 
 from myrmidon.files.folder import PIECE, FileFolder
-from myrmidon.model.errors import FileDamaged, FilesUnavailable, TooLarge
+from myrmidon.model.errors import FileDamaged, FilesUnavailable
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.tables import shared_numbers
 
@@ -74,13 +74,17 @@ class FileStore:
             return ""
         return "its folder of the files is not the one of this database (setting files.folder)"
 
-    async def store(self, digest: str, pieces: AsyncIterator[bytes], limit: int) -> int:
+    async def store(self, digest: str, pieces: AsyncIterator[bytes]) -> int:
         """Store a file whose content arrives in pieces; its size. InvalidRequest if the content is another."""
+        joined = _joined(pieces)
+        first = await anext(joined, b"")
+        if len(first) < PIECE:  # all of it: one change of threads instead of four
+            await self.run(partial(self.folder.store, digest, first))
+            return len(first)
         file = await self.run(partial(self.folder.receive, digest))
         try:
-            async for piece in _joined(pieces):
-                if file.size + len(piece) > limit:
-                    raise TooLarge(f"The file has more than {limit} bytes.")
+            await self._in_thread(partial(file.write, first))
+            async for piece in joined:
                 await self._in_thread(partial(file.write, piece))
             await self._in_thread(file.complete)
         finally:

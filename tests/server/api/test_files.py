@@ -19,8 +19,8 @@ LARGE = b"0123456789abcdef" * (3 << 16)
 
 
 @pytest.fixture
-def app(tmp_path):
-    with inside(tmp_path) as opened:
+def app(tmp_path, db_url):
+    with inside(tmp_path, db_url) as opened:
         opened.post("/api/v1/groups", {"name": "other"})
         yield opened
 

@@ -120,7 +120,7 @@ def test_a_file_without_a_row_is_deleted_when_it_is_old(app):
     assert (collect(app), exists(app)) == (1, (False, False))
 
 
-def test_a_file_that_is_stored_again_while_it_is_collected_is_kept(app, monkeypatch):
+def test_a_file_that_is_stored_again_meanwhile_is_kept(app, monkeypatch):
     """The row is there again after the collection has looked for it."""
     upload(app)
     later(app, 25)

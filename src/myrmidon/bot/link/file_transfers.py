@@ -57,6 +57,13 @@ class FileTransfers:
         """Store a file of a run. Raises TransferFailed."""
         self._call("PUT", run, token, digest, data, STORE_S)
 
+    def store_file(self, run: str, token: str, digest: str, data: bytes) -> None:
+        """Store a file of a command. Raises OSError."""
+        try:
+            self.store(run, token, digest, data)
+        except TransferFailed as error:
+            raise OSError(f"the result could not be stored: {error}") from error
+
     def _call(self, method: str, run: str, token: str, digest: str, data: bytes, limit_s: float) -> bytes:
         path = f"/bot/v1/runs/{run}/files/{digest}"
         headers = f"X-Run-Token: {token}\r\n"

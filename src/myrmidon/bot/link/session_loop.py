@@ -15,7 +15,6 @@ from typing import Any
 
 from myrmidon.bot.install import exit_codes, updater
 from myrmidon.bot.install.startup_config import StartupConfig
-from myrmidon.bot.link import exchange_request
 from myrmidon.bot.link import next_action as actions
 from myrmidon.bot.link.answers import Answers
 from myrmidon.bot.link.directives import Directives
@@ -24,6 +23,7 @@ from myrmidon.bot.link.exchange_request import ExchangeRequest
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse, retry_delay
 from myrmidon.bot.link.link_state import LinkState
 from myrmidon.bot.link.log_uploader import LogNotWanted, LogUploader
+from myrmidon.bot.link.request_builder import RequestBuilder
 from myrmidon.bot.link.work_reader import WorkReader
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.machine.status import BotStatus
@@ -88,6 +88,7 @@ class SessionLoop:
         self.work_reader = WorkReader(
             self.link, run_queue, self.status, self.directives, self.reporter, spool=spool, leftovers=leftovers
         )
+        self.requests = RequestBuilder(self.link, run_queue, spool)
         self.simple_actions = self._simple_actions()
 
     def _simple_actions(self) -> dict[type, Callable[[], None]]:
@@ -305,53 +306,12 @@ class SessionLoop:
         else:
             if action.log:
                 self.link.log_sent(clock.boottime())
-            self._send(self._build(action, running))
+            self._send(self._new_request(action, running))
 
-    def _build(
-        self, action: actions.Exchange, running: dict[str, Any] | None = None, changes: dict[str, Any] | None = None
+    def _new_request(
+        self, action: actions.Exchange, running: dict[str, Any] | None, changes: dict[str, Any] | None = None
     ) -> ExchangeRequest:
-        link = self.link
-        link.nonce += 1
-        head: dict[str, Any] = {"session": self.session, "nonce": link.nonce, "n": action.n, "wait_s": action.wait_s}
-        if self.status.config is not None:
-            head["config"] = self.status.config
-        if changes:
-            head.update(changes)
-        stopping = [running["run"]] if running is not None and link.stopping(running["run"]) else []
-        stopping += self.run_queue.lane.stopping()
-        if stopping:
-            head["stopping"] = stopping
-        self._add_progress(head)
-        link.pending = exchange_request.build(
-            self.run_queue,
-            self.spool,
-            head,
-            starts=self._starts(running) if action.start else (),
-            log_runs=self._running_logs(running) if action.log else (),
-            include_held=action.holds,
-        )
-        return link.pending
-
-    def _starts(self, running: dict[str, Any] | None) -> list[dict[str, Any]]:
-        """The tasks that run long and whose start was not reported, now marked as reported."""
-        begun = self.run_queue.lane.unreported()
-        for task in begun:
-            task["start_reported"] = True
-        is_long = running is not None and clock.boottime() - running["begun"] > actions.REPORT_START_AFTER_S
-        if running is not None and is_long and self.link.start_reported != running["run"]:
-            self.link.run_reported(running["run"])
-            begun.append(running)
-        return begun
-
-    def _running_logs(self, running: dict[str, Any] | None) -> list[str]:
-        """The running tasks with undelivered output."""
-        tasks = ([running] if running is not None else []) + self.run_queue.lane.long_runs()
-        return [task["run"] for task in tasks if self.spool.pending_bytes(task["run"])]
-
-    def _add_progress(self, body: dict[str, Any]) -> None:
-        progress = self.run_queue.lane.take_progress(clock.boottime())
-        if progress:
-            body["progress"] = progress
+        return self.requests.build(action, running, session=self.session, config=self.status.config, changes=changes)
 
     def _send(self, request: ExchangeRequest) -> None:
         """Send a request and apply its answer; on failure it stays pending if it must be repeated.
@@ -386,7 +346,7 @@ class SessionLoop:
         hooks, bot = status.hooks, status.bot
         if hooks.has("on_before_poll"):
             hooks.call("on_before_poll", bot)
-        self._send(self._build(action, changes=status.changes()))
+        self._send(self._new_request(action, None, status.changes()))
         is_idle = self.run_queue.is_idle() and not self.directives.pending
         if is_idle and hooks.has("on_bot_idle"):
             hooks.call("on_bot_idle", bot, round(clock.boottime() - self.link.active_at, 3))
@@ -399,7 +359,7 @@ class SessionLoop:
             still_running, work = self.work_reader.read(stop_waits=False)
             again = actions.next_action(self.link, work, clock.boottime())
             if still_running is running and isinstance(again, actions.Exchange) and again.wait_s:
-                request = self._build(again, running)
+                request = self._new_request(again, running)
                 request.is_poll = False  # hooks are called around the polls of an idle bot only
                 self._send(request)
         finally:
@@ -411,7 +371,7 @@ class SessionLoop:
         body["holds"] = [[task["run"], task["token"]] for task in self.run_queue.held()]
         if self.status.config is not None:
             body["config"] = self.status.config
-        self._add_progress(body)
+        self.requests.add_progress(body)
         answer = self.http.post("/bot/v1/heartbeat", body)
         self.link.answered(clock.boottime())
         self.answers.apply_orders(answer)

@@ -1,6 +1,7 @@
 """Runs the command of a task: prepares folder, environment, caches and secret; waits; cleans up; makes the report.
 
     work/secret   the secret bytes; MYRMIDON_SECRET_FILE is its path
+    work/outputs  MYRMIDON_OUTPUT_DIR: results for other tasks of the job, if the task has such
 
 When the report is made, all files of the command are removed and all its processes are killed. An error of the task,
 such as a missing program, is a failed task with a message in its stderr. An error of the bot is reported as a fault,
@@ -20,6 +21,7 @@ from typing import IO, Any, Callable, Dict, List, Tuple
 
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.run.command import Command
+from myrmidon.bot.run.command_outputs import BadOutput, StoreFile, read_outputs
 from myrmidon.bot.run.command_watcher import CommandWatcher
 from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.run.task_context import TaskContext, has_placeholders
@@ -49,6 +51,10 @@ class InvalidTask(Exception):
     """The task cannot run on any bot; it fails with this message."""
 
 
+class ImpossibleTask(Exception):
+    """The server cannot give the task what it needs; it ends with this message."""
+
+
 class TaskRunner:
     """Runs commands one after the other in the bot's folder. ``env`` is their environment, before a task adds to it.
 
@@ -70,6 +76,8 @@ class TaskRunner:
         self.watcher = watcher
         self.devnull = os.open(os.devnull, os.O_RDONLY)
         self.secret = os.path.join(self.workdir.root, "secret")
+        self.outputs = os.path.join(self.workdir.root, "outputs")
+        self.store_file: StoreFile = _store_nothing
         self.env = env
         self.tmp = ""
         server = os.fsdecode(env.get(b"SWARMING_SERVER", b""))
@@ -95,8 +103,12 @@ class TaskRunner:
             process = self._start(command, cwd, env)
             code = self._wait(command, process)
             record = self._make_record(command, code)
+            if task.get("output_types") and record is not None:
+                record = self._add_outputs(command, record)
         except InvalidTask as error:
             record = _failed(command, str(error))
+        except ImpossibleTask as error:
+            record = _fault(command, "client_error", str(error))
         except processes.NotStarted as error:
             record = self._start_failure(command, cwd, error)
         except OSError as error:
@@ -115,6 +127,8 @@ class TaskRunner:
     # ---------------------------------------------------------------- preparation and start
 
     def _prepare(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> tuple[str, dict[bytes, bytes]]:
+        if task.get("problem"):
+            raise ImpossibleTask(task["problem"])
         if self.tmp != self.workdir.tmp:
             self.tmp = self.workdir.tmp
             self.env.update(dict.fromkeys(_TMP_NAMES, os.fsencode(self.tmp)))
@@ -140,6 +154,8 @@ class TaskRunner:
             env[b"LUCI_CONTEXT"] = os.fsencode(context_path)
         if task.get("api_token"):
             env.update(self.context.allow_api(task["api_token"], task["job_id"]))
+        if task.get("output_types"):
+            env[b"MYRMIDON_OUTPUT_DIR"] = os.fsencode(self._make_output_folder())
         if task.get("payload"):
             env[b"MYRMIDON_PAYLOAD"] = os.fsencode(self.context.write_payload(task["payload"]))
         if changes:
@@ -149,6 +165,11 @@ class TaskRunner:
         if self.before_task is not None:
             self.argv, env = self.before_task(self.context.ensure_bot_file, self.argv, env)
         return env
+
+    def _make_output_folder(self) -> str:
+        os.mkdir(self.outputs, 0o700)
+        self.isolation.give(self.outputs)
+        return self.outputs
 
     def _install_caches(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> None:
         paths = {cache["name"]: path_below(self.workdir.run, cache["path"]) for cache in task["caches"]}
@@ -254,6 +275,21 @@ class TaskRunner:
             return _fault(command, "disk_full", f"the command failed with exit code {code} while the disk was full")
         return _finish(command, code, duration)
 
+    def _add_outputs(self, command: Command, record: dict[str, Any]) -> dict[str, Any]:
+        """Add what a successful command has written for other tasks; without it, the command has failed."""
+        report = record["report"]
+        if report["type"] != "finish" or report["exit_code"] != 0 or command.end_reason:
+            return record
+
+        def store(digest: str, data: bytes) -> None:
+            self.store_file(command.run, command.token, digest, data)
+
+        try:
+            report["outputs"] = read_outputs(self.outputs, command.task["output_types"], store)
+        except BadOutput as error:
+            report.update(exit_code=1, message=str(error))
+        return record
+
     def _short_of_disk(self) -> bool:
         free, total = filesystem.free_disk(self.workdir.root)
         return free < filesystem.required_disk(total)
@@ -281,6 +317,10 @@ class TaskRunner:
         self.caches.trim()
         self.stats["named_caches_uninstall"] = round(done - begun, 6)
         self.stats["cache_trim"] = round(clock.boottime() - done, 6)
+
+
+def _store_nothing(_run: str, _token: str, _digest: str, _data: bytes) -> None:
+    raise OSError("this bot cannot store files")
 
 
 # ---------------------------------------------------------------- paths and environments

@@ -11,6 +11,7 @@ SHORT_S = 0.1  # a function that takes longer is never queued behind another one
 PIPE_S = 0.01  # how much work is queued in the pipe of a process
 MAX_DEPTH = 64
 _LEAST_S = 1e-5
+_MAX_STATS = 4096
 
 
 class ProcessKey(NamedTuple):
@@ -38,6 +39,22 @@ class FunctionStats:
             self.depth = 1
         else:
             self.depth = min(MAX_DEPTH, max(2, int(PIPE_S / max(self.mean_s, _LEAST_S))))
+
+
+class StatsTable:
+    """What is known of each function of this bot."""
+
+    def __init__(self) -> None:
+        self.by_function: dict[tuple[str, str, str], FunctionStats] = {}
+
+    def of(self, function: dict[str, Any]) -> FunctionStats:
+        key = (function.get("code") or "", function["package_name"], function["func_name"])
+        stats = self.by_function.get(key)
+        if stats is None:
+            if len(self.by_function) >= _MAX_STATS:
+                self.by_function.clear()
+            stats = self.by_function[key] = FunctionStats()
+        return stats
 
 
 class FunctionRun(RunLog):

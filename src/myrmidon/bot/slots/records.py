@@ -64,7 +64,7 @@ def error_message(answer: dict[str, Any]) -> str:
     """One sentence for an error that a process has reported."""
     error = answer["error"]
     name = str(error.get("type", "")).rpartition(".")[2]
-    return str(error.get("summary") or f"{name}: {error.get('message', '')}")
+    return str(answer.get("message") or f"{name}: {error.get('message', '')}")
 
 
 def death_message(status: int, *, by_kernel: bool) -> str:

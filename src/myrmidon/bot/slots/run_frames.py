@@ -38,6 +38,7 @@ def run_frame(
         "function": function["func_name"],
         "signature": function.get("signature") or "",
         "inputs": [_input(given, path_of) for given in task.get("inputs") or ()],
+        "env": task.get("env") or {},
         "output_types": task.get("output_types") or [],
         "output_folder": os.path.join(executor.folder, "out"),
         "memory_mb": function.get("memory_mb") or None,

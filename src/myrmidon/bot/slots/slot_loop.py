@@ -18,7 +18,7 @@ from typing import Any
 from myrmidon.bot.run.run_queue import MAX_TASKS, RunQueue
 from myrmidon.bot.slots import records
 from myrmidon.bot.slots.executor_process import BrokenProtocol, ExecutorProcess
-from myrmidon.bot.slots.function_run import FunctionRun, FunctionStats
+from myrmidon.bot.slots.function_run import FunctionRun, StatsTable
 from myrmidon.bot.slots.launcher import Launcher
 from myrmidon.bot.slots.run_files import RunFiles, Transfers, inline_output
 from myrmidon.bot.slots.run_frames import run_frame
@@ -34,7 +34,6 @@ _IDLE_TICK_S = 5.0
 _UNKILLABLE_AFTER_S = 60.0
 _CLOSE_S = 5.0
 _KEEP_OUTPUT_BYTES = 1 << 20
-_MAX_STATS = 4096
 _MAX_ATTEMPTS = 3
 
 log = logging.getLogger("myrmidon.bot")
@@ -80,7 +79,7 @@ class SlotLoop(threading.Thread):
         self.storing: dict[str, FunctionRun] = {}
         self.done: list[tuple[dict[str, Any], dict[str, Any] | None]] = []
         self.spent: list[float] = []
-        self.stats: dict[tuple[str, str, str], FunctionStats] = {}
+        self.stats = StatsTable()
         self.orphans: set[int] = set()
         self.readers: dict[int, tuple[Slot, ExecutorProcess]] = {}
         self.count = 0
@@ -143,10 +142,12 @@ class SlotLoop(threading.Thread):
         self._deliver()
 
     def _timeout_s(self) -> float:
+        if self.done:
+            return 0.0
         executors = [executor for _, executor in self.pool.executors()]
         if any(executor.ending for executor in executors):
             return _ENDING_TICK_S
-        if self.ready or self.lane.busy:
+        if self.ready or self.fetching or self.lane.busy:
             return TICK_S
         return _IDLE_TICK_S if executors else 3600.0
 
@@ -165,7 +166,7 @@ class SlotLoop(threading.Thread):
             self.run_queue.return_tasks(expired)
         for task in tasks:
             self.count += 1
-            run = FunctionRun(self.count, task, self._stats_of(task["function"]))
+            run = FunctionRun(self.count, task, self.stats.of(task["function"]))
             if task.get("problem"):
                 self.end(run, records.fault(run, "client_error", task["problem"]))
             elif self.files.prepare(run):
@@ -187,15 +188,6 @@ class SlotLoop(threading.Thread):
 
     def _used_code(self) -> set[str]:
         return {executor.key.code for _, executor in self.pool.executors()} | {run.key.code for run in self.ready}
-
-    def _stats_of(self, function: dict[str, Any]) -> FunctionStats:
-        key = (function.get("code") or "", function["package_name"], function["func_name"])
-        stats = self.stats.get(key)
-        if stats is None:
-            if len(self.stats) >= _MAX_STATS:
-                self.stats.clear()
-            stats = self.stats[key] = FunctionStats()
-        return stats
 
     def _dispatch(self) -> None:
         """Give runs to slots as long as there are both."""

@@ -8,7 +8,7 @@ from myrmidon.files.folder import check_digest
 from myrmidon.server.calls import Answer, StreamedBody
 from myrmidon.server.context import ServerContext
 from myrmidon.store.tables import stored_file
-from myrmidon.wire.files import MAX_FILE_BYTES, StoredFile
+from myrmidon.wire.files import StoredFile
 
 
 async def store_file(context: ServerContext, digest: str, body: StreamedBody, group_id: int) -> StoredFile:
@@ -18,7 +18,7 @@ async def store_file(context: ServerContext, digest: str, body: StreamedBody, gr
     a digest must not be enough to read its file.
     """
     check_digest(digest)
-    size = await context.files.store(digest, aiter(body), MAX_FILE_BYTES)
+    size = await context.files.store(digest, aiter(body))
     record = partial(stored_file.insert, digest=digest, group_id=group_id, size=size, now=context.now())
     await context.db.write(record)
     return StoredFile(digest, size)

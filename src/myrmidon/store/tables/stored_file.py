@@ -38,6 +38,21 @@ def renew(tx: Tx, digests: Sequence[str], group_id: int, *, now: Micros) -> dict
     return {row[0]: row[1] for row in tx.all(SIZES, digests=digests, owner=group_id)}
 
 
+RENEW_FOR_ALL = "UPDATE stored_files SET used_at = :now WHERE digest {in_text:digests} AND used_at < :before"
+KNOWN = "SELECT DISTINCT digest FROM stored_files WHERE digest {in_text:digests}"
+
+
+def renew_for_all(tx: Tx, digests: Sequence[str], *, now: Micros) -> set[str]:
+    """Renew files for all groups that have them; those of the digests that some group has."""
+    tx.run(RENEW_FOR_ALL, digests=digests, now=now, before=now - RENEW_AFTER)
+    return known(tx, digests)
+
+
+def known(tx: Tx, digests: Sequence[str]) -> set[str]:
+    """Those of the files that some group has."""
+    return {row[0] for row in tx.all(KNOWN, digests=digests)}
+
+
 DELETE_OF_GROUP = "DELETE FROM stored_files WHERE resource_group_id = :owner"
 
 
@@ -67,14 +82,6 @@ def unused(tx: Tx, prefix: str, *, before: Micros, n: int) -> list[str]:
 def delete_unused(tx: Tx, digests: Sequence[str], *, before: Micros) -> int:
     """Delete the rows of those of the files that are still unused; how many rows were deleted."""
     return tx.run(DELETE_UNUSED, digests=digests, before=before)
-
-
-KNOWN = "SELECT DISTINCT digest FROM stored_files WHERE digest {in_text:digests}"
-
-
-def known(tx: Tx, digests: Sequence[str]) -> set[str]:
-    """Those of the files that some group has."""
-    return {row[0] for row in tx.all(KNOWN, digests=digests)}
 
 
 ANY = "SELECT 1 FROM stored_files LIMIT 1"

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.model.limits import DEFAULT_LIMITS, Limits
+from myrmidon.model.limits import Limits
 from myrmidon.model.slice_validation import _OPTIONAL_IN_PROPERTIES, _PROPERTIES_KEYS
 from myrmidon.model.task_request import Function, encode_task, properties_hash, properties_json, properties_row
 from myrmidon.model.task_validation import _OPTIONAL_IN_TASK, _TASK_KEYS, parse_task
@@ -118,10 +118,10 @@ def test_every_optional_field_is_one_of_the_request():
     assert _OPTIONAL_IN_PROPERTIES.keys() < _PROPERTIES_KEYS
 
 
-def test_a_command_and_a_function_have_timeouts_of_their_own():
+def test_a_command_and_a_function_may_take_an_hour_unless_the_request_says_otherwise():
     command, function = parse_task(a_task()), parse_task(a_function(name="f"))
-    assert command.slices[0].properties.execution_timeout_s == DEFAULT_LIMITS.execution_timeout_default_s
-    assert function.slices[0].properties.execution_timeout_s == DEFAULT_LIMITS.function_timeout_default_s
+    assert command.slices[0].properties.execution_timeout_s == 3_600
+    assert function.slices[0].properties.execution_timeout_s == 3_600
 
 
 def test_limits_and_defaults_can_be_others():

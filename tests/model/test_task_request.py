@@ -122,7 +122,7 @@ def test_an_io_timeout_of_zero_is_none():
     assert parse_task(with_properties(io_timeout_s=0)).slices[0].properties.io_timeout_s is None
 
 
-def test_a_function_has_typed_inputs_and_five_minutes():
+def test_a_function_has_typed_inputs_and_an_hour():
     shared = {"kind": "shared", "type": "lib.Blob", "shared_value_id": show_task(TASK_ID)}
     big = {"kind": "constant", "type": "bytes", "payload": {"digest": DIGEST, "size": 5000}}
     task = parse_task(a_function([constant("int"), shared, big], ["List< float >", "bool"]))
@@ -134,7 +134,7 @@ def test_a_function_has_typed_inputs_and_five_minutes():
         Constant(type="bytes", payload=Payload(digest=DIGEST, size=5000)),
     ]
     assert task.outputs == [Output(type="List<double>"), Output(type="bool")]
-    assert task.slices[0].properties.execution_timeout_s == 300
+    assert task.slices[0].properties.execution_timeout_s == 3_600
     assert task.slices[0].properties.command == []
 
 

@@ -57,7 +57,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     output_paths: int = 4096
     output_path_chars: int = 512
     execution_timeout_default_s: int = 3_600
-    function_timeout_default_s: int = 300
     execution_timeout_min_s: int = 1
     function_timeout_min_s: float = 0.1
     soft_timeout_min_s: float = 0.1

@@ -100,11 +100,12 @@ def _properties(
     raw, output_refs = outputs.replace(check, raw, path)
     longest = limits.execution_timeout_max_s
     shortest = limits.function_timeout_min_s if function else limits.execution_timeout_min_s
-    usual = limits.function_timeout_default_s if function else limits.execution_timeout_default_s
     return Properties(
         dimensions=task_dimensions(check, raw.get("dimensions"), (*path, "dimensions")),
         command=_command(check, raw, path, function),
-        execution_timeout_s=check.number(raw, "execution_timeout_s", path, shortest, longest, default=usual),
+        execution_timeout_s=check.number(
+            raw, "execution_timeout_s", path, shortest, longest, default=limits.execution_timeout_default_s
+        ),
         grace_period_s=check.integer(
             raw, "grace_period_s", path, 0, limits.grace_period_max_s, default=limits.grace_period_default_s
         ),

@@ -181,7 +181,10 @@ class Stub:
         key = (body["session"], body["nonce"])
         if not self.claims.get(key):
             n = 0 if self._order_for(body) or self._over(body) else min(body["n"], self.most, len(self.waiting))
-            self.claims[key] = [self.waiting.popleft() for _ in range(n)]
+            found = [task for task in self.waiting if task["function"] or not body.get("functions_only")][:n]
+            self.claims[key] = found
+            for task in found:
+                self.waiting.remove(task)
         return self.claims[key]
 
     def _take(self, report: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def test_keys_lead_through_the_pages(visit: Visit, api: Api) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("t")
-    expect(page.get_by_role("heading", name="Tasks")).to_be_visible()
+    expect(page.get_by_role("heading", name="Tasks", exact=True, level=1)).to_be_visible()
     expect(page.get_by_role("link", name="the newest task").first).to_be_visible()
     page.keyboard.press("j")
     page.keyboard.press("Enter")

@@ -57,7 +57,7 @@ class Worker:
             startup, self.run_queue, journal=self.journal, spool=spool, caches=caches, watcher=self.watcher
         )
         self.session_loop.suspect_tasks = suspect_tasks
-        self.watcher.on_output = self.session_loop.notify
+        self.watcher.on_output = self.session_loop.notify_output
         self.session_loop.status.on_dimensions = self.runner.context.set_dimensions
         self.session_loop.status.isolation = self.runner.isolation.methods()
         self.task_hooks = TaskHooks(self.session_loop.status, self.runner, self.run_queue)
@@ -82,6 +82,7 @@ class Worker:
             report_error=session_loop.reporter.report_error,
         )
         slot_loop.on_results = session_loop.notify
+        slot_loop.on_output = session_loop.notify_output
         slot_loop.on_success = session_loop.note_success
         slot_loop.usd_per_s = lambda: session_loop.status.usd_per_s
         slot_loop.server_unreachable = lambda: session_loop.link.unreachable

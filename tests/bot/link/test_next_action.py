@@ -45,7 +45,8 @@ def a_request(**body: Any) -> ExchangeRequest:
 
 
 def long_run(ran_s: float = 5.0, **more: Any) -> Work:
-    return Work(run="r1", begun=NOW - ran_s, **more)
+    """A command, on a bot that has no room for functions."""
+    return Work(run="r1", begun=NOW - ran_s, wanted=0, **more)
 
 
 def check(found: Action, expected: Action) -> None:
@@ -162,6 +163,7 @@ def functions(held: int = 2, long: int = 1, **more: Any) -> Work:
     return Work(functions=held, long_functions=long, claim_size=4, **more)
 
 
+BESIDE = functions(run="r1", begun=NOW - 5, wanted=3)
 DRAINED: dict[str, Any] = {"queue_drained": True, "log_sent_at": NOW - 5}
 FOR_MORE = Exchange(n=4, wait_s=10.0)
 
@@ -188,7 +190,11 @@ FOR_MORE = Exchange(n=4, wait_s=10.0)
         (DRAINED, functions(log_bytes=LARGE, log_run="f1"), UploadLog("f1")),
         ({**DRAINED, "log_sent_at": NOW - 0.2}, functions(log_bytes=1, log_run="f1"), Exchange(n=4, wait_s=0.3)),
         ({**DRAINED, "contact_at": NOW - 10}, functions(), Heartbeat()),
-        ({**DRAINED, "start_reported": "r1"}, functions(run="r1", begun=NOW - 5), WAIT_FOR_STOP),
+        ({**DRAINED, "start_reported": "r1"}, BESIDE, Exchange(n=3, functions_only=True)),
+        ({**DRAINED, "start_reported": "r1", "functions_asked_at": NOW - 9}, BESIDE, WAIT_FOR_STOP),
+        ({"start_reported": "r1", "functions_asked_at": NOW}, BESIDE, Exchange(n=3, functions_only=True)),
+        ({**DRAINED, "start_reported": "r1", "asks_for_functions": False}, BESIDE, WAIT_FOR_STOP),
+        ({**DRAINED, "log_sent_at": NOW - 1}, functions(), Exchange(n=4, wait_s=0.5)),
         (DRAINED, functions(run="r1", begun=NOW - 5), Exchange(start=True)),
     ],
 )

@@ -113,3 +113,17 @@ def test_functions_that_wait_behind_long_ones_in_all_slots_go_to_other_bots(serv
     (notes / "go").touch()
     for each in long:
         assert server.result(each)["exit_code"] == 0
+
+
+def test_functions_are_claimed_while_a_command_runs_and_commands_are_not(notes: Path, tmp_path: Path):
+    with Stub() as server:
+        server.heartbeat_s = 0.5
+        with a_bot_with_slots(server, tmp_path / "b1"):
+            script = f"touch {notes}/begun; while ! [ -e {notes}/go ]; do sleep 0.01; done"
+            command = server.submit("/bin/sh", "-c", script)
+            server.until(lambda: ("start", command) in [(report["type"], report["run"]) for report in server.reports])
+            behind = server.submit("/bin/sh", "-c", "exit 4")
+            assert [outputs(run(server, "echo", number)) for number in range(3)] == [[0], [1], [2]]
+            assert [task["run"] for task in server.waiting] == [behind]
+            (notes / "go").touch()
+            assert (server.result(command)["exit_code"], server.result(behind)["exit_code"]) == (0, 4)

@@ -102,6 +102,8 @@ class Answers:
         new_tasks = [task for task in tasks if task["run"] not in known_runs]
         for task in new_tasks:
             task["claimed_at"] = claimed_at
+        if request.body.get("functions_only") and not all(task.get("function") for task in new_tasks):
+            self.link.asks_for_functions = False
         if request.body["n"]:
             self.link.queue_drained = not (new_tasks and answer.get("more", True))
         if any("terminate" in task and task["terminate"] for task in new_tasks):

@@ -84,8 +84,10 @@ class LinkState:
     last two. ``failures``: failed calls since the last successful one; the next call is made ``retry_s`` after
     ``failed_at``. ``unreachable``: the server cannot take output now.
 
-    ``queue_drained``: the last claim has found no more tasks. ``active_at``: when tasks were last received.
-    ``start_reported``: the last run reported as started. ``stop``: the order to end a run that is being carried out.
+    ``queue_drained``: the last claim has found no more tasks. ``asks_for_functions``: functions are claimed while a
+    command runs, last at ``functions_asked_at``; not from a server that answers that with a command. ``active_at``:
+    when tasks were last received. ``start_reported``: the last run reported as started. ``stop``: the order to end a
+    run that is being carried out.
     ``poll_after``: no request waits for a stop of this run before this time, because the server has answered the last
     one early and without news.
 
@@ -95,9 +97,10 @@ class LinkState:
     """
 
     __slots__ = (
-        "active_at", "contact_at", "events_after", "failed_at", "failures", "has_session", "heartbeat_s",
-        "inline_logs", "log_resume_at", "log_sent_at", "log_stream", "nonce", "pending", "poll_after", "poll_s",
-        "queue_drained", "reported_health", "retry_s", "silent_s", "start_reported", "stop", "unreachable",
+        "active_at", "asks_for_functions", "contact_at", "events_after", "failed_at", "failures", "functions_asked_at",
+        "has_session", "heartbeat_s", "inline_logs", "log_resume_at", "log_sent_at", "log_stream", "nonce", "pending",
+        "poll_after", "poll_s", "queue_drained", "reported_health", "retry_s", "silent_s", "start_reported", "stop",
+        "unreachable",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -113,6 +116,8 @@ class LinkState:
         self.retry_s = 0.0
         self.unreachable = False
         self.queue_drained = False
+        self.asks_for_functions = True
+        self.functions_asked_at = -1e9
         self.start_reported = ""
         self.stop: Stop | None = None
         self.poll_after = 0.0

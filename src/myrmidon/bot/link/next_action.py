@@ -49,13 +49,15 @@ class Resend(NamedTuple):
 class Exchange(NamedTuple):
     """Send a new exchange: results and returned tasks, and a claim of up to ``n`` tasks.
 
-    ``wait_s``: how long the server may wait for tasks, or for a stop if ``n`` is 0. ``start``: report the starts of the
+    ``wait_s``: how long the server may wait for tasks, or for a stop if ``n`` is 0. ``functions_only``: claim no
+    commands. ``start``: report the starts of the
     running tasks. ``log``: include their output. ``holds``: list the claimed runs, so that the server can answer which
     of them must stop; not needed for short tasks, which end before a stop could arrive.
     """
 
     n: int = 0
     wait_s: float = 0.0
+    functions_only: bool = False
     start: bool = False
     log: bool = False
     holds: bool = True
@@ -161,6 +163,10 @@ def _command_is_long(work: Work, now: float) -> bool:
     return bool(work.run) and now - work.begun > REPORT_START_AFTER_S
 
 
+def _has_stuck_commands(work: Work, now: float) -> bool:
+    return bool(work.run and work.queued) and now - work.begun > GIVE_BACK_AFTER_S
+
+
 def _has_room(work: Work) -> bool:
     """Whether the bot can take more tasks, of whichever kind."""
     return work.may_claim and work.queued <= work.refill_threshold and work.wanted > 0
@@ -182,18 +188,16 @@ def _during_short_tasks(link: LinkState, work: Work, now: float) -> Action:
 
 
 def _during_long_runs(link: LinkState, work: Work, now: float) -> Action:
-    """A command or functions run long: report their start, deliver their output, send heartbeats.
-
-    While a command runs, nothing is claimed, because the next task may be a command as well.
-    """
+    """A command or functions run long: report their start, deliver their output, send heartbeats."""
     is_long_command = _command_is_long(work, now)
-    if work.stuck_functions or (is_long_command and work.queued and now - work.begun > GIVE_BACK_AFTER_S):
+    if work.stuck_functions or _has_stuck_commands(work, now):
         return GiveBack()
     if work.unreported or (is_long_command and link.start_reported != work.run):
         return Exchange(start=True)
     may_claim = _has_room(work) and not is_long_command
-    if may_claim and not link.queue_drained:
-        return Exchange(n=work.claim_size)
+    claim = _claim_beside(link, work, now)
+    if claim is not None:
+        return claim
     if work.returned or _results_due(link, work, now) or (work.finished and not work.has_short_functions):
         return _report(link, work, now, may_claim=may_claim)
     if work.progress_due:
@@ -222,11 +226,27 @@ def _report(link: LinkState, work: Work, now: float, *, may_claim: bool) -> Exch
     return _poll_for_more(link, work, now)
 
 
+def _claim_beside(link: LinkState, work: Work, now: float) -> Exchange | None:
+    """Claim tasks beside long ones, as long as some come. Beside a command only functions, and once per heartbeat too.
+
+    A claim of functions never waits at the server: of all bots that wait, the server wakes one for each new task, and
+    that must be one that can take a command too.
+    """
+    if not _has_room(work):
+        return None
+    if not _command_is_long(work, now):
+        return None if link.queue_drained else Exchange(n=work.claim_size)
+    is_time = not link.queue_drained or now - link.functions_asked_at >= link.heartbeat_s
+    return Exchange(n=work.wanted, functions_only=True) if is_time and link.asks_for_functions else None
+
+
 def _poll_for_more(link: LinkState, work: Work, now: float) -> Exchange:
-    """Wait at the server for work for the free slots, but not longer than until output is to be sent."""
+    """Wait at the server for work for the free slots, but not for long if output is to be sent, or soon will be."""
     wait_s = link.heartbeat_s
     if work.log_bytes:
         wait_s = min(wait_s, max(0.01, link.log_sent_at + LOG_INTERVAL_S - now))
+    elif now - link.log_sent_at < QUIET_AFTER_S:
+        wait_s = min(wait_s, LOG_INTERVAL_S)
     return Exchange(n=work.claim_size, wait_s=wait_s)
 
 

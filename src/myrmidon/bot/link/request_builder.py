@@ -34,6 +34,11 @@ class RequestBuilder:
         link = self.link
         link.nonce += 1
         head: dict[str, Any] = {"session": session, "nonce": link.nonce, "n": action.n, "wait_s": action.wait_s}
+        if action.functions_only:
+            link.functions_asked_at = clock.boottime()
+            head["functions_only"] = True
+        if action.n and self.run_queue.functions_last:
+            head["slots"] = self.run_queue.lane.slots
         if config is not None:
             head["config"] = config
         if changes:

@@ -77,6 +77,7 @@ class SessionLoop:
         self.task_succeeded = False
         self.suspect_tasks: list[str] = []
         self.waiting_for_stop = False
+        self.output_can_wait = False
         self.reporter = EventReporter(self.http, self.session)
         self.status = BotStatus(
             startup, caches, session=self.session, version=self.version, post_event=self.reporter.post, wake=self.wake
@@ -114,6 +115,11 @@ class SessionLoop:
         """Interrupt a request that waits for a stop, because there is something to send. Called by other threads."""
         if self.waiting_for_stop:
             self.wake()
+
+    def notify_output(self) -> None:
+        """The same for output, which can wait for a request that ends soon by itself."""
+        if not self.output_can_wait:
+            self.notify()
 
     def note_success(self) -> None:
         """A task of this process has succeeded. Called by other threads."""
@@ -359,6 +365,7 @@ class SessionLoop:
             still_running, work = self.work_reader.read(stop_waits=False)
             again = actions.next_action(self.link, work, clock.boottime())
             if still_running is running and isinstance(again, actions.Exchange) and again.wait_s:
+                self.output_can_wait = again.wait_s <= actions.LOG_INTERVAL_S
                 request = self._new_request(again, running)
                 request.is_poll = False  # hooks are called around the polls of an idle bot only
                 self._send(request)

@@ -80,7 +80,8 @@ class RunWatch:
             return
         before = run.sizes[0] + run.sizes[1]
         is_complete = self.store_output(executor, run, None, room)
-        loop.has_news = loop.has_news or run.sizes[0] + run.sizes[1] > before
+        if run.sizes[0] + run.sizes[1] > before:
+            loop.on_output()
         if executor.ends[0] > MAX_FILE_BYTES or executor.ends[1] > MAX_FILE_BYTES:
             executor.stop()
             is_complete = self.store_output(executor, run, None, room)

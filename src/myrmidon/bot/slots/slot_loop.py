@@ -44,7 +44,8 @@ class SlotLoop(threading.Thread):
     are stored. ``done``: runs that have ended, with their records, to be delivered.
 
     ``stats``: what is known of each function. ``usd_per_s``: the price of this machine. ``server_unreachable``: the
-    server takes no output now. ``on_results``: called when the server must be told something. ``on_success``: called
+    server takes no output now. ``on_results``: called when the server must be told something; ``on_output``: when a
+    function that takes long has written something. ``on_success``: called
     when a function has ended without an error. ``has_news``: the session thread must look at the functions now, even
     if it waits at the server. ``orphans``: processes that were killed and are to be reaped.
     """
@@ -90,6 +91,7 @@ class SlotLoop(threading.Thread):
         self.usd_per_s: Callable[[], float] = lambda: 0.0
         self.server_unreachable: Callable[[], bool] = lambda: False
         self.on_results: Callable[[], None] = lambda: None
+        self.on_output: Callable[[], None] = lambda: None
         self.on_success: Callable[[], None] = lambda: None
         self.wake_reader, self.wake_writer = os.pipe()
         os.set_blocking(self.wake_reader, False)

@@ -120,6 +120,8 @@ async def _first_attempt(context: ServerContext, bot_id: str, request: ExchangeR
     A poll that does not wait always claims: the hints in memory may be wrong, and no later wakeup would correct them.
     """
     bot = connected_bot(context, bot_id, request.session)
+    if bot is not None and request.n:
+        bot.slots = request.slots
     if request.reports or request.holds:
         return await write_exchange(context, bot_id, request, bot)
     has_work = False

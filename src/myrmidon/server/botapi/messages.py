@@ -154,6 +154,8 @@ class ExchangeRequest(Struct, kw_only=True, frozen=True):
     n: Count = 0
     functions_only: bool = False
     """Claim no commands, because the bot runs one already."""
+    slots: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """How many of the tasks that it expects the bot runs at a time."""
     wait_s: Seconds = 0.0
     reports: list[BotReport] = []
     logs: list[LogPiece] = []

@@ -113,8 +113,10 @@ def update_run_stats(
 
 
 def claim_size(bot: ConnectedBot | None) -> int:
-    """The number of runs that take about ``CLAIM_WORK_S`` on this bot; 1 while its mean run time is not known."""
-    return max(1, round(CLAIM_WORK_S / bot.mean_run_s)) if bot is not None and bot.mean_run_s else 1
+    """The number of runs that take about ``CLAIM_WORK_S`` on this bot; one per slot while the mean is not known."""
+    if bot is None:
+        return 1
+    return max(bot.slots, round(bot.slots * CLAIM_WORK_S / bot.mean_run_s)) if bot.mean_run_s else bot.slots
 
 
 def fair_share(tx: Tx, queues: Sequence[int], n: int, waiting_peers: int) -> int:

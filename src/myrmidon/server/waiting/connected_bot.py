@@ -80,6 +80,7 @@ class ConnectedBot:
         "reserved",
         "seen_at",
         "session",
+        "slots",
         "state_written_at",
         "version",
         "wait_number",
@@ -96,6 +97,8 @@ class ConnectedBot:
         """Why the bot reports itself quarantined and in maintenance; None until this server has received that."""
         self.cache_sizes: dict[str, int] | None = None
         """Sizes of named caches after its last runs."""
+        self.slots = 1
+        """How many of the tasks that it expects the bot runs at a time, by its last claim."""
         self.os_family = ""
         self.epoch = 0
         """The epoch of the bot's valid credentials, as last read."""

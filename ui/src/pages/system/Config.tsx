@@ -49,8 +49,11 @@ export function Config() {
               ))}
             </div>
             <FileHistory file={shown} key={shown} />
-            <p className="text-dim">Files are changed from a terminal, where they are checked first:</p>
-            <Command text={`myrmidon config put ${shown}`} />
+            <p className="text-dim">
+              Files are changed in the folder of the configuration, not here: they are code for the whole fleet. Check
+              them first:
+            </p>
+            <Command text="myrmidon config check" />
           </div>
         );
       }}

@@ -25,7 +25,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: $(VENV)/ready servers ## All tests on the three databases, and the coverage of every package
+test: $(VENV)/ready servers ui-or-not ## All tests on the three databases, and the coverage of every package
 	@rm -rf .coverage
 	MYRMIDON_COVERAGE=1 $(LIMIT) $(TEST_LIMIT) $(PYTEST) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory coverage-report
@@ -46,6 +46,7 @@ check: $(VENV)/ready ## Lint, the import contract, types and the structure tests
 	$(VENV)/bin/mypy src tests $(wildcard bench)
 	$(PYTHON) -m pytest -q tests/architecture
 	@$(PYTHON) -m tests.architecture.sizes
+	@$(MAKE) --no-print-directory ui-check
 
 .PHONY: coverage
 coverage: $(VENV)/ready servers ## Only the branch coverage (part of `make test`)
@@ -83,8 +84,29 @@ bench-core: $(VENV)/ready servers ## The speed of the core on the three database
 FIRST_TASK = sh -c 'echo "Hello from $$(hostname), which runs its first task."; uname -sr'
 UP = $(VENV)/bin/myrmidon up --bots 2 --data-dir build/run
 
+# The web page, built once from ui/. Without Node the server says on that page that it was not built; the rest works.
+PAGE := src/myrmidon/server/web/static/index.html
+UI_SOURCES = $(shell find ui -name node_modules -prune -o -type f ! -name schema.d.ts ! -name openapi.json -print)
+
+.PHONY: ui
+ui: $(PAGE) ## Build the web page
+$(PAGE): $(UI_SOURCES) | $(VENV)/ready
+	tools/ui build && touch $@
+
+.PHONY: ui-or-not
+ui-or-not: $(VENV)/ready
+	@$(MAKE) --no-print-directory ui || echo "The server starts without its web page."
+
+.PHONY: ui-check
+ui-check: $(VENV)/ready ## Lint, types and unit tests of the web page
+	@tools/ui check || [ $$? = 3 ]
+
+.PHONY: ui-dev
+ui-dev: $(VENV)/ready ## The web page for people who work on it, with a running server: see docs/ui-development.md
+	tools/ui dev
+
 .PHONY: run
-run: $(VENV)/ready ## A server and two bots, and a first task; stays up until Ctrl-C
+run: $(VENV)/ready ui-or-not ## A server and two bots, and a first task; stays up until Ctrl-C
 	@$(UP) -- $(FIRST_TASK)
 
 .PHONY: demo
@@ -98,7 +120,7 @@ fix: $(VENV)/ready ## Format, and repair what the linter can repair
 
 .PHONY: clean
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist ui/node_modules ui/openapi.json ui/src/api/schema.d.ts $(dir $(PAGE))
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2> /dev/null || true
 
 # --- What the targets stand on ---

@@ -30,6 +30,8 @@ MAY_WRITE_SQL = {
         "engine/migrate",
         "engine/table_copy",
         "views/listings",
+        "views/overview",
+        "views/search",
         "views/task_count",
         "views/task_search",
     )

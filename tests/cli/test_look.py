@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -440,3 +442,53 @@ def test_a_person_is_told_what_a_task_waits_for(terminal: Terminal):
             told += next(shown)
         terminal.ok("task", "cancel", "--tag", "stuck:yes")
         assert b"CANCELED" in b"".join(shown)
+
+
+def log_in_by(link: str) -> dict[str, object]:
+    """Follow a link as the page does; who is logged in then."""
+    page, _, code = link.partition("#")
+    site = page.removesuffix("/auth/link")
+    origin = {"Origin": site, "Content-Type": "application/json"}
+    login = Request(f"{site}/auth/link", json.dumps({"code": code}).encode(), origin)
+    with urlopen(login, timeout=HANG_S) as reply:
+        cookie = reply.headers["Set-Cookie"].partition(";")[0]
+        to = json.load(reply)["to"]
+    with urlopen(Request(f"{site}/api/v1/session", headers={"Cookie": cookie}), timeout=HANG_S) as reply:
+        return {**json.load(reply), "to": to}
+
+
+def test_open_prints_a_link_that_logs_in_a_browser_once(terminal: Terminal):
+    link = terminal.ok("open", "/tasks", "--print").strip()
+    who = log_in_by(link)
+    assert (who["role"], who["via"], who["to"]) == ("admin", "session", "/tasks")
+    with pytest.raises(HTTPError, match="401"):
+        log_in_by(link)
+    assert log_in_by(str(terminal.json("open")["url"]))["to"] == "/"
+    assert "must begin with a slash" in terminal.run("open", "tasks").stderr
+
+
+def test_up_prints_such_a_link_too(up: Up):
+    [link] = [line.strip() for line in up.said.splitlines() if "/auth/link#" in line]
+    assert log_in_by(link)["role"] == "admin"
+
+
+def test_the_order_of_both_streams_and_their_times_are_known(terminal: Terminal, tmp_path: Path):
+    """The command writes its next line only when the one before has arrived."""
+    tmp_path.chmod(0o777)
+    go = tmp_path / "go"
+    script = (
+        f"echo a; until [ -e {go}1 ]; do sleep 0.05; done; echo bb >&2; until [ -e {go}2 ]; do sleep 0.05; done; echo c"
+    )
+    task = terminal.ok("trigger", "--", "sh", "-c", script).strip()
+
+    def times() -> list[tuple[int, int]]:
+        marks = terminal.json("query", f"/api/v1/tasks/{task}/log/times")["marks"]
+        assert [at for at, _, _ in marks] == sorted(at for at, _, _ in marks)
+        return [(stream, offset) for _, stream, offset in marks]
+
+    wait_for(lambda: times() == [(0, 0)], "the time of the first line")
+    Path(f"{go}1").touch()
+    wait_for(lambda: times() == [(0, 0), (1, 0)], "that of the second")
+    Path(f"{go}2").touch()
+    terminal.run("collect", task)
+    assert times()[:2] == [(0, 0), (1, 0)]

@@ -25,15 +25,17 @@ from myrmidon.scheduler import (
 from myrmidon.scheduler.claim import Poll
 from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
 from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
-from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import (
+    activity,
     bot_event,
     dedupe,
     delegate,
     edge,
     job_code,
+    log_times,
     outbox,
     request_key,
+    session,
     stored_file,
     tag_counts,
     task_queues,
@@ -42,6 +44,7 @@ from myrmidon.store.tables import (
     task_run,
     task_to_run,
 )
+from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
 from myrmidon.store.tables import value as values
@@ -338,6 +341,13 @@ HOT: dict[str, Call] = {
     "what is left to carry on": lambda tx, w, f: chunked_work.pending(tx),
     "number events": lambda tx, w, f: outbox.assign_positions(tx, 1000),
     "read events": lambda tx, w, f: outbox.after(tx, 5000, 100),
+    "which events to count": lambda tx, w, f: activity.uncounted(tx, 1000),
+    "count events": lambda tx, w, f: activity.count(tx, 5000, 5100),
+    "add to the counts": lambda tx, w, f: activity.add(tx, [(0, w.group, "SUCCEEDED", 1)], 0, 100),
+    "read a chart": lambda tx, w, f: activity.series(tx, group_id=None, start=10**15, step=60_000_000),
+    "events of bots": lambda tx, w, f: bot_event.since(tx, w.now, 100),
+    "times of output": lambda tx, w, f: log_times.page(tx, f["ids"]["x"], 1, after=0, n=100),
+    "a session": lambda tx, w, f: session.read(tx, "none"),
     "tell a story": lambda tx, w, f: outbox.history(tx, f["ids"]["x"]),
     "capacity": lambda tx, w, f: task_queues.served(
         tx, [row[0] for row in w.all("SELECT queue FROM task_slices LIMIT 3")]

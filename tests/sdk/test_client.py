@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.json import decode, encode
 
-from myrmidon.sdk.api import administration, caller
+from myrmidon.sdk.api import administration, caller, overview
 from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import CallFailed
@@ -76,6 +76,24 @@ API_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "webhook_deliveries": (("1",), {}),
     "replay_delivery": (("1", "2"), {}),
     "readiness": ((), {}),
+    "overview": ((), {}),
+    "search": (("text",), {}),
+    "changes": ((["tasks"],), {}),
+    "count_tasks": ((), {}),
+    "change_tasks": (("cancel", ["1"]), {}),
+    "log_times": (("1",), {}),
+    "job_names": ((), {}),
+    "flaky_labels": (("nightly",), {}),
+    "timeline": (("j",), {}),
+    "job_failures": (("j",), {}),
+    "functions": ((), {}),
+    "function": (("pkg:f",), {}),
+    "bot_counts": ((), {}),
+    "bot_series": (("b",), {}),
+    "pool_loads": ((), {}),
+    "shared_values": ((), {}),
+    "session": ((), {}),
+    "login_link": ((), {}),
     "query": (("tasks/list",), {"limit": 1}),
     "post": (("tasks/new", {}), {}),
 }
@@ -148,6 +166,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Called]:
 
     monkeypatch.setattr(caller, "decode", decode)
     monkeypatch.setattr(administration, "decode", decode)
+    monkeypatch.setattr(overview, "decode", decode)
     client = Client(recorder)  # type: ignore[arg-type]
     named = {"external_id": "e"}
     calls = [

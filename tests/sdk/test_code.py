@@ -282,3 +282,18 @@ def test_a_session_sends_the_modules_beside_it(tmp_path: Path):
     cells = ["import beside\nfrom myrmidon import task", "@task\ndef f(x: int) -> int:\n    return beside.g(x)", show]
     done = session(tmp_path, "import sys; sys.path.insert(0, '')", *cells)
     assert done.stdout.strip() == "['beside.py', 'main_notebook.py']", done.stderr
+
+
+def test_a_constant_that_changes_in_a_session_changes_the_code(tmp_path: Path):
+    check = """
+        from myrmidon.sdk.code_packages import CodePackages
+        packages = CodePackages("auto")
+        first = packages.collect([f])["main_notebook"].digest
+        LIMIT = 2
+        second = packages.collect([f])["main_notebook"].digest
+        LIMIT = 1
+        print(first != second, packages.collect([f])["main_notebook"].digest == first)
+    """
+    cells = ["from myrmidon import task\nLIMIT = 1", f"{HEAD}    return x + LIMIT", check]
+    done = session(tmp_path, *cells)
+    assert done.stdout.strip() == "True True", done.stderr

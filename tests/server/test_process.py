@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -406,6 +407,20 @@ def test_a_server_that_is_killed_needs_no_repair(tmp_path):
         server.start()
         for task in told:
             assert server.get(f"/api/v1/tasks/{task}")[0] == 200
+
+
+def test_the_first_start_prints_a_link_to_the_page_and_later_ones_do_not(tmp_path):
+    words = [sys.executable, "-m", "myrmidon.server.process", "--data-dir", str(tmp_path), "--port", "0"]
+    said = []
+    for _ in range(2):
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+            assert child.stdout is not None
+            first = child.stdout.readline()
+            assert first.startswith("Myrmidon listens on http://127.0.0.1:"), first
+            child.send_signal(signal.SIGTERM)
+            said.append(child.stdout.read())
+    assert re.search(r" at http://127\.0\.0\.1:\d+/auth/link#[\w-]{43}\n$", said[0])
+    assert said[1] == ""
 
 
 def test_a_second_server_on_one_file_is_refused(server):

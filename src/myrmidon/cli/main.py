@@ -24,6 +24,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "server": ("server:server", "Start a server."),
         "bot": ("bots:bot", "Start a bot on this machine, or manage bots: show, drain, quarantine, ..."),
         "login": ("login:login", "Save a server and a token for it."),
+        "open": ("open_page:open_page", "Open the server's web page, logged in."),
     },
     "Work": {
         "run": ("run:run", "Run a command on a bot, show its output, exit with its exit code."),

@@ -47,8 +47,8 @@ PROPERTIES: Final = {
     "idempotent": "--idempotent",
     "merge_output": "--merge-output",
 }
-WITHOUT_OPTION: Final = ("api", "function", "inputs", "outputs", "payload", "routing")
-"""Fields for features that servers do not have yet, and ``api`` and ``payload``, which only graph documents need."""
+WITHOUT_OPTION: Final = ("api", "function", "inputs", "output_refs", "outputs", "payload", "routing")
+"""Fields that only graph documents need, or only the server sets, and files, which servers do not have yet."""
 
 _BY_KEY: Final = ("--dimension", "--env", "--env-prefix", "--metadata")
 _PATH: Final = re.compile(

@@ -27,6 +27,7 @@ import click
 from myrmidon.cli import child_processes, exit_codes, output
 from myrmidon.cli.bot_start import bot_command, bot_environment
 from myrmidon.cli.context import CliContext, json_option
+from myrmidon.cli.open_page import page_url
 from myrmidon.sdk import server_discovery
 from myrmidon.sdk.errors import CallFailed
 
@@ -38,6 +39,7 @@ _SECOND_SIGTERM_S: Final = 2.0
 _BOTS_STOP_S: Final = 15.0
 _SERVER_STOP_S: Final = 12.0
 _POLL_S: Final = 0.2
+_LINK_S: Final = 600
 _RESTART_INTERVAL_S: Final = 5.0
 _LISTENS: Final = re.compile(rb"listens on (\S+)\n")
 
@@ -223,6 +225,9 @@ class LocalCluster:
         self._echo("In another terminal, try:")
         self._echo(f"  {myrmidon} run -- sh -c 'echo hello from $(hostname)'")
         self._echo(f"  {myrmidon} bots")
+        link = self.admin.client.api.login_link(lifetime_s=_LINK_S)
+        self._echo("\nThe web page, for ten minutes and one browser (`myrmidon open` prints another link):")
+        self._echo(f"  {page_url(self.url, link.path)}")
         self._echo("\nPress Ctrl-C to stop.")
 
     def run_first(self, command: Sequence[str]) -> int:

@@ -57,14 +57,17 @@ class MyrmidonError(Exception):
     advice: ClassVar[str] = ""
     """What to do, for errors where that is always the same; else the message itself says it."""
 
-    def __init__(self, message: str, *, advice: str | None = None) -> None:
+    def __init__(self, message: str, *, advice: str | None = None, reason: str = "") -> None:
         sentence = message if message.endswith((".", "!", "?")) else f"{message}."
         self.message = f"{sentence} {self.advice if advice is None else advice}".strip()
+        self.reason = reason
+        """Why, as a word for programs, where one code has several reasons."""
         super().__init__(self.message)
 
     def as_dict(self) -> dict[str, object]:
         """The JSON form of an error; only InvalidRequest adds ``problems``."""
-        return {"code": self.code, "message": self.message}
+        reason = {"reason": self.reason} if self.reason else {}
+        return {"code": self.code, "message": self.message, **reason}
 
 
 class InvalidRequest(MyrmidonError):

@@ -28,11 +28,11 @@ class Produced(Struct, frozen=True):
 class ReportedOutputs:
     """Checks and stores what the runs of one report have returned; the declared outputs are read once for all."""
 
-    def __init__(self, uow: UnitOfWork, finishes: Iterable[Finish]) -> None:
-        several = list(finishes)
-        ids = sorted({item.task_id for item in several if uow.run_policy(item.task_id).num_outputs})
-        delegated = sorted({item.task_id for item in several if item.delegated})
+    def __init__(self, uow: UnitOfWork, finished: Sequence[tuple[TaskResult, Finish]]) -> None:
+        ids = sorted({task.id for task, _ in finished if uow.run_policy(task.id).num_outputs})
+        delegated = sorted({task.id for task, item in finished if item.delegated})
         self.uow = uow
+        self.stored = _stored_sizes(uow, finished)
         self.declared = values.outputs(uow.tx, ids) if ids else {}
         self.delegates = delegate.of_tasks(uow.tx, delegated) if delegated else {}
 
@@ -67,23 +67,31 @@ class ReportedOutputs:
         given = [output.type for output in item.outputs]
         if wanted != given:
             return f"the run returned {_show_types(given)}, not {_show_types(wanted)}"
-        stored = self._stored_sizes(task, item)
+        stored = self.stored.get(task.resource_group_id, {})
         wrong = [number for number, output in enumerate(item.outputs) if not _is_valid(output.payload, stored)]
         return f"the output {wrong[0]} is neither at most {_INLINE_LIMIT} bytes nor a stored file" if wrong else ""
-
-    def _stored_sizes(self, task: TaskResult, item: Finish) -> Mapping[str, int]:
-        """The sizes of those of the reported files that the resource group of the task has: its bot stores them first.
-
-        Others must not be named: the outputs could show files of other groups to all who know their digests.
-        """
-        digests = sorted({output.payload.digest for output in item.outputs if output.payload.digest is not None})
-        return stored_file.renew(self.uow.tx, digests, task.resource_group_id, now=self.uow.now)
 
     def _share(self, task: TaskResult, position: int, value_id: int, type_string: str, payload: Payload) -> None:
         new_id = self.uow.new_id()
         data_id = values.data_id(self.uow.tx, value_id)
         shared_value.insert(self.uow.tx, [(new_id, data_id, type_string, payload, self.uow.now)])
         share_output(self.uow, task, position, value_id=value_id, shared_value_id=new_id)
+
+
+def _stored_sizes(uow: UnitOfWork, finished: Sequence[tuple[TaskResult, Finish]]) -> dict[int, Mapping[str, int]]:
+    """By resource group the sizes of those of the reported files that it has: bots store them first.
+
+    Others must not be named: the outputs could show files of other groups to all who know their digests.
+    """
+    wanted: dict[int, set[str]] = {}
+    for task, item in finished:
+        for output in item.outputs:
+            if output.payload.digest is not None:
+                wanted.setdefault(task.resource_group_id, set()).add(output.payload.digest)
+    return {
+        group_id: stored_file.renew(uow.tx, sorted(digests), group_id, now=uow.now)
+        for group_id, digests in sorted(wanted.items())
+    }
 
 
 def _show_types(types: Sequence[str]) -> str:

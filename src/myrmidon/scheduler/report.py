@@ -44,8 +44,9 @@ from myrmidon.scheduler.run_end import SUPERSEDED, apply_verdict
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import bot_event, task_queues, task_run
+from myrmidon.store.tables import bot_event, log_times, task_queues, task_run
 from myrmidon.store.tables import log as logs
+from myrmidon.store.tables.log_times import Mark
 from myrmidon.store.tables.task_request import RunPolicy
 
 
@@ -234,7 +235,8 @@ class _ReportHandler:
         if self._outputs is None:
             self._run_policy(task)  # loads those of all tasks
             clean = [item for item in self.reports if isinstance(item, Finish) and item.clean]
-            self._outputs = ReportedOutputs(self.uow, [item for item in clean if item.task_id in self.tasks])
+            known = [(self.tasks[item.task_id], item) for item in clean if item.task_id in self.tasks]
+            self._outputs = ReportedOutputs(self.uow, known)
         return self._outputs.write(task, item)
 
     def _end(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
@@ -350,6 +352,8 @@ class LogBytes(Struct, frozen=True, kw_only=True):
     stream: int
     offset: int
     content: bytes
+    marks: Sequence[Mark] = ()
+    """When the bytes were written."""
 
 
 def check_log(tx: Tx, bot_id: str, item: LogBytes) -> bool:
@@ -364,6 +368,7 @@ def append_log(tx: Tx, item: LogBytes, rules: Rules = DEFAULT_RULES) -> logs.Log
     """Store output that check_log has permitted, in the log database; returns the length and truncation of the log."""
     if item.offset < 0 or item.stream not in (logs.STDOUT, logs.STDERR):
         raise WrongState("no log has this place; the stream must be 0 or 1, and the offset must not be negative")
+    log_times.add(tx, item.task_id, item.run, stream=item.stream, marks=item.marks)
     return logs.append(
         tx,
         item.task_id,

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
 from myrmidon.sdk.client import Client
-from myrmidon.sdk.code_zip import AUTO
 from myrmidon.sdk.function_calls import RemoteFuture
+from myrmidon.sdk.function_client import AUTO
 from myrmidon.sdk.new_job import NewJob
 from myrmidon.sdk.task_failed import TaskFailed
 from myrmidon.sdk.transport import Transport

@@ -13,8 +13,7 @@ from typing import Any, Self
 
 from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.api.tasks import MAX_WAIT_S
-from myrmidon.sdk.code_zip import AUTO
-from myrmidon.sdk.function_client import FunctionClient, FunctionMethods
+from myrmidon.sdk.function_client import AUTO, FunctionClient, FunctionMethods
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.server_discovery import find_endpoint
 from myrmidon.sdk.transport import Transport

@@ -9,7 +9,8 @@ from typing import Any
 
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.types import module_name
-from myrmidon.sdk.code_zip import AUTO, INSTALLED, CodeZip, folder_contents, is_shipped, module_contents, zip_files
+from myrmidon.sdk.code_zip import INSTALLED, CodeZip, folder_contents, is_shipped, module_contents, zip_files
+from myrmidon.sdk.function_client import AUTO
 from myrmidon.sdk.notebook_code import session_source
 
 
@@ -19,7 +20,7 @@ class CodePackages:
     def __init__(self, code: str | Path = AUTO) -> None:
         self.code = code
         self._zips: dict[str, CodeZip | None] = {}
-        self._session: dict[tuple[Any, ...], CodeZip] = {}
+        self._session: dict[str, CodeZip] = {}
 
     def collect(self, functions: Iterable[TaskFunction[Any, Any]], *, newest: bool = False) -> dict[str, CodeZip]:
         """The zip of each module that these functions belong to, by the name under which bots import it.
@@ -59,13 +60,12 @@ class CodePackages:
         return zip_files(module_contents([top]))
 
     def _session_zip(self, functions: list[Any]) -> CodeZip:
-        key = tuple(sorted((function.__name__, id(function)) for function in functions))
-        if key not in self._session:
-            source = session_source(sorted(functions, key=lambda function: str(function.__name__)))
+        """By source: what the functions use may have changed since the last call, though they are the same objects."""
+        source = session_source(sorted(functions, key=lambda function: str(function.__name__)))
+        if source not in self._session:
             name = f"{module_name('__main__')}.py"
-            imported = module_contents(_imports(source))
-            self._session[key] = zip_files({**imported, name: source.encode()})
-        return self._session[key]
+            self._session[source] = zip_files({**module_contents(_imports(source)), name: source.encode()})
+        return self._session[source]
 
 
 def _redefined(function: Any) -> Any:

@@ -29,7 +29,6 @@ from typing import Final
 from myrmidon.functions.graph_errors import GraphError
 from myrmidon.functions.types import module_name
 
-AUTO: Final = "auto"
 INSTALLED: Final = "installed"
 MAX_BYTES: Final = 64 << 20
 _FILE_TIME: Final = (1980, 1, 1, 0, 0, 0)

@@ -43,7 +43,7 @@ class RemoteExecutor(Executor):
         if _is_typed(function):
             return self._calls.submit(function, args, kwargs)
         module, name = dynamic_call.name_of(function)
-        call = _call_in(module)
+        call = _call_of(module, name)
         arguments = dynamic_call.pack_plain([args, kwargs])
         return self._calls.submit(call, (module_name(module), name, arguments), {}, _plain_result)
 
@@ -75,9 +75,9 @@ def _is_typed(function: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=1_024)
-def _call_in(module: str) -> TaskFunction[Any, Any]:
-    """The call of a function without annotations, with the code of that function's module."""
-    made = _plain_call.options(label="call")
+def _call_of(module: str, name: str) -> TaskFunction[Any, Any]:
+    """The call of a function without annotations, with its name as the label and the code of its module."""
+    made = _plain_call.options(label=name[:200])
     made.code_module = module
     return made
 

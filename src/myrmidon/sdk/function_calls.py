@@ -170,7 +170,8 @@ class FunctionCalls:
         live = [future for _, future in calls if not future.cancelled()]
         if not live:
             return
-        names = {node.function.__name__: None for node in builder.nodes.values() if node.function is not None}
+        functions = [node.function for node in builder.nodes.values() if node.function is not None]
+        names = {function.task_options.label or function.__name__: None for function in functions}
         fields = {"name": ", ".join(islice(names, 3)), "failure_policy": "continue", "max_num_retries": 0}
         try:
             submitted = submit_graph(builder, fields, self._packages, self._server)

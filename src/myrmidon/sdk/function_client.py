@@ -1,24 +1,26 @@
-"""The part of Client that runs Python functions: jobs from calls, single calls, and an executor."""
+"""The part of Client that runs Python functions: jobs from calls, single calls, and an executor.
+
+What they need is imported with the first of them: the command line makes a client for every command.
+"""
 
 from __future__ import annotations
 
-import concurrent.futures
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
-from myrmidon.sdk.api.calls import Api
-from myrmidon.sdk.code_packages import CodePackages
-from myrmidon.sdk.code_zip import AUTO
-from myrmidon.sdk.executor import RemoteExecutor
-from myrmidon.sdk.function_calls import FunctionCalls, RemoteFuture
-from myrmidon.sdk.function_server import FunctionServer
-from myrmidon.sdk.job_results import how_to_watch
-from myrmidon.sdk.new_job import NewJob
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
+    from myrmidon.sdk.api.calls import Api
+    from myrmidon.sdk.executor import RemoteExecutor
+    from myrmidon.sdk.function_calls import FunctionCalls, RemoteFuture
+    from myrmidon.sdk.new_job import NewJob
+
+AUTO: Final = "auto"
+"""Send the modules of the program that are not installed (code_zip.py)."""
 A = TypeVar("A")
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -43,6 +45,8 @@ class FunctionClient:
         fail_fast: bool,
         fields: Mapping[str, Any],
     ) -> NewJob:
+        from myrmidon.sdk.new_job import NewJob
+
         return NewJob(
             self._api,
             name,
@@ -54,6 +58,10 @@ class FunctionClient:
 
     @property
     def calls(self) -> FunctionCalls:
+        from myrmidon.sdk.code_packages import CodePackages
+        from myrmidon.sdk.function_calls import FunctionCalls
+        from myrmidon.sdk.function_server import FunctionServer
+
         with self._lock:
             if self._calls is None:
                 server = FunctionServer(self._api, self._group)
@@ -61,6 +69,8 @@ class FunctionClient:
             return self._calls
 
     def executor(self) -> RemoteExecutor:
+        from myrmidon.sdk.executor import RemoteExecutor
+
         return RemoteExecutor(self.calls)
 
     def results(self, futures: list[RemoteFuture[R]]) -> Iterator[R]:
@@ -70,6 +80,8 @@ class FunctionClient:
                 yield future.result()
         except KeyboardInterrupt:
             jobs = {future.job_id: None for future in futures if future.job_id and not future.done()}
+            from myrmidon.sdk.job_results import how_to_watch
+
             sys.stderr.write(how_to_watch([job for job in jobs if job is not None]))
             raise
 
@@ -136,4 +148,6 @@ class FunctionMethods:
 
     def as_completed(self, futures: Iterable[Future[R]], timeout: float | None = None) -> Iterator[Future[R]]:
         """The futures of ``submit`` in the order in which they end."""
-        return concurrent.futures.as_completed(futures, timeout)
+        from concurrent.futures import as_completed
+
+        return as_completed(futures, timeout)

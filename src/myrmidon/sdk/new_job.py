@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from myrmidon.functions.graph_builder import GraphBuilder
 from myrmidon.functions.graph_errors import GraphError, at_caller
@@ -28,6 +28,9 @@ from myrmidon.sdk.results import handles_in, output_values, with_values
 from myrmidon.sdk.task_failed import TaskFailed
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.values import TaskOutcome
+
+if TYPE_CHECKING:
+    from myrmidon.functions.task_function import Options
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -136,9 +139,11 @@ class NewJob(Recorder):
         return combined
 
     @overload
-    def command(self, words: Sequence[Any], *, returns: type[T], name: str = "", **options: Any) -> T: ...
+    def command(self, words: Sequence[Any], *, returns: type[T], name: str = "", **options: Unpack[Options]) -> T: ...
     @overload
-    def command(self, words: Sequence[Any], *, returns: None = None, name: str = "", **options: Any) -> None: ...
+    def command(
+        self, words: Sequence[Any], *, returns: None = None, name: str = "", **options: Unpack[Options]
+    ) -> None: ...
     def command(self, words: Sequence[Any], *, returns: Any = None, name: str = "", **options: Any) -> Any:
         """Add a command. Words may be results of other calls. Options are those of ``@task``.
 

@@ -48,6 +48,8 @@ class Style(StrEnum):
     V1_OLD = "swarming v1, older prefix"
     TASKCLUSTER = "taskcluster scheduler v1"
     """Errors as TaskCluster's clients expect them; calls may be signed with Hawk."""
+    PAGE = "web page"
+    """For browsers: unknown query fields are accepted. Not in the description of the API."""
 
 
 class Identity(Struct, frozen=True):
@@ -55,7 +57,8 @@ class Identity(Struct, frozen=True):
 
     A token stays bound to ``group_id``, also if another group gets the same name later. ``epoch`` is the one of a bot's
     credential, ``token_id`` is None for callers without a token. A caller with the role RUN is the run ``run`` of
-    ``task_id`` and may see only ``job_id``; its name is that of the submitter.
+    ``task_id`` and may see only ``job_id``; its name is that of the submitter. ``session`` is the digest of the
+    browser's session, if the caller was identified by its cookie.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Identity(Struct, frozen=True):
     job_id: int | None = None
     task_id: int | None = None
     run: int = 0
+    session: str = ""
 
 
 NOBODY = Identity("nobody", Role.NOBODY)
@@ -149,4 +153,11 @@ class Route(Struct, frozen=True, kw_only=True):
     """The token may be in the query as ``tok``, for commands that people paste."""
     asks_who: bool = False
     """Public, but the caller is authenticated if it sends a token."""
+    from_page: bool = False
+    """Only for pages of this server: another site must not be able to log a browser in."""
     style: Style = Style.OURS
+
+    @property
+    def takes_cookie(self) -> bool:
+        """Whether a browser's session counts here: not for bots, metrics and the APIs of other systems."""
+        return self.style is Style.OURS and self.path.startswith(("/api/v1/", "/auth/"))

@@ -30,6 +30,8 @@ class Keys(Struct, frozen=True, repr_omit_defaults=True):
     """Cursors of lists."""
     hawk: bytes
     """Keys of clients that sign their calls with Hawk."""
+    csrf: bytes
+    """What a page sends with each change that it makes by its session's cookie."""
 
     def webhook_secret(self, webhook_id: int) -> bytes:
         """The secret that a webhook's messages are signed with: derived, so that it is stored nowhere."""

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Thread
 from typing import Any, TextIO, cast
 
@@ -23,11 +24,14 @@ from myrmidon.model.errors import InvalidRequest, MyrmidonError, StoreError
 from myrmidon.server.asgi.app import App
 from myrmidon.server.asgi.protocol import HttpProtocol
 from myrmidon.server.asgi.routes import every_route
+from myrmidon.server.auth import sessions
 from myrmidon.server.auth.authenticator import Authenticator, make_admin_token
 from myrmidon.server.background import loop as background
 from myrmidon.server.context import ServerContext, open_context
 from myrmidon.server.settings import Settings
 from myrmidon.server.settings_reader import read_settings
+from myrmidon.server.web.login import link_path
+from myrmidon.wire.session import FIRST_LINK_S
 
 log = structlog.get_logger("server")
 
@@ -44,10 +48,11 @@ CLOSE_S = 2.0
 class HttpServer(uvicorn.Server):
     """uvicorn with an orderly stop: long polls are answered before connections are closed."""
 
-    def __init__(self, config: uvicorn.Config, context: ServerContext, url: str) -> None:
+    def __init__(self, config: uvicorn.Config, context: ServerContext, url: str, first_link: str = "") -> None:
         super().__init__(config)
         self._context = context
         self._url = url
+        self._first_link = first_link
         self.failed = False
 
     @contextmanager
@@ -75,7 +80,7 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        announce(self._url)
+        announce(self._url, self._first_link)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._context.state.stopping = True
@@ -97,7 +102,8 @@ def run_server(settings: Settings) -> int:
         token_file = make_admin_token(context.db.engine, settings.data_folder, now=context.now(), ids=context.ids)
         if token_file is not None:
             log.info("created the first administrator's token", file=str(token_file))
-        server = HttpServer(_uvicorn_config(context), context, url_of(settings, sock))
+        url = url_of(settings, sock)
+        server = HttpServer(_uvicorn_config(context), context, url, first_link(context, url, token_file))
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -162,9 +168,20 @@ def url_of(settings: Settings, sock: socket.socket) -> str:
     return f"{'https' if settings.tls_certificate else 'http'}://{shown}:{port}"
 
 
-def announce(url: str) -> None:
-    """Print the one line on standard output that whoever started this process waits for."""
+def first_link(context: ServerContext, url: str, token_file: Path | None) -> str:
+    """The URL that logs in the first administrator's browser; empty if this is not the first start."""
+    if token_file is None:
+        return ""
+    token_id, now = int(token_file.read_text().split("_")[1], 16), context.now()
+    code = context.db.engine.write(lambda tx: sessions.begin_link(tx, token_id, now=now, lifetime_s=FIRST_LINK_S))
+    return f"{context.settings.public_url.rstrip('/') or url}{link_path(code)}"
+
+
+def announce(url: str, link: str) -> None:
+    """Print the line on standard output that whoever started this process waits for; after it the link, if any."""
     sys.stdout.write(f"Myrmidon listens on {url}\n")
+    if link:
+        sys.stdout.write(f"Open the web page within ten minutes, once, at {link}\n")
     sys.stdout.flush()
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from myrmidon.wire.fields import MAX_INT64
+from myrmidon.wire.fields import MAX_INT64, Micros
 
 MAX_RANGE_BYTES: Final = 8 << 20
 MAX_RUN: Final = 255
@@ -64,3 +64,22 @@ class Ended(Struct, frozen=True):
     state: str
     reason: str
     exit_code: int | None
+
+
+class LogTimesQuery(Struct, frozen=True, kw_only=True):
+    """``run`` as for a range. ``after``: ``next`` of the page before."""
+
+    run: RunNumber | None = None
+    after: Offset = 0
+
+
+class LogTimes(Struct, frozen=True, kw_only=True):
+    """``marks``: time in microseconds, stream (0: stdout, 1: stderr) and offset: from there on, up to the next mark of
+    the stream, bytes were written at that time. The times are also the order between the streams.
+
+    Each page is sorted; the marks of the next one may be between them. ``next`` is null on the last page.
+    """
+
+    run: str | None
+    marks: list[tuple[Micros, int, int]]
+    next: Micros | None

@@ -55,11 +55,12 @@ class SubmitAnswer(Struct, frozen=True):
 # ---------------------------------------------------------------- one task
 
 
-class SliceInfo(Struct, frozen=True):
-    """A slice. Slices with equal ``properties_hash`` do the same work; it covers secret bytes and stdin."""
+class SliceInfo(Struct, frozen=True, kw_only=True):
+    """A slice. Slices with equal ``properties_hash`` do the same work; it covers secret bytes and stdin. Servers of
+    earlier releases do not send it."""
 
     properties: dict[str, Any]
-    properties_hash: str
+    properties_hash: str = ""
     expiration_s: float
     wait_for_capacity: bool
 
@@ -86,7 +87,7 @@ class RequestInfo(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str]
     slices: list[SliceInfo]
     has_secret: bool
-    stdin_size: int | None
+    stdin_size: int | None = None
 
 
 class ResultInfo(Struct, frozen=True, kw_only=True):
@@ -146,7 +147,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     stdout_size: int | None
     stderr_size: int | None
     outputs_ref: dict[str, Any] | None
-    stats: RunStats | None
+    stats: RunStats | None = None
     silent_since: Micros | None = None
     """The last heartbeat of the bot, if the run is live and its bot is silent."""
     given_up_at: Micros | None = None
@@ -164,7 +165,7 @@ class TaskInfo(Struct, frozen=True, kw_only=True):
     request: RequestInfo
     result: ResultInfo
     runs: list[RunInfo]
-    annotation: Annotation | None
+    annotation: Annotation | None = None
     """A summary that the task has written."""
 
 
@@ -179,6 +180,9 @@ class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
     pool: str | None = None
     bot: str | None = None
+    user: str | None = None
+    mine: bool = False
+    """Only tasks that were submitted with the caller's token, or under its name."""
     group: str | None = None
     start: Moment | None = None
     end: Moment | None = None
@@ -308,12 +312,12 @@ class TaskExplanation(Struct, frozen=True, kw_only=True):
     dimensions: list[DimensionStep]
     num_bots: int
     num_serving: int
-    unavailable: list[UnavailableBot]
-    capacity: str | None
+    unavailable: list[UnavailableBot] = []
+    capacity: str | None = None
     position: int | None
-    silent_since: Micros | None
+    silent_since: Micros | None = None
     """The last heartbeat of the bot that runs the task, if the bot is silent."""
-    given_up_at: Micros | None
+    given_up_at: Micros | None = None
     """When the run ends as lost if the bot stays silent."""
 
 

@@ -128,7 +128,8 @@ def _spooled_chunks(spool: LogSpool, run: str) -> tuple[list[dict[str, Any]], li
     for stream in (0, 1):
         offset, data = spool.read(run, stream, MAX_INLINE_BYTES // 2)
         if data:
-            chunks.append(_log_chunk(owner, stream, offset, b64encode(data).decode()))
+            chunk = _log_chunk(owner, stream, offset, b64encode(data).decode())
+            chunks.append({**chunk, "marks": spool.marks(run, stream, offset + len(data))})
             spooled.append((run, stream, offset + len(data)))
     return chunks, spooled
 

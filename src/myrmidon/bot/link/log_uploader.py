@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 
 from myrmidon.bot.link.http_client import HttpClient, HttpError
+from myrmidon.bot.storage import log_marks
 from myrmidon.bot.storage.log_spool import LogSpool
 
 PIECE_BYTES = 1 << 20
@@ -56,6 +57,8 @@ class LogUploader:
     def _upload(self, run: str, stream: int, offset: int, data: bytes) -> float:
         path = f"/bot/v1/log/{run}/{stream}?offset={offset}"
         headers = f"X-Run-Token: {self.spool.tokens.get(run, '')}\r\n"
+        if marks := self.spool.marks(run, stream, offset + len(data)):
+            headers += f"X-Log-Marks: {log_marks.header(marks)}\r\n"
         try:
             answer = self.http.call("POST", path, data, content_type="application/octet-stream", headers=headers)
         except HttpError as error:

@@ -14,7 +14,8 @@ import contextlib
 import os
 import threading
 
-from myrmidon.bot.system import filesystem
+from myrmidon.bot.storage.log_marks import LogMarks
+from myrmidon.bot.system import clock, filesystem
 
 PART_BYTES = 4 << 20
 MAX_STREAM_BYTES = 100 << 20
@@ -48,6 +49,7 @@ class LogSpool:
         self.lock = threading.Lock()
         self.tokens: dict[str, str] = {}
         self.tails: dict[tuple[str, int], StreamTail] = {}
+        self.run_marks: dict[str, LogMarks] = {}
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._load()
 
@@ -88,7 +90,10 @@ class LogSpool:
             if tail is None:
                 tail = self.tails[run, stream] = StreamTail()
                 tail.delivered = tail.end = start
+            offset = tail.end
             self._write(run, stream, tail, data)
+            if (now := clock.server_time()) is not None:
+                self.run_marks.setdefault(run, LogMarks()).add(stream, offset, int(now * 1e6))
 
     def _write(self, run: str, stream: int, tail: StreamTail, data: bytes) -> None:
         if tail.file is None or tail.parts[-1][1] >= PART_BYTES:
@@ -125,6 +130,12 @@ class LogSpool:
                     )
             return tail.delivered, b""
 
+    def marks(self, run: str, stream: int, end: int) -> list[tuple[int, int]]:
+        """When bytes before this offset that are not delivered were written: (time in microseconds, offset)."""
+        with self.lock:
+            marks = self.run_marks.get(run)
+            return marks.before(stream, end) if marks is not None else []
+
     def _read(self, path: str, position: int, limit: int) -> bytes:
         with open(path, "rb") as file:
             file.seek(position)
@@ -139,6 +150,8 @@ class LogSpool:
 
     def _move_on(self, run: str, stream: int, tail: StreamTail, end: int) -> None:
         tail.delivered = max(tail.delivered, end)
+        if run in self.run_marks:
+            self.run_marks[run].remove(stream, end)
         while len(tail.parts) > 1 and sum(tail.parts[0]) <= tail.delivered:
             start, _ = tail.parts.pop(0)
             with contextlib.suppress(OSError):
@@ -177,6 +190,7 @@ class LogSpool:
     def remove(self, run: str) -> None:
         """Remove the log of a run, because it is delivered or not wanted."""
         with self.lock:
+            self.run_marks.pop(run, None)
             if self.tokens.pop(run, None) is None:
                 return
             for key in self._keys(run):

@@ -7,6 +7,7 @@ from myrmidon.sdk.api.any_path import AnyPathCalls
 from myrmidon.sdk.api.bots import BotCalls
 from myrmidon.sdk.api.jobs import JobCalls
 from myrmidon.sdk.api.logs import LogCalls
+from myrmidon.sdk.api.overview import OverviewCalls, SessionCalls
 from myrmidon.sdk.api.tasks import TaskCalls
 from myrmidon.sdk.api.values import ValueCalls
 
@@ -23,5 +24,7 @@ class Api(
     TokenCalls,
     WebhookCalls,
     AnyPathCalls,
+    OverviewCalls,
+    SessionCalls,
 ):
     """One method for each call. Ids are strings as the server prints them; times are microseconds UTC."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Raw
@@ -21,3 +22,8 @@ def stored_json(text: str) -> Any:
 
 def show_optional_task(task_id: int | None) -> str | None:
     return show_task(task_id) if task_id is not None else None
+
+
+def percentile(ordered: Sequence[float], percent: int) -> float | None:
+    """The smallest of the ordered values that this percentage of them does not exceed; None if there are none."""
+    return ordered[max(-(-len(ordered) * percent // 100) - 1, 0)] if ordered else None

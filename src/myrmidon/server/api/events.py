@@ -36,7 +36,7 @@ BATCH = 500
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
 _encode = json.Encoder().encode
-_decode = json.Decoder(dict[str, Any]).decode
+decode_body = json.Decoder(dict[str, Any]).decode
 
 
 class Filter(Struct, frozen=True):
@@ -106,14 +106,14 @@ def _next(tx: Tx, after: int, wanted: Filter) -> tuple[list[Event], list[Event]]
         passed = [event for event in passed if _job_of(event) == wanted.job]
     if wanted.kinds:
         passed = _of_kinds(tx, passed, wanted.kinds)
-    return batch, _of_group(tx, passed, wanted.group)
+    return batch, of_group(tx, passed, wanted.group)
 
 
 def _job_of(event: Event) -> int | None:
     """The job that an event is about, or that its task belongs to."""
     if event.kind != outbox.TASK:
         return event.subject
-    job: int | None = _decode(event.body).get("job")
+    job: int | None = decode_body(event.body).get("job")
     return job
 
 
@@ -126,7 +126,7 @@ def _of_kinds(tx: Tx, events: list[Event], kinds: frozenset[str]) -> list[Event]
     ]
 
 
-def _of_group(tx: Tx, events: list[Event], group: int | None) -> list[Event]:
+def of_group(tx: Tx, events: list[Event], group: int | None) -> list[Event]:
     """Those of the events that are about tasks and jobs of the resource group; all if it is None."""
     if group is None:
         return events
@@ -145,20 +145,20 @@ def show(event: Event) -> bytes:
         seq=event.seq,
         state=event.state,
         at=event.at,
-        about=_about(event),
+        about=about(event),
     )
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.encode(), _encode(data))
 
 
-def _about(event: Event) -> dict[str, Any]:
+def about(event: Event) -> dict[str, Any]:
     """The details of an event. Ids, which the outbox stores as numbers, have the form of the other calls."""
-    about = _decode(event.body)
+    details = decode_body(event.body)
     for key in ("job", "blocked_by"):
-        if about.get(key) is not None:
-            about[key] = show_task(about[key])
-    if about.get("run"):
-        about["run"] = show_run(event.subject, about["run"])
-    return about
+        if details.get(key) is not None:
+            details[key] = show_task(details[key])
+    if details.get("run"):
+        details["run"] = show_run(event.subject, details["run"])
+    return details
 
 
 ROUTES = (

@@ -25,11 +25,13 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.logs import LogReader, RunLog, is_cut, read_range, run_log
 from myrmidon.server.usecases.tasks import parse_path_id
 from myrmidon.store.engine.db import Dialect, Tx
-from myrmidon.store.tables import task_result, task_run
+from myrmidon.store.tables import log_times, task_result, task_run
 from myrmidon.store.tables.log import STDERR, STDOUT, LogPart
-from myrmidon.wire.logs import Ended, FollowQuery, LogBytes, LogGap, LogQuery, Stream
+from myrmidon.wire.logs import Ended, FollowQuery, LogBytes, LogGap, LogQuery, LogTimes, LogTimesQuery, Stream
 
 PIECE = 256 << 10
+TIMES_PAGE = 500
+"""Pieces of output whose times are on one page."""
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
 RECHECK_S = 5.0
@@ -98,6 +100,21 @@ async def _log_of(context: ServerContext, task: TaskResult, run: int) -> RunLog:
         return run_log(tx, task.id, run, growing=any(one.run == run and one.live for one in runs))
 
     return await context.db.read(read)
+
+
+# ---------------------------------------------------------------- times
+
+
+async def get_log_times(context: ServerContext, call: Call) -> LogTimes:
+    """When the output of a run was written. Output that was sent with the result, or by older bots, has no times."""
+    query: LogTimesQuery = call.query
+    task, run = await _run_of(context, call, query.run)
+    if not run:
+        return LogTimes(run=None, marks=[], next=None)
+    marks, more = await context.logs.read(lambda tx: log_times.page(tx, task.id, run, after=query.after, n=TIMES_PAGE))
+    return LogTimes(
+        run=show_run(task.id, run), marks=[(mark.at, stream, mark.offset) for stream, mark in marks], next=more
+    )
 
 
 # ---------------------------------------------------------------- following
@@ -251,6 +268,15 @@ ROUTES = (
         summary="Get a range of a run's log",
         query=LogQuery,
         media="application/octet-stream",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/tasks/{id}/log/times",
+        call=get_log_times,
+        who=READERS,
+        query=LogTimesQuery,
+        out=LogTimes,
+        summary="Get the times of a run's output",
     ),
     Route(
         method="GET",

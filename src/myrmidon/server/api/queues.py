@@ -16,7 +16,7 @@ from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import pool_order, resource_group
-from myrmidon.store.views import listings
+from myrmidon.store.views import queues as queue_views
 from myrmidon.wire.fields import PageQuery
 from myrmidon.wire.queues import PoolInfo, PoolList, PoolSettings, QueueInfo, QueueList
 
@@ -27,8 +27,8 @@ async def list_queues(context: ServerContext, call: Call) -> QueueList:
     after = int(read_cursor(context.keys.cursor, "queues", query.cursor)) if query.cursor else 0
     scope = await context.groups.scope_of(call)
 
-    def read(tx: Tx) -> tuple[list[listings.QueueLine], dict[int, str]]:
-        queues = listings.queues(tx, group_id=scope, after=after, n=query.limit)
+    def read(tx: Tx) -> tuple[list[queue_views.QueueLine], dict[int, str]]:
+        queues = queue_views.queues(tx, group_id=scope, after=after, n=query.limit)
         return queues, resource_group.names(tx, sorted({queue.resource_group_id for queue in queues}))
 
     queues, group_names = await context.db.read(read)
@@ -55,7 +55,7 @@ async def list_pools(context: ServerContext, call: Call) -> PoolList:
     """Pools that the caller may see, with their task order and number of bots."""
     query: PageQuery = call.query
     after = read_cursor(context.keys.cursor, "pools", query.cursor) if query.cursor else ""
-    pools = await context.db.read(lambda tx: listings.pools(tx, after=after, n=query.limit))
+    pools = await context.db.read(lambda tx: queue_views.pools(tx, after=after, n=query.limit))
     cursor = show_cursor(context.keys.cursor, "pools", pools[-1][0]) if len(pools) == query.limit else None
     visible = visible_pools(context, call.who)
     return PoolList([PoolInfo(*pool) for pool in pools if visible is None or visible.allows(pool[0])], cursor)
@@ -77,7 +77,7 @@ async def set_pool(context: ServerContext, call: Call) -> PoolInfo:
             set_pool_order(tx, name, order, now=now, ids=context.ids)
         else:
             order = pool_order.of_pool(tx, name)
-        return PoolInfo(name, order.task_order, order.ageing, listings.bots_in_pool(tx, name))
+        return PoolInfo(name, order.task_order, order.ageing, queue_views.bots_in_pool(tx, name))
 
     return await context.db.write(set_order)
 

@@ -104,7 +104,10 @@ def _request_info(
         metadata=stored_json(row.metadata),
         slices=[
             SliceInfo(
-                stored_json(row.properties), row.properties_hash, row.expiration / SECOND, bool(row.wait_for_capacity)
+                properties=stored_json(row.properties),
+                properties_hash=row.properties_hash,
+                expiration_s=row.expiration / SECOND,
+                wait_for_capacity=bool(row.wait_for_capacity),
             )
             for row in slices
         ],
@@ -196,6 +199,8 @@ async def list_tasks(context: ServerContext, call: Call) -> TaskList:
         tags=[*query.tag, *([f"pool:{query.pool}"] if query.pool is not None else [])],
         name=query.name,
         bot_id=query.bot,
+        user=query.user,
+        submitter=call.who.name if query.mine else None,
         from_id=first_id_at(query.start) if query.start is not None else 0,
         until_id=first_id_at(query.end) if query.end is not None else listings.MAX_ID,
     )
@@ -206,12 +211,12 @@ async def list_tasks(context: ServerContext, call: Call) -> TaskList:
 
     lines, more, group_names = await context.db.read(read)
     return TaskList(
-        [_summary(line, group_names) for line in lines],
+        [show_summary(line, group_names) for line in lines],
         show_cursor(context.keys.cursor, kind, str(more)) if more else None,
     )
 
 
-def _summary(line: TaskLine, group_names: dict[int, str]) -> TaskSummary:
+def show_summary(line: TaskLine, group_names: dict[int, str]) -> TaskSummary:
     return TaskSummary(
         task_id=show_task(line.id),
         group=group_names.get(line.resource_group_id, ""),

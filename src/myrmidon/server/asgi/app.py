@@ -108,7 +108,7 @@ class App:
     def _host_error(self, headers: Mapping[str, str]) -> MyrmidonError | None:
         """Why a call with this Host is refused; endpoints check it themselves."""
         try:
-            self._authenticator.check_host(headers.get("host", ""), "", mutates=False)
+            self._authenticator.origins.check_host(headers.get("host", ""), "", mutates=False)
         except MyrmidonError as error:
             return error
         return None

@@ -39,7 +39,9 @@ from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decod
 from myrmidon.server.asgi.errors import error_body
 from myrmidon.server.asgi.sending import Disconnected, send_response
 from myrmidon.server.auth.authenticator import Authenticator, bearer_of
+from myrmidon.server.auth.cookies import session_of
 from myrmidon.server.auth.hawk import SignedCall, is_hawk
+from myrmidon.server.auth.origins import check_is_json, csrf_token
 from myrmidon.server.calls import NOBODY, Answer, Call, Identity, Role, Route, StreamedBody, Style
 from myrmidon.server.context import ServerContext
 from myrmidon.server.large_documents import LARGE_BYTES
@@ -87,7 +89,7 @@ class Endpoint:
         try:
             status, fields, body = await self._respond(scope, receive, headers, request_id)
             fields.append((b"x-request-id", request_id.encode()))
-            if route.style is not Style.OURS:
+            if route.style not in (Style.OURS, Style.PAGE):
                 fields += cors_headers(self._authenticator, headers.get("origin", ""))
             await send_response(scope, send, status, fields, body, self._context.settings.body_timeout_s)
         except Disconnected:
@@ -125,7 +127,7 @@ class Endpoint:
     async def _admit(self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str) -> Call:
         """Check everything that must hold before a handler sees the call, and decode it."""
         authenticator, route = self._authenticator, self._route
-        authenticator.check_host(headers.get("host", ""), headers.get("origin", ""), mutates=route.mutates)
+        authenticator.origins.check_host(headers.get("host", ""), headers.get("origin", ""), mutates=route.mutates)
         client = scope.get("client")
         address = authenticator.address_of(client[0] if client else "", headers.get("x-forwarded-for"))
         query = parse_query(scope["query_string"])
@@ -134,9 +136,11 @@ class Endpoint:
             raise NotFound("page", "with NUL in its name")
         bearer = bearer_of(headers) or (query.get("tok", [""])[-1] if route.query_token else "")
         signed = self._signed_call(scope, headers)
-        identity = scope["identity"] = await self._identify(bearer, signed, address)
+        cookie = session_of(self._context.settings, headers, address) if self._may_use_cookie(headers) else ""
+        identity = scope["identity"] = await self._identify(bearer, signed, address, cookie)
         if identity.role not in route.who:
             raise _not_allowed(identity, route)
+        self._check_page(identity, headers)
         if not route.vital:
             self._check_load()
         key = headers.get("idempotency-key")
@@ -144,7 +148,7 @@ class Endpoint:
             check_key(key)
         if route.waits and (task := asyncio.current_task()):
             scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
-            scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address)
+            scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address, cookie)
         caller = (identity.role, identity.name, identity.group) if identity.role is not Role.NOBODY else address
         body, data = await self._body_of(receive, headers, caller) if route.body is not None else (None, b"")
         if signed is not None:
@@ -218,13 +222,27 @@ class Endpoint:
             host=headers.get("host", ""),
         )
 
-    async def _identify(self, bearer: str, signed: SignedCall | None, address: str) -> Identity:
+    def _check_page(self, identity: Identity, headers: Mapping[str, str]) -> None:
+        """Refuse what another site may have made a browser send."""
+        route, origins = self._route, self._authenticator.origins
+        if route.from_page:
+            origins.check_same_origin(headers)
+            check_is_json(headers)
+        if identity.session and route.mutates:
+            expected = csrf_token(self._context.keys.csrf, identity.session)
+            origins.check_change_by_cookie(headers, expected, has_body=route.body is not None)
+
+    def _may_use_cookie(self, headers: Mapping[str, str]) -> bool:
+        """A call with an Authorization header is judged by that alone."""
+        return self._route.takes_cookie and "authorization" not in headers
+
+    async def _identify(self, bearer: str, signed: SignedCall | None, address: str, cookie: str) -> Identity:
         # Public routes are not authenticated: health must be answered without the database.
         if Role.NOBODY in self._route.who and not self._route.asks_who:
             return NOBODY
         if signed is not None:
             return await self._authenticator.identify_signed(signed, address)
-        return await self._authenticator.identify(bearer, address)
+        return await self._authenticator.identify(bearer, address, cookie)
 
     async def _decode(self, data: bytes) -> Any:
         """The body as the route's struct; a large one is decoded on a thread, so that other calls are answered."""
@@ -350,13 +368,13 @@ class Endpoint:
 
 def cors_headers(authenticator: Authenticator, origin: str) -> Headers:
     """Headers that let a page of another origin read the response, if the settings allow that origin."""
-    if not origin or not authenticator.allows_origin(origin):
+    if not origin or not authenticator.origins.allows_origin(origin):
         return []
     return [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]
 
 
 def _not_allowed(who: Identity, route: Route) -> MyrmidonError:
     if who.role is Role.NOBODY:
-        return Unauthorized("This needs a token.")
+        return Unauthorized("This needs a token.", reason="missing")
     roles = ", ".join(role for role in Role if role in route.who)
     return Forbidden(f"A {who.role} token may not {route.method} {route.path}; use a token with the role {roles}.")

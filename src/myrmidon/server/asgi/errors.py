@@ -36,7 +36,7 @@ def style_of(path: str) -> Style:
 
 def error_body(style: Style, status: int, details: Mapping[str, Any]) -> dict[str, Any]:
     """The body of an error. ``details`` has code and message, and problems for an invalid request."""
-    if style is Style.OURS:
+    if style in (Style.OURS, Style.PAGE):
         return {"error": details}
     message = _joined_message(details)
     if style is Style.TASKCLUSTER:

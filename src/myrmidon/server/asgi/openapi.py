@@ -43,11 +43,12 @@ class WrongField(Struct, frozen=True):
 
 
 class ErrorInfo(Struct, frozen=True, omit_defaults=True):
-    """``code`` never changes; ``message`` says what to do."""
+    """``code`` never changes; ``message`` says what to do; ``reason`` tells apart what has the same code."""
 
     code: str
     message: str
     problems: list[WrongField] = []
+    reason: str = ""
 
 
 class ErrorBody(Struct, frozen=True):

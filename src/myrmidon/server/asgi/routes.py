@@ -10,17 +10,25 @@ from myrmidon.server.api import (
     config,
     events,
     files,
+    functions,
     health,
     job_actions,
+    job_history,
     job_tasks,
     jobs,
+    live,
+    load,
     logs,
     notes,
+    overview,
     queues,
     releases,
     resource_groups,
+    search,
+    shared_values,
     submit,
     task_actions,
+    task_selection,
     tasks,
     tokens,
     values,
@@ -32,6 +40,7 @@ from myrmidon.server.botapi import routes as botapi
 from myrmidon.server.calls import ANYONE, Route
 from myrmidon.server.swarming_v1 import discovery, methods
 from myrmidon.server.taskcluster import routes as taskcluster
+from myrmidon.server.web import routes as web
 
 
 def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
@@ -59,7 +68,16 @@ def every_route(*, metrics_open: bool = False) -> tuple[Route, ...]:
         *queues.ROUTES,
         *tokens.ROUTES,
         *webhooks.ROUTES,
+        *web.API_ROUTES,
+        *overview.ROUTES,
+        *live.ROUTES,
+        *job_history.ROUTES,
+        *search.ROUTES,
+        *functions.ROUTES,
+        *task_selection.ROUTES,
+        *load.ROUTES,
+        *shared_values.ROUTES,
     )
     if metrics_open:
         table = tuple(structs.replace(line, who=ANYONE) if line.path == "/metrics" else line for line in table)
-    return (*table, *openapi.routes(table), *methods.ROUTES, *discovery.ROUTES, *taskcluster.ROUTES)
+    return (*table, *openapi.routes(table), *methods.ROUTES, *discovery.ROUTES, *taskcluster.ROUTES, *web.PAGE_ROUTES)

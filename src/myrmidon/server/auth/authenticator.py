@@ -1,4 +1,4 @@
-"""Authenticates callers by token, signature, bot credential or network, and checks Host and Origin.
+"""Authenticates callers by token, signature, bot credential, session or network.
 
 What a caller may do is in the route table. Secrets are compared in constant time with their stored digest. Valid tokens
 are cached, so that a busy client costs no database read per call: a token revoked on this server is dropped at once,
@@ -18,26 +18,27 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from myrmidon.model.errors import Forbidden, InvalidRequest, MyrmidonError, Overloaded, Problem, Unauthorized
+from myrmidon.model.errors import MyrmidonError, Overloaded, StoreError, Unauthorized
 from myrmidon.model.ids import IdSource, Micros
-from myrmidon.model.validation import MAX_INT64, show_value
+from myrmidon.model.validation import MAX_INT64
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.auth import run_tokens
-from myrmidon.server.auth.addresses import host_name, parse_address
+from myrmidon.server.auth.addresses import parse_address
 from myrmidon.server.auth.hawk import HawkVerifier, SignedCall
+from myrmidon.server.auth.origins import Origins
+from myrmidon.server.auth.sessions import TOUCH_S, check_session, hashed, token_of
 from myrmidon.server.calls import NOBODY, Identity, Role
 from myrmidon.server.context import ServerContext
-from myrmidon.server.settings import ALL_ADDRESSES, Settings
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.tables import api_token as tokens
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import resource_group
+from myrmidon.store.tables import resource_group, session
 from myrmidon.store.tables.api_token import Token
 
 TOKEN = re.compile(r"myr_([0-9a-f]{1,16})_([A-Za-z0-9_-]{43})")
@@ -198,28 +199,9 @@ class Authenticator:
             (ipaddress.ip_network(one.network), Identity(one.name, Role(one.role), one.group))
             for one in context.settings.allow
         ]
-        self._origins = frozenset(origin.rstrip("/").lower() for origin in context.settings.allowed_origins)
-        self.hosts: frozenset[str] = _hosts(context.settings)
+        self.origins = Origins(context.settings)
         context.on_token_revoked = self.forget_token
         context.on_group_deleted = self.forget_group
-
-    def check_host(self, host: str, origin: str, *, mutates: bool) -> None:
-        """Refuse calls with a foreign Host (DNS rebinding) or, if they change something, a foreign Origin (CSRF)."""
-        if "," in host:
-            # A proxy may have checked the other value.
-            raise InvalidRequest([Problem("host", show_value(host), "one name", "host")])
-        name = host_name(host)
-        if name is None or (self.hosts and name not in self.hosts):
-            raise Forbidden(f"The host name {host[:100]!r} is not allowed; see the setting allowed_hosts.")
-        if mutates and origin and not self._is_our_page(origin, host):
-            raise Forbidden(f"The origin {origin[:100]!r} is not allowed; see the setting allowed_origins.")
-
-    def _is_our_page(self, origin: str, host: str) -> bool:
-        return self.allows_origin(origin) or urlsplit(origin.rstrip("/").lower()).netloc == host.lower()
-
-    def allows_origin(self, origin: str) -> bool:
-        """Whether the settings allow calls from pages of this origin."""
-        return origin.rstrip("/").lower() in self._origins
 
     def address_of(self, peer: str, forwarded: str | None) -> str:
         """The address of the client. X-Forwarded-For counts only when the peer is one of the configured proxies.
@@ -243,10 +225,13 @@ class Authenticator:
         address = parse_address(text)
         return address is not None and any(address in network for network in self._proxies)
 
-    async def identify(self, bearer: str, address: str) -> Identity:
-        """The owner of a token; without a token, the identity of the address. Unauthorized for an invalid token."""
+    async def identify(self, bearer: str, address: str, cookie: str = "") -> Identity:
+        """The owner of a token, else that of a session's cookie, else the identity of the address.
+
+        Unauthorized for an invalid token or session: a caller that presents one gets no other identity instead.
+        """
         if not bearer:
-            return self._by_address(address)
+            return await self._by_session(cookie) if cookie else self._by_address(address)
         if bearer.startswith("myb_"):
             if (verified := bot_of_credential(self._context.keys.bot, bearer)) is not None:
                 return await self._check_epoch(*verified)
@@ -254,7 +239,7 @@ class Authenticator:
             return identity
         else:
             self._check_failures(address)  # not for bots: an answer 401 makes them use their other token
-        raise Unauthorized("The token is unknown, expired or revoked.")
+        raise Unauthorized("The token is unknown, expired or revoked.", reason="untrusted")
 
     async def identify_signed(self, call: SignedCall, address: str) -> Identity:
         """The owner of the token whose key has signed a call; Unauthorized for a wrong signature or an ended token."""
@@ -282,10 +267,10 @@ class Authenticator:
                 raise Unauthorized(REVOKED, advice="")
         return Identity(bot_id, Role.BOT, None, bot_id, epoch=epoch)
 
-    async def is_still_valid(self, who: Identity, bearer: str, address: str) -> bool:
+    async def is_still_valid(self, who: Identity, bearer: str, address: str, cookie: str = "") -> bool:
         """Whether a caller would still get the same identity: a stream may outlive its token."""
         try:
-            return await self.identify(bearer, address) == who
+            return await self.identify(bearer, address, cookie) == who
         except MyrmidonError:
             return False
 
@@ -304,6 +289,21 @@ class Authenticator:
         if address is None:
             return NOBODY
         return next((identity for network, identity in self._allowed if address in network), NOBODY)
+
+    async def _by_session(self, cookie: str) -> Identity:
+        """The identity of a session: that of its token, which must still be valid."""
+        database, now = self._context.db, self._context.now()
+        row = check_session(await database.read(lambda tx: session.read(tx, hashed(cookie))), now)
+        token_id = token_of(row.identity)
+        identity = await self._look_up(row.identity.encode(), token_id) if token_id is not None else None
+        if identity is None:
+            raise Unauthorized(
+                "The token of this session is no longer valid.", advice="Log in again.", reason="revoked"
+            )
+        if now - row.seen_at >= TOUCH_S * SECOND:
+            with suppress(StoreError):  # reading must work while the database accepts no writes
+                await database.write(lambda tx: session.touch(tx, row.id_hash, now))
+        return structs.replace(identity, session=row.id_hash)
 
     async def _by_token(self, bearer: str) -> Identity | None:
         if bearer.startswith(run_tokens.PREFIX):
@@ -378,18 +378,6 @@ def _with_group(tx: Tx, token_id: int) -> tuple[Token | None, str | None]:
 def _fingerprint(bearer: str) -> bytes:
     """The cache key of a token, so that tokens themselves are not kept in memory."""
     return hashlib.sha256(bearer.encode()).digest()
-
-
-def _hosts(settings: Settings) -> frozenset[str]:
-    """The allowed host names. Empty for any: only when the server listens on all addresses and no name is set."""
-    named = {name for host in settings.allowed_hosts if (name := host_name(host))}
-    if settings.public_url:
-        named.add((urlsplit(settings.public_url).hostname or "").lower())
-    if settings.is_local:
-        return frozenset({*named, "localhost", "127.0.0.1", "::1", settings.host.lower()})
-    if settings.host in ALL_ADDRESSES and not named:
-        return frozenset()
-    return frozenset({*named, "localhost", "127.0.0.1", "::1", settings.host.lower()})
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import SweepResult
 from myrmidon.scheduler.sweep_effects import PassEffects
-from myrmidon.server.background import relays
+from myrmidon.server.background import activity, relays
 from myrmidon.server.background.file_collection import FileCollection
 from myrmidon.server.botapi.bot_snapshot import heartbeat_write_interval
 from myrmidon.server.context import ServerContext
@@ -114,6 +114,7 @@ class BackgroundWork:
             "dimensions": (DIMENSIONS_S, self.count_dimensions),
             "tag_counts": (TAG_COUNTS_S, self.check_tag_counts),
             "unused_files": (UNUSED_FILES_S, FileCollection(context).run),
+            "activity": (activity.INTERVAL_S, partial(activity.count_activity, context)),
         }
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(_repeat(name, *job), name=name) for name, job in jobs.items()]

@@ -9,7 +9,7 @@ from myrmidon.model.errors import NotFound, TooLarge
 from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.report import LogBytes
 from myrmidon.server.botapi.bot_snapshot import require_bot_id
-from myrmidon.server.botapi.messages import ExchangeRequest, LogQuery, LogStored, parse_run, to_log_bytes
+from myrmidon.server.botapi.messages import ExchangeRequest, LogQuery, LogStored, parse_marks, parse_run, to_log_bytes
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
@@ -32,6 +32,7 @@ async def upload_log(context: ServerContext, call: Call) -> LogStored:
         stream=int(stream) if stream in ("0", "1") else -1,
         offset=query.offset,
         content=call.body,
+        marks=parse_marks(call.headers.get("x-log-marks", "")),
     )
     if not await _writable_runs(context, bot_id, [item]):
         raise NotFound("run of this bot", call.params["run"][:32])

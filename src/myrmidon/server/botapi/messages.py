@@ -6,6 +6,7 @@ does not reject the others of its request.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -20,6 +21,7 @@ from myrmidon.model.value import OutputValue
 from myrmidon.scheduler.report import LogBytes, Outcome, Reply
 from myrmidon.server.dispatch.claims import ATTEMPT_BITS
 from myrmidon.server.usecases.run_errors import stored_error
+from myrmidon.store.tables.log_times import Mark
 from myrmidon.wire.functions import FunctionError
 
 _NO_RUN = (0, 0)
@@ -27,6 +29,10 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT64)]
 Nonce: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT64 >> ATTEMPT_BITS)]
 LogOffset: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 50)]
 """An offset in a log. The limit leaves room to add lengths without overflow; no command writes a petabyte."""
+MAX_MARKS = 400
+"""Of one piece of output."""
+_MARKS = re.compile(r"[0-9]{1,18}\.[0-9]{1,16}(?:,[0-9]{1,18}\.[0-9]{1,16})*")
+LogMark: TypeAlias = tuple[Count, LogOffset]
 Integer: TypeAlias = Annotated[int, Meta(ge=-MAX_INT64, le=MAX_INT64)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
@@ -132,6 +138,8 @@ class LogPiece(Struct, kw_only=True, frozen=True):
     stream: Count
     offset: LogOffset
     data: bytes
+    marks: Annotated[list[LogMark], Meta(max_length=MAX_MARKS)] = []
+    """When bytes of it were written: times by the server's clock, in microseconds, and offsets."""
 
 
 class ExchangeRequest(Struct, kw_only=True, frozen=True):
@@ -404,8 +412,32 @@ def held_runs(holds: Iterable[tuple[str, str]]) -> list[tuple[int, int, str]]:
 def to_log_bytes(piece: LogPiece) -> LogBytes:
     task_id, run = parse_run(piece.run)
     return LogBytes(
-        task_id=task_id, run=run, token=piece.token, stream=piece.stream, offset=piece.offset, content=piece.data
+        task_id=task_id,
+        run=run,
+        token=piece.token,
+        stream=piece.stream,
+        offset=piece.offset,
+        content=piece.data,
+        marks=[Mark(at, offset) for at, offset in piece.marks],
     )
+
+
+def parse_marks(text: str) -> list[Mark]:
+    """The marks of the header ``X-Log-Marks``; none if it is malformed, for output is worth more than its times.
+
+    ``at.offset,at.offset,...``; from the second on, each number is the difference to the one before.
+    """
+    if not _MARKS.fullmatch(text):
+        return []
+    marks: list[Mark] = []
+    at = offset = 0
+    for pair in text.split(",")[:MAX_MARKS]:
+        later, further = pair.split(".")
+        at, offset = at + int(later), offset + int(further)
+        if at > MAX_INT64 or offset > MAX_INT64:
+            return []
+        marks.append(Mark(at, offset))
+    return marks
 
 
 def report_results(replies: Sequence[Reply]) -> list[ReportResult]:

@@ -25,7 +25,7 @@ from myrmidon.server.swarming_v1.tasks import DEFAULT_LIMIT, check_limit
 from myrmidon.server.usecases import tokens
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.tables import settings_version as configs
-from myrmidon.store.views import listings
+from myrmidon.store.views import queues as queue_views
 
 VERSION = version("myrmidon")
 BOOTSTRAP = "bootstrap.py"
@@ -53,7 +53,7 @@ async def permissions(context: ServerContext, call: Call) -> v1.ClientPermission
     """The caller's permissions, from the roles of the route table."""
     role = call.who.role
     writes, admin = role in WRITERS, role in ADMINS
-    pools = await context.db.read(lambda tx: listings.pools(tx, after="", n=MAX_POOLS)) if role in READERS else []
+    pools = await context.db.read(lambda tx: queue_views.pools(tx, after="", n=MAX_POOLS)) if role in READERS else []
     visible = visible_pools(context, call.who)
     names = [name for name, *_ in pools if visible is None or visible.allows(name)]
     return v1.ClientPermissions(
@@ -118,7 +118,7 @@ async def list_queues(context: ServerContext, call: Call) -> v1.TaskQueueList:
     n, scope = check_limit(query.limit), await context.groups.scope_of(call)
     after = int(read_cursor(context.keys.cursor, "v1 queues", query.cursor)) if query.cursor else 0
     visible = visible_pools(context, call.who)
-    queues = await context.db.read(lambda tx: listings.queue_dimensions(tx, group_id=scope, after=after, n=n))
+    queues = await context.db.read(lambda tx: queue_views.queue_dimensions(tx, group_id=scope, after=after, n=n))
     items: dict[tuple[str, ...], v1.TaskQueue] = {}
     for _, encoded, used_at in queues:
         dimensions = json.decode(encoded, type=dict[str, list[str]])

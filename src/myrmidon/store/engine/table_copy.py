@@ -16,7 +16,7 @@ from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.engine.migrate import shipped
 from myrmidon.store.engine.sql import Dialect, Insert
 
-LOG_TABLES = frozenset({"task_logs", "log_chunks"})
+LOG_TABLES = frozenset({"task_logs", "log_chunks", "log_times"})
 """On SQLite these are in the second file."""
 NOT_COPIED = frozenset({"schedulers", "release_backers"})
 """The servers of the source are not servers of the copy."""

@@ -89,6 +89,14 @@ def changed(tx: Tx, *, since: Micros, n: int) -> list[tuple[str, Micros]]:
     return [(row[0], row[1]) for row in tx.all(CHANGED, since=since, n=n, kinds=CHANGES)]
 
 
+SINCE = "SELECT bot_id, at FROM bot_events WHERE at >= :at ORDER BY at LIMIT :n"
+
+
+def since(tx: Tx, at: Micros, n: int) -> list[tuple[str, Micros]]:
+    """Bots that had an event at this time or later, with its time."""
+    return [(row[0], row[1]) for row in tx.all(SINCE, at=at, n=n)]
+
+
 def delete_old(tx: Tx, *, before: Micros, n: int) -> int:
     """Delete up to n events that happened before a time; how many were deleted."""
     old = tx.all(OLD_EVENTS, before=before, n=n)

@@ -195,7 +195,11 @@ def tasks_after(tx: Tx, after: int, n: int) -> list[int]:
     return [row[0] for row in tx.all(TASKS_AFTER, after=after, n=n)]
 
 
-DELETES = ("DELETE FROM log_chunks WHERE task_id {in:ids}", "DELETE FROM task_logs WHERE task_id {in:ids}")
+DELETES = (
+    "DELETE FROM log_chunks WHERE task_id {in:ids}",
+    "DELETE FROM log_times WHERE task_id {in:ids}",
+    "DELETE FROM task_logs WHERE task_id {in:ids}",
+)
 
 
 def delete(tx: Tx, task_ids: Sequence[int]) -> None:

@@ -49,7 +49,7 @@ def pools(tx: Tx, job_id: int) -> list[str]:
     return sorted(row[0] for row in tx.all(POOLS, job=job_id))
 
 
-def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int) -> tuple[list[Job], int]:
+def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int, scan: int = SCAN_LIMIT) -> tuple[list[Job], int]:
     """A page of jobs, newest first, and the id to continue before; 0 at the end.
 
     Tags are compared here: they are stored as one text per job; so is the submitter, which is stored with the tasks.
@@ -65,7 +65,7 @@ def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int) -> tuple[list[Job],
     }
     wanted, found, scanned = set(filters.tags), list[Job](), 0
     size = n if not wanted and filters.submitter is None else _READ_SIZE
-    while scanned < SCAN_LIMIT:
+    while scanned < scan:
         page = [Job(*row) for row in tx.all(JOBS, before=before, n=size, **given)]
         scanned += len(page)
         own = set(submitted_by(tx, [job.id for job in page], filters.submitter))
@@ -81,9 +81,9 @@ def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int) -> tuple[list[Job],
 
 
 SUBMITTED_BY = """
-    SELECT f.job_id FROM (SELECT job_id, MIN(id) AS task_id FROM task_results WHERE job_id {in:ids} GROUP BY job_id) f
-      JOIN task_requests r ON r.id = f.task_id
-     WHERE r.authenticated = :submitter
+    SELECT j.id FROM jobs j
+      JOIN task_requests r ON r.id = (SELECT MIN(t.id) FROM task_results t WHERE t.job_id = j.id)
+     WHERE j.id {in:ids} AND r.authenticated = :submitter
 """
 
 

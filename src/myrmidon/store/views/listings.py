@@ -1,4 +1,4 @@
-"""Paginated lists of tasks, bots, queues and pools with filters.
+"""Paginated lists of tasks and bots with filters.
 
 Statements are built at run time from the closed set of conditions below; everything variable is a parameter. A page
 starts at a key, not at an offset, so new rows do not shift it. A page scans a bounded number of tasks and returns a
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from myrmidon.model.ids import RUN_CAP, Micros
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.views import task_search
 from myrmidon.store.views.pool_filter import PoolFilter, pool_condition
 
 SCAN_LIMIT = 20_000
@@ -26,6 +27,9 @@ class TaskFilter(Struct, frozen=True, kw_only=True):
     tags: list[str] = []
     name: str | None = None
     bot_id: str | None = None
+    user: str | None = None
+    submitter: str | None = None
+    """The name of the token or network that has submitted the task."""
     from_id: int = 0
     until_id: int = MAX_ID
 
@@ -58,6 +62,8 @@ _CONDITIONS = {
     "states": "t.state {in_text:states}",
     "name": "r.name = :name",
     "bot_id": "t.bot_id = :bot_id",
+    "user": "r.user_name = :user",
+    "submitter": "r.authenticated = :submitter",
 }
 # Where a scan ends: the id of the task that is SCAN_LIMIT tasks after its start.
 FLOOR_OF_TASKS = "SELECT id FROM task_results WHERE id < :before ORDER BY id DESC LIMIT 1 OFFSET :limit"
@@ -83,7 +89,33 @@ def tasks(tx: Tx, filters: TaskFilter, *, n: int, cursor: int | None, oldest_fir
         return found, found[-1].id
     if scan_end is None or not low < scan_end < high + oldest_first:
         return found, 0
+    if filters.states and not oldest_first and _only_states_and_tags(filters):
+        return _rare_tasks(tx, filters, n=n, before=cursor)
     return found, scan_end if not oldest_first else high - 1
+
+
+def _only_states_and_tags(filters: TaskFilter) -> bool:
+    return (filters.name, filters.bot_id, filters.user, filters.submitter) == (None, None, None, None)
+
+
+LINES = f"""
+    SELECT {_TASK_LINE} FROM task_results t JOIN task_requests r ON r.id = t.id
+     WHERE t.id {{in:ids}} ORDER BY t.id DESC
+"""
+
+
+def _rare_tasks(tx: Tx, filters: TaskFilter, *, n: int, before: int | None) -> tuple[list[TaskLine], int]:
+    """A page of tasks whose states are rare: it reads further, and passes over what the stored counts rule out."""
+    states = [*filters.states, *([task_search.DEDUPED] if "SUCCEEDED" in filters.states else [])]
+    search = task_search.TaskSearch(
+        group_id=filters.group_id,
+        states=states,
+        terms=[[tag] for tag in filters.tags],
+        low=filters.from_id,
+        high=filters.until_id,
+    )
+    ids, more = task_search.page(tx, search, n=n, before=before)
+    return [TaskLine(*row) for row in tx.all(LINES, ids=ids)] if ids else [], more
 
 
 def _scan_end(tx: Tx, filters: TaskFilter, low: int, high: int, *, oldest_first: bool) -> int | None:
@@ -100,6 +132,14 @@ def _scan_end(tx: Tx, filters: TaskFilter, low: int, high: int, *, oldest_first:
 
 
 def _task_lines(tx: Tx, filters: TaskFilter, low: int, high: int, *, n: int, oldest_first: bool) -> list[TaskLine]:
+    source, key, conditions, given = _task_source(filters)
+    order = f"{key} ASC" if oldest_first else f"{key} DESC"
+    sql = f"SELECT {_TASK_LINE} FROM {source} WHERE {conditions} ORDER BY {order} LIMIT :n"
+    return [TaskLine(*row) for row in tx.all(sql, low=low, high=high, n=n, **given)]
+
+
+def _task_source(filters: TaskFilter) -> tuple[str, str, str, dict[str, object]]:
+    """The tables, the column of the id, the conditions for low < id < high, and their parameters."""
     where = [text for field, text in _CONDITIONS.items() if getattr(filters, field) not in (None, [])]
     given = {field: getattr(filters, field) for field in _CONDITIONS if getattr(filters, field) not in (None, [])}
     source = "task_results t JOIN task_requests r ON r.id = t.id"
@@ -115,10 +155,19 @@ def _task_lines(tx: Tx, filters: TaskFilter, low: int, high: int, *, n: int, old
                 f"EXISTS (SELECT 1 FROM task_tags {alias} WHERE {alias}.tag = :tag{number} AND {alias}.task_id = t.id)"
             )
         given[f"tag{number}"] = tag
-    conditions = " AND ".join(["t.seq > 0", f"{key} > :low", f"{key} < :high", *where])
-    order = f"{key} ASC" if oldest_first else f"{key} DESC"
-    sql = f"SELECT {_TASK_LINE} FROM {source} WHERE {conditions} ORDER BY {order} LIMIT :n"
-    return [TaskLine(*row) for row in tx.all(sql, low=low, high=high, n=n, **given)]
+    return source, key, " AND ".join(["t.seq > 0", f"{key} > :low", f"{key} < :high", *where]), given
+
+
+def count_tasks(tx: Tx, filters: TaskFilter) -> tuple[dict[str, int], bool]:
+    """The numbers of tasks by state, and whether all tasks were looked at: otherwise the newest SCAN_LIMIT were."""
+    low, high = max(filters.from_id - 1, -1), filters.until_id
+    scan_end = _scan_end(tx, filters, low, high, oldest_first=False)
+    floor = low if scan_end is None else max(low, scan_end - 1)
+    source, _, conditions, given = _task_source(filters)
+    rows = tx.all(
+        f"SELECT t.state, COUNT(*) FROM {source} WHERE {conditions} GROUP BY t.state", low=floor, high=high, **given
+    )
+    return {state: int(num) for state, num in rows}, floor == low
 
 
 # ---------------------------------------------------------------- bots
@@ -163,6 +212,13 @@ def bots(tx: Tx, filters: BotFilter, *, after: str, n: int) -> list[str]:
         given[f"dimension{number}"] = dimension
     sql = f"SELECT b.id FROM bots b WHERE {' AND '.join(where)} ORDER BY b.id LIMIT :n"
     return [row[0] for row in tx.all(sql, after=after, n=n, **given)]
+
+
+def visible_bots(tx: Tx, bot_ids: Sequence[str], pools: PoolFilter | None) -> list[str]:
+    """Those of the bots that exist and are in these pools, sorted."""
+    where, given = pool_condition(pools)
+    sql = f"SELECT b.id FROM bots b WHERE {' AND '.join([*where, 'b.id {in_text:ids}'])} ORDER BY b.id"
+    return [row[0] for row in tx.all(sql, ids=list(bot_ids), **given)]
 
 
 class BotSearch(Struct, frozen=True, kw_only=True):
@@ -285,79 +341,3 @@ def runs_of_bot(tx: Tx, bot_id: str, *, group_id: int | None, before: int, n: in
     last = found[n - 1].task_id if len(found) > n else None
     page = [line for line in found if last is None or line.task_id >= last]
     return [line for line in page if group_id in (None, line.resource_group_id)], last
-
-
-# ---------------------------------------------------------------- queues and pools
-
-
-class QueueLine(Struct, frozen=True):
-    """A queue with the numbers of its ready tasks and of the bots that serve it."""
-
-    id: int
-    resource_group_id: int
-    pool: str
-    dimensions: str
-    used_at: Micros
-    num_ready: int
-    oldest: int | None
-    num_bots: int
-
-
-QUEUES = """
-    SELECT d.id, d.resource_group_id, d.pool, d.dimensions, d.used_at,
-           (SELECT COUNT(*) FROM task_to_run r WHERE r.queue = d.id),
-           (SELECT MIN(r.task_id) FROM task_to_run r WHERE r.queue = d.id),
-           (SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
-             WHERE m.queue = d.id AND b.serving = 1)
-      FROM task_dimensions d WHERE d.id > :after ORDER BY d.id LIMIT :n
-"""
-QUEUES_OF_GROUP = """
-    SELECT d.id, d.resource_group_id, d.pool, d.dimensions, d.used_at,
-           (SELECT COUNT(*) FROM task_to_run r WHERE r.queue = d.id),
-           (SELECT MIN(r.task_id) FROM task_to_run r WHERE r.queue = d.id),
-           (SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
-             WHERE m.queue = d.id AND b.serving = 1)
-      FROM task_dimensions d WHERE d.id > :after AND d.resource_group_id = :resource_group ORDER BY d.id LIMIT :n
-"""
-
-
-def queues(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[QueueLine]:
-    if group_id is None:
-        return [QueueLine(*row) for row in tx.all(QUEUES, after=after, n=n)]
-    return [QueueLine(*row) for row in tx.all(QUEUES_OF_GROUP, after=after, resource_group=group_id, n=n)]
-
-
-DIMENSIONS = "SELECT id, dimensions, used_at FROM task_dimensions WHERE id > :after ORDER BY id LIMIT :n"
-DIMENSIONS_OF_GROUP = """
-    SELECT id, dimensions, used_at FROM task_dimensions
-     WHERE id > :after AND resource_group_id = :resource_group ORDER BY id LIMIT :n
-"""
-
-
-def queue_dimensions(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[tuple[int, str, Micros]]:
-    """Id, dimensions and time of last use of the next n queues, by id. Cheaper than `queues`: counts nothing."""
-    given = {"after": after, "n": n}
-    rows = (
-        tx.all(DIMENSIONS, **given)
-        if group_id is None
-        else tx.all(DIMENSIONS_OF_GROUP, resource_group=group_id, **given)
-    )
-    return [(row[0], row[1], row[2]) for row in rows]
-
-
-# The pool without a name is that of terminate tasks and is not listed.
-POOLS = "SELECT name, task_order, ageing FROM pools WHERE name > :after ORDER BY name LIMIT :n"
-BOTS_IN_POOL = """
-    SELECT COUNT(*) FROM bot_dimensions d JOIN bots b ON b.id = d.bot_id WHERE d.dimension = :dimension AND b.alive = 1
-"""
-
-
-def pools(tx: Tx, *, after: str, n: int) -> list[tuple[str, str, Micros, int]]:
-    """Name, order, ageing and number of live bots of each pool."""
-    return [(name, order, ageing, bots_in_pool(tx, name)) for name, order, ageing in tx.all(POOLS, after=after, n=n)]
-
-
-def bots_in_pool(tx: Tx, pool: str) -> int:
-    """The number of live bots of a pool."""
-    row = tx.one(BOTS_IN_POOL, dimension=f"pool:{pool}")
-    return row[0] if row else 0

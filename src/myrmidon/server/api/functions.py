@@ -1,0 +1,151 @@
+"""Functions by name: how long they take and how often they fail, among the newest 20,000 tasks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from myrmidon.model.ids import created_ms, show_task
+from myrmidon.model.states import FINAL, TaskState
+from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.api.common import percentile
+from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.context import ServerContext
+from myrmidon.server.usecases.run_errors import shown_errors
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.views import function_stats
+from myrmidon.store.views.function_stats import FunctionTask
+from myrmidon.wire.function_stats import (
+    FunctionFailures,
+    FunctionInfo,
+    FunctionList,
+    FunctionSummary,
+    FunctionTaskInfo,
+    FunctionVersion,
+)
+from myrmidon.wire.functions import FunctionError
+
+NOT_FAILED = (TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.KILLED)
+MAX_TASKS = 50
+MAX_ERRORS = 500
+"""Failed tasks whose exceptions are read."""
+MAX_LINE = 200
+
+
+async def list_functions(context: ServerContext, call: Call) -> FunctionList:
+    """Functions that recent tasks have run, those with the most tasks first."""
+    scope = await context.groups.scope_of(call)
+    by_name: dict[str, list[FunctionTask]] = defaultdict(list)
+    for task in await context.db.read(lambda tx: function_stats.newest(tx, group_id=scope)):
+        by_name[f"{task.package_name}:{task.func_name}"].append(task)
+    found = [_summary(name, tasks) for name, tasks in by_name.items()]
+    return FunctionList(sorted(found, key=lambda one: (-one.num_tasks, one.name)))
+
+
+async def get_function(context: ServerContext, call: Call) -> FunctionInfo:
+    """One function: durations, failures by exception, versions, and its newest tasks."""
+    name = call.params["name"]
+    package, _, func = name.rpartition(":")
+    scope = await context.groups.scope_of(call)
+
+    def read(tx: Tx) -> tuple[list[FunctionTask], dict[int, FunctionError]]:
+        tasks = function_stats.newest_of(tx, package, func, group_id=scope)
+        failed = [task.id for task in tasks if _has_failed(task)][:MAX_ERRORS]
+        return tasks, shown_errors(tx, function_stats.errors(tx, failed))
+
+    tasks, errors = await context.db.read(read)
+    return FunctionInfo(
+        name=name,
+        summary=_summary(name, tasks) if tasks else None,
+        errors=_failures(tasks, errors),
+        versions=_versions(tasks),
+        tasks=[
+            FunctionTaskInfo(
+                task_id=show_task(task.id),
+                state=task.state,
+                created_at=created_ms(task.id) * 1000,
+                duration_s=_duration(task),
+            )
+            for task in tasks[:MAX_TASKS]
+        ],
+    )
+
+
+def _failures(tasks: Sequence[FunctionTask], errors: Mapping[int, FunctionError]) -> list[FunctionFailures]:
+    """Failed tasks that look alike, most frequent first."""
+    groups: dict[tuple[str, str, str], list[FunctionTask]] = defaultdict(list)
+    for task in filter(_has_failed, tasks):
+        groups[task.state, task.reason, _first_line(errors.get(task.id))].append(task)
+    return [
+        FunctionFailures(
+            state=state, reason=reason, error=error, num_tasks=len(alike), last_task_id=show_task(alike[0].id)
+        )
+        for (state, reason, error), alike in sorted(groups.items(), key=lambda item: -len(item[1]))
+    ]
+
+
+def _first_line(error: FunctionError | None) -> str:
+    if error is None:
+        return ""
+    return f"{error.type}: {error.message.partition(chr(10))[0][:MAX_LINE]}"
+
+
+def _versions(tasks: Sequence[FunctionTask]) -> list[FunctionVersion]:
+    """The tasks by their code, newest first."""
+    by_code: dict[str | None, list[FunctionTask]] = defaultdict(list)
+    for task in tasks:
+        by_code[task.code].append(task)
+    return [
+        FunctionVersion(
+            code=code,
+            num_tasks=len(alike),
+            num_failed=sum(map(_has_failed, alike)),
+            last_at=created_ms(alike[0].id) * 1000,
+        )
+        for code, alike in by_code.items()
+    ]
+
+
+def _has_failed(task: FunctionTask) -> bool:
+    return task.state in FINAL and task.state not in NOT_FAILED
+
+
+def _duration(task: FunctionTask) -> float | None:
+    if task.started_at is None or task.completed_at is None:
+        return None
+    return (task.completed_at - task.started_at) / SECOND
+
+
+def _summary(name: str, tasks: Sequence[FunctionTask]) -> FunctionSummary:
+    succeeded = [task for task in tasks if task.state == TaskState.SUCCEEDED]
+    times = sorted(seconds for task in succeeded if (seconds := _duration(task)) is not None)
+    return FunctionSummary(
+        name=name,
+        num_tasks=len(tasks),
+        num_running=sum(task.state == TaskState.RUNNING for task in tasks),
+        num_failed=sum(map(_has_failed, tasks)),
+        mean_s=sum(times) / len(times) if times else None,
+        p50_s=percentile(times, 50),
+        p95_s=percentile(times, 95),
+        last_at=created_ms(tasks[0].id) * 1000,
+    )
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/functions",
+        call=list_functions,
+        who=READERS,
+        out=FunctionList,
+        summary="List functions with durations and failures",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/functions/{name}",
+        call=get_function,
+        who=READERS,
+        out=FunctionInfo,
+        summary="Get a function with its failures and newest tasks",
+    ),
+)

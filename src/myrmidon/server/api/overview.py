@@ -1,0 +1,201 @@
+"""What the first page of the web page shows, in one call: is all well, what waits, what does not move, my work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from msgspec import json
+
+from myrmidon.model.ids import Micros, created_ms, show_run
+from myrmidon.scheduler.policy import SECOND
+from myrmidon.server.api.common import LAST_ID
+from myrmidon.server.api.jobs import summary_fields
+from myrmidon.server.api.tasks import show_summary
+from myrmidon.server.calls import READERS, Call, Role, Route
+from myrmidon.server.context import ServerContext
+from myrmidon.server.fleet.pool_policy import visible_pools
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import activity, resource_group
+from myrmidon.store.views import job_details, listings, overview
+from myrmidon.store.views.overview import DeepQueue
+from myrmidon.store.views.pool_filter import PoolFilter
+from myrmidon.wire.jobs import JobSummary
+from myrmidon.wire.overview import BotCounts, Overview, StuckItem, TaskSeries, Window, WindowQuery
+from myrmidon.wire.queues import QueueInfo
+from myrmidon.wire.tasks import TaskSummary
+
+QUEUES: Final = 20
+"""Queues that are shown."""
+CHECKED_QUEUES: Final = 200
+"""Queues that are looked at for tasks that no bot can run."""
+STUCK: Final = 20
+MINE: Final = 10
+MY_JOBS_SCAN: Final = 1_000
+NO_BOT_AFTER: Final[Micros] = 60 * SECOND
+UNKILLED_AFTER: Final[Micros] = 300 * SECOND
+WEBHOOK_FAILURES: Final = 3
+_CANCELED: Final = ("CANCELED", "KILLED")
+
+STEPS: Final[Mapping[str, tuple[Micros, int]]] = {
+    "1h": (60 * SECOND, 60),
+    "24h": (900 * SECOND, 96),
+    "7d": (7200 * SECOND, 84),
+}
+"""The length of one step of a chart, and the number of steps."""
+
+
+async def get_overview(context: ServerContext, call: Call) -> Overview:
+    """The state of all that the caller may see, and the newest work of its own."""
+    query: WindowQuery = call.query
+    scope, visible, now = await context.groups.scope_of(call), visible_pools(context, call.who), context.now()
+    silent_before = now - context.rules.silent_after
+
+    def read(tx: Tx) -> Overview:
+        queues = [
+            queue
+            for queue in overview.deepest_queues(tx, group_id=scope, n=CHECKED_QUEUES)
+            if visible is None or visible.allows(queue.pool)
+        ]
+        names = resource_group.names(tx, sorted({queue.resource_group_id for queue in queues}))
+        stuck = [*_stuck_queues(queues, now), *_stuck_runs(tx, scope, now, silent_before)]
+        if call.who.role is not Role.VIEWER:  # who may not list webhooks
+            stuck += _stuck_webhooks(tx, scope)
+        return Overview(
+            now=now,
+            bots=overview.bots_by_status(tx, visible, silent_before),
+            num_ready=sum(queue.num_ready for queue in queues),
+            num_running=overview.num_running(tx, scope),
+            queues=[_queue_info(queue, names) for queue in queues[:QUEUES]],
+            series=read_series(tx, query.window, group_id=scope, now=now),
+            stuck=stuck[:STUCK],
+            my_tasks=_my_tasks(tx, call.who.name, scope),
+            my_jobs=_my_jobs(tx, call.who.name, scope),
+        )
+
+    return await context.db.read(read)
+
+
+def read_series(tx: Tx, window: Window, *, group_id: int | None, now: Micros) -> TaskSeries:
+    step, num = STEPS[window]
+    start = (now // step - num + 1) * step
+    sums: dict[str, list[int]] = {"submitted": [], "succeeded": [], "failed": [], "canceled": []}
+    for values in sums.values():
+        values += [0] * num
+    for at, what, count in activity.series(tx, group_id=group_id, start=start, step=step):
+        index = (at - start) // step
+        if 0 <= index < num:
+            sums[_series_of(what)][index] += count
+    return TaskSeries(start=start, step=step, **sums)
+
+
+def _series_of(what: str) -> str:
+    if what in _CANCELED:
+        return "canceled"
+    return {activity.SUBMITTED: "submitted", "SUCCEEDED": "succeeded"}.get(what, "failed")
+
+
+def _queue_info(queue: DeepQueue, names: Mapping[int, str]) -> QueueInfo:
+    return QueueInfo(
+        id=f"{queue.id:x}",
+        group=names.get(queue.resource_group_id, ""),
+        pool=queue.pool,
+        dimensions=json.decode(queue.dimensions, type=dict[str, list[str]]),
+        num_ready=queue.num_ready,
+        oldest_at=created_ms(queue.oldest) * 1000,
+        num_bots=queue.num_bots,
+        used_at=created_ms(queue.oldest) * 1000,
+    )
+
+
+def _stuck_queues(queues: Sequence[DeepQueue], now: Micros) -> list[StuckItem]:
+    return [
+        StuckItem(
+            kind="queue",
+            id=f"{queue.id:x}",
+            name=_show_dimensions(queue.dimensions),
+            since=created_ms(queue.oldest) * 1000,
+            summary=f"{queue.num_ready} tasks wait, and no live bot can run them.",
+        )
+        for queue in queues
+        if queue.num_bots == 0 and created_ms(queue.oldest) * 1000 < now - NO_BOT_AFTER
+    ]
+
+
+def _show_dimensions(text: str) -> str:
+    dimensions = json.decode(text, type=dict[str, list[str]])
+    return " ".join(f"{key}:{value}" for key, values in sorted(dimensions.items()) for value in values)
+
+
+def _stuck_runs(tx: Tx, scope: int | None, now: Micros, silent_before: Micros) -> list[StuckItem]:
+    silent = overview.silent_runs(tx, group_id=scope, before=silent_before, n=STUCK)
+    unkilled = overview.unkilled_runs(tx, group_id=scope, before=now - UNKILLED_AFTER, n=STUCK)
+    told = [(run, f"Its bot {run.bot_id} sends nothing.") for run in silent]
+    told += [(run, f"It was told to stop, and its bot {run.bot_id} has not reported its end.") for run in unkilled]
+    return [
+        StuckItem(kind="run", id=show_run(run.task_id, run.run), name=run.name, since=run.since, summary=summary)
+        for run, summary in told
+    ]
+
+
+def _stuck_webhooks(tx: Tx, scope: int | None) -> list[StuckItem]:
+    return [
+        StuckItem(
+            kind="webhook",
+            id=f"{webhook_id:x}",
+            name=urlsplit(url).netloc,
+            since=None,
+            summary=f"Its last {failures} deliveries have failed; {pending} messages wait.",
+        )
+        for webhook_id, url, failures, pending in overview.failing_webhooks(
+            tx, group_id=scope, failures=WEBHOOK_FAILURES, n=STUCK
+        )
+    ]
+
+
+def _my_tasks(tx: Tx, name: str, scope: int | None) -> list[TaskSummary]:
+    mine = listings.TaskFilter(group_id=scope, submitter=name)
+    lines, _ = listings.tasks(tx, mine, n=MINE, cursor=None, oldest_first=False)
+    names = resource_group.names(tx, sorted({line.resource_group_id for line in lines}))
+    return [show_summary(line, names) for line in lines]
+
+
+def _my_jobs(tx: Tx, name: str, scope: int | None) -> list[JobSummary]:
+    mine = job_details.JobFilter(group_id=scope, submitter=name)
+    jobs, _ = job_details.jobs(tx, mine, before=LAST_ID, n=MINE, scan=MY_JOBS_SCAN)
+    names = resource_group.names(tx, sorted({job.resource_group_id for job in jobs}))
+    return [JobSummary(**summary_fields(job, names)) for job in jobs]
+
+
+# ---------------------------------------------------------------- bots
+
+
+async def count_bots(context: ServerContext, call: Call) -> BotCounts:
+    """How many bots there are, by status and by release."""
+    visible: PoolFilter | None = visible_pools(context, call.who)
+    silent_before = context.now() - context.rules.silent_after
+    return await context.db.read(
+        lambda tx: BotCounts(overview.bots_by_status(tx, visible, silent_before), overview.bots_by_version(tx, visible))
+    )
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/overview",
+        call=get_overview,
+        who=READERS,
+        query=WindowQuery,
+        out=Overview,
+        summary="Is all well: bots, queues, charts, what is stuck, my work",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/bots/counts",
+        call=count_bots,
+        who=READERS,
+        out=BotCounts,
+        summary="Count bots by status and release",
+    ),
+)

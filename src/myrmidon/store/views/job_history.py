@@ -1,0 +1,158 @@
+"""Jobs over time: the runs of each name, labels that fail now and then, and the times of the tasks of one job."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from myrmidon.model.ids import Micros
+from myrmidon.store.engine.db import Tx
+
+SCAN_LIMIT = 5_000
+"""Jobs that a list of names reads."""
+MAX_PATH = 2_000
+"""Tasks of a critical path."""
+
+
+class JobLine(Struct, frozen=True):
+    """A job in a list of runs."""
+
+    id: int
+    resource_group_id: int
+    name: str
+    state: str
+    creation_time: Micros
+    ended_at: Micros | None
+    num_tasks: int
+    num_failed: int
+
+
+_LINE = "id, resource_group_id, name, state, creation_time, ended_at, num_tasks, num_failed"
+NEWEST = f"""
+    SELECT {_LINE} FROM jobs WHERE staged = 0 AND (:any_group = 1 OR resource_group_id = :resource_group)
+     ORDER BY id DESC LIMIT :n
+"""
+NEWEST_OF_NAME = f"""
+    SELECT {_LINE} FROM jobs
+     WHERE staged = 0 AND name = :name AND id < :before AND (:any_group = 1 OR resource_group_id = :resource_group)
+     ORDER BY id DESC LIMIT :n
+"""
+
+
+def newest(tx: Tx, *, group_id: int | None, n: int = SCAN_LIMIT) -> list[JobLine]:
+    """The newest jobs."""
+    rows = tx.all(NEWEST, any_group=int(group_id is None), resource_group=group_id or 0, n=n)
+    return [JobLine(*row) for row in rows]
+
+
+def newest_of_name(tx: Tx, name: str, *, group_id: int | None, before: int, n: int) -> list[JobLine]:
+    """The newest jobs of a name, with smaller ids than ``before``."""
+    given = {"any_group": int(group_id is None), "resource_group": group_id or 0}
+    return [JobLine(*row) for row in tx.all(NEWEST_OF_NAME, name=name, before=before, n=n, **given)]
+
+
+# ---------------------------------------------------------------- labels that fail now and then
+
+
+class LabelRuns(Struct, frozen=True):
+    """How often the tasks of a label have run and failed on one bot."""
+
+    label: str
+    bot_id: str
+    num_runs: int
+    num_failed: int
+
+
+RUNS_BY_LABEL = """
+    SELECT l.label, u.bot_id, COUNT(*),
+           SUM(CASE WHEN u.state IN ('FAILED', 'TIMED_OUT', 'BOT_DIED', 'CLIENT_ERROR') THEN 1 ELSE 0 END)
+      FROM task_results t JOIN task_labels l ON l.task_id = t.id JOIN task_runs u ON u.task_id = t.id
+     WHERE t.job_id {in:jobs} AND u.due_at IS NULL
+     GROUP BY l.label, u.bot_id
+"""
+
+
+def runs_by_label(tx: Tx, job_ids: Sequence[int]) -> list[LabelRuns]:
+    """The ended runs of these jobs by label and bot."""
+    rows = tx.all(RUNS_BY_LABEL, jobs=list(job_ids)) if job_ids else ()
+    return [LabelRuns(label, bot_id, int(num), int(failed)) for label, bot_id, num, failed in rows]
+
+
+# ---------------------------------------------------------------- times
+
+
+class TaskTimes(Struct, frozen=True):
+    """When a task was ready, started and completed."""
+
+    id: int
+    label: str
+    state: str
+    bot_id: str | None
+    ready_at: Micros | None
+    started_at: Micros | None
+    completed_at: Micros | None
+
+
+_TIMES = "t.id, l.label, t.state, t.bot_id, t.ready_at, t.started_at, t.completed_at"
+_TASKS = "task_results t JOIN task_labels l ON l.task_id = t.id"
+TIMES = f"SELECT {_TIMES} FROM {_TASKS} WHERE t.job_id = :job AND t.id > :after ORDER BY t.id LIMIT :n"
+# The task that the job's end depends on: the one that runs longest, or the last one that has ended.
+LAST = """
+    SELECT id FROM task_results WHERE job_id = :job AND started_at IS NOT NULL
+     ORDER BY CASE WHEN completed_at IS NULL THEN 0 ELSE 1 END, completed_at DESC, started_at LIMIT 1
+"""
+PARENTS = """
+    SELECT t.id, t.completed_at FROM task_edges e JOIN task_results t ON t.id = e.parent
+     WHERE e.child = :child AND t.completed_at IS NOT NULL ORDER BY t.completed_at DESC, t.id LIMIT 1
+"""
+
+
+def times(tx: Tx, job_id: int, *, after: int, n: int) -> list[TaskTimes]:
+    """The next n tasks of a job, by id."""
+    return [TaskTimes(*row) for row in tx.all(TIMES, job=job_id, after=after, n=n)]
+
+
+def critical_path(tx: Tx, job_id: int) -> list[int]:
+    """The tasks that decide when the job ends, first to last: each began when the one before it had ended.
+
+    Found backwards: of a task's parents, the one that ended last.
+    """
+    path: list[int] = []
+    row = tx.one(LAST, job=job_id)
+    while row is not None and len(path) < MAX_PATH:
+        path.append(row[0])
+        row = tx.one(PARENTS, child=row[0])
+    return path[::-1]
+
+
+# ---------------------------------------------------------------- failures
+
+
+class FailedTask(Struct, frozen=True):
+    """A task that has failed, with its last run."""
+
+    id: int
+    label: str
+    state: str
+    reason: str
+    bot_id: str | None
+    run: int
+    exit_code: int | None
+    evidence: str | None
+    error: str | None
+    completed_at: Micros | None
+
+
+FAILED = """
+    SELECT t.id, l.label, t.state, t.reason, t.bot_id, COALESCE(t.instance_id, t.run_number), u.exit_code, u.evidence,
+           u.error, t.completed_at
+      FROM task_results t JOIN task_labels l ON l.task_id = t.id
+      LEFT JOIN task_runs u ON u.task_id = t.id AND u.run = COALESCE(t.instance_id, t.run_number)
+     WHERE t.job_id = :job
+       AND t.state IN ('FAILED', 'TIMED_OUT', 'BOT_DIED', 'EXPIRED', 'NO_RESOURCE', 'CLIENT_ERROR')
+     ORDER BY t.id LIMIT :n
+"""
+
+
+def failed_tasks(tx: Tx, job_id: int, n: int) -> list[FailedTask]:
+    """The tasks of a job that have failed by themselves, by id."""
+    return [FailedTask(*row) for row in tx.all(FAILED, job=job_id, n=n)]

@@ -1,0 +1,60 @@
+"""Many tasks at once: /api/v1/tasks/counts and /api/v1/tasks/batch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from myrmidon.wire.fields import Moment, TaskStateName
+
+MAX_BATCH = 1_000
+
+
+class CountQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Filters as for the list of tasks; all must match."""
+
+    state: list[TaskStateName] = []
+    tag: Annotated[list[str], Meta(max_length=16)] = []
+    name: str | None = None
+    pool: str | None = None
+    bot: str | None = None
+    user: str | None = None
+    mine: bool = False
+    group: str | None = None
+    start: Moment | None = None
+    end: Moment | None = None
+
+
+class TaskCounts(Struct, frozen=True, kw_only=True):
+    """Numbers of tasks by state. ``complete`` is false if only the newest 20,000 were looked at."""
+
+    counts: dict[str, int]
+    total: int
+    complete: bool
+
+
+class TaskBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to do with these tasks. ``dry_run``: change nothing, but say how many would be changed.
+
+    Running tasks are cancelled only with ``kill_running``; tasks that have succeeded run again only with ``force``.
+    """
+
+    action: Literal["cancel", "rerun"]
+    task_ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_BATCH)]
+    kill_running: bool = False
+    force: bool = False
+    dry_run: bool = False
+
+
+class SkippedTask(Struct, frozen=True):
+    task_id: str
+    why: str
+
+
+class BatchDone(Struct, frozen=True, kw_only=True):
+    """How many tasks were changed, and why the others were not."""
+
+    num_tasks: int
+    num_changed: int
+    skipped: list[SkippedTask]

@@ -1,0 +1,94 @@
+"""Signing in and out, and a server that goes away under the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from tests.cli.conftest import Up
+from tests.live import live_server
+from tests.ui.conftest import HANG_MS, Api, Visit, sign_in
+
+
+def test_a_visitor_signs_in_with_a_token_and_comes_to_the_page_he_wanted(visit: Visit, api: Api) -> None:
+    page = visit("/tasks?state=FAILED", signed_in=False)
+    expect(page).to_have_url(re.compile("/login"))
+    page.get_by_label("Token").fill("not a token")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_label("Token").fill(api.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page).to_have_url(re.compile(r"/tasks\?state=FAILED"))
+    expect(page.get_by_role("heading", name="Tasks")).to_be_visible()
+
+
+def test_the_link_signs_in_once(visit: Visit, up: Up) -> None:
+    link = re.search(r"http\S+/auth/link#\S+", up.said)
+    assert link is not None
+    page = visit(link[0], signed_in=False)
+    expect(page.get_by_role("heading", name="Home")).to_be_visible()
+    assert "#" not in page.url
+    again = visit(link[0], signed_in=False)
+    expect(again.get_by_role("alert")).to_be_visible()
+    expect(again.get_by_text("myrmidon open", exact=True)).to_be_visible()
+
+
+def test_after_signing_out_nothing_is_shown(visit: Visit, api: Api) -> None:
+    context = visit.context(signed_in=False)
+    page = context.new_page()
+    sign_in(page, api.token)
+    page.locator("summary", has_text="first administrator").click()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page).to_have_url(re.compile("/login"))
+    page.goto("/tasks")
+    expect(page).to_have_url(re.compile("/login"))
+
+
+def test_a_viewer_sees_everything_and_can_change_nothing(visit: Visit, api: Api) -> None:
+    task = api.submit("true", name="only to be seen")
+    api.wait(task)
+    token = api.call("POST", "/api/v1/tokens", {"name": "a viewer", "role": "viewer"})["token"]
+    page = visit.context(signed_in=False).new_page()
+    sign_in(page, token)
+    page.goto(f"/tasks/{task}")
+    expect(page.get_by_role("button", name="Copy as")).to_be_visible()
+    expect(page.get_by_role("button", name="Rerun")).to_have_count(0)
+
+
+def test_a_return_address_of_another_site_is_not_followed(visit: Visit, api: Api) -> None:
+    page = visit("/login?to=//evil.example/x", signed_in=False)
+    page.get_by_label("Token").fill(api.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Home")).to_be_visible()
+    assert page.url.startswith(visit.url)
+
+
+def test_a_lost_server_is_shown_and_heals(browser: Browser, built_page: Path) -> None:
+    with live_server() as server:
+        context = browser.new_context(base_url=server.url)
+        context.set_default_timeout(HANG_MS)
+        page = context.new_page()
+        sign_in(page, server.token)
+        page.goto("/queues")
+        expect(page.get_by_text("There are no queues yet")).to_be_visible()
+        server.kill()
+        expect(page.get_by_text("The server does not answer").first).to_be_visible()
+        server.start()
+        expect(page.get_by_role("alert")).to_have_count(0)
+        expect(page.get_by_text("● live")).to_be_visible()
+        context.close()
+
+
+def test_eight_tabs_share_one_stream(visit: Visit, api: Api) -> None:
+    """Browsers open six connections to a server: a stream of each tab would leave none for the seventh."""
+    context = visit.context()
+    pages = [context.new_page() for _ in range(8)]
+    for page in pages:
+        page.goto("/tasks?tag=tabs:yes")
+    for page in pages:
+        expect(page.get_by_text("No task matches these filters")).to_be_visible()
+    api.submit("true", name="in all tabs", tags=["tabs:yes"])
+    for page in pages:
+        expect(page.get_by_role("link", name="in all tabs")).to_be_visible()

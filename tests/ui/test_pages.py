@@ -1,0 +1,128 @@
+"""Each page against a real server with real bots: it shows what is there, at every width, and says what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.ui.conftest import Api, Visit
+
+PAGES = {
+    "/": "Home",
+    "/tasks": "Tasks",
+    "/jobs": "Jobs",
+    "/jobs?view=names": "Jobs",
+    "/bots": "Bots",
+    "/queues": "Queues",
+    "/functions": "Functions",
+    "/values": "Values",
+    "/system": "System",
+    "/system/releases": "System",
+    "/system/config": "System",
+    "/system/tokens": "System",
+    "/system/webhooks": "System",
+    "/system/events": "System",
+}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_each_page_loads_and_fits_a_narrow_screen(visit: Visit, path: str) -> None:
+    page = visit(path, viewport={"width": 360, "height": 740})
+    expect(page.get_by_role("heading", name=PAGES[path], exact=True, level=1)).to_be_visible()
+    expect(page.get_by_text("Loading …")).to_have_count(0)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_the_list_of_tasks_is_filtered_by_its_address(visit: Visit, api: Api) -> None:
+    good = api.submit("true", name="filtered good", tags=["filter:yes"])
+    bad = api.submit("false", name="filtered bad", tags=["filter:yes"])
+    api.wait(good, bad)
+    page = visit("/tasks?tag=filter:yes")
+    expect(page.get_by_role("row")).to_have_count(3)
+    page.get_by_role("group", name="States").get_by_role("button", name="failed").click()
+    expect(page.get_by_role("row")).to_have_count(2)
+    expect(page.get_by_role("link", name="filtered bad")).to_be_visible()
+    assert "state=FAILED" in page.url
+    page.reload()
+    expect(page.get_by_role("row")).to_have_count(2)
+
+
+def test_a_new_task_appears_in_the_list_by_itself(visit: Visit, api: Api) -> None:
+    page = visit("/tasks?tag=appears:yes")
+    expect(page.get_by_text("No task matches these filters")).to_be_visible()
+    api.submit("true", name="it appeared", tags=["appears:yes"])
+    expect(page.get_by_role("link", name="it appeared")).to_be_visible()
+
+
+def test_selected_tasks_are_cancelled_together(visit: Visit, api: Api) -> None:
+    wanted = {"dimensions": {"gpu": ["none such"]}, "tags": ["bulk:yes"]}
+    ids = [api.submit("true", name=f"bulk {n}", **wanted) for n in range(3)]
+    page = visit("/tasks?tag=bulk:yes")
+    page.get_by_label("Select all rows").check()
+    page.get_by_role("button", name="Cancel 3").click()
+    expect(page.get_by_role("dialog").get_by_text("myrmidon task cancel")).to_be_visible()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel 3", exact=True).click()
+    expect(page.get_by_text("3 tasks changed")).to_be_visible()
+    api.wait(*ids)
+
+
+def test_a_bot_is_drained_and_shows_its_runs_and_events(visit: Visit, api: Api) -> None:
+    task = api.submit("true", name="a run of a bot")
+    api.wait(task)
+    bot = api.call("GET", f"/api/v1/tasks/{task}")["result"]["bot_id"]
+    page = visit(f"/bots/{bot}")
+    expect(page.get_by_role("link", name="a run of a bot").first).to_be_visible()
+    expect(page.get_by_text("connected").first).to_be_visible()
+    page.get_by_role("button", name="Drain", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
+    page.get_by_role("button", name="End draining").click()
+    page.get_by_role("dialog").get_by_role("button", name="End draining", exact=True).click()
+    expect(page.get_by_role("button", name="Drain", exact=True)).to_be_visible()
+    assert api.call("GET", f"/api/v1/bots/{bot}")["draining"] is False
+
+
+def test_the_palette_finds_a_task_by_its_id(visit: Visit, api: Api) -> None:
+    task = api.submit("true", name="to be found")
+    page = visit("/")
+    expect(page.get_by_role("heading", name="Home")).to_be_visible()
+    page.keyboard.press("Control+k")
+    page.keyboard.type(task)
+    page.get_by_role("option", name="to be found").click()
+    expect(page.get_by_role("heading", name="to be found")).to_be_visible()
+
+
+def test_keys_lead_through_the_pages(visit: Visit, api: Api) -> None:
+    api.wait(api.submit("true", name="the newest task"))
+    page = visit("/")
+    expect(page.get_by_role("heading", name="Home")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page.get_by_role("heading", name="Tasks")).to_be_visible()
+    expect(page.get_by_role("link", name="the newest task").first).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Log")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", ["/tasks/7c00000000000100", "/jobs/7c00000000000100", "/bots/no%2Fsuch%20b%C3%B6t%3F"])
+def test_what_does_not_exist_is_said_in_words(visit: Visit, path: str) -> None:
+    page = visit(path)
+    expect(page.get_by_text("does not exist")).to_be_visible()
+
+
+def test_an_address_without_a_page_says_so(visit: Visit) -> None:
+    page = visit("/tasks/a/b/c")
+    expect(page.get_by_text("There is no such page")).to_be_visible()
+
+
+def test_a_wrong_clock_of_the_browser_does_not_show(visit: Visit, api: Api) -> None:
+    task = api.submit("true", name="just submitted")
+    page = visit.context().new_page()
+    page.add_init_script("const real = Date.now; Date.now = () => real() - 5 * 3600 * 1000")
+    page.goto(f"/tasks/{task}")
+    expect(page.get_by_role("complementary").get_by_text("in 5 h")).to_have_count(0)
+    expect(page.get_by_role("complementary").get_by_text("Created")).to_be_visible()

@@ -1,0 +1,59 @@
+import { Link } from "@tanstack/react-router";
+import { Panel } from "../../components/Panel";
+import { Elapsed, Time } from "../../components/Time";
+import { type Evidence, explainEnd } from "../../lib/evidence";
+import { lookOf } from "../../lib/states";
+import type { Task } from "./TaskPage";
+
+/** How a task ended, with the evidence. */
+export function WhyDied({ task }: { task: Task }) {
+  const { result, runs } = task;
+  const deciding = runs.find((run) => run.run === result.run) ?? runs.at(-1);
+  const evidence = (deciding?.evidence ?? null) as Evidence | null;
+  const sentences = explainEnd({
+    state: result.state,
+    reason: result.reason || deciding?.reason || "",
+    exit_code: result.exit_code ?? deciding?.exit_code ?? null,
+    evidence,
+    ended_at: deciding?.ended_at ?? null,
+  });
+  const good = result.state === "SUCCEEDED";
+  return (
+    <Panel title={good ? "It succeeded" : "Why it ended"}>
+      <div className="space-y-2">
+        {!good && <p className="font-medium">{sentences[0] ?? `It ${lookOf(result.state).words}.`}</p>}
+        {sentences.slice(1).map((sentence) => (
+          <p key={sentence}>{sentence}</p>
+        ))}
+        {evidence?.message && (
+          <pre className="overflow-x-auto whitespace-pre-wrap rounded bg-bad-soft p-2 text-xs text-bad [overflow-wrap:anywhere]">
+            {evidence.message}
+          </pre>
+        )}
+        <p className="text-dim">
+          {deciding ? (
+            <>
+              Ran for{" "}
+              <Elapsed
+                from={deciding.started_at ?? deciding.claimed_at}
+                to={deciding.ended_at ?? deciding.claimed_at}
+              />{" "}
+              on{" "}
+              <Link to="/bots/$id" params={{ id: deciding.bot_id }} className="text-accent">
+                {deciding.bot_id}
+              </Link>
+              , ended <Time at={deciding.ended_at} />.
+            </>
+          ) : (
+            <>
+              Ended <Time at={result.completed_at ?? result.abandoned_at} /> without a run.
+            </>
+          )}
+        </p>
+        {runs.length > 1 && (
+          <p className="text-dim">It had {runs.length} runs; each is listed below with its own reason.</p>
+        )}
+      </div>
+    </Panel>
+  );
+}

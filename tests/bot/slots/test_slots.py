@@ -34,11 +34,13 @@ def test_a_function_that_raises_fails_with_its_error(server: Stub):
     assert (report["error"]["type"], report["error"]["traceback"]) == ("builtins.RuntimeError", "here")
 
 
-def test_processes_are_warm(server: Stub):
-    runs = [call(server, "calls") for _ in range(40)]
-    found = [outputs(server.result(each)) for each in runs]
-    assert len({pid for _, pid in found}) <= 2
-    assert max(count for count, _ in found) > 10
+def test_processes_are_warm(tmp_path: Path):
+    """Without Landlock: with it, a process is replaced when somebody creates a folder beside that of the tests."""
+    with Stub() as server, a_bot_with_slots(server, tmp_path / "b1", 2, "--isolation", "off"):
+        runs = [call(server, "calls") for _ in range(40)]
+        found = [outputs(server.result(each)) for each in runs]
+        assert len({pid for _, pid in found}) <= 2
+        assert max(count for count, _ in found) > 10
 
 
 def test_a_process_has_a_working_directory_and_the_environment_of_commands(server: Stub):

@@ -173,7 +173,7 @@ def test_a_reserved_bot_is_woken_by_nothing_but_the_hand_over():
         thread.start()
         thread.join()
         assert taken == [bot]
-        assert bot.claim_request == (7, 3)
+        assert bot.claim_request == (7, 3, False)
         assert hub.wake(1) == 0
         hub.recheck("a")
         hub._on_timeout(bot, bot.future)  # as the poll's timer says it: it must not end in the middle of a claim

@@ -62,7 +62,9 @@ def a_server(database: str | None = None) -> Iterator[Client]:
     folder = Path(tempfile.mkdtemp(prefix="myrmidon-bench-", dir=real_disk()))
     words = [sys.executable, "-m", "myrmidon", "up", "--json", "--port=0", f"--data-dir={folder}", "--slots=2"]
     if database is not None:
-        words.append(f"--database={database}")
+        settings = folder / "settings.toml"
+        settings.write_text(f'database = "{database}"\n')
+        words.append(f"--config={settings}")
     up = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         if up.stdout is None:

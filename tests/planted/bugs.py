@@ -84,8 +84,8 @@ BUGS = [
         "ended-run-guard",
         "a late report would change the run that had already been judged",
         "store/tables/task_run.py",
-        'where="ended_at IS NULL",',
-        'where="1 = 1",',
+        '    where="ended_at IS NULL",',
+        '    where="1 = 1",',
         _in("store/tables/test_guards.py", "test_a_run_that_has_ended_never_changes_again"),
     ),
     Bug(
@@ -137,8 +137,8 @@ BUGS = [
         "output-kept",
         "a function that ran again would keep its first output for ever",
         "store/tables/value.py",
-        "size = :size WHERE id = :id'",
-        "size = :size WHERE id = :id AND size IS NULL'",
+        'sets="payload, digest, size", types',
+        'sets="payload, digest, size", where="size IS NULL", types',
         _in("scheduler/test_rerun.py", "test_a_function_that_succeeds_again_has_its_new_output"),
     ),
     Bug(

@@ -40,6 +40,7 @@ class Stub:
         self.calls: list[tuple[float, str, dict[str, Any]]] = []
         self.stops: set[str] = set()
         self.lost: set[str] = set()
+        self.answered: dict[int, int] = {}
         self.order: dict[str, Any] | None = None
         self.bot_of: dict[int, str] = {}
         self.latest: dict[str, int] = {}
@@ -149,6 +150,7 @@ class Stub:
                 break  # the bot has given this call up and made another one
             tasks = self._claim(body)
         more = bool(self.waiting)
+        self.answered[body["session"]] = max(body["nonce"], self.answered.get(body["session"], 0))
         return {"replies": replies, "log_lengths": lengths, "tasks": tasks, "more": more, **self._orders(body)}
 
     def heartbeat(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -178,14 +180,15 @@ class Stub:
         return [run for run, _ in body["holds"] if run in self.stops or run in self.lost]
 
     def _claim(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The tasks of a claim. A call that comes after its repetition was answered gets no others: nobody reads it."""
         key = (body["session"], body["nonce"])
-        if not self.claims.get(key):
+        if not self.claims.get(key) and self.answered.get(body["session"], 0) < body["nonce"]:
             n = 0 if self._order_for(body) or self._over(body) else min(body["n"], self.most, len(self.waiting))
             found = [task for task in self.waiting if task["function"] or not body.get("functions_only")][:n]
             self.claims[key] = found
             for task in found:
                 self.waiting.remove(task)
-        return self.claims[key]
+        return self.claims.get(key, [])
 
     def _take(self, report: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
         run = report["run"]

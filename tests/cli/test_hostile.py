@@ -111,7 +111,8 @@ COMMANDS = (
     "job release $JOB", "job priority $JOB 50", "job log -f $JOB --label q*", "job meta set $JOB m v",
     "job meta get $JOB", "job meta get $JOB m", "job meta delete $JOB m", "job annotate $EVIL -",
     "job diff $JOB $JOB", "job graph $JOB", "job graph $JOB --format svg", "job delete none",
-    "open --print", "webhook list", "webhook create $URL", "webhook deliveries 1", "webhook replay 1 2", "webhook delete 1",
+    "open --print",
+    "webhook list", "webhook create $URL", "webhook deliveries 1", "webhook replay 1 2", "webhook delete 1",
     "value list $JOB", "value show 5cee4880088100", "value get 5cee4880088100 --json",
 )  # fmt: skip
 LOCAL = ("up", "server", "config check", "backup", "restore", "copy-db", "help", "completion", "bot start")

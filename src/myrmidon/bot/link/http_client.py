@@ -126,6 +126,11 @@ class HttpClient:
             self.extra = headers
             self._build_common_headers()
 
+    def forget_interrupts(self) -> None:
+        """Let the next call be interrupted only by what happens from now on."""
+        if self.wake_fd is not None:
+            _drain(self.wake_fd)
+
     def post(
         self, path: str, body: dict[str, Any], *, wait_s: float = 0.0, meanwhile: Callable[[], None] | None = None
     ) -> Any:

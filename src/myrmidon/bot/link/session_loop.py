@@ -202,7 +202,8 @@ class SessionLoop:
     # ---------------------------------------------------------------- one step
 
     def _step(self) -> None:
-        """Read the facts, decide, act."""
+        """Read the facts, decide, act. What other threads have told before is in the facts and interrupts nothing."""
+        self.http.forget_interrupts()
         self._prepare()
         stop_waits = self.link.stop is not None and not self.answers.carry_out_stop()
         running, work = self.work_reader.read(stop_waits=stop_waits)

@@ -17,7 +17,7 @@ from myrmidon.store.engine.table_copy import tables
 from tests.deadline import HANG_S
 
 ROOT = Path(__file__).parents[1]
-LINE = re.compile(r"bar (\S+) (\d+\.\d\d|nan) (\d+(?:\.\d+)?) (ok|short)")
+LINE = re.compile(r"bar (\S+) (\d+\.\d\d|nan|missing) (\d+(?:\.\d+)?) (ok|short|missing)")
 NAMES = [
     "life-sqlite", "life-postgresql", "life-mariadb", "deep-1-queue", "deep-1000-queues", "many-queues",
     "flat-postgresql", "flat-mariadb", "flat-sqlite", "fan-out", "memory",
@@ -25,6 +25,8 @@ NAMES = [
 WHOLE = [
     "W4", "W4-latency", "W4-latency-p99", "fleet-memory", "fleet-cpu", "fleet-wake", "log-rate", "log-flood",
     "submit-rate", "v1-submit", "v1-list-1M", "v1-count-1M", "graph-submit", "graph-feed", "relay",
+    "W1", "W1-bullmq", "W1-each", "W1-postgresql", "W1-mariadb", "W2", "W3", "W3-chain", "W6", "efficiency-1",
+    "efficiency-10", "efficiency-100",
 ]  # fmt: skip
 WRITTEN = ("task_requests", "task_slices", "task_tags", "task_results", "task_runs", "task_to_run", "outbox")
 

@@ -186,7 +186,9 @@ function useTaskPages(search: Search) {
     const stop = subscribe(["tasks"], () => {
       timer ??= setTimeout(() => {
         timer = undefined;
-        void client.invalidateQueries({ queryKey: JSON.parse(keyText) as unknown[], exact: true });
+        const changed = { queryKey: JSON.parse(keyText) as unknown[], exact: true };
+        // Else a change would cancel an older page that is being fetched.
+        void client.invalidateQueries(changed, { cancelRefetch: false });
       }, 500);
     });
     return () => {

@@ -60,7 +60,17 @@ class PeerMissing(Exception):
 def a_server(database: str | None = None) -> Iterator[Client]:
     """`myrmidon up` with one bot that has two slots."""
     folder = Path(tempfile.mkdtemp(prefix="myrmidon-bench-", dir=real_disk()))
-    words = [sys.executable, "-m", "myrmidon", "up", "--json", "--port=0", f"--data-dir={folder}", "--slots=2"]
+    words = [
+        sys.executable,
+        "-m",
+        "myrmidon",
+        "up",
+        "--json",
+        "--port=0",
+        f"--data-dir={folder}",
+        "--bots=1",
+        "--slots=2",
+    ]
     if database is not None:
         settings = folder / "settings.toml"
         settings.write_text(f'database = "{database}"\n')

@@ -8,7 +8,7 @@ from functools import partial
 from msgspec import structs
 
 from myrmidon.model.errors import MyrmidonError, WrongState
-from myrmidon.model.ids import first_id_at, show_task
+from myrmidon.model.ids import show_task
 from myrmidon.model.states import FINAL, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler import cancel as canceling
@@ -16,7 +16,7 @@ from myrmidon.scheduler import rerun as rerunning
 from myrmidon.server.calls import READERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
-from myrmidon.server.usecases.tasks import check_may_cancel, get_visible_task, parse_path_id
+from myrmidon.server.usecases.tasks import check_may_cancel, filter_of_query, get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views import listings, task_count
 from myrmidon.store.views.listings import TaskFilter
@@ -33,20 +33,7 @@ AT_ONCE = 20
 async def count_tasks(context: ServerContext, call: Call) -> TaskCounts:
     """How many tasks match all filters, by state. Exact for filters by one tag or pool, state, group and time."""
     query: CountQuery = call.query
-    scope = await context.groups.scope_of(call)
-    if query.group is not None:
-        scope = await context.groups.id_for(call, query.group)
-    task_filter = TaskFilter(
-        group_id=scope,
-        states=list(query.state),
-        tags=[*query.tag, *([f"pool:{query.pool}"] if query.pool is not None else [])],
-        name=query.name,
-        bot_id=query.bot,
-        user=query.user,
-        submitter=call.who.name if query.mine else None,
-        from_id=first_id_at(query.start) if query.start is not None else 0,
-        until_id=first_id_at(query.end) if query.end is not None else listings.MAX_ID,
-    )
+    task_filter = await filter_of_query(context, call, query)
     counts, complete = await context.db.read(partial(_count, filters=task_filter))
     return TaskCounts(counts=counts, total=sum(counts.values()), complete=complete)
 

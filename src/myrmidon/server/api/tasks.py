@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import json, structs
 
-from myrmidon.model.ids import first_id_at, show_run, show_task
+from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.secret_masking import SecretForms
 from myrmidon.model.task_result import PerformanceStats, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
@@ -21,12 +21,12 @@ from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.run_errors import show_error
-from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id, recent_tags
+from myrmidon.server.usecases.tasks import filter_of_query, get_visible_task, parse_path_id, recent_tags
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import notes, resource_group, task_request, task_run
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import listings, run_details
-from myrmidon.store.views.listings import TaskFilter, TaskLine
+from myrmidon.store.views.listings import TaskLine
 from myrmidon.wire.tasks import (
     RequestInfo,
     ResultInfo,
@@ -190,20 +190,7 @@ async def list_tasks(context: ServerContext, call: Call) -> TaskList:
     query: TaskQuery = call.query
     kind = f"tasks {query.sort}"
     cursor = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else None
-    scope = await context.groups.scope_of(call)
-    if query.group is not None:
-        scope = await context.groups.id_for(call, query.group)
-    task_filter = TaskFilter(
-        group_id=scope,
-        states=list(query.state),
-        tags=[*query.tag, *([f"pool:{query.pool}"] if query.pool is not None else [])],
-        name=query.name,
-        bot_id=query.bot,
-        user=query.user,
-        submitter=call.who.name if query.mine else None,
-        from_id=first_id_at(query.start) if query.start is not None else 0,
-        until_id=first_id_at(query.end) if query.end is not None else listings.MAX_ID,
-    )
+    task_filter = await filter_of_query(context, call, query)
 
     def read(tx: Tx) -> tuple[list[TaskLine], int, dict[int, str]]:
         lines, more = listings.tasks(tx, task_filter, n=query.limit, cursor=cursor, oldest_first=query.sort == "oldest")

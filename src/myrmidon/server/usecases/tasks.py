@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from msgspec import json
 
 from myrmidon.model.errors import Forbidden, NotFound
-from myrmidon.model.ids import show_task, try_parse_id
+from myrmidon.model.ids import first_id_at, show_task, try_parse_id
 from myrmidon.model.task_result import TaskResult
 from myrmidon.server.calls import Call, Role
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import task_request, task_result
-from myrmidon.store.views import run_details
+from myrmidon.store.views import listings, run_details
+from myrmidon.store.views.listings import TaskFilter
+from myrmidon.wire.task_selection import CountQuery
+from myrmidon.wire.tasks import TaskQuery
 
 TAGS_SAMPLE = 2000
 """How many of the newest tasks recent_tags reads."""
@@ -63,3 +66,21 @@ async def recent_tags(context: ServerContext, call: Call) -> dict[str, list[str]
     return {
         key: sorted(values) if len(values) < MAX_TAG_VALUES else [] for key, values in sorted(values_by_key.items())
     }
+
+
+async def filter_of_query(context: ServerContext, call: Call, query: TaskQuery | CountQuery) -> TaskFilter:
+    """The filters of a list or a count, limited to what the caller may see."""
+    scope = await context.groups.scope_of(call)
+    if query.group is not None:
+        scope = await context.groups.id_for(call, query.group)
+    return TaskFilter(
+        group_id=scope,
+        states=list(query.state),
+        tags=[*query.tag, *([f"pool:{query.pool}"] if query.pool is not None else [])],
+        name=query.name,
+        bot_id=query.bot,
+        user=query.user,
+        submitter=call.who.name if query.mine else None,
+        from_id=first_id_at(query.start) if query.start is not None else 0,
+        until_id=first_id_at(query.end) if query.end is not None else listings.MAX_ID,
+    )

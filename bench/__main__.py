@@ -9,7 +9,7 @@ import argparse
 import signal
 import sys
 
-from bench import bars, commands, fleet, functions, graphs, relay, submit_rate, v1
+from bench import bars, commands, fleet, functions, graphs, relay, resume, submit_rate, v1
 
 BARS = (
     *commands.BARS[:3],
@@ -20,6 +20,7 @@ BARS = (
     *graphs.BARS,
     *relay.BARS,
     *functions.BARS,
+    *resume.BARS,
 )
 
 
@@ -37,6 +38,7 @@ def main() -> None:
     lines += graphs.measure_bars([bar for bar in wanted if bar in graphs.BARS], quick=asked.quick)
     lines += relay.measure_bars([bar for bar in wanted if bar in relay.BARS], quick=asked.quick)
     lines += functions.measure_bars([bar for bar in wanted if bar in functions.BARS], quick=asked.quick)
+    lines += resume.measure_bars([bar for bar in wanted if bar in resume.BARS], quick=asked.quick)
     print()
     names = [bar.name for bar in BARS]
     for line in sorted(lines, key=lambda line: names.index(line.split()[1])):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 
@@ -22,13 +22,23 @@ class Bar(NamedTuple):
 
 
 def chosen(bars: Sequence[Bar], only: str) -> list[Bar]:
-    """Those that were asked for by name, with commas between; all when none were."""
-    wanted = {name for name in only.split(",") if name} or {bar.name for bar in bars}
-    if unknown := wanted - {bar.name for bar in bars}:
+    """Those that were asked for by name, with commas between; all when none were.
+
+    A name that no bar has stands for all bars that begin with it: ``efficiency`` for ``efficiency-1`` and so on.
+    """
+    names = {bar.name for bar in bars}
+    asked = [name for name in only.split(",") if name]
+    wanted = {one for name in asked for one in _meant(name, names)} if asked else names
+    if unknown := wanted - names:
         known = ", ".join(bar.name for bar in bars)
         print(f"there is no {', '.join(sorted(unknown))}; there are {known}", file=sys.stderr)
         raise SystemExit(2)
     return [bar for bar in bars if bar.name in wanted]
+
+
+def _meant(name: str, names: Collection[str]) -> set[str]:
+    family = {one for one in names if one.startswith(f"{name}-")}
+    return family if name not in names and family else {name}
 
 
 def note(what: str, figure: str) -> None:

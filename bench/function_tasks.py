@@ -10,9 +10,13 @@ def noop(x: int) -> int:
     return x
 
 
+MODULUS = 1_000_003
+"""Keeps the sums of a graph with many layers within 64 bits."""
+
+
 @task
 def add(a: int, b: int) -> int:
-    return a + b
+    return (a + b) % MODULUS
 
 
 @task

@@ -6,6 +6,7 @@ by round. One that is not installed (`make bench-peers` installs them) prints `m
     W1               10,000 no-op functions by one map, submitted, run and collected, over Ray's rate
     W1-bullmq        the same over BullMQ's rate
     W1-each          the same by one executor.submit each, over Ray's rate
+    W1-native        10,000 no-op C++ functions by one map, over our rate for no-op Python functions
     W1-postgresql, W1-mariadb   W1 on these databases, over Ray's rate
     W2               one no-op from submit to its result, p50, over Ray's
     W3               100 layers of 100 functions, each fed by two of the layer before, over Ray's rate
@@ -28,12 +29,12 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from bench import function_peers
+from bench import function_peers, native_tasks
 from bench.bars import Bar, note
 from bench.bed import Ground, real_disk
 from bench.commands import timed
 from bench.function_peers import Driver
-from bench.function_tasks import add, megabyte, nap, noop, total_size
+from bench.function_tasks import MODULUS, add, megabyte, nap, noop, total_size
 from myrmidon import Client
 from myrmidon.sdk.transport import Transport
 
@@ -105,6 +106,12 @@ class Bench:
         if total != n * (n - 1) // 2:
             raise RuntimeError(f"the sum of the results is {total}")
 
+    def map_native_noops(self) -> None:
+        n = self.sizes.tasks
+        total = sum(self.client.map(native_tasks.noop, range(n)))
+        if total != n * (n - 1) // 2:
+            raise RuntimeError(f"the sum of the results is {total}")
+
     def submit_noops(self) -> None:
         n = self.sizes.tasks
         with self.client.executor() as executor:
@@ -118,7 +125,7 @@ class Bench:
             row = [noop(1) for _ in range(n)]
             for _ in range(n - 1):
                 row = [add(row[column], row[(column + 1) % n]) for column in range(n)]
-        if job.result(row) != [2 ** (n - 1)] * n:
+        if job.result(row) != [pow(2, n - 1, MODULUS)] * n:
             raise RuntimeError("the last layer is wrong")
 
     def chain_graph(self) -> None:
@@ -144,6 +151,19 @@ class Bench:
 
     def w1_each(self) -> float:
         return self._rate_over("ray", "many", self.sizes.tasks, self.submit_noops)
+
+    def w1_native(self) -> float:
+        if not native_tasks.build():
+            raise PeerMissing
+        for work in (self.map_noops, self.map_native_noops):
+            work()  # to warm up
+        python, native = [], []
+        for _ in range(self.sizes.rounds):
+            native.append(timed(self.map_native_noops))
+            python.append(timed(self.map_noops))
+        rates = [f"{self.sizes.tasks / median(seconds):,.0f}/s" for seconds in (native, python)]
+        note("no-op functions in C++ and in Python", " ".join(rates))
+        return median(theirs / ours for ours, theirs in zip(native, python, strict=True))
 
     def w1_postgresql(self) -> float:
         return self._on("postgresql")
@@ -216,6 +236,7 @@ BARS = (
     Bar("W1", "3", Bench.w1, at_least=True),
     Bar("W1-bullmq", "0.5", Bench.w1_bullmq, at_least=True),
     Bar("W1-each", "1", Bench.w1_each, at_least=True),
+    Bar("W1-native", "1.2", Bench.w1_native, at_least=True),
     Bar("W1-postgresql", "2", Bench.w1_postgresql, at_least=True),
     Bar("W1-mariadb", "2", Bench.w1_mariadb, at_least=True),
     Bar("W2", "1.5", Bench.w2),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench import functions
+from bench.bars import chosen
 from bench.bed import Bed, a_request
 from bench.core import BARS
 from bench.floor import Floor
@@ -25,8 +27,8 @@ NAMES = [
 WHOLE = [
     "W4", "W4-latency", "W4-latency-p99", "fleet-memory", "fleet-cpu", "fleet-wake", "log-rate", "log-flood",
     "submit-rate", "v1-submit", "v1-list-1M", "v1-count-1M", "graph-submit", "graph-feed", "relay",
-    "W1", "W1-bullmq", "W1-each", "W1-postgresql", "W1-mariadb", "W2", "W3", "W3-chain", "W6", "efficiency-1",
-    "efficiency-10", "efficiency-100",
+    "W1", "W1-bullmq", "W1-each", "W1-native", "W1-postgresql", "W1-mariadb", "W2", "W3", "W3-chain", "W6",
+    "efficiency-1", "efficiency-10", "efficiency-100", "resume",
 ]  # fmt: skip
 WRITTEN = ("task_requests", "task_slices", "task_tags", "task_results", "task_runs", "task_to_run", "outbox")
 
@@ -58,6 +60,18 @@ def test_a_quick_run_of_the_whole_ends_with_one_line_per_bar():
     matched = [LINE.fullmatch(line) for line in lines]
     assert all(matched), ran.stdout
     assert [found[1] for found in matched if found] == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("W1", ["W1"]),
+        ("efficiency", ["efficiency-1", "efficiency-10", "efficiency-100"]),
+        ("W2,efficiency-10", ["W2", "efficiency-10"]),
+    ],
+)
+def test_a_bar_is_chosen_by_its_name_or_with_others_by_how_their_names_begin(asked: str, meant: list[str]):
+    assert [bar.name for bar in chosen(functions.BARS, asked)] == meant
 
 
 def test_a_bar_that_does_not_exist_is_refused():

@@ -17,13 +17,17 @@ from typing import Any
 
 import pytest
 import urllib3
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Response, expect, sync_playwright
 
 from tests.cli.conftest import Up, start_up, stop_up
 from tests.deadline import HANG_S
 
 ROOT = Path(__file__).parents[2]
 HANG_MS = HANG_S * 1000
+SETTINGS = """
+[webhooks]
+allowed_networks = ["127.0.0.0/8"]
+"""
 expect.set_options(timeout=HANG_MS)
 
 
@@ -53,7 +57,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def up(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    running = start_up(tmp_path_factory.mktemp("up"), "--bots", "2")
+    running = start_up(tmp_path_factory.mktemp("up"), "--bots", "2", settings=SETTINGS)
     try:
         yield running
     finally:
@@ -120,6 +124,8 @@ class Visit:
         self.contexts: list[BrowserContext] = []
         self.faults: list[str] = []
         self.state: Any = None
+        self.on_response: Callable[[Response], None] = lambda response: None
+        """Called for every answer that a page gets."""
 
     def context(self, *, signed_in: bool = True, **options: Any) -> BrowserContext:
         if signed_in and self.state is None:
@@ -130,6 +136,7 @@ class Visit:
         context.set_default_timeout(HANG_MS)
         context.on("weberror", lambda error: self.faults.append(f"error in the page: {error.error}"))
         context.on("console", lambda message: self._note(message.type, message.text))
+        context.on("response", lambda response: self.on_response(response))
         self.contexts.append(context)
         return context
 

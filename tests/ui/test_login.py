@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.cli.conftest import Up
 from tests.live import live_server
 from tests.ui.conftest import HANG_MS, Api, Visit, sign_in
+from tests.ui.test_pages import PAGES
 
 
 def test_a_visitor_signs_in_with_a_token_and_comes_to_the_page_he_wanted(visit: Visit, api: Api) -> None:
@@ -55,6 +57,60 @@ def test_a_viewer_sees_everything_and_can_change_nothing(visit: Visit, api: Api)
     page.goto(f"/tasks/{task}")
     expect(page.get_by_role("button", name="Copy as")).to_be_visible()
     expect(page.get_by_role("button", name="Rerun")).to_have_count(0)
+
+
+def test_a_session_that_ends_leads_to_the_login_and_back(visit: Visit, api: Api) -> None:
+    made = api.call("POST", "/api/v1/tokens", {"name": "ends soon", "role": "user"})
+    page = visit.context(signed_in=False).new_page()
+    sign_in(page, made["token"])
+    page.goto("/tasks")
+    expect(page.get_by_role("heading", name="Tasks")).to_be_visible()
+    api.call("DELETE", f"/api/v1/tokens/{made['id']}")
+    page.get_by_role("link", name="Bots", exact=True).click()
+    expect(page.get_by_text("Your session was ended")).to_be_visible()
+    page.get_by_label("Token").fill(api.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Bots")).to_be_visible()
+
+
+def test_the_login_says_why_it_is_asked_for_again(visit: Visit) -> None:
+    page = visit("/login?ended=expired&to=/queues", signed_in=False)
+    expect(page.get_by_text("Your session has expired. Sign in again to continue where you were.")).to_be_visible()
+    page.goto("/login?ended=missing")
+    expect(page.get_by_label("Token")).to_be_visible()
+    expect(page.get_by_role("status")).to_have_count(0)
+
+
+CHANGING = re.compile(
+    "^(Cancel|Rerun|Edit and rerun|Delete|Hold|Release|Priority|Seal|Drain|Quarantine|Terminate|Revoke|Revert|Allow"
+    "|New token|New group|New webhook|Change order)"
+)
+"""Buttons that change something."""
+ALLOWED = {
+    "viewer": set[str](),
+    "user": {"Rerun", "Rerun all", "Rerun failed part", "Edit and rerun", "Delete", "New webhook"},
+}
+
+
+@pytest.mark.parametrize("role", ALLOWED)
+def test_a_role_is_shown_what_it_may_see_and_do_and_nothing_that_is_refused(visit: Visit, api: Api, role: str) -> None:
+    task = api.submit("false", name="seen by others")
+    job = api.submit_job("seen by others", {"a": ("false", [])})
+    api.wait(task)
+    api.wait_for_job(job)
+    bot = api.call("GET", f"/api/v1/tasks/{task}")["result"]["bot_id"]
+    token = api.call("POST", "/api/v1/tokens", {"name": f"a {role}", "role": role})["token"]
+    refused: list[str] = []
+    visit.on_response = lambda answer: refused.append(answer.url) if answer.status == 403 else None
+    page = visit.context(signed_in=False).new_page()
+    sign_in(page, token)
+    shown: set[str] = set()
+    for path in [*PAGES, f"/tasks/{task}", f"/jobs/{job}", f"/jobs/{job}/tasks", f"/bots/{bot}"]:
+        page.goto(path)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.get_by_text("Loading …")).to_have_count(0)
+        shown.update(filter(CHANGING.match, page.get_by_role("button").all_inner_texts()))
+    assert (shown, refused) == (ALLOWED[role], [])
 
 
 def test_a_return_address_of_another_site_is_not_followed(visit: Visit, api: Api) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import expect
 
+from tests.cli.conftest import Up
 from tests.ui.conftest import Api, Visit
 
 PAGES = {
@@ -82,6 +85,38 @@ def test_a_bot_is_drained_and_shows_its_runs_and_events(visit: Visit, api: Api) 
     assert api.call("GET", f"/api/v1/bots/{bot}")["draining"] is False
 
 
+def test_a_file_of_the_configuration_is_put_and_its_history_shows_what_changed(
+    visit: Visit, up: Up, tmp_path: Path
+) -> None:
+    file = tmp_path / "pools.toml"
+    for number in (1, 2):
+        file.write_text(f"# same line\n# number {number}\n")
+        shown = up.terminal.ok("config", "put", "--server", up.url, str(file))
+        assert f"+# number {number}" in shown.splitlines()
+    file.write_text("[[")
+    refused = up.terminal.run("config", "put", "--server", up.url, str(file))
+    assert (refused.returncode, "pools.toml" in refused.stderr) == (65, True), refused.stderr
+    assert up.terminal.ok("config", "show", "--server", up.url, "pools.toml") == "# same line\n# number 2\n"
+    page = visit("/system/config")
+    page.get_by_role("button", name="pools.toml", exact=True).click()
+    expect(page.get_by_text("- # number 1", exact=True)).to_be_visible()
+    expect(page.get_by_text("+ # number 2", exact=True)).to_be_visible()
+    expect(page.get_by_text("myrmidon config put pools.toml", exact=True)).to_be_visible()
+
+
+def test_events_come_by_the_stream_that_all_tabs_share(visit: Visit, api: Api) -> None:
+    asked: list[str] = []
+    visit.on_response = lambda answer: asked.append(answer.url)
+    page = visit("/system/events")
+    expect(page.get_by_text("Waiting for events")).to_be_visible()
+    expect(page.get_by_text("● live")).to_be_visible()
+    task = api.submit("true", name="seen as an event")
+    expect(page.get_by_role("link", name=f"task {task}").first).to_be_visible()
+    page.get_by_label("Filter the events").fill("no such text")
+    expect(page.get_by_text("No event matches")).to_be_visible()
+    assert not [url for url in asked if "/api/v1/events" in url]
+
+
 def test_the_palette_finds_a_task_by_its_id(visit: Visit, api: Api) -> None:
     task = api.submit("true", name="to be found")
     page = visit("/")
@@ -112,6 +147,11 @@ def test_keys_lead_through_the_pages(visit: Visit, api: Api) -> None:
 def test_what_does_not_exist_is_said_in_words(visit: Visit, path: str) -> None:
     page = visit(path)
     expect(page.get_by_text("does not exist")).to_be_visible()
+
+
+def test_a_function_that_nobody_has_called_is_said_in_words(visit: Visit) -> None:
+    page = visit("/functions/no_such_module:function")
+    expect(page.get_by_text("No task has called no_such_module:function")).to_be_visible()
 
 
 def test_an_address_without_a_page_says_so(visit: Visit) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from pathlib import Path
 
 from playwright.sync_api import expect
 
+from tests.cli.conftest import Up
 from tests.ui.conftest import Api, Visit
 
 
@@ -46,6 +49,19 @@ def test_a_failed_task_says_why_and_runs_again(visit: Visit, api: Api) -> None:
     expect(page.get_by_text("Runs (2)")).to_be_visible()
 
 
+def test_a_task_whose_bot_is_killed_shows_the_evidence(visit: Visit, api: Api, up: Up) -> None:
+    task = api.submit("echo it has begun; sleep 1000", name="loses its bot", retries=0)
+    page = visit(f"/tasks/{task}")
+    expect(page.get_by_role("log").get_by_text("it has begun")).to_be_visible()
+    bot = api.call("GET", f"/api/v1/tasks/{task}")["result"]["bot_id"]
+    pid = (up.data / "bots" / bot.rpartition("-")[2] / "bot.pid").read_text()
+    os.kill(int(pid), signal.SIGKILL)
+    expect(page.get_by_role("heading", name="bot died loses its bot")).to_be_visible()
+    expect(page.get_by_text("The bot was restarted while it ran this task.").first).to_be_visible()
+    expect(page.get_by_text("the bot reconnected without this run").first).to_be_visible()
+    expect(page.get_by_role("log").get_by_text("it has begun")).to_be_visible()
+
+
 def test_the_colours_of_a_log_are_shown_and_its_lines_have_addresses(visit: Visit, api: Api) -> None:
     task = api.submit(r"printf '\033[31mred\033[0m plain\n'; seq 1 3000; echo the end", name="colours")
     api.wait(task)
@@ -75,7 +91,7 @@ def test_a_log_is_searched_with_a_regular_expression(visit: Visit, api: Api) -> 
 
 
 def test_a_log_that_is_not_text_and_has_one_very_long_line_is_shown(visit: Visit, api: Api) -> None:
-    command = r"""printf '\377\376 odd\n'; head -c 3000000 /dev/zero | tr '\0' x; printf '\nafter it\n'"""
+    command = r"""printf '\377\376 odd\n'; head -c 100000000 /dev/zero | tr '\0' x; printf '\nafter it\n'"""
     task = api.submit(command, name="odd bytes")
     api.wait(task)
     page = visit(f"/tasks/{task}")

@@ -30,10 +30,11 @@ declare module "@tanstack/react-router" {
   }
 }
 
-whenSignedOut(() => {
+whenSignedOut((reason) => {
   const { pathname, search } = window.location;
   if (pathname === "/login" || pathname.startsWith("/auth/")) return;
-  window.location.assign(`/login?to=${encodeURIComponent(safeReturn(pathname + search))}`);
+  const query = new URLSearchParams({ to: safeReturn(pathname + search), ended: reason });
+  window.location.assign(`/login?${query}`);
 });
 
 const root = document.getElementById("root");

@@ -44,14 +44,14 @@ export interface CallOptions {
 }
 
 let csrfToken: string | null = null;
-let onSignedOut: () => void = () => {};
+let onSignedOut: (reason: string) => void = () => {};
 
 export function setCsrfToken(token: string | null): void {
   csrfToken = token;
 }
 
-/** What to do when a call finds that the session has ended. */
-export function whenSignedOut(action: () => void): void {
+/** What to do when a call finds that nobody is signed in; the reason is that of the server's answer. */
+export function whenSignedOut(action: (reason: string) => void): void {
   onSignedOut = action;
 }
 
@@ -100,7 +100,7 @@ export async function callRaw(method: Method, path: string, options: CallOptions
   }
   if (response.ok) return response;
   const error = await errorOf(response);
-  if (error.status === 401 && !path.startsWith("/auth/")) onSignedOut();
+  if (error.status === 401 && !path.startsWith("/auth/")) onSignedOut(error.reason);
   throw error;
 }
 

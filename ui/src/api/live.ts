@@ -2,10 +2,10 @@
 import { keepPreviousData, type QueryKey, type UseQueryResult, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useSyncExternalStore } from "react";
 import { LiveHub } from "../workers/live-hub";
-import type { FromTab, LogLengths, ToTab } from "../workers/live-protocol";
+import type { FromTab, LiveChange, LogLengths, ToTab } from "../workers/live-protocol";
 import { ApiError } from "./client";
 
-type Listener = (topics: ReadonlySet<string> | "all", logs: LogLengths[]) => void;
+type Listener = (topics: ReadonlySet<string> | "all", logs: LogLengths[], changes: LiveChange[]) => void;
 
 const listeners = new Set<Listener>();
 const statusListeners = new Set<() => void>();
@@ -37,10 +37,10 @@ function receive(message: ToTab): void {
     connected = message.connected;
     for (const listener of statusListeners) listener();
   } else if (message.kind === "reset") {
-    for (const listener of [...listeners]) listener("all", []);
+    for (const listener of [...listeners]) listener("all", [], []);
   } else {
     const topics = new Set(message.topics);
-    for (const listener of [...listeners]) listener(topics, message.logs);
+    for (const listener of [...listeners]) listener(topics, message.logs, message.changes);
   }
 }
 
@@ -57,8 +57,8 @@ function count(topic: string, change: 1 | -1): void {
 /** Hear of changes of topics until the returned function is called. */
 export function subscribe(topics: readonly string[], listener: Listener): () => void {
   const wanted = new Set(topics);
-  const filtered: Listener = (changed, logs) => {
-    if (changed === "all" || [...changed].some((topic) => wanted.has(topic))) listener(changed, logs);
+  const filtered: Listener = (changed, logs, changes) => {
+    if (changed === "all" || [...changed].some((topic) => wanted.has(topic))) listener(changed, logs, changes);
   };
   listeners.add(filtered);
   for (const topic of topics) count(topic, 1);
@@ -106,7 +106,7 @@ interface LiveQuery<T> {
   /** Between two fetches that topics ask for. */
   atMostEveryMs?: number;
   /** Fetch again after this time in any case: for what no topic tells of. */
-  everyMs?: number;
+  everyMs?: number | ((data: T | undefined) => number | undefined);
   /** What is shown does not change any more. */
   settled?: (data: T) => boolean;
   enabled?: boolean;
@@ -149,7 +149,8 @@ export function useLive<T>(query: LiveQuery<T>): UseQueryResult<T, ApiError> {
       if (current.state.error) return POLL_MS;
       if (data !== undefined && query.settled?.(data as T)) return false;
       if (topics.length > 0 && state !== "live") return POLL_MS;
-      return query.everyMs ?? false;
+      const every = typeof query.everyMs === "function" ? query.everyMs(data as T | undefined) : query.everyMs;
+      return every ?? false;
     },
   });
 }

@@ -42,7 +42,7 @@ export function useSession() {
 
 /** What the caller's role allows; the server decides, this only hides what it would refuse. */
 export function mayWrite(session: Session | undefined): boolean {
-  return session?.role === "admin" || session?.role === "user" || session?.role === "privileged";
+  return session?.role === "admin" || session?.role === "user";
 }
 
 export function isAdmin(session: Session | undefined): boolean {

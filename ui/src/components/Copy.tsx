@@ -41,7 +41,7 @@ function copyBySelection(text: string): boolean {
 /** A command to copy. */
 export function Command({ text }: { text: string }) {
   return (
-    <div className="flex items-start gap-2 rounded border border-line bg-panel px-2 py-1">
+    <div className="flex items-baseline gap-2 rounded border border-line bg-panel px-2 py-1">
       <code className="min-w-0 flex-1 whitespace-pre-wrap font-mono text-xs [overflow-wrap:anywhere]">{text}</code>
       <CopyButton text={text} />
     </div>

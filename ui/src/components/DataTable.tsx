@@ -95,10 +95,11 @@ export function DataTable<T>(props: Props<T>) {
             {table.getHeaderGroups().map((group) => (
               <tr key={group.id} className="border-b border-line text-dim">
                 {onSelect && (
-                  <th scope="col" className="w-8 px-2 py-1">
+                  <th scope="col" className="w-6 px-1 py-1 sm:w-8 sm:px-2">
                     <input
                       type="checkbox"
                       aria-label="Select all rows"
+                      className="block"
                       checked={rows.length > 0 && selected?.size === rows.length}
                       onChange={(event) => onSelect(new Set(event.target.checked ? rows.map(rowKey) : []))}
                     />
@@ -108,7 +109,7 @@ export function DataTable<T>(props: Props<T>) {
                   <th
                     key={header.id}
                     scope="col"
-                    className={`whitespace-nowrap px-2 py-1 text-xs font-medium ${styleOf(header.column.id)}`}
+                    className={`whitespace-nowrap px-1 py-1 text-xs sm:px-2 font-medium ${styleOf(header.column.id)}`}
                   >
                     <table.FlexRender header={header} />
                   </th>
@@ -126,17 +127,18 @@ export function DataTable<T>(props: Props<T>) {
                 className={`border-b border-line last:border-0 hover:bg-panel ${index === current ? "bg-accent-soft" : ""} ${changed.has(row.id) ? "changed" : ""}`}
               >
                 {onSelect && (
-                  <td className="px-2 py-1 align-top">
+                  <td className="px-1 py-1 align-top sm:px-2">
                     <input
                       type="checkbox"
                       aria-label={`Select ${row.id}`}
+                      className="mt-1 block"
                       checked={selected?.has(row.id) ?? false}
                       onChange={() => toggle(row.id)}
                     />
                   </td>
                 )}
                 {row.getVisibleCells().map((cell) => (
-                  <td key={cell.id} className={`px-2 py-1 align-top ${styleOf(cell.column.id)}`}>
+                  <td key={cell.id} className={`px-1 py-1 align-top sm:px-2 ${styleOf(cell.column.id)}`}>
                     <table.FlexRender cell={cell} />
                   </td>
                 ))}

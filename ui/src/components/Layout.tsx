@@ -116,7 +116,7 @@ function Account() {
   };
   return (
     <details className="relative">
-      <summary className="max-w-28 truncate text-dim">{session.name || session.role}</summary>
+      <summary className="max-w-28 truncate sm:max-w-48 text-dim">{session.name || session.role}</summary>
       <div className="absolute right-0 z-20 mt-1 w-64 space-y-2 rounded border border-line-strong bg-raised p-3">
         <div className="[overflow-wrap:anywhere]">{session.name}</div>
         <div className="text-dim">

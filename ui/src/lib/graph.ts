@@ -1,5 +1,7 @@
 /** The graph of a job as it is drawn: siblings stacked, groups of the server as nodes, at most MAX_DRAWN of them. */
 
+import { showBytes } from "./format";
+
 export const MAX_DRAWN = 500;
 /** So many alike siblings become one node. */
 const MIN_STACK = 4;
@@ -22,6 +24,8 @@ export interface DrawnNode {
 export interface DrawnGraph {
   nodes: DrawnNode[];
   edges: [number, number][];
+  /** By edge: what passes along it, such as "Int64, 8 B"; empty for edges without values. */
+  values: string[];
 }
 
 interface GraphInput {
@@ -29,6 +33,7 @@ interface GraphInput {
   edges: [number, number][];
   groups: { id: number; prefix: string; depth: number; num_nodes: number; counts: Record<string, number> }[];
   group_edges: [number, number, number][];
+  edge_values?: { edge: number; type: string; size: number | null }[];
 }
 
 export function labelPrefix(label: string): string {
@@ -55,13 +60,11 @@ function groupGraph(graph: GraphInput): DrawnGraph {
       stack: null,
     }),
   );
-  return {
-    nodes,
-    edges: mapEdges(
-      graph.group_edges.map(([a, b]) => [a, b]),
-      index,
-    ),
-  };
+  const edges = mapEdges(
+    graph.group_edges.map(([a, b]) => [a, b]),
+    index,
+  );
+  return { nodes, edges, values: edges.map(() => "") };
 }
 
 /** Nodes with equal parents, equal children and labels that differ in a number only are drawn as one. */
@@ -100,7 +103,31 @@ function stackSiblings(graph: GraphInput, opened: ReadonlySet<string>): DrawnGra
   }
   const drawn = nodes.slice(0, MAX_DRAWN);
   for (const [i, at] of index) if (at >= drawn.length) index.delete(i);
-  return { nodes: drawn, edges: mapEdges(graph.edges, index) };
+  const edges = mapEdges(graph.edges, index);
+  return { nodes: drawn, edges, values: valuesOf(graph, index, edges) };
+}
+
+/** What passes along each drawn edge, which may stand for many edges of the graph. */
+function valuesOf(graph: GraphInput, index: Map<number, number>, edges: [number, number][]): string[] {
+  const found = new Map<string, { types: Set<string>; count: number; size: number; open: boolean }>();
+  for (const value of graph.edge_values ?? []) {
+    const [a, b] = graph.edges[value.edge] ?? [-1, -1];
+    const key = `${index.get(a)} ${index.get(b)}`;
+    const sum = found.get(key) ?? { types: new Set<string>(), count: 0, size: 0, open: false };
+    sum.types.add(value.type);
+    sum.count++;
+    sum.size += value.size ?? 0;
+    sum.open ||= value.size === null;
+    found.set(key, sum);
+  }
+  return edges.map(([a, b]) => {
+    const sum = found.get(`${a} ${b}`);
+    if (!sum) return "";
+    const what = sum.types.size === 1 ? [...sum.types].join() : `${sum.count} values`;
+    const times = sum.types.size === 1 && sum.count > 1 ? ` ×${sum.count}` : "";
+    // The size first: a long type is cut.
+    return `${sum.open && sum.size === 0 ? "" : `${showBytes(sum.size)} `}${what}${times}`;
+  });
 }
 
 function sorted(list: number[] | undefined): string {

@@ -57,6 +57,13 @@ describe("the drawn graph", () => {
     expect(drawn.nodes[1]?.group).toEqual({ prefix: "b", depth: 1 });
   });
 
+  it("the values on stacked edges are summed up, and those that are not written have no size", () => {
+    const edge_values = graph.edges.map((_, edge) => ({ edge, type: "Int64", size: edge % 2 === 0 ? 8 : null }));
+    const drawn = drawnGraph({ ...graph, edge_values }, new Set());
+    expect(drawn.values).toEqual(["32 B Int64 ×4", "Int64 ×4"]);
+    expect(drawnGraph(graph, new Set()).values).toEqual(["", ""]);
+  });
+
   it("never draws more than 500 nodes", () => {
     const nodes = Array.from({ length: 900 }, (_, i) => node(`x${i}y`));
     const drawn = drawnGraph({ nodes, edges: [[0, 899]], groups: [], group_edges: [] }, new Set());

@@ -92,7 +92,7 @@ describe("small things", () => {
   it("derives the topics of a frame", () => {
     expect(
       topicsOf({
-        tasks: [{ id: "1", about: { job: "2" } }],
+        tasks: [{ id: "1", seq: 1, state: "READY", at: 1, about: { job: "2" } }],
         bots: ["b"],
         logs: [{ run: "11", stdout: 1, stderr: 0 }],
       }).sort(),

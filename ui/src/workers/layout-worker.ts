@@ -4,6 +4,8 @@ import { Graph, layout } from "@dagrejs/dagre";
 export interface LayoutRequest {
   nodes: { id: string; width: number; height: number }[];
   edges: [number, number][];
+  /** Between two ranks: edges with texts need more. */
+  gap: number;
 }
 
 export interface LayoutAnswer {
@@ -13,10 +15,10 @@ export interface LayoutAnswer {
 }
 
 self.onmessage = (event: MessageEvent<LayoutRequest>) => {
-  const { nodes, edges } = event.data;
+  const { nodes, edges, gap } = event.data;
   const graph = new Graph();
   // tight-tree: network-simplex takes seconds from some thousand nodes on.
-  graph.setGraph({ rankdir: "LR", ranker: "tight-tree", nodesep: 10, ranksep: 48, marginx: 8, marginy: 8 });
+  graph.setGraph({ rankdir: "LR", ranker: "tight-tree", nodesep: 10, ranksep: gap, marginx: 8, marginy: 8 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const { id, width, height } of nodes) graph.setNode(id, { width, height });
   for (const [a, b] of edges) graph.setEdge(nodes[a]?.id ?? "", nodes[b]?.id ?? "");

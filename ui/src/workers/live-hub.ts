@@ -2,7 +2,7 @@
  * One event stream for all tabs of a browser: browsers open at most six connections to a server over HTTP/1.1, so a
  * stream per tab would stop the seventh tab. Tabs register the topics that they show; the stream has all of them.
  */
-import { type Frame, type FromTab, type ToTab, topicsOf } from "./live-protocol";
+import { changesOf, type Frame, type FromTab, type ToTab, topicsOf } from "./live-protocol";
 
 const RETRY_MS = [500, 1000, 2000, 5000];
 const MAX_TOPICS = 64;
@@ -82,7 +82,7 @@ export class LiveHub {
     this.setConnected(true);
     if (lost) this.tell({ kind: "reset" });
     // Without an id, a page may have fetched the state of a new topic just before the stream began.
-    else if (!this.lastId) this.tell({ kind: "frame", topics: added, logs: [] });
+    else if (!this.lastId) this.tell({ kind: "frame", topics: added, logs: [], changes: [] });
   }
 
   private failed(source: EventSource): void {
@@ -99,7 +99,7 @@ export class LiveHub {
     if (event.lastEventId) this.lastId = event.lastEventId;
     const frame = JSON.parse(event.data) as Frame;
     if (frame.more) this.tell({ kind: "reset" });
-    this.tell({ kind: "frame", topics: topicsOf(frame), logs: frame.logs ?? [] });
+    this.tell({ kind: "frame", topics: topicsOf(frame), logs: frame.logs ?? [], changes: changesOf(frame) });
   }
 
   private setConnected(connected: boolean): void {

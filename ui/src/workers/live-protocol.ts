@@ -8,16 +8,23 @@ export interface LogLengths {
   stderr: number;
 }
 
+/** The last change of a task or job in a frame. */
+export interface LiveChange {
+  kind: "task" | "job";
+  id: string;
+  seq: number;
+  state: string;
+  at: number;
+  about: Record<string, unknown>;
+}
+
 export type ToTab =
   | { kind: "status"; connected: boolean }
-  | { kind: "frame"; topics: string[]; logs: LogLengths[] }
+  | { kind: "frame"; topics: string[]; logs: LogLengths[]; changes: LiveChange[] }
   /** Changes may have been missed: fetch everything that is shown again. */
   | { kind: "reset" };
 
-interface Change {
-  id: string;
-  about?: { job?: string | null };
-}
+type Change = Omit<LiveChange, "kind" | "about"> & { about?: { job?: string | null } };
 
 export interface Frame {
   tasks?: Change[];
@@ -26,6 +33,13 @@ export interface Frame {
   logs?: LogLengths[];
   /** There were further changes than the frame lists. */
   more?: boolean;
+}
+
+/** The changes that a frame tells of, oldest first. */
+export function changesOf(frame: Frame): LiveChange[] {
+  const named = (kind: "task" | "job", changes: Change[] = []) =>
+    changes.map((change): LiveChange => ({ ...change, kind, about: change.about ?? {} }));
+  return [...named("task", frame.tasks), ...named("job", frame.jobs)].sort((a, b) => a.at - b.at);
 }
 
 /** The topics that a frame of the stream says something about. */

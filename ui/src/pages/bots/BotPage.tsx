@@ -96,6 +96,7 @@ interface State {
   hostname?: string;
   ip?: string;
   named_caches?: Record<string, unknown>;
+  environments?: Record<string, unknown>;
 }
 
 function BotFacts({ bot }: { bot: Bot }) {
@@ -166,12 +167,22 @@ function Dimensions({ bot }: { bot: Bot }) {
 }
 
 function Caches({ bot }: { bot: Bot }) {
-  const caches = Object.entries(((bot.state ?? {}) as State).named_caches ?? {});
-  if (caches.length === 0) return null;
+  const state = (bot.state ?? {}) as State;
   return (
-    <Panel title="Named caches">
+    <>
+      <Sizes title="Named caches" found={state.named_caches} />
+      <Sizes title="Environments of functions" found={state.environments} />
+    </>
+  );
+}
+
+function Sizes({ title, found }: { title: string; found: Record<string, unknown> | undefined }) {
+  const entries = Object.entries(found ?? {});
+  if (entries.length === 0) return null;
+  return (
+    <Panel title={title}>
       <Facts
-        rows={caches.map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : String(value)])}
+        rows={entries.map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : String(value)])}
       />
     </Panel>
   );

@@ -222,7 +222,7 @@ function DimensionFilter({ chosen, onAdd }: { chosen: string[]; onAdd: (dimensio
         aria-label="Filter by dimension"
         placeholder="dimension, as key:value"
         autoComplete="off"
-        className="w-52"
+        className="w-60"
       />
       <datalist id="known-dimensions">
         {(known.data?.dimensions ?? []).flatMap(({ key, values }) =>

@@ -88,61 +88,68 @@ export function FunctionPage() {
   return (
     <Page title={name} crumbs={<Link to="/functions">Functions</Link>}>
       <Loaded query={details} what={`The function ${name}`}>
-        {(data) => (
-          <div className="grid gap-3 lg:grid-cols-2">
-            <Panel title="Durations and failures">{data.summary && <Summary summary={data.summary} />}</Panel>
-            <Panel title="Errors">
-              {data.errors.length === 0 ? (
-                <p className="text-dim">None has failed.</p>
-              ) : (
-                <ul className="space-y-1">
-                  {data.errors.map((error) => (
-                    <li key={`${error.state} ${error.reason} ${error.error}`} className="flex flex-wrap gap-2">
-                      <span className="text-bad">{showNumber(error.num_tasks)} ×</span>
-                      <StateBadge state={error.state} />
-                      <span className="min-w-0 flex-1 [overflow-wrap:anywhere]">
-                        {error.error || error.reason.replaceAll("_", " ")}
-                      </span>
-                      <Link to="/tasks/$id" params={{ id: error.last_task_id }} className="text-accent">
-                        the last one
+        {(data) =>
+          !data.summary && data.tasks.length === 0 ? (
+            <Empty title={`No task has called ${name}`}>
+              Names of functions begin with their module. Tasks that were deleted do not count.
+            </Empty>
+          ) : (
+            <div className="grid gap-3 lg:grid-cols-2">
+              <Panel title="Durations and failures">{data.summary && <Summary summary={data.summary} />}</Panel>
+              <Panel title="Errors">
+                {data.errors.length === 0 ? (
+                  <p className="text-dim">None has failed.</p>
+                ) : (
+                  <ul className="space-y-1">
+                    {data.errors.map((error) => (
+                      <li key={`${error.state} ${error.reason} ${error.error}`} className="flex flex-wrap gap-2">
+                        <span className="text-bad">{showNumber(error.num_tasks)} ×</span>
+                        <StateBadge state={error.state} />
+                        <span className="min-w-0 flex-1 [overflow-wrap:anywhere]">
+                          {error.error || error.reason.replaceAll("_", " ")}
+                        </span>
+                        <Link to="/tasks/$id" params={{ id: error.last_task_id }} className="text-accent">
+                          the last one
+                        </Link>
+                      </li>
+                    ))}
+                  </ul>
+                )}
+              </Panel>
+              <Panel title="Versions of its code">
+                <Facts
+                  rows={data.versions.map((version) => [
+                    version.code ? shortId(version.code) : "installed on the bot",
+                    <span key={version.code}>
+                      {plural(version.num_tasks, "task")}, {version.num_failed} failed, last{" "}
+                      <Time at={version.last_at} />
+                    </span>,
+                  ])}
+                />
+              </Panel>
+              <Panel title="Newest tasks" flush>
+                <ul>
+                  {data.tasks.map((task) => (
+                    <li key={task.task_id} className="flex gap-3 border-b border-line px-3 py-1 last:border-0">
+                      <StateBadge state={task.state} />
+                      <Link
+                        to="/tasks/$id"
+                        params={{ id: task.task_id }}
+                        className="min-w-0 flex-1 font-mono text-xs leading-5 text-accent"
+                      >
+                        {task.task_id}
                       </Link>
+                      <span>{seconds(task.duration_s)}</span>
+                      <span className="text-dim">
+                        <Time at={task.created_at} />
+                      </span>
                     </li>
                   ))}
                 </ul>
-              )}
-            </Panel>
-            <Panel title="Versions of its code">
-              <Facts
-                rows={data.versions.map((version) => [
-                  version.code ? shortId(version.code) : "installed on the bot",
-                  <span key={version.code}>
-                    {plural(version.num_tasks, "task")}, {version.num_failed} failed, last <Time at={version.last_at} />
-                  </span>,
-                ])}
-              />
-            </Panel>
-            <Panel title="Newest tasks" flush>
-              <ul>
-                {data.tasks.map((task) => (
-                  <li key={task.task_id} className="flex gap-3 border-b border-line px-3 py-1 last:border-0">
-                    <StateBadge state={task.state} />
-                    <Link
-                      to="/tasks/$id"
-                      params={{ id: task.task_id }}
-                      className="min-w-0 flex-1 font-mono text-xs leading-5 text-accent"
-                    >
-                      {task.task_id}
-                    </Link>
-                    <span>{seconds(task.duration_s)}</span>
-                    <span className="text-dim">
-                      <Time at={task.created_at} />
-                    </span>
-                  </li>
-                ))}
-              </ul>
-            </Panel>
-          </div>
-        )}
+              </Panel>
+            </div>
+          )
+        }
       </Loaded>
     </Page>
   );

@@ -9,7 +9,7 @@ import { plural } from "../../lib/format";
 import { type DrawnGraph, type DrawnNode, drawnGraph, leadingState, MAX_DRAWN, type Point } from "../../lib/graph";
 import { isFinal, lookOf, nameOf, type Tone } from "../../lib/states";
 import { useJob } from "./context";
-import { NODE_HEIGHT, nodeWidth, useLayout } from "./useLayout";
+import { EDGE_TEXT_WIDTH, NODE_HEIGHT, nodeWidth, useLayout } from "./useLayout";
 
 type GraphData = Schemas["JobGraph"];
 
@@ -24,7 +24,7 @@ export function Graph() {
     fetch: (signal) =>
       get("/api/v1/jobs/{id}/graph", {
         path: { id },
-        query: { max_nodes: MAX_DRAWN, ...(group ? { prefix: group.prefix, depth: group.depth } : {}) },
+        query: { max_nodes: MAX_DRAWN, values: true, ...(group ? { prefix: group.prefix, depth: group.depth } : {}) },
         signal,
       }),
     topics: [`job:${id}`],
@@ -79,6 +79,7 @@ function GraphView({ data, opened, onOpen, back, onCollapse }: ViewProps) {
   );
 }
 
+const MAX_EDGE_TEXT = 17;
 const FILL: Record<Tone, string> = {
   good: "fill-good-soft stroke-good",
   bad: "fill-bad-soft stroke-bad",
@@ -172,8 +173,14 @@ function Canvas({
         }}
       >
         <g transform={`translate(${current.x} ${current.y}) scale(${current.scale})`}>
-          {graph.edges.map(([a, b]) => (
-            <Edge key={`${a} ${b}`} from={graph.nodes[a]} to={graph.nodes[b]} positions={positions} />
+          {graph.edges.map(([a, b], i) => (
+            <Edge
+              key={`${a} ${b}`}
+              from={graph.nodes[a]}
+              to={graph.nodes[b]}
+              text={graph.values[i] ?? ""}
+              positions={positions}
+            />
           ))}
           {graph.nodes.map((node) => (
             <Node key={node.id} node={node} at={positions.get(node.id)} onOpen={() => open(node)} />
@@ -205,10 +212,12 @@ function fitView(positions: Map<string, Point>, graph: DrawnGraph, box: SVGSVGEl
 function Edge({
   from,
   to,
+  text,
   positions,
 }: {
   from: DrawnNode | undefined;
   to: DrawnNode | undefined;
+  text: string;
   positions: Map<string, Point>;
 }) {
   if (!from || !to) return null;
@@ -218,8 +227,18 @@ function Edge({
   const x1 = a.x + nodeWidth(from.label, from.size) / 2;
   const x2 = b.x - nodeWidth(to.label, to.size) / 2;
   const middle = (x1 + x2) / 2;
+  const path = `M${x1} ${a.y}C${middle} ${a.y} ${middle} ${b.y} ${x2} ${b.y}`;
+  if (!text) return <path d={path} className="fill-none stroke-line-strong" />;
+  // Near the child: edges of one parent begin together and end apart.
+  const x = x2 - EDGE_TEXT_WIDTH / 2 - 6;
   return (
-    <path d={`M${x1} ${a.y}C${middle} ${a.y} ${middle} ${b.y} ${x2} ${b.y}`} className="fill-none stroke-line-strong" />
+    <g>
+      <title>{`${from.label} → ${to.label}: ${text}`}</title>
+      <path d={path} className="fill-none stroke-line-strong" />
+      <text x={x} y={b.y - 4} textAnchor="middle" className="fill-dim text-[10px]">
+        {text.length > MAX_EDGE_TEXT ? `${text.slice(0, MAX_EDGE_TEXT - 1)}…` : text}
+      </text>
+    </g>
   );
 }
 

@@ -19,10 +19,11 @@ export function JobActions({ job }: { job: Job }) {
   const path = { id };
   const refresh = () => client.invalidateQueries();
   const ended = isFinal(job.state);
+  const runsAgain = job.state !== "CANCELLED"; // a cancelled job stays cancelled
   const command = (...words: string[]) => commandLine("myrmidon", "job", ...words);
   return (
     <>
-      {job.num_failed > 0 && (
+      {runsAgain && job.num_failed > 0 && (
         <Action
           label="Rerun failed part"
           explanation={<RerunPreview id={id} full={false} />}
@@ -30,7 +31,7 @@ export function JobActions({ job }: { job: Job }) {
           run={() => post("/api/v1/jobs/{id}/rerun", { path, body: {} }).then(refresh)}
         />
       )}
-      {ended && (
+      {runsAgain && ended && (
         <Action
           label="Rerun all"
           explanation={<RerunPreview id={id} full />}

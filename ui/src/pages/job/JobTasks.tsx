@@ -8,6 +8,7 @@ import { Action } from "../../components/Action";
 import { Button } from "../../components/Button";
 import { type Column, DataTable } from "../../components/DataTable";
 import { Empty, Failed, Loading } from "../../components/Feedback";
+import { Progress } from "../../components/Progress";
 import { StateBadge } from "../../components/StateBadge";
 import { commandLine } from "../../lib/command";
 import { JOB_STATES, nameOf, TASK_STATES } from "../../lib/states";
@@ -17,7 +18,16 @@ import { useJob } from "./context";
 type JobTask = Schemas["JobTask"];
 
 const COLUMNS: Column<JobTask>[] = [
-  { id: "state", header: "State", cell: (task) => <StateBadge state={task.state} /> },
+  {
+    id: "state",
+    header: "State",
+    cell: (task) => (
+      <>
+        <StateBadge state={task.state} />
+        {task.state === "RUNNING" && task.progress != null && <Progress value={task.progress} />}
+      </>
+    ),
+  },
   {
     id: "label",
     header: "Label",
@@ -97,6 +107,13 @@ function RerunOne({ task }: { task: JobTask }) {
 const rowKey = (task: JobTask) => task.task_id;
 const rowVersion = (task: JobTask) => task.state;
 
+/** How often the progress of running functions is read, which the stream does not tell of: often if there is some. */
+function progressInterval(tasks: JobTask[]): number | false {
+  const running = tasks.filter((task) => task.state === "RUNNING");
+  if (running.some((task) => task.progress != null)) return 2000;
+  return running.length > 0 ? 5000 : false;
+}
+
 /** The tasks of a job as a table: the same as the graph, for the keyboard and for readers of the screen. */
 export function JobTasks() {
   const job = useJob();
@@ -119,7 +136,11 @@ export function JobTasks() {
     initialPageParam: "",
     getNextPageParam: (page) => page.cursor,
     placeholderData: (before) => before,
-    refetchInterval: connection === "live" || (JOB_STATES as readonly string[]).indexOf(job.state) > 1 ? false : 2000,
+    refetchInterval: (current) => {
+      if ((JOB_STATES as readonly string[]).indexOf(job.state) > 1) return false;
+      if (connection !== "live") return 2000;
+      return progressInterval(current.state.data?.pages.flatMap((page) => page.tasks) ?? []);
+    },
   });
   useEffect(
     () =>

@@ -7,6 +7,9 @@ export const NODE_HEIGHT = 26;
 export const nodeWidth = (label: string, size: number) =>
   Math.min(240, Math.max(56, 34 + 7 * (label.length + (size > 1 ? 5 : 0))));
 
+/** The room for the text of an edge. */
+export const EDGE_TEXT_WIDTH = 96;
+
 export interface Layout {
   positions: Map<string, Point>;
   /** Nothing was laid out yet. */
@@ -17,7 +20,8 @@ export interface Layout {
 /** Positions of the nodes. Computed in a worker when the structure changes; a change of states alone costs nothing. */
 export function useLayout(graph: DrawnGraph): Layout {
   const [layout, setLayout] = useState<Layout>({ positions: new Map(), empty: true, working: true });
-  const structure = JSON.stringify([graph.nodes.map((node) => [node.id, node.label, node.size]), graph.edges]);
+  const gap = graph.values.some((text) => text) ? EDGE_TEXT_WIDTH + 32 : 48;
+  const structure = JSON.stringify([graph.nodes.map((node) => [node.id, node.label, node.size]), graph.edges, gap]);
   const latest = useRef(graph);
   latest.current = graph;
   // biome-ignore lint/correctness/useExhaustiveDependencies: the structure stands for the graph
@@ -40,6 +44,7 @@ export function useLayout(graph: DrawnGraph): Layout {
     const request: LayoutRequest = {
       nodes: nodes.map((node) => ({ id: node.id, width: nodeWidth(node.label, node.size), height: NODE_HEIGHT })),
       edges,
+      gap,
     };
     worker.postMessage(request);
     return () => worker.terminate();

@@ -23,9 +23,18 @@ function toError(error: unknown): ApiError {
   return error instanceof ApiError ? error : new ApiError(0, "error", String(error));
 }
 
+/** Why a browser that was signed in has to sign in again, by the reason of the server's answer. */
+const ENDED: Record<string, string> = {
+  expired: "Your session has expired.",
+  revoked: "Your session was ended: its token was revoked, or it was signed out elsewhere.",
+  untrusted: "The server does not know this session any more.",
+};
+
 /** Sign in with a token, or learn how to get a link. */
 export function LoginPage() {
-  const to = safeReturn(textOf(useSearch({ from: "/login" }), "to") || "/");
+  const search = useSearch({ from: "/login" });
+  const to = safeReturn(textOf(search, "to") || "/");
+  const ended = ENDED[textOf(search, "ended")];
   const [token, setToken] = useState("");
   const [error, setError] = useState<ApiError | null>(null);
   const [busy, setBusy] = useState(false);
@@ -43,6 +52,11 @@ export function LoginPage() {
   };
   return (
     <Frame>
+      {ended && (
+        <p role="status" className="rounded border border-warn bg-warn-soft px-3 py-2 text-warn">
+          {ended} Sign in again to continue where you were.
+        </p>
+      )}
       <form onSubmit={submit} className="space-y-3 rounded border border-line p-4">
         <label className="block">
           <span className="mb-1 block font-semibold">Token</span>

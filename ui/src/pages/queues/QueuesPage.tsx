@@ -46,10 +46,10 @@ const QUEUE_COLUMNS: Column<Queue>[] = [
       </Link>
     ),
   },
-  { id: "oldest", header: "Oldest", right: true, cell: (queue) => <Time at={queue.oldest_at} /> },
+  { id: "oldest", header: "Oldest", right: true, wide: true, cell: (queue) => <Time at={queue.oldest_at} /> },
   {
     id: "bots",
-    header: "Bots that match",
+    header: "Bots",
     right: true,
     cell: (queue) =>
       queue.num_bots === 0 && queue.num_ready > 0 ? (
@@ -128,7 +128,7 @@ const LOAD_COLUMNS: Column<PoolLoad>[] = [
   { id: "pool", header: "Pool", className: "w-full", cell: (load) => <span className="font-medium">{load.pool}</span> },
   { id: "ready", header: "Waiting", right: true, cell: (load) => showNumber(load.num_ready) },
   { id: "oldest", header: "Oldest", right: true, wide: true, cell: (load) => <Time at={load.oldest_at} /> },
-  { id: "p50", header: "Wait, median", right: true, cell: (load) => waited(load.wait_p50_s) },
+  { id: "p50", header: "Wait, median", right: true, wide: true, cell: (load) => waited(load.wait_p50_s) },
   { id: "p95", header: "Wait, 95 %", right: true, cell: (load) => waited(load.wait_p95_s) },
   { id: "busy", header: "Busy bots", right: true, wide: true, cell: (load) => `${load.num_busy} of ${load.num_bots}` },
   {

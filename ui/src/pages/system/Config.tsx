@@ -6,6 +6,7 @@ import { Command } from "../../components/Copy";
 import { Empty, Loaded } from "../../components/Feedback";
 import { Panel } from "../../components/Panel";
 import { Time } from "../../components/Time";
+import { commandLine } from "../../lib/command";
 import { diffLines, withContext } from "../../lib/diff";
 import { shortId } from "../../lib/format";
 
@@ -23,8 +24,9 @@ export function Config() {
         const files = Object.keys(data.files).sort();
         if (files.length === 0) {
           return (
-            <Empty title="There is no configuration folder">
-              The server runs with its defaults. docs/fleet.md describes bots.toml, pools.toml and bot_config.py.
+            <Empty title="There is no configuration" command="myrmidon config put bot_config.py">
+              The server runs with its defaults. docs/fleet.md describes bots.toml, pools.toml and bot_config.py. A file
+              is checked before it becomes active on all servers:
             </Empty>
           );
         }
@@ -50,10 +52,10 @@ export function Config() {
             </div>
             <FileHistory file={shown} key={shown} />
             <p className="text-dim">
-              Files are changed in the folder of the configuration, not here: they are code for the whole fleet. Check
-              them first:
+              Files are not edited here: they are code for the whole fleet. This command checks a change together with
+              the other files, shows it and activates it on all servers:
             </p>
-            <Command text="myrmidon config check" />
+            <Command text={commandLine("myrmidon", "config", "put", shown)} />
           </div>
         );
       }}

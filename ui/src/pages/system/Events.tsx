@@ -1,42 +1,30 @@
 import { Link } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
+import { subscribe, useConnection } from "../../api/live";
 import { Button } from "../../components/Button";
 import { Command } from "../../components/Copy";
 import { Empty } from "../../components/Feedback";
 import { StateBadge } from "../../components/StateBadge";
 import { Time } from "../../components/Time";
 import { plural } from "../../lib/format";
-
-interface LiveEvent {
-  position: number;
-  kind: string;
-  id: string;
-  state: string;
-  at: number;
-  about: Record<string, unknown>;
-}
+import type { LiveChange } from "../../workers/live-protocol";
 
 const MAX_EVENTS = 300;
+const TOPICS: Record<string, string[]> = { "": ["tasks", "jobs"], task: ["tasks"], job: ["jobs"] };
 
-/** Events as they happen. This view alone opens a stream of its own, because it shows the events themselves. */
+/** Changes of tasks and jobs as they happen, from the stream that all tabs of this browser share. */
 export function Events() {
-  const [events, setEvents] = useState<LiveEvent[]>([]);
+  const [events, setEvents] = useState<LiveChange[]>([]);
   const [kind, setKind] = useState("");
   const [text, setText] = useState("");
   const [paused, setPaused] = useState(false);
-  const [broken, setBroken] = useState(false);
+  const live = useConnection() === "live";
   useEffect(() => {
     if (paused) return;
-    const source = new EventSource(`/api/v1/events${kind ? `?kind=${kind}` : ""}`);
-    const add = (message: MessageEvent<string>) => {
-      const event = JSON.parse(message.data) as LiveEvent;
-      setEvents((before) => [event, ...before].slice(0, MAX_EVENTS));
-    };
-    source.addEventListener("task", add);
-    source.addEventListener("job", add);
-    source.onopen = () => setBroken(false);
-    source.onerror = () => setBroken(true);
-    return () => source.close();
+    return subscribe(TOPICS[kind] ?? [], (_topics, _logs, changes) => {
+      const added = changes.filter((change) => !kind || change.kind === kind).reverse();
+      if (added.length > 0) setEvents((before) => [...added, ...before].slice(0, MAX_EVENTS));
+    });
   }, [kind, paused]);
   const wanted = text.toLowerCase();
   const shown = events.filter((event) => !wanted || JSON.stringify(event).toLowerCase().includes(wanted));
@@ -54,7 +42,6 @@ export function Events() {
           <option value="">tasks and jobs</option>
           <option value="task">tasks</option>
           <option value="job">jobs</option>
-          <option value="task-failed">failed tasks</option>
         </select>
         <Button aria-pressed={paused} onClick={() => setPaused(!paused)}>
           {paused ? "Continue" : "Pause"}
@@ -63,7 +50,7 @@ export function Events() {
           Clear
         </Button>
         <span className="text-dim">
-          {broken ? "The stream broke; reconnecting …" : `${plural(events.length, "event")} since this view was opened`}
+          {live ? `${plural(events.length, "event")} since this view was opened` : "There is no stream; reconnecting …"}
         </span>
       </div>
       {shown.length === 0 ? (
@@ -74,7 +61,7 @@ export function Events() {
         <ol className="rounded border border-line">
           {shown.map((event) => (
             <li
-              key={event.position}
+              key={`${event.kind} ${event.id} ${event.seq}`}
               className="flex flex-wrap items-start gap-x-3 border-b border-line px-3 py-1 last:border-0"
             >
               <span className="w-20 text-dim">
@@ -95,6 +82,9 @@ export function Events() {
           ))}
         </ol>
       )}
+      <p className="text-dim">
+        At most twice a second, with the last change of each task and job. This streams every event:
+      </p>
       <Command text="curl -sSN -H &quot;Authorization: Bearer $MYRMIDON_TOKEN&quot; SERVER/api/v1/events" />
     </div>
   );

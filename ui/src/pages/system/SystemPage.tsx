@@ -1,7 +1,7 @@
 import { Link, useParams } from "@tanstack/react-router";
 import { get, type Schemas } from "../../api/client";
 import { useLive } from "../../api/live";
-import { isAdmin, useSession } from "../../api/session";
+import { isAdmin, mayWrite, type Session, useSession } from "../../api/session";
 import { type Column, DataTable } from "../../components/DataTable";
 import { Empty, Loaded } from "../../components/Feedback";
 import { Page } from "../../components/Page";
@@ -16,20 +16,23 @@ import { Releases } from "./Releases";
 import { Tokens } from "./Tokens";
 import { Webhooks } from "./Webhooks";
 
-const PARTS = [
-  ["servers", "Servers", false],
-  ["releases", "Releases", false],
-  ["config", "Configuration", true],
-  ["tokens", "Tokens", true],
-  ["webhooks", "Webhooks", false],
-  ["events", "Events", false],
-] as const;
+type Allowed = (session: Session | undefined) => boolean;
+const anyone: Allowed = () => true;
+const PARTS: [string, string, Allowed][] = [
+  ["servers", "Servers", anyone],
+  ["releases", "Releases", anyone],
+  ["config", "Configuration", isAdmin],
+  ["tokens", "Tokens", isAdmin],
+  ["webhooks", "Webhooks", mayWrite],
+  ["events", "Events", anyone],
+];
 
 /** The servers themselves and what administrators set. */
 export function SystemPage() {
   const { part = "servers" } = useParams({ strict: false }) as { part?: string };
   const { data: session } = useSession();
-  const parts = PARTS.filter(([, , adminOnly]) => !adminOnly || isAdmin(session));
+  const parts = PARTS.filter(([, , allowed]) => allowed(session));
+  const refused = session && PARTS.some(([key, , allowed]) => key === part && !allowed(session));
   return (
     <Page title="System">
       <nav aria-label="Parts of the system" className="overflow-x-auto border-b border-line">
@@ -48,7 +51,7 @@ export function SystemPage() {
           ))}
         </ul>
       </nav>
-      <Part part={part} />
+      {refused ? <Empty title={`The role ${session.role} does not see this part`} /> : session && <Part part={part} />}
     </Page>
   );
 }

@@ -20,7 +20,7 @@ const COLUMNS: Column<Token>[] = [
     className: "w-full min-w-32",
     cell: (token) => <span className={token.revoked_at ? "text-dim line-through" : "font-medium"}>{token.name}</span>,
   },
-  { id: "role", header: "Role", cell: (token) => token.role },
+  { id: "role", header: "Role", cell: (token) => <span className="whitespace-nowrap">{token.role}</span> },
   { id: "group", header: "Group", wide: true, cell: (token) => token.group ?? "all" },
   { id: "created", header: "Created", wide: true, cell: (token) => <Time at={token.created_at} /> },
   {

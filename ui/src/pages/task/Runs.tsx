@@ -1,5 +1,6 @@
 import { Link } from "@tanstack/react-router";
 import { Panel } from "../../components/Panel";
+import { Progress } from "../../components/Progress";
 import { StateBadge } from "../../components/StateBadge";
 import { Elapsed, Time } from "../../components/Time";
 import { type Evidence, explainEnd } from "../../lib/evidence";
@@ -32,6 +33,7 @@ export function Runs({ task, shown }: { task: Task; shown: number }) {
               <Link to="/bots/$id" params={{ id: run.bot_id }} className="text-dim">
                 {run.bot_id}
               </Link>
+              {run.state === "RUNNING" && run.progress != null && <Progress value={run.progress} />}
               <span className="ml-auto">
                 <Elapsed from={run.started_at ?? run.claimed_at} to={run.ended_at} />
               </span>

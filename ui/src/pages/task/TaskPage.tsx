@@ -14,10 +14,14 @@ import { Request } from "./Request";
 import { Runs } from "./Runs";
 import { TaskActions } from "./TaskActions";
 import { TaskFacts } from "./TaskFacts";
+import { Values } from "./Values";
 import { WhyDied } from "./WhyDied";
 import { WhyWaits } from "./WhyWaits";
 
 export type Task = Schemas["TaskInfo"];
+
+/** How often the progress of a running function is read: the stream does not tell of it. */
+const PROGRESS_MS = 2000;
 
 export function TaskPage() {
   const { id } = useParams({ strict: false }) as { id: string };
@@ -26,6 +30,7 @@ export function TaskPage() {
     fetch: (signal) => get("/api/v1/tasks/{id}", { path: { id }, signal }),
     topics: [`task:${id}`],
     settled: (data) => isFinal(data.result.state),
+    everyMs: (data) => (data?.result.state === "RUNNING" && data.request.function ? PROGRESS_MS : undefined),
   });
   return (
     <Loaded query={task} what={`The task ${id}`}>
@@ -76,6 +81,7 @@ function TaskView({ task }: { task: Task }) {
                 <Markdown text={task.annotation.content} />
               </Panel>
             )}
+            {task.job_id && <Values task={task} />}
             <TaskFacts task={task} />
             <Runs task={task} shown={shown?.number ?? 0} />
             <Request task={task} />

@@ -1,9 +1,32 @@
 import { Link } from "@tanstack/react-router";
+import type { Schemas } from "../../api/client";
 import { Panel } from "../../components/Panel";
 import { Elapsed, Time } from "../../components/Time";
 import { type Evidence, explainEnd } from "../../lib/evidence";
 import { lookOf } from "../../lib/states";
 import type { Task } from "./TaskPage";
+
+/** The exception that has ended a function. */
+function Raised({ error }: { error: Schemas["FunctionError"] }) {
+  return (
+    <>
+      <p className="font-mono text-xs text-bad [overflow-wrap:anywhere]">
+        {error.type}: {error.message}
+      </p>
+      {error.traceback && (
+        <details open>
+          <summary className="text-dim">Traceback</summary>
+          <pre
+            tabIndex={0}
+            className="mt-1 max-h-80 overflow-auto rounded bg-panel p-2 font-mono text-xs whitespace-pre-wrap [overflow-wrap:anywhere]"
+          >
+            {error.traceback}
+          </pre>
+        </details>
+      )}
+    </>
+  );
+}
 
 /** How a task ended, with the evidence. */
 export function WhyDied({ task }: { task: Task }) {
@@ -30,6 +53,7 @@ export function WhyDied({ task }: { task: Task }) {
             {evidence.message}
           </pre>
         )}
+        {deciding?.error && <Raised error={deciding.error} />}
         <p className="text-dim">
           {deciding ? (
             <>

@@ -66,7 +66,7 @@ export function Filters({ search }: { search: Search }) {
           list="known-tags"
           aria-label="Add a tag to the filter"
           placeholder="tag, as key:value"
-          className="w-44"
+          className="w-48"
           autoComplete="off"
         />
         <KnownTags />

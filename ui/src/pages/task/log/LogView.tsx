@@ -183,8 +183,8 @@ function NoLines({ loading, growing, stream }: { loading: boolean; growing: bool
   }
   const where = stream === "both" ? "" : ` to ${stream}`;
   return growing ? (
-    <Empty title={`Nothing was written${where} yet`}>Output appears here as the command writes it.</Empty>
+    <Empty title={`Nothing was written${where} yet`}>Output appears here as it is written.</Empty>
   ) : (
-    <Empty title={`The command wrote nothing${where}`} />
+    <Empty title={`It wrote nothing${where}`} />
   );
 }
